@@ -1,0 +1,1 @@
+"""Whole programs as real processes, with real clients, over loopback."""

@@ -1,0 +1,402 @@
+"""Connects to what the server asks for, as far as the node's policy allows.
+
+A dial goes through policy, lookup (names only), the connection attempts, and ends in exactly one
+answer: the stream is accepted and joined to the socket, or fails with a code and a sentence.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from twisted.internet import error
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import (
+    IAddress,
+    IConnector,
+    IDelayedCall,
+    IReactorTCP,
+    IReactorTime,
+)
+from twisted.internet.protocol import ClientFactory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.agent.policy import Address, DestinationPolicy, canonical_host, destination
+from yurttunnel.agent.resolver import NodeResolver, TooManyLookups
+from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
+from yurttunnel.tunnel.relay import LocalConnection
+from yurttunnel.tunnel.statistics import DialDurations
+from yurttunnel.wire.codes import Code
+
+# What the kernel says when this process or host has no more of something.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+@dataclass(frozen=True, slots=True)
+class DialLimits:
+    """Bounds of the dialer; times are in seconds.
+
+    ``most_pending``: dials that have not been answered yet; more are refused at once.
+    ``longest_dial``: the agent's own maximum, whatever the server grants.
+    ``attempt_delay``: how long one address of a name may take before the next is tried beside
+    it (RFC 8305 section 5 recommends 250 ms).
+    ``most_addresses``: how many addresses of one name are tried.
+    """
+
+    most_pending: int = 256
+    longest_dial: float = 30.0
+    attempt_delay: float = 0.25
+    most_addresses: int = 16
+
+
+@dataclass(slots=True)
+class DialStatistics:
+    """What the dialer counts; read when somebody looks.
+
+    ``results`` has one entry for each dial that ended: :attr:`Code.DONE` for a connection,
+    :attr:`Code.CANCELLED` when the server gave up first.
+    """
+
+    pending: int = 0
+    results: Counter[Code] = field(default_factory=Counter)
+    durations: DialDurations = field(default_factory=DialDurations)
+
+
+@implementer(IStreamAcceptor)
+class Dialer:
+    """Answers the requests of the servers' sessions with connections made from this node.
+
+    ``reactor`` provides ``IReactorTCP`` and ``IReactorTime``; ``node`` is the node's name, for
+    sentences. ``statistics`` may be read at any time.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        reactor: object,
+        policy: DestinationPolicy,
+        resolver: NodeResolver,
+        node: str,
+        limits: DialLimits | None = None,
+    ) -> None:
+        self.tcp = IReactorTCP(reactor)
+        self.clock = IReactorTime(reactor)
+        self.policy = policy
+        self.node = node
+        self.limits = limits or DialLimits()
+        self.statistics = DialStatistics()
+        self._resolver = resolver
+        self._dials: set[_Dial] = set()
+        self._stopped = False
+
+    def stream_requested(self, request: IStreamRequest) -> None:
+        """Connect to what ``request`` names, and answer it within its timeout."""
+        dial = _Dial(self, request)
+        self._dials.add(dial)
+        self.statistics.pending += 1
+        try:
+            self._begin(dial)
+        except Exception:
+            # A defect must not take the session of all other streams with it.
+            self.log.failure("dialing {destination}", destination=dial.wanted)
+            dial.fail(Code.INTERNAL, f"connect {dial.wanted} from {self.node}: internal error")
+
+    def stop(self) -> None:
+        """Abort every pending dial, and refuse new ones."""
+        self._stopped = True
+        for dial in tuple(self._dials):
+            dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
+
+    def ended(self, dial: _Dial, code: Code) -> None:
+        """Count the end of ``dial``; dials call this once."""
+        self._dials.discard(dial)
+        self.statistics.pending -= 1
+        self.statistics.results[code] += 1
+
+    def _begin(self, dial: _Dial) -> None:
+        """Refuse ``dial``, or start it in the shortest way that its destination allows."""
+        if self._stopped:
+            return dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
+        if len(self._dials) > self.limits.most_pending:
+            return dial.fail(
+                Code.OVERLOADED,
+                f"{self.limits.most_pending} connections are being made from {self.node} already",
+            )
+        try:
+            host = canonical_host(dial.request.host)
+        except ValueError as reason:
+            return dial.fail(Code.BAD_DESTINATION, f"{reason}")
+        if not 1 <= dial.request.port <= 65535:
+            return dial.fail(Code.BAD_DESTINATION, f"{dial.request.port} is not a port")
+        if dial.deadline <= dial.started:
+            return dial.fail(Code.TIMEOUT, f"connect {dial.wanted} from {self.node}: no time left")
+        dial.request.on_cancel(dial.cancel)
+        if not isinstance(host, str):
+            return dial.connect((host,), looked_up=False)
+        own_addresses = self._resolver.known(host)
+        if own_addresses is not None:
+            return dial.connect(own_addresses, looked_up=False)
+        if not self.policy.may_look_up(host, dial.request.port):
+            return dial.fail(Code.DENIED, self.policy.denial(host, dial.request.port))
+        dial.look_up(self._resolver, host)
+
+
+class _Dial:
+    """One request, until it is answered; everything it started ends with it."""
+
+    __slots__ = (
+        "_attempts",
+        "_dialer",
+        "_failures",
+        "_lookup",
+        "_timer",
+        "_untried",
+        "answered",
+        "deadline",
+        "request",
+        "started",
+        "wanted",
+    )
+
+    def __init__(self, dialer: Dialer, request: IStreamRequest) -> None:
+        self._dialer = dialer
+        self.request = request
+        self.wanted = destination(request.host, request.port)
+        self.started = dialer.clock.seconds()
+        self.deadline = self.started + min(request.timeout, dialer.limits.longest_dial)
+        self.answered = False
+        self._lookup: Deferred[list[Address]] | None = None
+        self._timer: IDelayedCall | None = None
+        self._untried: deque[Address] = deque()
+        self._attempts: list[_Attempt] = []
+        self._failures: list[tuple[Address, Code, str]] = []
+
+    # The name
+
+    def look_up(self, resolver: NodeResolver, name: str) -> None:
+        """Find the addresses of ``name``, then connect."""
+        self._timer = self._dialer.clock.callLater(
+            self.deadline - self.started, self._lookup_timed_out
+        )
+        self._lookup = resolver.look_up(name)
+        self._lookup.addCallbacks(self._looked_up, self._lookup_failed)
+        self._lookup.addErrback(self._broke)
+
+    def _looked_up(self, addresses: list[Address]) -> None:
+        """Go on with the addresses that the lookup gave."""
+        self._lookup = None
+        self._stop_timer()
+        if addresses:
+            self.connect(addresses, looked_up=True)
+        else:
+            self._fail_connect(Code.NAME_NOT_RESOLVED, "the name has no address there")
+
+    def _lookup_failed(self, reason: Failure) -> None:
+        """Answer why there are no addresses, unless it was this dial that gave the lookup up."""
+        self._lookup = None
+        if self.answered and reason.check(CancelledError):
+            return
+        reason.trap(TooManyLookups)
+        self._fail_connect(Code.OVERLOADED, reason.getErrorMessage())
+
+    def _lookup_timed_out(self) -> None:
+        """Answer that the name servers did not; that does not show the name to be wrong."""
+        self._timer = None
+        self._fail_connect(Code.TIMEOUT, "the name servers did not answer in time")
+
+    # The addresses
+
+    def connect(self, addresses: Sequence[Address], looked_up: bool) -> None:
+        """Try those ``addresses`` that the policy allows, in order, families taking turns."""
+        port = self.request.port
+        allowed = [
+            address
+            for address in addresses
+            if self._dialer.policy.may_connect(address, port, looked_up)
+        ]
+        if not allowed:
+            text = self._dialer.policy.denial(addresses[0], port)
+            if destination(addresses[0], port) != self.wanted:
+                text = f"{self.wanted} leads to {destination(addresses[0], port)}: {text}"
+            return self.fail(Code.DENIED, text)
+        if len(allowed) > 1:
+            allowed = interleave_families(allowed)[: self._dialer.limits.most_addresses]
+        self._untried.extend(allowed)
+        self._try_next()
+
+    def _try_next(self) -> None:
+        """Begin an attempt with the next address, and see to it that one more may follow."""
+        self._stop_timer()
+        address = self._untried.popleft()
+        attempt = _Attempt(self, address)
+        self._attempts.append(attempt)
+        dialer = self._dialer
+        if self._untried:
+            self._timer = dialer.clock.callLater(dialer.limits.attempt_delay, self._attempt_is_slow)
+        try:
+            attempt.connector = dialer.tcp.connectTCP(
+                str(address),
+                self.request.port,
+                attempt,
+                max(0.0, self.deadline - dialer.clock.seconds()),
+            )
+        except OSError as reason:
+            # A zone id that names no interface of this host is found before anything is tried.
+            self.attempt_failed(attempt, reason)
+
+    def _attempt_is_slow(self) -> None:
+        """Try the next address beside those being tried."""
+        self._timer = None
+        self._try_next()
+
+    def attempt_failed(self, attempt: _Attempt, reason: BaseException) -> None:
+        """Go on with the next address, or answer when this was the last."""
+        if self.answered:
+            return
+        self._attempts.remove(attempt)
+        code, text = explain(reason, attempt.address)
+        self._failures.append((attempt.address, code, text))
+        if code is Code.OVERLOADED:
+            # The next address would need what there is none of.
+            self._answer_failure()
+        elif self._untried and self._dialer.clock.seconds() < self.deadline:
+            self._try_next()
+        elif not self._attempts:
+            self._answer_failure()
+
+    def _answer_failure(self) -> None:
+        """Answer with the failure that says most: an answer of the host above silence."""
+        _, code, text = min(self._failures, key=_how_telling)
+        if len(self._failures) > 1:
+            text = "; ".join(f"{address}: {text}" for address, _, text in self._failures)
+        self._fail_connect(code, text)
+
+    def attempt_connected(self, attempt: _Attempt, connection: LocalConnection) -> None:
+        """Accept the stream and join it to the socket; called before the socket is read."""
+        if self.answered:
+            connection.transport.abortConnection()
+            return
+        self._attempts.remove(attempt)
+        self._end(Code.DONE)
+        self._dialer.statistics.durations.observe(self._dialer.clock.seconds() - self.started)
+        connection.transport.setTcpNoDelay(True)
+        connection.join(self.request.accept())
+
+    # The end
+
+    def cancel(self) -> None:
+        """Give up without an answer: nobody waits for one any longer."""
+        if not self.answered:
+            self._end(Code.CANCELLED)
+
+    def fail(self, code: Code, text: str) -> None:
+        """Answer that there is no connection, unless an answer was given."""
+        if not self.answered:
+            self._end(code)
+            self.request.fail(code, text)
+
+    def _fail_connect(self, code: Code, text: str) -> None:
+        """Answer with a sentence that begins with what was tried, and where."""
+        self.fail(code, f"connect {self.wanted} from {self._dialer.node}: {text}")
+
+    def _broke(self, reason: Failure) -> None:
+        """Answer for a defect found in a callback."""
+        self._dialer.log.failure("dialing {destination}", reason, destination=self.wanted)
+        self._fail_connect(Code.INTERNAL, "internal error, see the agent's log")
+
+    def _end(self, code: Code) -> None:
+        """Stop everything that was started, and count the end."""
+        self.answered = True
+        self._dialer.ended(self, code)
+        self._stop_timer()
+        self._untried.clear()
+        if self._lookup is not None:
+            self._lookup.cancel()
+        attempts, self._attempts = self._attempts, []
+        for attempt in attempts:
+            if attempt.connector is not None:
+                attempt.connector.stopConnecting()
+
+    def _stop_timer(self) -> None:
+        """Stop the timer of the lookup or of the next attempt."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+
+class _Attempt(ClientFactory):
+    """One attempt to connect to one address."""
+
+    noisy = False
+
+    def __init__(self, dial: _Dial, address: Address) -> None:
+        self.address = address
+        self.connector: IConnector | None = None
+        self._dial = dial
+
+    def buildProtocol(self, addr: IAddress) -> LocalConnection:
+        """Make the protocol of the connected socket."""
+        return _DialedConnection(self, self._dial)
+
+    def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
+        """Pass the reason on to the dial."""
+        self._dial.attempt_failed(self, reason.value)
+
+
+class _DialedConnection(LocalConnection):
+    """A connected socket, which joins its stream before the reactor first reads it."""
+
+    def __init__(self, attempt: _Attempt, dial: _Dial) -> None:
+        self._attempt = attempt
+        self._dial = dial
+
+    def connectionMade(self) -> None:
+        """Tell the dial."""
+        self._dial.attempt_connected(self._attempt, self)
+
+
+def interleave_families(addresses: Sequence[Address]) -> list[Address]:
+    """Let address families take turns, beginning with the first address's (RFC 8305 section 4)."""
+    first = [address for address in addresses if address.version == addresses[0].version]
+    second = [address for address in addresses if address.version != addresses[0].version]
+    return [
+        address
+        for pair in itertools.zip_longest(first, second)
+        for address in pair
+        if address is not None
+    ]
+
+
+def explain(reason: BaseException, address: Address) -> tuple[Code, str]:
+    """Give the code and the words for why connecting to ``address`` failed."""
+    if isinstance(reason, error.ConnectionRefusedError):
+        return Code.REFUSED, "connection refused"
+    if isinstance(reason, error.TimeoutError | error.TCPTimedOutError):
+        return Code.TIMEOUT, "no answer in time"
+    if isinstance(reason, socket.gaierror):
+        # Its number is not an errno.
+        return Code.UNREACHABLE, str(reason.strerror).lower()
+    number = getattr(reason, "osError", None) or getattr(reason, "errno", None)
+    if number is None:
+        return Code.UNREACHABLE, str(reason)
+    if number == errno.EADDRNOTAVAIL and address.version == 4:
+        # Over IPv6 the same number says that the host has no address of its own to come from.
+        return Code.OVERLOADED, "every local port is in use"
+    text = os.strerror(number).lower()
+    return (Code.OVERLOADED if number in _EXHAUSTED else Code.UNREACHABLE), text
+
+
+_TELLING = (Code.OVERLOADED, Code.REFUSED, Code.UNREACHABLE, Code.TIMEOUT)
+
+
+def _how_telling(failure: tuple[Address, Code, str]) -> int:
+    """Rank a failed attempt, the most telling first."""
+    return _TELLING.index(failure[1])

@@ -1,0 +1,259 @@
+"""What an agent may connect to: the patterns of ``--allow-destination`` and who obeys them.
+
+Two questions are asked of :class:`DestinationPolicy`. May this *name* be looked up: only if a
+pattern allows the name itself, so that nobody can use the node's DNS to carry data out. May
+this *address* be connected to: asked last, about the very address that goes into ``connect``,
+so that no spelling of an address and no answer of a name server gets around it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import (
+    AddressValueError,
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+
+from yurttunnel.ops import flags
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+KUBELET_PORTS = (10250, 10255)
+"""The ports on which a kubelet serves (yurttunnel reference section 1.1)."""
+
+LOCALHOST_PROXY_PORTS = (10266, 10267)
+"""What the server sends to the node's loopback unless configured otherwise (section 9.5)."""
+
+NO_DEFAULT = "no-default"
+"""The pattern that drops the default destinations instead of adding one."""
+
+_IPV4_MAPPED = IPv6Network("::ffff:0:0/96")
+
+# A host whose last label is a number is an address or nothing (WHATWG URL, "ends in a number").
+# inet_aton, and through it getaddrinfo, would read 2130706433, 0177.1 and 0x7f.1 as 127.0.0.1.
+_ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:\d+|0[xX][0-9a-fA-F]*)\.?", re.ASCII)
+
+
+def canonical_host(text: str) -> Address | str:
+    """Give the address that ``text`` stands for, or the name in lower case without final dot.
+
+    An IPv4-mapped IPv6 address is the IPv4 address, the unspecified address is loopback because
+    the kernel connects it there, and a zone id is kept only where it matters (link-local).
+
+    Raises ``ValueError`` with a reason for anything else, old spellings of IPv4 included.
+    """
+    try:
+        # The ordinary case first: a dotted quad, as new connections have to be quick.
+        return _connected_address(IPv4Address(text))
+    except AddressValueError:
+        pass
+    checked = flags.host(text)
+    if ":" in checked:
+        return _connected_address(IPv6Address(checked))
+    if _ENDS_IN_NUMBER.fullmatch(checked):
+        raise ValueError(f"{text!r} is not an IPv4 address of four decimal numbers")
+    return checked.lower().rstrip(".")
+
+
+def _connected_address(address: Address) -> Address:
+    """Give the address that a connection to ``address`` reaches in truth."""
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        elif address.scope_id is not None and not address.is_link_local:
+            address = IPv6Address(int(address))
+    if address.is_unspecified:
+        return IPv4Address("127.0.0.1") if address.version == 4 else IPv6Address("::1")
+    return address
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One allowed destination: a network or a name, and a range of ports.
+
+    ``name`` starts with a dot when it stands for everything below a domain.
+    """
+
+    network: Network | None
+    name: str | None
+    first_port: int = 1
+    last_port: int = 65535
+
+    def allows_name(self, name: str, port: int) -> bool:
+        """Say whether this pattern names ``name``, which is canonical."""
+        if self.name is None or not self.first_port <= port <= self.last_port:
+            return False
+        return name.endswith(self.name) if self.name.startswith(".") else name == self.name
+
+    def allows_address(self, address: Address, port: int) -> bool:
+        """Say whether ``address``, which is canonical, lies in this pattern's network."""
+        return (
+            self.network is not None
+            and self.first_port <= port <= self.last_port
+            and address.version == self.network.version
+            and address in self.network
+        )
+
+
+def parse_pattern(text: str) -> Pattern:
+    """Parse one ``--allow-destination``.
+
+    ``HOST`` is an address, a network (``10.0.0.0/8``), a name or ``*.domain``; a port
+    (``:443``) or a range of ports (``:8000-8100``) may follow. IPv6 is put in brackets when it has a
+    port: ``[fd00::1]:443``, ``[fd00::/8]:443``.
+
+    Raises ``ValueError`` with a reason in one line.
+    """
+    host, ports = _split_ports(text.strip())
+    first, last = _parse_ports(ports) if ports is not None else (1, 65535)
+    if not host:
+        raise ValueError(f"{text!r} names no host")
+    if host.startswith("*"):
+        return Pattern(None, _parse_suffix(host), first, last)
+    if "/" in host:
+        return Pattern(_parse_network(host), None, first, last)
+    if host in ("0.0.0.0", "::"):
+        raise ValueError(f"{text!r} is no destination: every address is 0.0.0.0/0 and ::/0")
+    canonical = canonical_host(host)
+    if isinstance(canonical, str):
+        return Pattern(None, canonical, first, last)
+    if isinstance(canonical, IPv6Address):
+        # The policy looks at addresses, not at interfaces: a zone id in a pattern would promise
+        # a distinction that networks cannot make.
+        if canonical.scope_id is not None:
+            raise ValueError(f"{text!r} has a zone id: write the address without it")
+        return Pattern(IPv6Network(canonical), None, first, last)
+    return Pattern(IPv4Network(canonical), None, first, last)
+
+
+def _split_ports(text: str) -> tuple[str, str | None]:
+    """Split ``HOST`` from the ports behind it; ``None`` when there are none."""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text!r} is not [IPv6 address]:port")
+        if ":" not in host:
+            raise ValueError(f"{text!r} has no IPv6 address in its brackets")
+        return host, rest[1:] if rest else None
+    if text.count(":") > 1:
+        # Without brackets a port cannot be told from the last group of the address, except
+        # behind the prefix length of a network.
+        address, slash, rest = text.partition("/")
+        length, colon, ports = rest.partition(":")
+        return address + slash + length, ports if colon else None
+    host, colon, ports = text.partition(":")
+    return host, ports if colon else None
+
+
+def _parse_ports(text: str) -> tuple[int, int]:
+    """Parse ``443`` or ``8000-8100``."""
+    first_text, dash, last_text = text.partition("-")
+    first = flags.port(first_text)
+    last = flags.port(last_text) if dash else first
+    if first > last:
+        raise ValueError(f"{text!r} is no range of ports: the first is above the last")
+    return first, last
+
+
+def _parse_suffix(host: str) -> str:
+    """Give ``.domain`` for ``*.domain``."""
+    if not host.startswith("*.") or "*" in host[1:]:
+        raise ValueError(
+            f"{host!r}: a star stands only before a domain, as in *.example.org; every address is"
+            " 0.0.0.0/0 and ::/0"
+        )
+    domain = canonical_host(host[2:])
+    if not isinstance(domain, str):
+        raise ValueError(f"{host!r} puts a star before an address: write a network instead")
+    return "." + domain
+
+
+def _parse_network(text: str) -> Network:
+    """Parse a network, an IPv4-mapped one into IPv4."""
+    address, _, length = text.partition("/")
+    if "%" in address:
+        raise ValueError(f"{text!r} has a zone id: write the network without it")
+    try:
+        # ip_network would also take masks, of which it guesses the direction.
+        if not (length.isascii() and length.isdecimal()):
+            raise ValueError
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a network, as 10.0.0.0/8 or fd00::/8 are") from None
+    if ip_address(address) != network.network_address:
+        raise ValueError(f"{text!r} has bits behind its prefix: write {network} or {address}")
+    if isinstance(network, IPv6Network) and network.subnet_of(_IPV4_MAPPED):
+        return IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
+    return network
+
+
+class DestinationPolicy:
+    """Decides what the agent of one node connects to.
+
+    ``node`` is the node's name, for sentences. ``own_addresses`` are the node's own: its node
+    ip and the addresses of its identifiers. They are allowed on every port, and loopback on the
+    ports of the kubelet and of the localhost proxies; ``patterns`` add to that. With
+    ``keep_default`` false the patterns are all there is.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        own_addresses: Iterable[Address],
+        patterns: Sequence[Pattern] = (),
+        keep_default: bool = True,
+    ) -> None:
+        self._node = node
+        self._patterns = tuple(patterns)
+        self._own: frozenset[Address] = frozenset()
+        self._loopback_ports: frozenset[int] = frozenset()
+        if keep_default:
+            self._own = frozenset(_connected_address(address) for address in own_addresses)
+            self._loopback_ports = frozenset(KUBELET_PORTS + LOCALHOST_PROXY_PORTS)
+
+    def may_look_up(self, name: str, port: int) -> bool:
+        """Say whether ``name`` (canonical) may be looked up for a connection to ``port``."""
+        return any(pattern.allows_name(name, port) for pattern in self._patterns)
+
+    def may_connect(self, address: Address, port: int, looked_up: bool = False) -> bool:
+        """Say whether a connection to ``address`` and ``port`` may be made.
+
+        ``looked_up`` says that the address is the answer for a name that
+        :meth:`may_look_up` allowed. Such a name may lead to any address but those that mean
+        something else on every host (loopback, link-local, unspecified, multicast): otherwise
+        whoever answers for the name would choose what is reached on the node itself. They have
+        to be allowed as addresses.
+        """
+        address = _connected_address(address)
+        if address in self._own:
+            return True
+        if port in self._loopback_ports and address.is_loopback:
+            return True
+        if any(pattern.allows_address(address, port) for pattern in self._patterns):
+            return True
+        return looked_up and not (
+            address.is_loopback or address.is_link_local or address.is_multicast
+        )
+
+    def denial(self, host: Address | str, port: int) -> str:
+        """Give the sentence for whoever asked: what was denied, where, and what allows it."""
+        flag_value = destination(host, port)
+        return (
+            f"the agent of node {self._node} may not connect to {flag_value}; the agent's flag"
+            f" --allow-destination {flag_value} would allow it"
+        )
+
+
+def destination(host: Address | str, port: int) -> str:
+    """Write ``host:port``, IPv6 in brackets."""
+    if isinstance(host, IPv6Address) or (isinstance(host, str) and ":" in host):
+        return f"[{host}]:{port}"
+    return f"{host}:{port}"

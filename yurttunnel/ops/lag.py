@@ -1,0 +1,50 @@
+"""How late the reactor is: the one figure that says that the process has too much to do."""
+
+# mypy: disallow-untyped-calls=False
+# Service has no annotations.
+from __future__ import annotations
+
+from collections import deque
+
+from twisted.application.service import Service
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+_INTERVAL_SECONDS = 1.0
+_KEPT = 60
+
+
+class ReactorLag(Service):
+    """Measures once a second by how much a timer is late, and keeps the last minute.
+
+    A minute, so that a scrape every 15 or 30 seconds misses no stall and several scrapers see
+    the same.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._late: deque[float] = deque(maxlen=_KEPT)
+        self._call: IDelayedCall | None = None
+
+    def worst(self) -> float:
+        """Give the greatest delay of the last minute in seconds; 0 before the first measurement."""
+        return max(self._late, default=0.0)
+
+    def startService(self) -> None:
+        """Begin to measure."""
+        super().startService()
+        self._schedule()
+
+    def stopService(self) -> None:
+        """Measure no more."""
+        super().stopService()
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+
+    def _schedule(self) -> None:
+        due = self._clock.seconds() + _INTERVAL_SECONDS
+        self._call = self._clock.callLater(_INTERVAL_SECONDS, self._measure, due)
+
+    def _measure(self, due: float) -> None:
+        self._late.append(max(0.0, self._clock.seconds() - due))
+        self._schedule()

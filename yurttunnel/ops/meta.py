@@ -1,0 +1,165 @@
+"""The meta server: health, readiness, metrics and the list of sessions, for operators.
+
+Both programs serve the same pages, the server on port 10265 and the agent on 10266. ``/agents``
+lists sessions at both: on the server those of its agents, on an agent those to its servers.
+"""
+
+# mypy: disallow-untyped-calls=False
+# Most of twisted.web has no annotations.
+from __future__ import annotations
+
+import datetime
+import html
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from prometheus_client.registry import Collector
+from twisted.internet.interfaces import IReactorTime
+from twisted.web.resource import Resource
+from twisted.web.server import Request
+
+from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
+from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.ops.readiness import Readiness
+from yurttunnel.tunnel.statistics import SessionSnapshot
+
+_TEXT = b"text/plain; charset=utf-8"
+_JSON = b"application/json"
+_HTML = b"text/html; charset=utf-8"
+
+_PAGES = (
+    ("healthz", "the process runs"),
+    ("readyz", "every part of it is in order, or which one is not"),
+    ("metrics", "figures for Prometheus"),
+    ("agents", "the sessions of this process, as JSON"),
+)
+
+
+def meta_site(
+    clock: IReactorTime,
+    title: str,
+    readiness: Readiness,
+    metrics: Collector,
+    sessions: Callable[[], Iterable[SessionSnapshot]],
+) -> LimitedSite:
+    """Build the factory to listen with on the meta port.
+
+    ``title`` heads the index page, ``metrics`` is a registry of :mod:`yurttunnel.ops.metrics`,
+    and ``sessions`` gives the sessions of the moment.
+    """
+    return LimitedSite(meta_pages(title, readiness, metrics, sessions), clock)
+
+
+def meta_pages(
+    title: str,
+    readiness: Readiness,
+    metrics: Collector,
+    sessions: Callable[[], Iterable[SessionSnapshot]],
+) -> Resource:
+    """Build the tree of pages that :func:`meta_site` serves."""
+    root = _Root()
+    root.putChild(b"", _Page(lambda: _Answer(200, _HTML, _index(title))))
+    root.putChild(b"healthz", _Page(lambda: _Answer(200, _TEXT, b"ok\n")))
+    root.putChild(b"readyz", _Page(lambda: _readiness_answer(readiness)))
+    root.putChild(b"metrics", _Page(lambda: _Answer(200, METRICS_TYPE, exposition(metrics))))
+    root.putChild(b"agents", _Page(lambda: _Answer(200, _JSON, _session_list(sessions()))))
+    return root
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    content_type: bytes
+    body: bytes
+
+
+class _Root(Resource):
+    """Finds pages by their exact path; everything else is not there."""
+
+    def getChild(self, path: bytes, request: Request) -> Resource:
+        """Answer for a path that has no page."""
+        return _Missing()
+
+
+class _Page(_Root):
+    """One page, made anew for every GET or HEAD."""
+
+    def __init__(self, make: Callable[[], _Answer]) -> None:
+        super().__init__()
+        self._make = make
+
+    def render(self, request: Request) -> bytes:
+        """Answer ``request``; twisted.web leaves the body out for HEAD."""
+        if request.method not in (b"GET", b"HEAD"):
+            request.setHeader(b"allow", b"GET, HEAD")
+            return _send(request, _Answer(405, _TEXT, b"only GET and HEAD are answered here\n"))
+        return _send(request, self._make())
+
+
+class _Missing(_Root):
+    def render(self, request: Request) -> bytes:
+        """Answer that there is no such page, and where to find those that there are."""
+        return _send(request, _Answer(404, _TEXT, b"no such page; / lists those that exist\n"))
+
+
+def _send(request: Request, answer: _Answer) -> bytes:
+    request.setResponseCode(answer.status)
+    request.setHeader(b"content-type", answer.content_type)
+    request.setHeader(b"cache-control", b"no-store")
+    request.setHeader(b"x-content-type-options", b"nosniff")
+    # twisted.web would name itself and its version.
+    request.setHeader(b"server", b"yurttunnel")
+    return answer.body
+
+
+def _index(title: str) -> bytes:
+    entries = "".join(
+        f'<li><a href="/{name}">/{name}</a>: {description}</li>\n' for name, description in _PAGES
+    )
+    heading = html.escape(title)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><title>{heading}</title></head>\n'
+        f"<body><h1>{heading}</h1>\n<ul>\n{entries}</ul>\n</body></html>\n"
+    ).encode()
+
+
+def _readiness_answer(readiness: Readiness) -> _Answer:
+    findings = readiness.findings()
+    ready = all(finding.problem is None for finding in findings)
+    lines = [
+        f"{finding.name}: {'ok' if finding.problem is None else finding.problem}\n"
+        for finding in findings
+    ]
+    lines.append("ready\n" if ready else "not ready\n")
+    return _Answer(200 if ready else 503, _TEXT, "".join(lines).encode())
+
+
+def _session_list(sessions: Iterable[SessionSnapshot]) -> bytes:
+    ordered = sorted(sessions, key=lambda session: (session.node, session.since))
+    return json.dumps([_session(session) for session in ordered]).encode() + b"\n"
+
+
+def _session(session: SessionSnapshot) -> dict[str, object]:
+    """Give a session as an entry of ``/agents``: times as ISO 8601 in UTC, durations in seconds."""
+    not_after = session.certificate_not_after
+    return {
+        "node": session.node,
+        "session": session.session_id,
+        "since": _iso(session.since),
+        "connected": session.connected,
+        "rtt_seconds": session.round_trip,
+        "streams": session.streams,
+        "bytes_received": session.bytes_received,
+        "bytes_sent": session.bytes_sent,
+        "resumptions": session.resumptions,
+        "version": session.version,
+        "address": session.address,
+        "certificate_expiry": None if not_after is None else _iso(not_after),
+    }
+
+
+def _iso(moment: datetime.datetime) -> str:
+    utc = moment.astimezone(datetime.UTC)
+    return utc.isoformat(timespec="seconds").replace("+00:00", "Z")

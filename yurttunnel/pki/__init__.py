@@ -1,0 +1,1 @@
+"""Certificates: the embedded authority, enrolment, and contexts that rotate live."""

@@ -1,0 +1,1 @@
+"""The protocol bound to Twisted: sessions over TLS, and streams that are transports."""

@@ -1,0 +1,94 @@
+"""A local socket joined to a stream: bytes, half-closes and back-pressure both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IHalfCloseableProtocol, ITCPTransport
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.wire.codes import Code
+
+
+@implementer(IHalfCloseableProtocol)
+class LocalConnection(Protocol):
+    """The protocol of a plain TCP or Unix socket that is to be joined to a stream.
+
+    Subclasses decide in ``connectionMade`` or ``dataReceived`` when to call :meth:`join`. From
+    then on no method of theirs sees a byte: each side's data goes straight into the other's
+    ``write``, each side is the other's push producer, an end of one direction is passed on
+    alone, and a side that breaks takes the other with it (a reset stream aborts the socket, a
+    broken socket resets the stream).
+    """
+
+    transport: ITCPTransport
+    stream: IStream | None = None
+    lost: bool = False
+
+    def join(self, stream: IStream, early: bytes = b"") -> None:
+        """Relay between this socket and ``stream``, sending ``early`` bytes of the socket first.
+
+        When the socket has gone in the meantime the stream is reset.
+        """
+        if self.lost:
+            stream.abort(Code.CANCELLED, "the connection was closed while the stream was opened")
+            return
+        self.stream = stream
+        stream.attach(StreamSide(self))
+        # Found once per connection, so that each read is one call into the stream.
+        self.dataReceived = stream.write  # type: ignore[method-assign] # see the line above
+        if early:
+            stream.write(early)
+        stream.registerProducer(self.transport, True)
+        self.transport.registerProducer(stream, True)
+        self.transport.resumeProducing()
+
+    def readConnectionLost(self) -> None:
+        """Pass the end of what the socket sends on to the stream."""
+        if self.stream is None:
+            # Nobody waits for an answer on a socket that ends before it is joined.
+            self.transport.loseConnection()
+        else:
+            self.stream.loseWriteConnection()
+
+    def writeConnectionLost(self) -> None:
+        """Do nothing: it was this side that ended its direction."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """End the stream with the socket: both directions ended, or it broke."""
+        self.lost = True
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.abort(Code.CONNECTION_LOST, f"the local connection broke: {reason.value}")
+
+
+@implementer(IHalfCloseableProtocol)
+class StreamSide(Protocol):
+    """The stream's half of a :class:`LocalConnection`."""
+
+    def __init__(self, local: LocalConnection) -> None:
+        self._local = local
+        self.dataReceived: Callable[[bytes], None] = local.transport.write  # type: ignore[method-assign] # one call per chunk
+
+    def readConnectionLost(self) -> None:
+        """Pass the end of what the stream sends on to the socket."""
+        self._local.transport.unregisterProducer()
+        self._local.transport.loseWriteConnection()
+
+    def writeConnectionLost(self) -> None:
+        """Do nothing: the socket's end caused it."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Close the socket: softly when both directions had ended, hard when not."""
+        local = self._local
+        if local.stream is None:
+            return
+        local.stream = None
+        if reason.check(type(connectionDone.value)):
+            local.transport.unregisterProducer()
+            local.transport.loseConnection()
+        else:
+            local.transport.abortConnection()

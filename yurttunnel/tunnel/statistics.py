@@ -1,0 +1,75 @@
+"""What a process counts about its sessions: plain attributes, read when somebody looks.
+
+The data path adds to integers; nothing here knows of metric libraries. ``yurttunnel.ops``
+turns these figures into Prometheus samples at scrape time.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from dataclasses import dataclass, field
+
+from yurttunnel.wire.codes import Code
+
+DIAL_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
+"""Upper bounds of the dial duration histogram (yurttunnel reference section 8)."""
+
+
+@dataclass(slots=True)
+class DialDurations:
+    """A histogram of how long openings took, in seconds, successful ones only."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(DIAL_SECONDS_BOUNDS) + 1))
+    total_seconds: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one opening."""
+        for index, bound in enumerate(DIAL_SECONDS_BOUNDS):
+            if seconds <= bound:
+                self.buckets[index] += 1
+                break
+        else:
+            self.buckets[-1] += 1
+        self.total_seconds += seconds
+
+
+@dataclass(slots=True)
+class TunnelCounters:
+    """Totals since the process started; they only grow.
+
+    ``bytes_received`` and ``bytes_sent`` are stream payload from and to the peers of the
+    sessions. ``dials`` has one entry for each answer to an OPEN, :attr:`Code.DONE` for OK.
+    """
+
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    sessions_started: int = 0
+    resumptions: int = 0
+    connections_lost: int = 0
+    dials: Counter[Code] = field(default_factory=Counter)
+    stream_ends: Counter[Code] = field(default_factory=Counter)
+    session_ends: Counter[Code] = field(default_factory=Counter)
+    dial_durations: DialDurations = field(default_factory=DialDurations)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSnapshot:
+    """One session at one moment, for ``/agents``, the status page and per-node metrics.
+
+    Times are UTC; ``round_trip`` is in seconds, ``None`` before the first measurement;
+    ``connected`` is false while the session waits for its peer to come back.
+    """
+
+    node: str
+    session_id: str
+    since: datetime.datetime
+    connected: bool
+    round_trip: float | None
+    streams: int
+    bytes_received: int
+    bytes_sent: int
+    resumptions: int
+    version: str
+    address: str
+    certificate_not_after: datetime.datetime | None

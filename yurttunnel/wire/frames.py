@@ -1,0 +1,172 @@
+"""Frames: a nine-byte header, then a payload (``docs/protocol.md``, "Frames").
+
+====== ======== =======================================================
+offset size     field
+====== ======== =======================================================
+0      4        length of the payload, unsigned, network byte order
+4      1        type
+5      4        stream, 0 for frames that concern the session
+====== ======== =======================================================
+
+Two bits of the type say how a receiver treats a frame that it does not know: with
+:data:`CRITICAL` set the session must end, otherwise the frame is skipped by its length. Frames
+with :data:`LINK` set belong to the connection that carries them; all others belong to the
+session, are counted by the byte, kept until acknowledged, and sent again on the next
+connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from yurttunnel.wire.codes import Code
+
+CRITICAL: Final = 0x80
+LINK: Final = 0x40
+
+OPEN: Final = 0x80
+OK: Final = 0x81
+FAIL: Final = 0x82
+DATA: Final = 0x83
+FIN: Final = 0x84
+RESET: Final = 0x85
+CREDIT: Final = 0x86
+GOAWAY: Final = 0x87
+
+HELLO: Final = 0xC0
+ACK: Final = 0xC1
+PING: Final = 0xC2
+PONG: Final = 0xC3
+CLOSE: Final = 0xC4
+
+HEADER: Final = Struct("!IBI")
+HEADER_SIZE: Final = HEADER.size
+
+MAX_TEXT: Final = 1024
+"""The longest text of a FAIL, RESET, GOAWAY or CLOSE, in bytes of UTF-8."""
+
+CONTROL_LIMIT: Final = 2048
+"""The longest payload of a control frame other than HELLO: every field at its maximum fits."""
+
+MAX_STREAM: Final = 0xFFFFFFFF
+
+_OPEN = Struct("!IHBB")
+_CODE = Struct("!H")
+_OFFSET = Struct("!Q")
+_GOAWAY = Struct("!IH")
+
+
+class Violation(Exception):
+    """The peer sent what the protocol does not allow; the session ends with ``code``."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+    def __str__(self) -> str:
+        """Give the sentence and the code."""
+        return f"{self.text} ({self.code.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """The payload of OPEN: where to, how long the opener waits, and a name for the logs.
+
+    ``timeout`` is in milliseconds, 1 to 2**32 - 1. ``host`` is a name or an address of 1 to
+    255 bytes of UTF-8 without brackets, ``request_id`` at most 255 ASCII characters.
+    """
+
+    host: str
+    port: int
+    timeout: int
+    request_id: str
+
+
+def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
+    """One whole frame."""
+    return HEADER.pack(len(payload), kind, stream) + payload
+
+
+def open_frame(stream: int, request: OpenRequest) -> bytes:
+    """Encode OPEN; raises :class:`ValueError` for fields out of their ranges."""
+    host = request.host.encode()
+    request_id = request.request_id.encode("ascii")
+    if not 1 <= len(host) <= 255 or len(request_id) > 255:
+        raise ValueError("host must be 1 to 255 bytes, request id at most 255")
+    if not 1 <= request.port <= 0xFFFF:
+        raise ValueError(f"port {request.port} is not between 1 and 65535")
+    if not 1 <= request.timeout <= 0xFFFFFFFF:
+        raise ValueError(f"timeout {request.timeout} ms is not between 1 and 2**32 - 1")
+    head = _OPEN.pack(request.timeout, request.port, len(host), len(request_id))
+    return frame(OPEN, stream, head + host + request_id)
+
+
+def decode_open(payload: bytes) -> OpenRequest:
+    """Decode the payload of OPEN."""
+    if len(payload) < _OPEN.size:
+        raise Violation(Code.PROTOCOL, "OPEN is too short")
+    timeout, port, host_size, request_id_size = _OPEN.unpack_from(payload)
+    if len(payload) != _OPEN.size + host_size + request_id_size:
+        raise Violation(Code.PROTOCOL, "OPEN has a length that its fields do not add up to")
+    if not (timeout and port and host_size):
+        raise Violation(Code.PROTOCOL, "OPEN has no timeout, no port or no host")
+    host_end = _OPEN.size + host_size
+    try:
+        host = payload[_OPEN.size : host_end].decode()
+        request_id = payload[host_end:].decode("ascii")
+    except UnicodeDecodeError as error:
+        raise Violation(Code.PROTOCOL, "OPEN has a host or request id that is no text") from error
+    if not (host.isprintable() and request_id.isprintable()):
+        raise Violation(Code.PROTOCOL, "OPEN has control characters in its host or request id")
+    return OpenRequest(host, port, timeout, request_id)
+
+
+def coded_frame(kind: int, stream: int, code: Code, text: str) -> bytes:
+    """Encode FAIL, RESET or CLOSE; ``text`` is cut to :data:`MAX_TEXT` bytes."""
+    return frame(kind, stream, _CODE.pack(code) + _cut(text))
+
+
+def decode_coded(payload: bytes) -> tuple[Code, str]:
+    """Decode the payload of FAIL, RESET or CLOSE."""
+    if len(payload) < _CODE.size:
+        raise Violation(Code.PROTOCOL, "a reason is too short")
+    return Code.from_wire(_CODE.unpack_from(payload)[0]), _text(payload, _CODE.size)
+
+
+def goaway_frame(last_stream: int, code: Code, text: str) -> bytes:
+    """Encode GOAWAY: streams above ``last_stream`` have not been and will not be served."""
+    return frame(GOAWAY, 0, _GOAWAY.pack(last_stream, code) + _cut(text))
+
+
+def decode_goaway(payload: bytes) -> tuple[int, Code, str]:
+    """Decode the payload of GOAWAY."""
+    if len(payload) < _GOAWAY.size:
+        raise Violation(Code.PROTOCOL, "GOAWAY is too short")
+    last_stream, code = _GOAWAY.unpack_from(payload)
+    return last_stream, Code.from_wire(code), _text(payload, _GOAWAY.size)
+
+
+def offset_frame(kind: int, stream: int, offset: int) -> bytes:
+    """Encode CREDIT or ACK: an absolute number of bytes, 0 to 2**64 - 1."""
+    return HEADER.pack(_OFFSET.size, kind, stream) + _OFFSET.pack(offset)
+
+
+def decode_offset(payload: bytes) -> int:
+    """Decode the payload of CREDIT or ACK."""
+    if len(payload) != _OFFSET.size:
+        raise Violation(Code.PROTOCOL, "an offset must have eight bytes")
+    return int(_OFFSET.unpack(payload)[0])
+
+
+def _cut(text: str) -> bytes:
+    # Cutting may split a character, whose rest must not reach the peer.
+    return text.encode()[:MAX_TEXT].decode(errors="ignore").encode()
+
+
+def _text(payload: bytes, start: int) -> str:
+    if len(payload) > start + MAX_TEXT:
+        raise Violation(Code.PROTOCOL, "a reason's text is too long")
+    return payload[start:].decode(errors="replace")

@@ -1,0 +1,214 @@
+"""HELLO: the first frame of each connection, in both directions (``docs/protocol.md``).
+
+It names the versions and limits of its sender and says which session the connection is to
+carry: the agent asks to resume one or to start a new one, the server answers which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final
+
+from yurttunnel.wire import frames
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.frames import Violation
+
+VERSION: Final = 1
+"""The protocol version of this package; the only one so far."""
+
+HELLO_LIMIT: Final = 16 * 1024
+"""The longest payload of a HELLO, in bytes: known before anything is negotiated."""
+
+NO_SESSION: Final = bytes(16)
+"""The session id of an agent that asks for a new session."""
+
+MIN_FRAME_LIMIT: Final = 4 * 1024
+MAX_FRAME_LIMIT: Final = 1024 * 1024
+"""The bounds of :attr:`Limits.max_frame`."""
+
+MAX_OFFSET: Final = 2**63
+
+_FIXED = Struct("!BBHIIQIII16sQ16s")
+_FIELD = Struct("!BH")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the sender of a HELLO is ready to take from its peer.
+
+    - ``max_frame``: longest payload of a frame, bytes, 4 KiB to 1 MiB;
+    - ``max_streams``: how many streams the peer may have open at once that it opened itself;
+    - ``session_window``: stream payload that may be under way unconsumed in all streams, bytes;
+    - ``stream_window``: the same for each stream at its start, bytes; may be used before OK;
+    - ``ping_interval``: milliseconds after which an idle sender of this HELLO pings;
+    - ``resume_window``: milliseconds for which a lost connection's session is kept.
+    """
+
+    max_frame: int = 64 * 1024
+    max_streams: int = 1000
+    session_window: int = 64 * 1024 * 1024
+    stream_window: int = 64 * 1024
+    ping_interval: int = 10_000
+    resume_window: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """One HELLO.
+
+    ``session`` names the session: an agent sends :data:`NO_SESSION` or the session that it
+    wants to resume, the server the one that it grants. ``received`` counts the bytes of session
+    frames that the sender of the HELLO has received in that session; the peer continues there.
+    ``process`` is random for each process, so that a restarted one is recognized.
+    ``properties`` are short texts; unknown ones are ignored.
+    """
+
+    limits: Limits
+    session: bytes
+    process: bytes
+    received: int = 0
+    versions: tuple[int, int] = (VERSION, VERSION)
+    capabilities: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Make the whole frame; raises :class:`ValueError` when it would be too long."""
+        limits = self.limits
+        parts = [
+            _FIXED.pack(
+                *self.versions,
+                self.capabilities,
+                limits.max_frame,
+                limits.max_streams,
+                limits.session_window,
+                limits.stream_window,
+                limits.ping_interval,
+                limits.resume_window,
+                self.session,
+                self.received,
+                self.process,
+            )
+        ]
+        for name, value in self.properties.items():
+            encoded_name, encoded_value = name.encode(), value.encode()
+            if len(encoded_name) > 0xFF or len(encoded_value) > 0xFFFF:
+                raise ValueError(f"property {name!r} is too long for a HELLO")
+            parts += (_FIELD.pack(len(encoded_name), len(encoded_value)), encoded_name)
+            parts.append(encoded_value)
+        payload = b"".join(parts)
+        if len(payload) > HELLO_LIMIT:
+            raise ValueError(f"a HELLO of {len(payload)} bytes exceeds {HELLO_LIMIT}")
+        return frames.frame(frames.HELLO, 0, payload)
+
+
+def decode_hello(payload: bytes) -> Hello:
+    """Decode the payload of HELLO and check that its versions and limits can be worked with."""
+    if len(payload) < 2:
+        raise Violation(Code.PROTOCOL, "HELLO is too short")
+    lowest, highest = payload[0], payload[1]
+    if not lowest <= VERSION <= highest:
+        raise Violation(
+            Code.VERSION, f"the peer speaks versions {lowest} to {highest}, this end {VERSION}"
+        )
+    if len(payload) < _FIXED.size:
+        raise Violation(Code.PROTOCOL, "HELLO is too short")
+    (_, _, capabilities, *limits, session, received, process) = _FIXED.unpack_from(payload)
+    if received > MAX_OFFSET:
+        raise Violation(Code.PROTOCOL, "HELLO has an offset out of range")
+    return Hello(
+        limits=_checked(Limits(*limits)),
+        session=session,
+        process=process,
+        received=received,
+        versions=(lowest, highest),
+        capabilities=capabilities,
+        properties=_decode_properties(payload),
+    )
+
+
+def _checked(limits: Limits) -> Limits:
+    usable = (
+        MIN_FRAME_LIMIT <= limits.max_frame <= MAX_FRAME_LIMIT
+        and limits.max_streams
+        and limits.session_window
+        and limits.stream_window
+        and limits.ping_interval
+    )
+    if not usable:
+        raise Violation(Code.PROTOCOL, f"HELLO has limits that cannot be worked with: {limits}")
+    return limits
+
+
+def _decode_properties(payload: bytes) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    position = _FIXED.size
+    while position < len(payload):
+        if position + _FIELD.size > len(payload):
+            raise Violation(Code.PROTOCOL, "HELLO ends in the middle of a property")
+        name_size, value_size = _FIELD.unpack_from(payload, position)
+        name_start = position + _FIELD.size
+        value_start = name_start + name_size
+        position = value_start + value_size
+        if position > len(payload):
+            raise Violation(Code.PROTOCOL, "HELLO ends in the middle of a property")
+        try:
+            name = payload[name_start:value_start].decode()
+            properties[name] = payload[value_start:position].decode()
+        except UnicodeDecodeError as error:
+            raise Violation(Code.PROTOCOL, "HELLO has a property that is no text") from error
+    return properties
+
+
+class HelloReader:
+    """Collects the bytes of a connection until its HELLO is complete.
+
+    The buffer is bounded by the limit, which is checked from the header alone.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> tuple[Hello | None, bytes]:
+        """Take ``data``; give the HELLO once it is there, with the bytes that follow it.
+
+        Raises :class:`Refused` when the peer starts with CLOSE, :class:`Violation` when it
+        starts with anything else.
+        """
+        self._buffer += data
+        if len(self._buffer) < frames.HEADER_SIZE:
+            return None, b""
+        length, kind, stream = frames.HEADER.unpack_from(self._buffer)
+        if kind == frames.CLOSE:
+            self._check_refused(length)
+            return None, b""
+        if kind != frames.HELLO or stream != 0:
+            raise Violation(Code.PROTOCOL, "the first frame of a connection must be HELLO")
+        if length > HELLO_LIMIT:
+            raise Violation(Code.FRAME_TOO_LARGE, f"a HELLO of {length} bytes is too long")
+        end = frames.HEADER_SIZE + length
+        if len(self._buffer) < end:
+            return None, b""
+        buffer, self._buffer = self._buffer, b""
+        return decode_hello(buffer[frames.HEADER_SIZE : end]), buffer[end:]
+
+    def _check_refused(self, length: int) -> None:
+        if length > frames.CONTROL_LIMIT:
+            raise Violation(Code.FRAME_TOO_LARGE, f"a CLOSE of {length} bytes is too long")
+        end = frames.HEADER_SIZE + length
+        if len(self._buffer) >= end:
+            raise Refused(*frames.decode_coded(self._buffer[frames.HEADER_SIZE : end]))
+
+
+class Refused(Exception):
+    """The peer answered the HELLO with CLOSE: ``code`` says why, ``text`` in a sentence."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+    def __str__(self) -> str:
+        """Give the sentence and the code."""
+        return f"{self.text} ({self.code.name})"

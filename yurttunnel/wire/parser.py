@@ -1,0 +1,97 @@
+"""Bytes of a connection into frames, wherever they are cut.
+
+The payload of DATA is passed on as it comes, without waiting for the frame to be complete;
+every other frame is passed on whole. ``received`` counts the bytes of session frames that have
+been dealt with: after a lost connection the peer continues exactly there, even in the middle of
+a DATA frame, while the beginning of any other incomplete frame is forgotten and comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from yurttunnel.wire import frames
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.frames import Violation
+
+DATA = frames.DATA
+HEADER_SIZE = frames.HEADER_SIZE
+_unpack_header = frames.HEADER.unpack_from
+
+
+class FrameParser:
+    """Parses frames of at most ``max_frame`` bytes of payload.
+
+    ``on_data(stream, piece)`` gets each piece of the payload of a DATA frame,
+    ``on_control(kind, stream, payload)`` every other frame; either may raise
+    :class:`Violation`, which ends the parsing for good.
+    """
+
+    def __init__(
+        self,
+        max_frame: int,
+        on_data: Callable[[int, bytes], None],
+        on_control: Callable[[int, int, bytes], None],
+    ) -> None:
+        self.received = 0
+        self._max_frame = max_frame
+        self._on_data = on_data
+        self._on_control = on_control
+        self._buffer = b""
+        self._stream = 0
+        self._left = 0
+
+    def restart(self) -> None:
+        """Go on with a new connection, whose session bytes start at ``received``."""
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> None:
+        """Parse ``data``, the next bytes of the connection."""
+        position = 0
+        if self._left:
+            position = self._continue_data(data)
+        if self._buffer:
+            data = self._buffer + data
+            self._buffer = b""
+        end = len(data)
+        while end - position >= HEADER_SIZE:
+            length, kind, stream = _unpack_header(data, position)
+            body = position + HEADER_SIZE
+            if kind == DATA:
+                position = self._begin_data(data, body, length, stream)
+                continue
+            if length > frames.CONTROL_LIMIT:
+                raise Violation(
+                    Code.FRAME_TOO_LARGE, f"a control frame of {length} bytes is too long"
+                )
+            if end - body < length:
+                break
+            position = body + length
+            if not kind & frames.LINK:
+                self.received += HEADER_SIZE + length
+            self._on_control(kind, stream, data[body:position])
+        if position < end:
+            self._buffer = data[position:]
+
+    def _begin_data(self, data: bytes, body: int, length: int, stream: int) -> int:
+        if length > self._max_frame:
+            raise Violation(Code.FRAME_TOO_LARGE, f"a DATA frame of {length} bytes is too long")
+        if not length:
+            raise Violation(Code.PROTOCOL, "a DATA frame is empty")
+        piece = data[body : body + length]
+        size = len(piece)
+        self._stream = stream
+        self._left = length - size
+        self.received += HEADER_SIZE + size
+        if size:
+            self._on_data(stream, piece)
+        return body + size
+
+    def _continue_data(self, data: bytes) -> int:
+        piece = data if len(data) <= self._left else data[: self._left]
+        size = len(piece)
+        self._left -= size
+        self.received += size
+        if size:
+            self._on_data(self._stream, piece)
+        return size

@@ -1,0 +1,61 @@
+"""What has been sent and not yet acknowledged: kept, to be sent again on the next connection."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.frames import Violation
+
+
+class SendLog:
+    """The unacknowledged end of the byte sequence of all session frames.
+
+    Positions count bytes since the session's start: ``start`` is where the oldest chunk kept
+    begins, ``acknowledged`` lies in that chunk, ``end`` is behind the newest. Chunks are kept as
+    they were sent, so keeping one costs a reference and no copy.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._again: deque[bytes] = deque()
+        self.start = 0
+        self.acknowledged = 0
+        self.end = 0
+
+    @property
+    def kept(self) -> int:
+        """How many bytes are in memory."""
+        return self.end - self.start
+
+    def append(self, chunk: bytes) -> None:
+        """Keep ``chunk``, which is being sent for the first time."""
+        self._chunks.append(chunk)
+        self.end += len(chunk)
+
+    def acknowledge(self, position: int) -> int:
+        """Forget what lies before ``position``; give the number of bytes that are new in it.
+
+        Raises :class:`Violation` for a position that was not sent, or goes back.
+        """
+        news = position - self.acknowledged
+        if news < 0 or position > self.end:
+            raise Violation(
+                Code.PROTOCOL,
+                f"{position} bytes acknowledged, after {self.acknowledged} of {self.end} sent",
+            )
+        self.acknowledged = position
+        chunks = self._chunks
+        while chunks and self.start + len(chunks[0]) <= position:
+            self.start += len(chunks.popleft())
+        return news
+
+    def rewind(self) -> None:
+        """Prepare to send everything from ``acknowledged`` on again, before anything new."""
+        self._again = deque(self._chunks)
+        if self._again and self.acknowledged > self.start:
+            self._again[0] = self._again[0][self.acknowledged - self.start :]
+
+    def next_again(self) -> bytes:
+        """The next chunk to be sent again, nothing when all has been."""
+        return self._again.popleft() if self._again else b""

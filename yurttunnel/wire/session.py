@@ -1,0 +1,744 @@
+"""A session: many streams between an agent and a server, over one connection at a time.
+
+Theory
+======
+
+A session is two byte sequences, one in each direction, made of all *session* frames (OPEN, OK,
+FAIL, DATA, FIN, RESET, CREDIT, GOAWAY). What one side puts into its sequence is kept in a
+:class:`~yurttunnel.wire.send_log.SendLog` until the peer has acknowledged it. A connection
+carries a piece of each sequence; *link* frames (HELLO, ACK, PING, PONG, CLOSE) go between them,
+at frame boundaries, and are not part of it. When a connection dies the session is *detached*:
+users notice only that nothing moves. When the peer comes back its HELLO says how far it got, and
+the sequence goes on at that byte. So nothing is lost, doubled or reordered, by construction.
+
+States of a session::
+
+                 attach                      close, CLOSE received,
+    DETACHED  ------------>  ATTACHED  ----  or a violation  ---->  CLOSED
+        ^                        |                                    ^
+        +-------- detach --------+                                    |
+        |                                                             |
+        +------------- the peer has not come back in time ------------+
+
+Nothing here reads a clock or a socket: the owner passes in bytes with the time at which they
+came (seconds on any clock that never goes back) and asks for bytes to send. Events are method
+calls on the :class:`SessionEvents` and :class:`~yurttunnel.wire.stream.StreamEvents` given; they
+may call back into the session. After any call the owner should ask :meth:`Session.data_to_send`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, Protocol
+
+from yurttunnel.wire import frames
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.credit import MemoryBudget, ReceiveWindow, tune
+from yurttunnel.wire.frames import Violation
+from yurttunnel.wire.hello import Hello
+from yurttunnel.wire.liveness import Liveness
+from yurttunnel.wire.parser import FrameParser
+from yurttunnel.wire.scheduler import MAX_QUANTUM, MIN_QUANTUM, FairQueue
+from yurttunnel.wire.send_log import SendLog
+from yurttunnel.wire.stream import Stream, StreamEvents, StreamState
+
+MAX_KEPT: Final = 16 * 1024 * 1024
+"""No new data are sent while this much is unacknowledged, bytes."""
+
+ACK_EVERY: Final = 128 * 1024
+"""An ACK goes out by itself once this much has come in since the last one, bytes."""
+
+ACK_ALONG: Final = 16 * 1024
+"""An ACK goes along with other frames once this much has come in, bytes."""
+
+ACK_DELAY: Final = 0.2
+"""No byte stays unacknowledged longer than this, seconds."""
+
+ANSWER_GRACE: Final = 0.5
+"""How much longer than the dial's timeout an opener waits for the peer's answer, seconds."""
+
+RATE_INTERVAL: Final = 0.05
+"""The sending rate is measured over at least this long, seconds."""
+
+MAX_CHUNK: Final = 256 * 1024
+
+OVERHEAD_PER_SECOND: Final = 20_000
+"""More PING, ACK, CREDIT and unknown frames than this in a second are a flood. An honest peer
+sends an ACK each 128 KiB and a CREDIT each 32 KiB at least: 40,000 MB/s would be needed."""
+
+CANCELS_PER_SECOND: Final = 2_000
+"""More unanswered streams reset than this in a second are a flood ("rapid reset")."""
+
+
+class Side(enum.IntEnum):
+    """Which end of the session this is; the value is the first number of its own streams."""
+
+    SERVER = 1
+    AGENT = 2
+
+
+class SessionState(enum.Enum):
+    """Whether the session has a connection, waits for one, or is over."""
+
+    DETACHED = "detached"
+    ATTACHED = "attached"
+    CLOSED = "closed"
+
+
+class SessionEvents(Protocol):
+    """What happens to a session, told to its owner."""
+
+    def stream_requested(self, stream: Stream) -> None:
+        """The peer sent OPEN: set ``stream.events`` and ``stream.deliver``, answer later."""
+
+    def connection_silent(self) -> None:
+        """Nothing came for too long: drop the connection, then call ``detach``."""
+
+    def timer_moved(self, when: float) -> None:
+        """Call :meth:`Session.tick` at ``when``, which is earlier than asked for before."""
+
+    def peer_going_away(self, code: Code, text: str) -> None:
+        """The peer wants no new streams; those that are open go on."""
+
+    def session_drained(self) -> None:
+        """One side is going away and the last stream has ended."""
+
+    def deliver_failed(self, stream: Stream, error: Exception) -> None:
+        """``stream.deliver`` raised ``error``, a defect; the stream has been reset."""
+
+    def session_closed(self, code: Code, text: str, by_peer: bool) -> None:
+        """The session is over, and every stream with it; called once."""
+
+
+class OpenRefused(Exception):
+    """This side cannot open a stream now; ``code`` and ``text`` say why."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+
+class Session:
+    """One end of a session; see the module's documentation for how it is driven.
+
+    ``local`` and ``peer`` are the HELLOs with which the session began. ``parent_budget`` is
+    memory shared with other sessions of the process.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        local: Hello,
+        peer: Hello,
+        events: SessionEvents,
+        now: float,
+        parent_budget: MemoryBudget | None = None,
+    ) -> None:
+        self.side = side
+        self.local = local
+        self.peer = peer
+        self.state = SessionState.DETACHED
+        self.timer = float("inf")
+        self.going_away = False
+        self.peer_going_away = False
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.streams: dict[int, Stream] = {}
+        self._events = events
+        self._now = now
+        limits = local.limits
+        self._budget = MemoryBudget(limits.session_window // 4 * 3, parent_budget)
+        self._window = ReceiveWindow(limits.session_window, limits.session_window // 8 * 7, now)
+        self._send_limit = peer.limits.session_window
+        self._max_send_frame = peer.limits.max_frame
+        self._next_number = int(side)
+        self._last_peer_number = 0
+        self._peer_streams = 0
+        self._goaway_last: int | None = None
+        self._openings: dict[int, Stream] = {}
+        self._expires = now + limits.resume_window / 1000
+        # Receiving.
+        self._parser = FrameParser(limits.max_frame, self._on_data, self._on_control)
+        self._control_handlers = {
+            frames.OPEN: self._on_open,
+            frames.OK: self._on_ok,
+            frames.FAIL: self._on_fail,
+            frames.FIN: self._on_fin,
+            frames.RESET: self._on_reset,
+            frames.CREDIT: self._on_credit,
+            frames.GOAWAY: self._on_goaway,
+            frames.ACK: self._on_ack,
+            frames.PING: self._on_ping,
+            frames.PONG: self._on_pong,
+            frames.CLOSE: self._on_close,
+        }
+        self._acknowledged = 0
+        self._ack_at = float("inf")
+        self._second = now
+        self._overhead = 0
+        self._cancels = 0
+        # Sending.
+        self._log = SendLog()
+        self._queue = FairQueue()
+        self._control: list[bytes] = []
+        self._link: list[bytes] = []
+        self._credit_due: list[Stream] = []
+        self._session_credit_due = False
+        self._rate_since = now
+        self._rate_bytes = 0
+        self.chunk = 64 * 1024
+        self._liveness = Liveness(max(limits.ping_interval, peer.limits.ping_interval) / 1000)
+
+    # -- connections ---------------------------------------------------------------------------
+
+    @property
+    def received(self) -> int:
+        """Bytes of session frames received, for the HELLO that asks to resume."""
+        return self._parser.received
+
+    @property
+    def kept(self) -> int:
+        """Bytes kept because the peer has not acknowledged them."""
+        return self._log.kept
+
+    @property
+    def round_trip(self) -> float | None:
+        """The smallest of the last measured round trips, in seconds."""
+        return self._liveness.round_trip
+
+    @property
+    def memory(self) -> MemoryBudget:
+        """What has been promised to the peer's streams, and how much may be."""
+        return self._budget
+
+    def attach(self, peer_received: int, now: float) -> None:
+        """Go on over a new connection, on which both HELLOs have been exchanged.
+
+        ``peer_received`` is what the peer's HELLO says it has of this side's session frames.
+        Raises :class:`Violation` when that cannot be; the session is closed then.
+        """
+        self._now = now
+        try:
+            self._log.acknowledge(peer_received)
+        except Violation as violation:
+            self._end(violation.code, violation.text, by_peer=False)
+            raise
+        self.state = SessionState.ATTACHED
+        self._log.rewind()
+        self._parser.restart()
+        # The peer's HELLO is answered by one that says how much has been received.
+        self._acknowledged = self._parser.received
+        self._ack_at = float("inf")
+        self._link.clear()
+        self._rate_since = now
+        self._rate_bytes = 0
+        self._liveness.connected()
+        self._want(now)
+
+    def detach(self, now: float, keep: float) -> None:
+        """Survive the loss of the connection for ``keep`` seconds."""
+        if self.state is SessionState.ATTACHED:
+            self._now = now
+            self.state = SessionState.DETACHED
+            self._link.clear()
+            self._expires = now + keep
+            self._want(self._expires)
+
+    def close(self, code: Code, text: str) -> None:
+        """End the session and tell the peer, if there is a connection to do it over."""
+        if self.state is not SessionState.CLOSED:
+            self._end(code, text, by_peer=False)
+
+    def go_away(self, code: Code, text: str) -> None:
+        """Ask the peer to open no new streams here, in two steps.
+
+        The first call asks; streams that were under way are still served. The second, at least
+        a round trip later, says which is the last one. ``session_drained`` follows once no
+        stream is left.
+        """
+        if self.state is SessionState.CLOSED:
+            return
+        last = self._last_peer_number if self.going_away else frames.MAX_STREAM
+        if self.going_away:
+            self._goaway_last = last
+        self.going_away = True
+        self._control.append(frames.goaway_frame(last, code, text))
+        self._check_drained()
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Do what is due at ``now``; ``timer`` says when to call again."""
+        self._now = now
+        self.timer = float("inf")
+        if self.state is SessionState.CLOSED:
+            return
+        for stream in [s for s in self._openings.values() if now >= s.deadline]:
+            self._drop(stream, Code.TIMEOUT, "no answer from the node within the deadline")
+        if self.state is SessionState.ATTACHED:
+            self._tick_attached(now)
+        elif now >= self._expires:
+            self._end(Code.SESSION_LOST, "the peer did not come back in time", by_peer=False)
+        self._want(self._next_deadline())
+
+    def _tick_attached(self, now: float) -> None:
+        busy = bool(self.streams)
+        if self._liveness.silent(now, busy):
+            self._events.connection_silent()
+            return
+        ping = self._liveness.ping(now, busy)
+        if ping:
+            self._link.append(ping)
+        if now >= self._ack_at:
+            self._append_ack()
+
+    def _next_deadline(self) -> float:
+        deadlines = [stream.deadline for stream in self._openings.values()]
+        if self.state is SessionState.ATTACHED:
+            deadlines += (self._liveness.deadline(bool(self.streams)), self._ack_at)
+        elif self.state is SessionState.DETACHED:
+            deadlines.append(self._expires)
+        return min(deadlines, default=float("inf"))
+
+    def _want(self, when: float) -> None:
+        if when < self.timer:
+            self.timer = when
+            self._events.timer_moved(when)
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def data_to_send(self, limit: int) -> bytes:
+        """Give the next bytes for the connection, nothing if there are none.
+
+        ``limit`` bounds the stream payload in them, not the frames around it. After the session
+        has been closed this gives the CLOSE, once.
+        """
+        if self.state is not SessionState.ATTACHED:
+            link, self._link = self._link, []
+            return b"".join(link)
+        again = self._log.next_again()
+        chunk = again or self._next_chunk(limit)
+        unacknowledged = self._parser.received - self._acknowledged
+        if unacknowledged >= (ACK_ALONG if chunk else ACK_EVERY):
+            self._append_ack()
+        elif unacknowledged and self._ack_at == float("inf"):
+            self._ack_at = self._now + ACK_DELAY
+            self._want(self._ack_at)
+        if self._link:
+            link, self._link = b"".join(self._link), []
+            # What is sent again may begin in the middle of a frame, but always ends with one.
+            return chunk + link if again else link + chunk
+        return chunk
+
+    def _next_chunk(self, limit: int) -> bytes:
+        parts, self._control = self._control, []
+        if self._credit_due or self._session_credit_due:
+            self._append_credit(parts)
+        room = min(limit, self._send_limit - self.bytes_sent)
+        if room > 0 and self._log.kept < MAX_KEPT:
+            self.bytes_sent += self._queue.fill(parts, room)
+        if not parts:
+            return b""
+        chunk = b"".join(parts)
+        self._log.append(chunk)
+        if self._queue.touched:
+            self._settle_touched()
+        return chunk
+
+    def _settle_touched(self) -> None:
+        touched, self._queue.touched = self._queue.touched, []
+        for stream in touched:
+            if stream.send_ended:
+                self._check_ended(stream)
+            elif stream.full and not stream.closed:
+                stream.full = False
+                stream.events.stream_writable()
+
+    def _append_credit(self, parts: list[bytes]) -> None:
+        if self._session_credit_due:
+            self._session_credit_due = False
+            parts.append(frames.offset_frame(frames.CREDIT, 0, self._window.grant(self._now)))
+        due, self._credit_due = self._credit_due, []
+        for stream in due:
+            stream.credit_due = False
+            if not stream.closed and not stream.receive_ended:
+                limit = stream.window.grant(self._now)
+                parts.append(frames.offset_frame(frames.CREDIT, stream.number, limit))
+
+    def _append_ack(self) -> None:
+        self._acknowledged = self._parser.received
+        self._ack_at = float("inf")
+        self._link.append(frames.offset_frame(frames.ACK, 0, self._acknowledged))
+
+    # -- streams, as their users drive them ----------------------------------------------------
+
+    def open(self, request: frames.OpenRequest, events: StreamEvents, now: float) -> Stream:
+        """Begin a stream; ``stream_opened`` or ``stream_closed`` follows.
+
+        Raises :class:`OpenRefused` when the session ends or has no room.
+        """
+        self._check_may_open()
+        stream = self._new_stream(self._next_number, StreamState.OPENING, request)
+        if stream is None:
+            raise OpenRefused(Code.OVERLOADED, "no memory left for another stream")
+        self._next_number += 2
+        stream.events = events
+        stream.deadline = now + request.timeout / 1000 + ANSWER_GRACE
+        self._openings[stream.number] = stream
+        self._control.append(frames.open_frame(stream.number, request))
+        self._want(stream.deadline)
+        return stream
+
+    def accept(self, stream: Stream) -> None:
+        """Answer OK; the stream is paused until :meth:`resume`."""
+        if stream.state is StreamState.ANSWERING:
+            stream.state = StreamState.OPEN
+            self._control.append(frames.HEADER.pack(0, frames.OK, stream.number))
+
+    def refuse(self, stream: Stream, code: Code, text: str) -> None:
+        """Answer FAIL; ``stream_closed`` is not called, the caller knows."""
+        if stream.state is StreamState.ANSWERING:
+            self._control.append(frames.coded_frame(frames.FAIL, stream.number, code, text))
+            self._remove(stream)
+            self._check_drained()
+
+    def send(self, stream: Stream, data: bytes) -> None:
+        """Queue ``data``; when ``stream.full`` afterwards, wait for ``stream_writable``.
+
+        Data for a stream that is closed, or whose sending end is, are dropped as a socket
+        would.
+        """
+        if stream.state is StreamState.CLOSED or stream.will_end or not data:
+            return
+        stream.push(data)
+        if not stream.queued and stream.send_limit > stream.sent:
+            self._queue.add(stream)
+
+    def finish(self, stream: Stream) -> None:
+        """End this side's direction after what has been sent so far."""
+        if stream.state is StreamState.CLOSED or stream.will_end:
+            return
+        stream.will_end = True
+        if not stream.pending_size:
+            stream.send_ended = True
+            self._control.append(frames.HEADER.pack(0, frames.FIN, stream.number))
+            self._check_ended(stream)
+
+    def reset(self, stream: Stream, code: Code, text: str) -> None:
+        """End both directions at once; ``stream_closed`` is called before this returns."""
+        if stream.state is not StreamState.CLOSED:
+            self._drop(stream, code, text)
+
+    def pause(self, stream: Stream) -> None:
+        """Deliver nothing until :meth:`resume`; at most a window is kept meanwhile."""
+        stream.paused = True
+
+    def resume(self, stream: Stream, now: float) -> None:
+        """Deliver what has been kept, then what comes."""
+        self._now = now
+        stream.paused = False
+        while stream.backlog and not stream.paused:
+            piece = stream.backlog.popleft()
+            self._deliver(stream, piece)
+        if stream.end_waiting and not stream.backlog and not stream.paused:
+            stream.end_waiting = False
+            self._end_received(stream)
+
+    # -- frames that come in -------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take bytes from the connection; what they mean is told by events before it returns."""
+        if self.state is not SessionState.ATTACHED:
+            return
+        self._now = now
+        self._liveness.awaiting = None
+        try:
+            self._parser.feed(data)
+        except Violation as violation:
+            self.close(violation.code, violation.text)
+
+    def _on_data(self, number: int, piece: bytes) -> None:
+        size = len(piece)
+        window = self._window
+        window.received += size
+        if window.received > window.limit:
+            raise Violation(Code.FLOW_CONTROL, "more data than the session has credit for")
+        self.bytes_received += size
+        stream = self.streams.get(number)
+        if stream is None:
+            self._late(number)
+            self._consumed(size)
+            return
+        stream_window = stream.window
+        stream_window.received += size
+        if stream_window.received > stream_window.limit:
+            raise Violation(Code.FLOW_CONTROL, f"more data than stream {number} has credit for")
+        if stream.receive_ended or stream.state is StreamState.OPENING:
+            raise Violation(Code.PROTOCOL, f"data for stream {number}, which cannot have any now")
+        if stream.paused:
+            stream.backlog.append(piece)
+        else:
+            self._deliver(stream, piece)
+
+    def _deliver(self, stream: Stream, piece: bytes) -> None:
+        try:
+            stream.deliver(piece)
+        except Exception as error:
+            self._drop(stream, Code.INTERNAL, "the stream's user failed")
+            self._events.deliver_failed(stream, error)
+        size = len(piece)
+        self._consumed(size)
+        window = stream.window
+        window.consumed += size
+        if window.limit - window.consumed <= window.threshold and not stream.credit_due:
+            self._tune(stream)
+            stream.credit_due = True
+            self._credit_due.append(stream)
+
+    def _tune(self, stream: Stream) -> None:
+        if stream.state is not StreamState.CLOSED:
+            tune(
+                stream.window,
+                self._now,
+                self._liveness.round_trip,
+                self.local.limits.stream_window,
+                self._budget,
+            )
+
+    def _consumed(self, size: int) -> None:
+        window = self._window
+        window.consumed += size
+        if window.limit - window.consumed <= window.threshold:
+            self._session_credit_due = True
+
+    def _on_control(self, kind: int, number: int, payload: bytes) -> None:
+        if self.state is SessionState.CLOSED:
+            return
+        handler = self._control_handlers.get(kind)
+        if handler is not None:
+            handler(number, payload)
+        elif kind & frames.CRITICAL:
+            raise Violation(Code.UNKNOWN_CRITICAL, f"a critical frame of unknown type {kind:#x}")
+        else:
+            self._count_overhead()
+
+    def _on_open(self, number: int, payload: bytes) -> None:
+        request = frames.decode_open(payload)
+        if number % 2 == self.side % 2 or number <= self._last_peer_number:
+            raise Violation(Code.PROTOCOL, f"OPEN with stream number {number}")
+        self._last_peer_number = number
+        if self._goaway_last is not None:
+            self._fail_at_once(number, Code.GOING_AWAY, "the peer takes no new streams")
+            return
+        if self._peer_streams >= self.local.limits.max_streams:
+            self._fail_at_once(number, Code.OVERLOADED, "too many streams are open")
+            return
+        stream = self._new_stream(number, StreamState.ANSWERING, request)
+        if stream is None:
+            self._fail_at_once(number, Code.OVERLOADED, "no memory left for another stream")
+            return
+        self._peer_streams += 1
+        self._events.stream_requested(stream)
+
+    def _on_ok(self, number: int, payload: bytes) -> None:
+        if payload:
+            raise Violation(Code.PROTOCOL, "OK has a payload")
+        stream = self._known(number)
+        if stream is None:
+            return
+        if stream.state is not StreamState.OPENING:
+            raise Violation(Code.PROTOCOL, f"OK for stream {number}, which was not asked for")
+        del self._openings[number]
+        stream.state = StreamState.OPEN
+        stream.events.stream_opened()
+
+    def _on_fail(self, number: int, payload: bytes) -> None:
+        code, text = frames.decode_coded(payload)
+        stream = self._known(number)
+        if stream is None:
+            return
+        if stream.state is not StreamState.OPENING:
+            raise Violation(Code.PROTOCOL, f"FAIL for stream {number}, which was not asked for")
+        self._forget(stream, code, text)
+
+    def _on_fin(self, number: int, payload: bytes) -> None:
+        if payload:
+            raise Violation(Code.PROTOCOL, "FIN has a payload")
+        stream = self._known(number)
+        if stream is None:
+            return
+        if stream.receive_ended or stream.state is StreamState.OPENING:
+            raise Violation(Code.PROTOCOL, f"FIN for stream {number}, which cannot end now")
+        stream.receive_ended = True
+        if stream.paused or stream.backlog:
+            stream.end_waiting = True
+        else:
+            self._end_received(stream)
+
+    def _on_reset(self, number: int, payload: bytes) -> None:
+        code, text = frames.decode_coded(payload)
+        stream = self._known(number)
+        if stream is None:
+            return
+        if stream.state is StreamState.ANSWERING:
+            self._count_cancel()
+        self._forget(stream, code, text)
+
+    def _on_credit(self, number: int, payload: bytes) -> None:
+        self._count_overhead()
+        limit = frames.decode_offset(payload)
+        if number == 0:
+            self._send_limit = max(self._send_limit, limit)
+            return
+        stream = self._known(number)
+        if stream is not None and limit > stream.send_limit:
+            stream.send_limit = limit
+            if stream.pending_size:
+                self._queue.add(stream)
+
+    def _on_goaway(self, number: int, payload: bytes) -> None:
+        last, code, text = frames.decode_goaway(payload)
+        if number:
+            raise Violation(Code.PROTOCOL, "GOAWAY belongs to no stream")
+        first = not self.peer_going_away
+        self.peer_going_away = True
+        for stream in [s for s in self._openings.values() if s.number > last]:
+            self._forget(stream, Code.GOING_AWAY, text)
+        if first:
+            self._events.peer_going_away(code, text)
+        self._check_drained()
+
+    def _on_ack(self, number: int, payload: bytes) -> None:
+        self._count_overhead()
+        self._rate_bytes += self._log.acknowledge(frames.decode_offset(payload))
+        elapsed = self._now - self._rate_since
+        if elapsed >= RATE_INTERVAL:
+            rate = self._rate_bytes / elapsed
+            self._rate_since = self._now
+            self._rate_bytes = 0
+            self._queue.quantum = int(min(max(rate * 0.005, MIN_QUANTUM), MAX_QUANTUM))
+            self.chunk = int(min(max(rate * 0.01, 4 * MIN_QUANTUM), MAX_CHUNK))
+
+    def _on_ping(self, number: int, payload: bytes) -> None:
+        self._count_overhead()
+        self._link.append(frames.offset_frame(frames.PONG, 0, frames.decode_offset(payload)))
+
+    def _on_pong(self, number: int, payload: bytes) -> None:
+        self._count_overhead()
+        self._liveness.pong(frames.decode_offset(payload), self._now)
+
+    def _on_close(self, number: int, payload: bytes) -> None:
+        code, text = frames.decode_coded(payload)
+        self._end(code, text, by_peer=True)
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _check_may_open(self) -> None:
+        if self.state is SessionState.CLOSED:
+            raise OpenRefused(Code.SESSION_LOST, "the session is over")
+        if self.going_away or self.peer_going_away:
+            raise OpenRefused(Code.GOING_AWAY, "the session takes no new streams")
+        own = len(self.streams) - self._peer_streams
+        if own >= self.peer.limits.max_streams:
+            raise OpenRefused(Code.OVERLOADED, "too many streams are open to the node")
+        if self._next_number > frames.MAX_STREAM:
+            raise OpenRefused(Code.OVERLOADED, "the session has used up its stream numbers")
+
+    def _new_stream(
+        self, number: int, state: StreamState, request: frames.OpenRequest
+    ) -> Stream | None:
+        size = self.local.limits.stream_window
+        if not self._budget.reserve(size):
+            return None
+        window = ReceiveWindow(size, size // 2, self._now)
+        send_limit = self.peer.limits.stream_window
+        stream = Stream(number, state, request, window, send_limit, self._max_send_frame)
+        self.streams[number] = stream
+        if len(self.streams) == 1 and self.state is SessionState.ATTACHED:
+            self._want(self._liveness.deadline(busy=True))
+        return stream
+
+    def _known(self, number: int) -> Stream | None:
+        stream = self.streams.get(number)
+        if stream is None:
+            self._late(number)
+        return stream
+
+    def _late(self, number: int) -> None:
+        """Let pass what concerns a stream that is closed here, and nothing else."""
+        if number % 2 == self.side % 2:
+            known = number < self._next_number
+        else:
+            known = number <= self._last_peer_number
+        if number == 0 or not known:
+            raise Violation(Code.PROTOCOL, f"a frame for stream {number}, which was never opened")
+
+    def _fail_at_once(self, number: int, code: Code, text: str) -> None:
+        self._control.append(frames.coded_frame(frames.FAIL, number, code, text))
+
+    def _drop(self, stream: Stream, code: Code, text: str) -> None:
+        """Reset ``stream`` from this side."""
+        if self.state is not SessionState.CLOSED:
+            self._control.append(frames.coded_frame(frames.RESET, stream.number, code, text))
+        self._forget(stream, code, text)
+
+    def _forget(self, stream: Stream, code: Code, text: str) -> None:
+        """Remove ``stream`` and tell its user."""
+        if stream.state is not StreamState.CLOSED:
+            self._remove(stream)
+            stream.events.stream_closed(code, text)
+            self._check_drained()
+
+    def _remove(self, stream: Stream) -> None:
+        stream.state = StreamState.CLOSED
+        del self.streams[stream.number]
+        self._openings.pop(stream.number, None)
+        if not stream.opened_here:
+            self._peer_streams -= 1
+        self._budget.release(stream.window.size)
+        unconsumed = sum(map(len, stream.backlog))
+        stream.drop_pending()
+        self._consumed(unconsumed)
+
+    def _end_received(self, stream: Stream) -> None:
+        stream.events.stream_ended()
+        self._check_ended(stream)
+
+    def _check_ended(self, stream: Stream) -> None:
+        ended = stream.send_ended and stream.receive_ended and not stream.end_waiting
+        if ended and stream.state is StreamState.OPEN:
+            self._forget(stream, Code.DONE, "")
+
+    def _check_drained(self) -> None:
+        leaving = self.going_away or self.peer_going_away
+        if leaving and not self.streams and self.state is not SessionState.CLOSED:
+            self._events.session_drained()
+
+    def _count_overhead(self) -> None:
+        self._start_second()
+        self._overhead += 1
+        if self._overhead > OVERHEAD_PER_SECOND:
+            raise Violation(Code.FLOOD, "too many control frames")
+
+    def _count_cancel(self) -> None:
+        self._start_second()
+        self._cancels += 1
+        if self._cancels > CANCELS_PER_SECOND:
+            raise Violation(Code.FLOOD, "too many streams opened and reset")
+
+    def _start_second(self) -> None:
+        if self._now - self._second >= 1:
+            self._second = self._now
+            self._overhead = self._cancels = 0
+
+    def _end(self, code: Code, text: str, by_peer: bool) -> None:
+        if self.state is SessionState.ATTACHED and not by_peer:
+            self._link.append(frames.coded_frame(frames.CLOSE, 0, code, text))
+        else:
+            self._link.clear()
+        self.state = SessionState.CLOSED
+        for stream in list(self.streams.values()):
+            self._forget(stream, code if code is not Code.DONE else Code.GOING_AWAY, text)
+        self._control.clear()
+        self._events.session_closed(code, text, by_peer)
