@@ -28,4 +28,4 @@ SNAPSHOT = SessionSnapshot(
 
 def snapshot(**changes: object) -> SessionSnapshot:
     """Give a session of edge-1, with ``changes``."""
-    return dataclasses.replace(SNAPSHOT, **changes)  # type: ignore[arg-type] # names are the fields'
+    return dataclasses.replace(SNAPSHOT, **changes)

@@ -55,9 +55,7 @@ class ForwardingTests(SynchronousTestCase):
         with capturedLogs() as events:
             self.library.info("x")
             self.library.debug("x")
-        self.assertEqual(
-            [LogLevel.info, LogLevel.debug], [event["log_level"] for event in events]
-        )
+        self.assertEqual([LogLevel.info, LogLevel.debug], [event["log_level"] for event in events])
 
     def test_traceback(self) -> None:
         """An exception that a library logs arrives with its traceback."""
@@ -111,9 +109,7 @@ class RateLimitedLogTests(SynchronousTestCase):
         self.clock.advance(9.9)
         self.assertEqual([], self.warnings("d"))
         self.clock.advance(0.1)
-        self.assertEqual(
-            ["e was refused (3 more like this were not shown)"], self.warnings("e")
-        )
+        self.assertEqual(["e was refused (3 more like this were not shown)"], self.warnings("e"))
         self.clock.advance(10)
         self.assertEqual(["f was refused"], self.warnings("f"))
 

@@ -13,6 +13,7 @@ import socket
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from twisted.internet import error
 from twisted.internet.defer import CancelledError, Deferred
@@ -123,30 +124,36 @@ class Dialer:
 
     def _begin(self, dial: _Dial) -> None:
         """Refuse ``dial``, or start it in the shortest way that its destination allows."""
+        request = dial.request
         if self._stopped:
-            return dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
-        if len(self._dials) > self.limits.most_pending:
-            return dial.fail(
-                Code.OVERLOADED,
-                f"{self.limits.most_pending} connections are being made from {self.node} already",
+            dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
+        elif len(self._dials) > self.limits.most_pending:
+            dial.fail_connect(
+                Code.OVERLOADED, f"{self.limits.most_pending} others are in progress there"
             )
-        try:
-            host = canonical_host(dial.request.host)
-        except ValueError as reason:
-            return dial.fail(Code.BAD_DESTINATION, f"{reason}")
-        if not 1 <= dial.request.port <= 65535:
-            return dial.fail(Code.BAD_DESTINATION, f"{dial.request.port} is not a port")
-        if dial.deadline <= dial.started:
-            return dial.fail(Code.TIMEOUT, f"connect {dial.wanted} from {self.node}: no time left")
-        dial.request.on_cancel(dial.cancel)
+        elif dial.deadline <= dial.started:
+            dial.fail_connect(Code.TIMEOUT, "no time was left for it")
+        elif not 1 <= request.port <= 65535:
+            dial.fail(Code.BAD_DESTINATION, f"{request.port} is not a port")
+        else:
+            try:
+                host = canonical_host(request.host)
+            except ValueError as reason:
+                dial.fail(Code.BAD_DESTINATION, str(reason))
+                return
+            request.on_cancel(dial.cancel)
+            self._begin_with(dial, host)
+
+    def _begin_with(self, dial: _Dial, host: Address | str) -> None:
+        """Connect at once to an address or one of the node's names; look other names up."""
         if not isinstance(host, str):
-            return dial.connect((host,), looked_up=False)
-        own_addresses = self._resolver.known(host)
-        if own_addresses is not None:
-            return dial.connect(own_addresses, looked_up=False)
-        if not self.policy.may_look_up(host, dial.request.port):
-            return dial.fail(Code.DENIED, self.policy.denial(host, dial.request.port))
-        dial.look_up(self._resolver, host)
+            dial.connect((host,), looked_up=False)
+        elif (own_addresses := self._resolver.known(host)) is not None:
+            dial.connect(own_addresses, looked_up=False)
+        elif self.policy.may_look_up(host, dial.request.port):
+            dial.look_up(self._resolver, host)
+        else:
+            dial.fail(Code.DENIED, self.policy.denial(host, dial.request.port))
 
 
 class _Dial:
@@ -168,12 +175,12 @@ class _Dial:
 
     def __init__(self, dialer: Dialer, request: IStreamRequest) -> None:
         self._dialer = dialer
-        self.request = request
+        self.request: IStreamRequest = request
         self.wanted = destination(request.host, request.port)
         self.started = dialer.clock.seconds()
         self.deadline = self.started + min(request.timeout, dialer.limits.longest_dial)
         self.answered = False
-        self._lookup: Deferred[list[Address]] | None = None
+        self._lookup: Deferred[None] | None = None
         self._timer: IDelayedCall | None = None
         self._untried: deque[Address] = deque()
         self._attempts: list[_Attempt] = []
@@ -186,31 +193,32 @@ class _Dial:
         self._timer = self._dialer.clock.callLater(
             self.deadline - self.started, self._lookup_timed_out
         )
-        self._lookup = resolver.look_up(name)
-        self._lookup.addCallbacks(self._looked_up, self._lookup_failed)
-        self._lookup.addErrback(self._broke)
+        # May have fired already; cancelling it does nothing then.
+        self._lookup = (
+            resolver.look_up(name)
+            .addCallbacks(self._looked_up, self._lookup_failed)
+            .addErrback(self._broke)
+        )
 
     def _looked_up(self, addresses: list[Address]) -> None:
         """Go on with the addresses that the lookup gave."""
-        self._lookup = None
         self._stop_timer()
         if addresses:
             self.connect(addresses, looked_up=True)
         else:
-            self._fail_connect(Code.NAME_NOT_RESOLVED, "the name has no address there")
+            self.fail_connect(Code.NAME_NOT_RESOLVED, "the name has no address there")
 
     def _lookup_failed(self, reason: Failure) -> None:
         """Answer why there are no addresses, unless it was this dial that gave the lookup up."""
-        self._lookup = None
-        if self.answered and reason.check(CancelledError):
-            return
-        reason.trap(TooManyLookups)
-        self._fail_connect(Code.OVERLOADED, reason.getErrorMessage())
+        if isinstance(reason.value, TooManyLookups):
+            self.fail_connect(Code.OVERLOADED, str(reason.value))
+        elif not (self.answered and isinstance(reason.value, CancelledError)):
+            self._broke(reason)
 
     def _lookup_timed_out(self) -> None:
         """Answer that the name servers did not; that does not show the name to be wrong."""
         self._timer = None
-        self._fail_connect(Code.TIMEOUT, "the name servers did not answer in time")
+        self.fail_connect(Code.TIMEOUT, "the name servers did not answer in time")
 
     # The addresses
 
@@ -226,7 +234,8 @@ class _Dial:
             text = self._dialer.policy.denial(addresses[0], port)
             if destination(addresses[0], port) != self.wanted:
                 text = f"{self.wanted} leads to {destination(addresses[0], port)}: {text}"
-            return self.fail(Code.DENIED, text)
+            self.fail(Code.DENIED, text)
+            return
         if len(allowed) > 1:
             allowed = interleave_families(allowed)[: self._dialer.limits.most_addresses]
         self._untried.extend(allowed)
@@ -277,7 +286,7 @@ class _Dial:
         _, code, text = min(self._failures, key=_how_telling)
         if len(self._failures) > 1:
             text = "; ".join(f"{address}: {text}" for address, _, text in self._failures)
-        self._fail_connect(code, text)
+        self.fail_connect(code, text)
 
     def attempt_connected(self, attempt: _Attempt, connection: LocalConnection) -> None:
         """Accept the stream and join it to the socket; called before the socket is read."""
@@ -303,14 +312,14 @@ class _Dial:
             self._end(code)
             self.request.fail(code, text)
 
-    def _fail_connect(self, code: Code, text: str) -> None:
+    def fail_connect(self, code: Code, text: str) -> None:
         """Answer with a sentence that begins with what was tried, and where."""
         self.fail(code, f"connect {self.wanted} from {self._dialer.node}: {text}")
 
     def _broke(self, reason: Failure) -> None:
         """Answer for a defect found in a callback."""
         self._dialer.log.failure("dialing {destination}", reason, destination=self.wanted)
-        self._fail_connect(Code.INTERNAL, "internal error, see the agent's log")
+        self.fail_connect(Code.INTERNAL, "internal error, see the agent's log")
 
     def _end(self, code: Code) -> None:
         """Stop everything that was started, and count the end."""
@@ -342,13 +351,14 @@ class _Attempt(ClientFactory):
         self.connector: IConnector | None = None
         self._dial = dial
 
-    def buildProtocol(self, addr: IAddress) -> LocalConnection:
+    def buildProtocol(self, addr: IAddress | None) -> LocalConnection:
         """Make the protocol of the connected socket."""
         return _DialedConnection(self, self._dial)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """Pass the reason on to the dial."""
-        self._dial.attempt_failed(self, reason.value)
+        # The value is typed as optional only for failures that are being built.
+        self._dial.attempt_failed(self, cast(BaseException, reason.value))
 
 
 class _DialedConnection(LocalConnection):

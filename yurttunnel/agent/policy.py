@@ -107,8 +107,8 @@ def parse_pattern(text: str) -> Pattern:
     """Parse one ``--allow-destination``.
 
     ``HOST`` is an address, a network (``10.0.0.0/8``), a name or ``*.domain``; a port
-    (``:443``) or a range of ports (``:8000-8100``) may follow. IPv6 is put in brackets when it has a
-    port: ``[fd00::1]:443``, ``[fd00::/8]:443``.
+    (``:443``) or a range of ports (``:8000-8100``) may follow. IPv6 is put in brackets when it
+    has a port: ``[fd00::1]:443``, ``[fd00::/8]:443``.
 
     Raises ``ValueError`` with a reason in one line.
     """

@@ -2,8 +2,8 @@
 
 ``prometheus_client.generate_latest`` is not used for two reasons. It appends ``_total`` to the
 name of every counter, but dashboards for the systems we succeed ask for a counter that ends in
-``_count``. And it takes about 4 µs a sample, in which the reactor does nothing else: with
-2,000 nodes the difference is between a pause that streams feel and one that they do not.
+``_count``. And it takes twice as long, during which the reactor does nothing else: with
+2,000 nodes 26 ms were measured for the whole scrape here, 55 ms there.
 """
 
 # mypy: disallow-untyped-calls=False

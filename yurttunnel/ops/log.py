@@ -26,11 +26,11 @@ class TwistedLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Pass ``record`` on; a traceback that it carries goes with it."""
         try:
-            fields: dict[str, object] = {"message": record.getMessage()}
+            fields: dict[str, object] = {"text": record.getMessage()}
             if record.exc_info is not None and record.exc_info[1] is not None:
                 _, error, traceback = record.exc_info
                 fields["log_failure"] = Failure(error, type(error), traceback)
-            Logger(namespace=record.name).emit(_level_of(record), "{message}", **fields)
+            Logger(namespace=record.name).emit(_level_of(record), "{text}", **fields)
         except Exception:
             # The contract of logging.Handler: a record that cannot be formatted must not
             # break the library that logs it.

@@ -181,7 +181,8 @@ def _connection_failures(lost: int, failed_attempts: int) -> Metric:
 
 
 def _dial_durations(name: str, help_text: str, durations: DialDurations) -> Metric:
-    bounds = [str(bound) for bound in DIAL_SECONDS_BOUNDS] + ["+Inf"]
+    # Written as Go writes them, without a trailing .0: Prometheus 2 compares them as text.
+    bounds = [f"{bound:g}" for bound in DIAL_SECONDS_BOUNDS] + ["+Inf"]
     buckets, total = [], 0
     for bound, count in zip(bounds, durations.buckets, strict=True):
         total += count

@@ -1,10 +1,67 @@
-"""Who a node is, as its verified certificate says."""
+"""Who a node is, as its verified certificate says, and what an agent may be chosen for.
+
+Identifiers travel in two forms. On command lines and in the HELLO they are text in the syntax
+of URL queries (:func:`parse_identifiers`), in certificates they are names
+(:func:`subject_alternative_names`, :func:`identity_from_certificate`):
+
+========================  =========================  =========================================
+identifier                text                       certificate
+========================  =========================  =========================================
+the node's own name       ``host=edge-1``            common name, and a DNS name
+further hosts             ``host=camera.site-7``     DNS name
+addresses                 ``ipv4=192.0.2.7``,        IP address
+                          ``ipv6=2001:db8::7``
+networks                  ``cidr=10.0.0.0/8``        URI ``yurttunnel:cidr=10.0.0.0/8``
+everything else           ``default-route=true``     URI ``yurttunnel:default-route=true``
+enrolment (see below)     --                         URI ``yurttunnel:enrolment=<id>``
+========================  =========================  =========================================
+
+The organization of a node's certificate is ``openyurt:yurttunnel`` and it is good for TLS
+clients. An *enrolment* is what a join token was once used for: every renewal of a certificate
+keeps it, and revoking a node revokes it. Certificates of a cluster's CA have none.
+"""
 
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from urllib.parse import unquote
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+NODE_ORGANIZATION = "openyurt:yurttunnel"
+"""The organization in every node certificate, the same in all versions of yurttunnel."""
+
+MAX_NODE_NAME_LENGTH = 64
+"""Characters: what a certificate's common name can hold (X.520, ub-common-name)."""
+MAX_HOST_LENGTH = 253
+"""Characters (RFC 1123)."""
+MAX_IDENTIFIERS = 256
+"""How many identifiers one node can have."""
+
+_URI_SCHEME = "yurttunnel:"
+_LABEL = "[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_ENROLMENT = re.compile("[0-9a-f]{1,64}")
+
+
+class BadIdentity(Exception):
+    """A name that no node can have, or a certificate that does not name a node."""
+
+
+class BadIdentifiers(ValueError):
+    """Identifiers that cannot be understood; one line that quotes the item at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +82,268 @@ class Identifiers:
 class NodeIdentity:
     """What a node's certificate entitles it to.
 
-    ``serial`` and ``not_after`` are the certificate's; ``not_after`` is in UTC.
+    ``serial`` and ``not_after`` are the certificate's; ``not_after`` is in UTC. ``enrolment``
+    is empty when the certificate was not issued by the embedded authority.
     """
 
     node: str
     identifiers: Identifiers
     serial: int
     not_after: datetime.datetime
+    enrolment: str = ""
+
+
+def check_node_name(name: str) -> str:
+    """Return ``name`` if a node can have it.
+
+    Node names are lower case RFC 1123 subdomains of at most 64 characters. Everything else,
+    such as line ends, slashes or NUL, raises :class:`BadIdentity`.
+    """
+    if len(name) > MAX_NODE_NAME_LENGTH:
+        raise BadIdentity(
+            f"{name[:MAX_NODE_NAME_LENGTH]!r}... is longer than the"
+            f" {MAX_NODE_NAME_LENGTH} characters that a node's name can have"
+        )
+    if not _SUBDOMAIN.fullmatch(name):
+        raise BadIdentity(
+            f"{name!r} is not a node's name: use lower case letters, digits, '-' and '.',"
+            " beginning and ending with a letter or digit"
+        )
+    return name
+
+
+def parse_identifiers(text: str, warn: Callable[[str], None] | None = None) -> Identifiers:
+    """Parse the ``--agent-identifiers`` syntax.
+
+    ``text`` is ``key=value`` items joined by ``&``, with percent-encoding; keys may be
+    repeated. Commas instead of ``&`` are accepted, too, as yurttunnel 0.3 documented. ``uid``
+    never had an effect and is left out; ``warn`` is called with a sentence that says so.
+
+    Raises :class:`BadIdentifiers`.
+    """
+    collected = _Collected()
+    separator = "," if "&" not in text and "," in text else "&"
+    items = [item for item in text.strip().split(separator) if item]
+    if not items:
+        raise BadIdentifiers("no identifier is given: write for example host=edge-1")
+    if len(items) > MAX_IDENTIFIERS:
+        raise BadIdentifiers(f"more than {MAX_IDENTIFIERS} identifiers are given")
+    for item in items:
+        key, equals, value = item.strip().partition("=")
+        if not equals:
+            raise BadIdentifiers(f"{item[:100]!r} is not of the form key=value")
+        if key == "uid":
+            if warn is not None:
+                warn(f"{item[:100]!r} is ignored: nodes are not chosen by uid")
+        else:
+            collected.add(key, unquote(value))
+    return collected.identifiers()
+
+
+def format_identifiers(identifiers: Identifiers) -> str:
+    """Give the text that :func:`parse_identifiers` understands, in a fixed order."""
+    return "&".join(
+        [f"host={host}" for host in sorted(identifiers.hosts)]
+        + [f"ipv{a.version}={a}" for a in _in_order(identifiers.addresses)]
+        + _network_items(identifiers)
+    )
+
+
+def subject_alternative_names(
+    node: str, identifiers: Identifiers, enrolment: str = ""
+) -> list[x509.GeneralName]:
+    """List the names that a certificate for ``node`` carries, its own name first.
+
+    Raises :class:`BadIdentity` for names and numbers that no certificate is issued with.
+    """
+    check_node_name(node)
+    hosts = sorted(identifiers.hosts - {node})
+    for host in hosts:
+        _check_host(host)
+    items = _network_items(identifiers)
+    if len(hosts) + len(identifiers.addresses) + len(items) >= MAX_IDENTIFIERS:
+        raise BadIdentity(f"{node} has more than {MAX_IDENTIFIERS} identifiers")
+    if enrolment:
+        items.append(f"enrolment={enrolment}")
+    names: list[x509.GeneralName] = [x509.DNSName(host) for host in [node, *hosts]]
+    names += [x509.IPAddress(address) for address in _in_order(identifiers.addresses)]
+    names += [x509.UniformResourceIdentifier(_URI_SCHEME + item) for item in items]
+    return names
+
+
+def identity_from_certificate(certificate: x509.Certificate) -> NodeIdentity:
+    """Read who a node is from its certificate, which TLS has verified already.
+
+    Raises :class:`BadIdentity` with a sentence when it is not a node's certificate.
+    """
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        subject = certificate.subject
+    except x509.ExtensionNotFound as error:
+        missing = error.oid._name
+        raise BadIdentity(f"the certificate has no {missing}: it is not a node's") from None
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise BadIdentity(f"the certificate is malformed: {error}") from None
+    if ExtendedKeyUsageOID.CLIENT_AUTH not in usages:
+        raise BadIdentity("the certificate is not meant for TLS clients")
+    organizations = [a.value for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    if organizations != [NODE_ORGANIZATION]:
+        raise BadIdentity(
+            f"the certificate's organization is {organizations!r}, a node's is {NODE_ORGANIZATION}"
+        )
+    common_names = [a.value for a in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if len(common_names) != 1 or not isinstance(common_names[0], str):
+        raise BadIdentity("the certificate does not have exactly one common name")
+    node = check_node_name(common_names[0])
+    collected = _Collected()
+    try:
+        _collect_names(names, collected)
+    except BadIdentifiers as error:
+        raise BadIdentity(f"the certificate of {node} is malformed: {error}") from None
+    if node not in collected.hosts:
+        raise BadIdentity(f"the certificate's common name {node} is not among its DNS names")
+    return NodeIdentity(
+        node=node,
+        identifiers=collected.identifiers(),
+        serial=certificate.serial_number,
+        not_after=certificate.not_valid_after_utc,
+        enrolment=collected.enrolment,
+    )
+
+
+def uncovered(identity: NodeIdentity, claimed: Identifiers) -> list[str]:
+    """List what is ``claimed`` but not covered by the certificate, as items of the text form.
+
+    A network covers the networks within it, as well as single addresses; the default route
+    covers every network but no address or name.
+    """
+    own = identity.identifiers
+    missing = Identifiers(
+        hosts=claimed.hosts - own.hosts,
+        addresses=frozenset(a for a in claimed.addresses if not _covers_address(own, a)),
+        networks=frozenset(n for n in claimed.networks if not _covers_network(own, n)),
+        default_route=claimed.default_route and not own.default_route,
+    )
+    return format_identifiers(missing).split("&") if missing != Identifiers(frozenset()) else []
+
+
+@dataclass(slots=True)
+class _Collected:
+    """Identifiers while they are read, one item after the other."""
+
+    hosts: set[str] = field(default_factory=set)
+    addresses: set[IPv4Address | IPv6Address] = field(default_factory=set)
+    networks: set[IPv4Network | IPv6Network] = field(default_factory=set)
+    default_route: bool = False
+    enrolment: str = ""
+
+    def add(self, key: str, value: str) -> None:
+        """Take in one item; raises :class:`BadIdentifiers`."""
+        item = f"{key}={value}"[:100]
+        try:
+            match key:
+                case "host":
+                    self.hosts.add(_check_host(value))
+                case "ipv4":
+                    self.addresses.add(IPv4Address(value))
+                case "ipv6":
+                    self.addresses.add(_unscoped(IPv6Address(value)))
+                case "cidr":
+                    self.networks.add(ip_network(value))
+                case "default-route":
+                    self.default_route = {"true": True, "false": False}[value]
+                case _:
+                    raise BadIdentifiers(
+                        f"{item!r}: the key is none of host, ipv4, ipv6, cidr, default-route"
+                    )
+        except BadIdentifiers:
+            raise
+        except KeyError:
+            raise BadIdentifiers(f"{item!r}: the value is neither true nor false") from None
+        except (ValueError, BadIdentity) as error:
+            raise BadIdentifiers(f"{item!r}: {_one_line(error)}") from None
+
+    def identifiers(self) -> Identifiers:
+        """Give what has been read."""
+        return Identifiers(
+            frozenset(self.hosts),
+            frozenset(self.addresses),
+            frozenset(self.networks),
+            self.default_route,
+        )
+
+
+def _collect_names(names: x509.SubjectAlternativeName, collected: _Collected) -> None:
+    if len(names) > MAX_IDENTIFIERS + 1:
+        raise BadIdentifiers(f"it has more than {MAX_IDENTIFIERS} names")
+    for name in names:
+        if isinstance(name, x509.DNSName):
+            collected.add("host", name.value)
+        elif isinstance(name, x509.IPAddress):
+            collected.add(f"ipv{name.value.version}", str(name.value))
+        elif isinstance(name, x509.UniformResourceIdentifier):
+            scheme, key, value = _split_uri(name.value)
+            if scheme and key == "enrolment" and _ENROLMENT.fullmatch(value):
+                collected.enrolment = value
+            elif scheme:
+                collected.add(key, value)
+        else:
+            raise BadIdentifiers(f"it has a name of an unexpected kind, {type(name).__name__}")
+
+
+def _split_uri(uri: str) -> tuple[bool, str, str]:
+    """Say whether the URI is one of ours, and split it; others (SPIFFE) say nothing to us."""
+    key, _, value = uri.removeprefix(_URI_SCHEME).partition("=")
+    return uri.startswith(_URI_SCHEME), key, value
+
+
+def _check_host(host: str) -> str:
+    if len(host) > MAX_HOST_LENGTH or not _SUBDOMAIN.fullmatch(host):
+        raise BadIdentity("not a host name in lower case (RFC 1123)")
+    return host
+
+
+def _unscoped(address: IPv6Address) -> IPv6Address:
+    if address.scope_id is not None:
+        raise ValueError("an address with a zone means nothing on another machine")
+    return address
+
+
+def _covers_address(own: Identifiers, address: IPv4Address | IPv6Address) -> bool:
+    return address in own.addresses or any(address in network for network in own.networks)
+
+
+def _covers_network(own: Identifiers, network: IPv4Network | IPv6Network) -> bool:
+    return own.default_route or any(_within(network, other) for other in own.networks)
+
+
+def _within(inner: IPv4Network | IPv6Network, outer: IPv4Network | IPv6Network) -> bool:
+    return inner.network_address in outer and inner.prefixlen >= outer.prefixlen
+
+
+def _network_items(identifiers: Identifiers) -> list[str]:
+    networks = sorted(identifiers.networks, key=lambda n: (n.version, int(n[0]), n.prefixlen))
+    items = [f"cidr={network}" for network in networks]
+    if identifiers.default_route:
+        items.append("default-route=true")
+    return items
+
+
+def _in_order(
+    addresses: Iterable[IPv4Address | IPv6Address],
+) -> list[IPv4Address | IPv6Address]:
+    return sorted(addresses, key=lambda a: (a.version, int(a)))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def host_is_address(host: str) -> bool:
+    """Say whether ``host`` is an address literal rather than a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

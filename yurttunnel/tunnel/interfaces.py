@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IConsumer, IProtocol, IPushProducer, ITransport
 from zope.interface import Attribute, Interface
 
+from yurttunnel.wire.codes import Code
 
-class IStream(Interface):
+
+class IHalfCloseableTransport(ITransport, IConsumer, IPushProducer):
+    """What this project needs of a transport: a TCP or Unix socket has it, and a stream."""
+
+    disconnecting: bool = Attribute("`bool`: loseConnection has been called.")
+
+    def loseWriteConnection() -> None:
+        """End the sending direction after what has been written; the other goes on."""
+
+    def abortConnection() -> None:
+        """Close at once, dropping what has not been sent; the peer learns that it is no end."""
+
+
+class IStream(IHalfCloseableTransport):
     """One byte stream through a session, as a Twisted transport.
 
-    Every provider also provides :class:`twisted.internet.interfaces.ITransport`,
-    ``IConsumer``, ``IPushProducer`` and ``IHalfCloseableDescriptor`` with
-    the meaning they have for a TCP connection:
+    All methods have the meaning that they have for a TCP connection:
 
     - ``write``, ``writeSequence``, ``loseConnection``, ``abortConnection``,
       ``loseWriteConnection``, ``getPeer``, ``getHost``;
@@ -20,11 +36,11 @@ class IStream(Interface):
       no credit, and holds up no other stream.
     """
 
-    request_id = Attribute("`str`: names the stream in logs of both ends.")
-    bytes_received = Attribute("`int`: payload bytes that came from the peer.")
-    bytes_sent = Attribute("`int`: payload bytes that were handed to the session.")
+    request_id: str = Attribute("`str`: names the stream in logs of both ends.")
+    bytes_received: int = Attribute("`int`: payload bytes that came from the peer.")
+    bytes_sent: int = Attribute("`int`: payload bytes that were handed to the session.")
 
-    def attach(protocol):
+    def attach(protocol: IProtocol) -> None:
         """Make ``protocol`` the stream's user; called once, it gets ``makeConnection``.
 
         The stream is paused until then. When ``protocol`` provides ``IHalfCloseableProtocol``
@@ -33,14 +49,14 @@ class IStream(Interface):
         called exactly once, with ``ConnectionDone`` or with :class:`StreamFailed`.
         """
 
-    def abort(code, text):
+    def abort(code: Code, text: str) -> None:
         """Reset the stream: the peer learns ``code`` and ``text``, unsent data is dropped."""
 
 
 class IStreamOpener(Interface):
     """Something through which connections can be had: a session, or a set of them."""
 
-    def open_stream(host, port, timeout, request_id):
+    def open_stream(host: str, port: int, timeout: float, request_id: str) -> Deferred[IStream]:
         """Ask the far end to connect to ``host`` (`str`) and ``port`` (1-65535).
 
         ``timeout`` is in seconds and covers the whole opening, ``request_id`` is a `str` of at
@@ -54,26 +70,26 @@ class IStreamOpener(Interface):
 class IStreamRequest(Interface):
     """A stream that the peer wants to open; answered exactly once."""
 
-    host = Attribute("`str`: name or address of the target.")
-    port = Attribute("`int`: 1-65535.")
-    timeout = Attribute("`float`: seconds in which the peer wants an answer.")
-    request_id = Attribute("`str`: names the stream in logs of both ends.")
+    host: str = Attribute("`str`: name or address of the target.")
+    port: int = Attribute("`int`: 1-65535.")
+    timeout: float = Attribute("`float`: seconds in which the peer wants an answer.")
+    request_id: str = Attribute("`str`: names the stream in logs of both ends.")
 
-    def accept():
+    def accept() -> IStream:
         """Answer OK and return the :class:`IStream`; the caller then attaches a protocol.
 
         After the peer has given up (see ``on_cancel``) the stream that is returned ends at once.
         """
 
-    def fail(code, text):
+    def fail(code: Code, text: str) -> None:
         """Answer that the target was not reached; ``text`` is shown to whoever asked."""
 
-    def on_cancel(callback):
+    def on_cancel(callback: Callable[[], object]) -> None:
         """Have ``callback()`` called if the peer gives up, or the session ends, unanswered."""
 
 
 class IStreamAcceptor(Interface):
     """What a session hands the peer's requests to: the agent's dialler."""
 
-    def stream_requested(request):
+    def stream_requested(request: IStreamRequest) -> None:
         """Answer ``request`` (:class:`IStreamRequest`), now or later; must not raise."""

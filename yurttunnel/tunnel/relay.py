@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from twisted.internet.interfaces import IHalfCloseableProtocol, ITCPTransport
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.interfaces import IHalfCloseableTransport, IStream
 from yurttunnel.wire.codes import Code
 
 
@@ -24,7 +23,7 @@ class LocalConnection(Protocol):
     broken socket resets the stream).
     """
 
-    transport: ITCPTransport
+    transport: IHalfCloseableTransport
     stream: IStream | None = None
     lost: bool = False
 
@@ -38,8 +37,8 @@ class LocalConnection(Protocol):
             return
         self.stream = stream
         stream.attach(StreamSide(self))
-        # Found once per connection, so that each read is one call into the stream.
-        self.dataReceived = stream.write  # type: ignore[method-assign] # see the line above
+        # Found once, so that each read is one call into the stream.
+        self.dataReceived = stream.write  # type: ignore[method-assign] # see above
         if early:
             stream.write(early)
         stream.registerProducer(self.transport, True)
@@ -52,16 +51,23 @@ class LocalConnection(Protocol):
             # Nobody waits for an answer on a socket that ends before it is joined.
             self.transport.loseConnection()
         else:
+            # Its transport must not be resumed after its end.
+            self.stream.unregisterProducer()
             self.stream.loseWriteConnection()
 
     def writeConnectionLost(self) -> None:
         """Do nothing: it was this side that ended its direction."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End the stream with the socket: both directions ended, or it broke."""
+        """End the stream with the socket: softly when both directions had ended."""
         self.lost = True
         stream, self.stream = self.stream, None
-        if stream is not None:
+        if stream is None:
+            return
+        if reason.check(ConnectionDone):
+            stream.unregisterProducer()
+            stream.loseConnection()
+        else:
             stream.abort(Code.CONNECTION_LOST, f"the local connection broke: {reason.value}")
 
 
@@ -71,7 +77,8 @@ class StreamSide(Protocol):
 
     def __init__(self, local: LocalConnection) -> None:
         self._local = local
-        self.dataReceived: Callable[[bytes], None] = local.transport.write  # type: ignore[method-assign] # one call per chunk
+        # Found once, so that each piece is one call into the socket.
+        self.dataReceived = local.transport.write  # type: ignore[method-assign] # see above
 
     def readConnectionLost(self) -> None:
         """Pass the end of what the stream sends on to the socket."""
@@ -87,7 +94,7 @@ class StreamSide(Protocol):
         if local.stream is None:
             return
         local.stream = None
-        if reason.check(type(connectionDone.value)):
+        if reason.check(ConnectionDone):
             local.transport.unregisterProducer()
             local.transport.loseConnection()
         else:

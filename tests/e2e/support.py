@@ -1,0 +1,133 @@
+"""The base class of the end-to-end tests."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, UNIXClientEndpoint
+from twisted.internet.task import deferLater
+from twisted.internet.utils import getProcessOutputAndValue
+from twisted.trial.unittest import SkipTest, TestCase
+
+from tests.e2e.clients import ConnectAnswer, Peer, Target, connect, connect_directly
+from tests.e2e.faults import FaultProxy
+from tests.e2e.programs import Tunnel
+
+
+class EndToEndTestCase(TestCase):
+    """Gives a test programs, clients, targets and faults, and takes them all away again."""
+
+    timeout = 60
+
+    def setUp(self) -> None:
+        """Make a directory with a short name: the path of a Unix socket has 107 bytes."""
+        self.directory = tempfile.mkdtemp(prefix="yurttunnel-")
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+
+    async def start_tunnel(self, **options) -> Tunnel:
+        """Start a server and an agent and wait until both are ready."""
+        tunnel = self.make_tunnel(**options)
+        await tunnel.start()
+        return tunnel
+
+    def make_tunnel(self, **options) -> Tunnel:
+        """Prepare a server and an agent that are stopped, and checked, when the test ends."""
+        tunnel = Tunnel(reactor, self.directory, **options)
+        self.addCleanup(self._end, tunnel)
+        return tunnel
+
+    def _end(self, tunnel: Tunnel) -> Deferred:
+        return Deferred.fromCoroutine(tunnel.stop_and_check())
+
+    def listen(self, build, port: int = 0) -> Target:
+        """Start a target; it ends with the test."""
+        target = Target(reactor, build, port)
+        self.addCleanup(lambda: Deferred.fromCoroutine(target.stop()))
+        return target
+
+    def fault_proxy(self, target_port: int) -> FaultProxy:
+        """Start a proxy in front of a loopback port; it ends with the test."""
+        proxy = FaultProxy(reactor, target_port)
+        proxy.start()
+        self.addCleanup(lambda: Deferred.fromCoroutine(self._stop_proxy(proxy)))
+        return proxy
+
+    async def _stop_proxy(self, proxy: FaultProxy) -> None:
+        await proxy.stop()
+        await self.eventually(lambda: not proxy.links, "the fault proxy's sockets are closed")
+
+    async def connect(
+        self, tunnel: Tunnel, authority: str, peer: Peer, headers=None, early: bytes = b""
+    ) -> ConnectAnswer:
+        """Ask the server's CONNECT socket for ``authority``; the peer ends with the test."""
+        endpoint = UNIXClientEndpoint(reactor, tunnel.socket_path)
+        answer = await connect(endpoint, authority, peer, headers, early)
+        self._end_peer_with_test(peer)
+        return answer
+
+    async def connected(self, tunnel: Tunnel, target: Target, peer: Peer) -> Peer:
+        """Connect ``peer`` to the target through the CONNECT socket; fail unless it is a 200."""
+        answer = await self.connect(tunnel, f"127.0.0.1:{target.port}", peer)
+        self.assertEqual(answer.status, 200, answer.body)
+        return peer
+
+    async def dial(self, port: int, peer: Peer) -> Peer:
+        """Connect ``peer`` to a loopback port; it ends with the test."""
+        await connect_directly(TCP4ClientEndpoint(reactor, "127.0.0.1", port, timeout=5), peer)
+        self._end_peer_with_test(peer)
+        return peer
+
+    def _end_peer_with_test(self, peer: Peer) -> None:
+        def end():
+            if peer.transport is None or peer.lost_reason is not None:
+                return None
+            peer.drop()
+            return peer.when_lost()
+
+        self.addCleanup(end)
+
+    async def run_command(
+        self, *command: str, standard_input: bytes | None = None
+    ) -> tuple[bytes, bytes, int]:
+        """Run a program to its end; standard output, standard error and exit status."""
+        path = which(command[0])
+        extra = {} if standard_input is None else {"stdinBytes": standard_input}
+        return await getProcessOutputAndValue(path, command[1:], reactor=reactor, **extra)
+
+    async def eventually(self, condition, what: str, seconds: float = 10.0, interval: float = 0.02):
+        """Wait until ``condition()`` (or what it awaits) is true; fail after ``seconds``."""
+        deadline = reactor.seconds() + seconds
+        while True:
+            result = condition()
+            if hasattr(result, "__await__"):
+                result = await result
+            if result:
+                return result
+            if reactor.seconds() > deadline:
+                raise self.failureException(f"after {seconds} s it was not so that {what}")
+            await deferLater(reactor, interval)
+
+    async def pause(self, seconds: float) -> None:
+        """Let load run for a time that is part of what is measured."""
+        await deferLater(reactor, seconds)
+
+    async def within(self, seconds: float, awaitable, what: str):
+        """The result of ``awaitable``; the test fails if it takes longer than ``seconds``."""
+        if hasattr(awaitable, "send"):
+            awaitable = Deferred.fromCoroutine(awaitable)
+
+        def overdue(result, timeout):
+            raise self.failureException(f"not within {timeout} s: {what}")
+
+        return await awaitable.addTimeout(seconds, reactor, onTimeoutCancel=overdue)
+
+
+def which(program: str) -> str:
+    """The path of a program; the test is skipped, with the reason, when it is missing."""
+    path = shutil.which(program)
+    if path is None:
+        raise SkipTest(f"{program} is not installed")
+    return path

@@ -1,0 +1,153 @@
+"""The limits of the meta port."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.static import Data
+
+from yurttunnel.ops.http_site import MAX_BODY_BYTES, REQUEST_SECONDS, LimitedSite
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: meta\r\n"
+
+
+class TcpTransport(StringTransport):
+    """A transport from which a producer may be unregistered twice, as in a real connection."""
+
+    def unregisterProducer(self) -> None:
+        """Forget the producer, if there is one."""
+        self.producer = None
+        self.streaming = None
+
+
+class LimitTests(SynchronousTestCase):
+    """What a client can and cannot do to the port."""
+
+    def setUp(self) -> None:
+        """Build a site with one page that takes two connections."""
+        self.clock = Clock()
+        root = Data(b"page", "text/plain")
+        root.putChild(b"", root)
+        self.site = LimitedSite(root, self.clock, max_connections=2)
+
+    def connect(self) -> tuple[Any, StringTransport]:
+        """Connect to the site."""
+        transport = TcpTransport()
+        channel = self.site.buildProtocol(None)
+        channel.makeConnection(transport)
+        return channel, transport
+
+    def disconnect(self, channel: Protocol) -> None:
+        """Tell a channel that its connection has ended."""
+        channel.connectionLost(Failure(ConnectionDone()))
+
+    def test_silent_client(self) -> None:
+        """A client that sends nothing is disconnected when its time is over."""
+        channel, transport = self.connect()
+        self.clock.advance(REQUEST_SECONDS - 0.1)
+        self.assertFalse(transport.disconnecting)
+        self.clock.advance(0.1)
+        self.assertTrue(transport.disconnecting)
+        self.disconnect(channel)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_slow_client(self) -> None:
+        """A client that sends a byte each second gets no more time than a silent one."""
+        channel, transport = self.connect()
+        for byte in REQUEST[:REQUEST_SECONDS]:
+            self.assertFalse(transport.disconnecting)
+            channel.dataReceived(bytes([byte]))
+            self.clock.advance(1)
+        self.assertTrue(transport.disconnecting)
+
+    def test_time_for_each_request(self) -> None:
+        """The time begins anew after each answer."""
+        channel, transport = self.connect()
+        for _ in range(3):
+            self.clock.advance(REQUEST_SECONDS - 1)
+            channel.dataReceived(REQUEST + b"\r\n")
+        self.assertFalse(transport.disconnecting)
+        self.clock.advance(REQUEST_SECONDS)
+        self.assertTrue(transport.disconnecting)
+
+    def test_client_that_does_not_read(self) -> None:
+        """A last answer that is not read does not keep the connection for ever."""
+        channel, transport = self.connect()
+        channel.dataReceived(REQUEST + b"Connection: close\r\n\r\n")
+        self.assertFalse(transport.disconnected)
+        self.clock.pump([REQUEST_SECONDS, REQUEST_SECONDS])
+        self.assertTrue(transport.disconnected)
+
+    def test_connections(self) -> None:
+        """Connections over the limit are refused until another one ends."""
+        first, _ = self.connect()
+        self.connect()
+        self.assertEqual(2, self.site.connections)
+        self.assertIsNone(self.site.buildProtocol(None))
+        self.disconnect(first)
+        self.connect()
+        self.assertIsNone(self.site.buildProtocol(None))
+
+    def test_long_head(self) -> None:
+        """A head over 16 KiB is refused."""
+        channel, transport = self.connect()
+        channel.dataReceived(REQUEST)
+        for number in range(20):
+            channel.dataReceived(b"X-%d: %s\r\n" % (number, b"x" * 1000))
+        self.assertIn(b" 400 ", transport.value())
+        self.assertTrue(transport.disconnecting)
+
+    def test_many_headers(self) -> None:
+        """More than 100 headers are refused."""
+        channel, transport = self.connect()
+        channel.dataReceived(REQUEST + b"X: y\r\n" * 101 + b"\r\n")
+        self.assertIn(b" 400 ", transport.value())
+        self.assertTrue(transport.disconnecting)
+
+    def test_small_body(self) -> None:
+        """A body up to the limit is thrown away and the request answered."""
+        channel, transport = self.connect()
+        channel.dataReceived(REQUEST + b"Content-Length: %d\r\n\r\n" % MAX_BODY_BYTES)
+        channel.dataReceived(b"x" * MAX_BODY_BYTES)
+        self.assertTrue(transport.value().endswith(b"\r\n\r\npage"))
+        self.assertFalse(transport.disconnecting)
+
+    def test_large_body(self) -> None:
+        """A body over the limit ends the connection with 413, however it is framed."""
+        for framing in (
+            b"Content-Length: 10000000\r\n\r\n",
+            b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % (3 * MAX_BODY_BYTES),
+        ):
+            channel, transport = self.connect()
+            channel.dataReceived(REQUEST + framing + b"x" * MAX_BODY_BYTES)
+            self.assertFalse(transport.disconnecting)
+            channel.dataReceived(b"x")
+            self.assertTrue(transport.value().startswith(b"HTTP/1.1 413 "), transport.value())
+            self.assertTrue(transport.disconnecting)
+            channel.dataReceived(b"x")
+            self.assertEqual(1, transport.value().count(b"HTTP/1.1"))
+
+    def test_no_file_for_bodies(self) -> None:
+        """No temporary file is made for a body that is announced as large."""
+        self.patch(tempfile, "TemporaryFile", self.fail)
+        channel, transport = self.connect()
+        channel.dataReceived(REQUEST + b"Content-Length: 10000000\r\n\r\nx")
+        self.assertFalse(transport.disconnecting)
+
+    def test_no_access_log(self) -> None:
+        """A request leaves no line in the log."""
+        self.site.startFactory()
+        self.addCleanup(self.site.stopFactory)
+        channel, transport = self.connect()
+        with capturedLogs() as events:
+            channel.dataReceived(REQUEST + b"\r\n")
+        self.assertIn(b"page", transport.value())
+        self.assertEqual([], events)

@@ -1,0 +1,228 @@
+"""The meta pages, asked over HTTP in memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import BytesParser
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.parser import text_string_to_metric_families
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web import http
+
+from tests.ops.snapshots import snapshot
+from yurttunnel.ops.meta import meta_site
+from yurttunnel.ops.readiness import Readiness
+from yurttunnel.tunnel.statistics import SessionSnapshot
+
+
+@dataclass
+class Answer:
+    """An HTTP response."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+
+def parse(data: bytes) -> Answer:
+    """Take one response apart."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    status_line, _, fields = head.partition(b"\r\n")
+    headers = BytesParser().parsebytes(fields + b"\r\n\r\n", headersonly=True)
+    return Answer(int(status_line.split()[1]), headers, body)
+
+
+class MetaTestCase(SynchronousTestCase):
+    """A meta site without a port."""
+
+    def setUp(self) -> None:
+        """Build the site of a process with no checks, sessions or figures."""
+        self.clock = Clock()
+        self.readiness = Readiness()
+        self.registry = CollectorRegistry()
+        self.sessions: list[SessionSnapshot] = []
+        self.site = meta_site(
+            self.clock,
+            "yurttunnel <server>",
+            self.readiness,
+            self.registry,
+            lambda: self.sessions,
+        )
+
+    def connect(self) -> tuple[Protocol, StringTransport]:
+        """Connect to the site."""
+        transport = StringTransport()
+        channel = self.site.buildProtocol(None)
+        channel.makeConnection(transport)
+        return channel, transport
+
+    def ask(self, path: str, method: str = "GET") -> Answer:
+        """Ask for a path on a connection of its own."""
+        channel, transport = self.connect()
+        channel.dataReceived(f"{method} {path} HTTP/1.1\r\nHost: meta\r\n\r\n".encode())
+        return parse(transport.value())
+
+
+class PageTests(MetaTestCase):
+    """What each page says."""
+
+    def test_healthz(self) -> None:
+        """A process that answers is healthy, ready or not."""
+        self.readiness.add("listeners", lambda: "port 10262 is not bound")
+        answer = self.ask("/healthz")
+        self.assertEqual((200, b"ok\n"), (answer.status, answer.body))
+
+    def test_ready(self) -> None:
+        """With all checks passed /readyz answers 200 and names them."""
+        self.readiness.add("listeners", lambda: None)
+        self.readiness.add("certificate", lambda: None)
+        answer = self.ask("/readyz")
+        self.assertEqual(200, answer.status)
+        self.assertEqual(b"listeners: ok\ncertificate: ok\nready\n", answer.body)
+
+    def test_not_ready(self) -> None:
+        """With one check failed /readyz answers 503 and says which and why."""
+        self.readiness.add("listeners", lambda: None)
+        self.readiness.add("certificate", lambda: "it has expired")
+        answer = self.ask("/readyz")
+        self.assertEqual(503, answer.status)
+        self.assertEqual(b"listeners: ok\ncertificate: it has expired\nnot ready\n", answer.body)
+
+    def test_broken_check(self) -> None:
+        """A check that raises makes the process not ready instead of breaking the page."""
+
+        def broken() -> str | None:
+            raise OSError("no such file")
+
+        self.readiness.add("files", broken)
+        answer = self.ask("/readyz")
+        self.assertEqual(503, answer.status)
+        self.assertIn(b"no such file", answer.body)
+        self.flushLoggedErrors(OSError)
+
+    def test_metrics(self) -> None:
+        """/metrics is the registry in the text format of Prometheus."""
+        Counter("things", "Things.", registry=self.registry).inc(3)
+        answer = self.ask("/metrics")
+        self.assertEqual(200, answer.status)
+        self.assertEqual("text/plain; version=0.0.4; charset=utf-8", answer.headers["content-type"])
+        values = {
+            sample.name: sample.value
+            for family in text_string_to_metric_families(answer.body.decode())
+            for sample in family.samples
+        }
+        self.assertEqual(3, values["things_total"])
+
+    def test_metrics_with_a_query(self) -> None:
+        """Parameters that a scraper adds do no harm."""
+        self.assertEqual(200, self.ask("/metrics?name[]=up").status)
+
+    def test_agents(self) -> None:
+        """/agents lists sessions as JSON, times in ISO 8601 UTC, durations in seconds."""
+        self.sessions = [snapshot()]
+        answer = self.ask("/agents")
+        self.assertEqual(200, answer.status)
+        self.assertEqual("application/json", answer.headers["content-type"])
+        self.assertEqual(
+            [
+                {
+                    "node": "edge-1",
+                    "session": "5e55",
+                    "since": "2026-11-21T03:04:05Z",
+                    "connected": True,
+                    "rtt_seconds": 0.0625,
+                    "streams": 3,
+                    "bytes_received": 1000,
+                    "bytes_sent": 2000,
+                    "resumptions": 4,
+                    "version": "0.1.0",
+                    "address": "192.0.2.7:40000",
+                    "certificate_expiry": "2027-01-02T03:04:05Z",
+                }
+            ],
+            json.loads(answer.body),
+        )
+
+    def test_agents_without_measurement(self) -> None:
+        """What is not known of a session is null."""
+        self.sessions = [snapshot(round_trip=None, certificate_not_after=None)]
+        [session] = json.loads(self.ask("/agents").body)
+        self.assertIsNone(session["rtt_seconds"])
+        self.assertIsNone(session["certificate_expiry"])
+
+    def test_agents_are_ordered(self) -> None:
+        """Sessions are in the order of their nodes' names."""
+        self.sessions = [snapshot(node=node) for node in ("c", "a", "b")]
+        nodes = [session["node"] for session in json.loads(self.ask("/agents").body)]
+        self.assertEqual(["a", "b", "c"], nodes)
+
+    def test_no_agents(self) -> None:
+        """Without sessions the list is empty."""
+        self.assertEqual([], json.loads(self.ask("/agents").body))
+
+    def test_index(self) -> None:
+        """The index is HTML that links every page, and each link works; the title is escaped."""
+        answer = self.ask("/")
+        self.assertEqual(200, answer.status)
+        self.assertEqual("text/html; charset=utf-8", answer.headers["content-type"])
+        self.assertIn(b"<h1>yurttunnel &lt;server&gt;</h1>", answer.body)
+        for page in ("/healthz", "/readyz", "/metrics", "/agents"):
+            self.assertIn(f'href="{page}"'.encode(), answer.body)
+            self.assertEqual(200, self.ask(page).status)
+
+
+class HttpTests(MetaTestCase):
+    """Methods, paths and headers."""
+
+    def test_head(self) -> None:
+        """HEAD gives the head of GET without the body."""
+        for path in ("/", "/healthz", "/readyz", "/metrics", "/agents", "/nothing"):
+            got, headed = self.ask(path), self.ask(path, "HEAD")
+            self.assertEqual(got.status, headed.status)
+            self.assertEqual(got.headers["content-type"], headed.headers["content-type"])
+            self.assertEqual(b"", headed.body)
+            if got.body:
+                self.assertEqual(str(len(got.body)), headed.headers["content-length"])
+
+    def test_unknown_path(self) -> None:
+        """What does not exist is 404 in plain text, below existing pages, too."""
+        for path in ("/nothing", "/healthz/", "/metrics/deeper/down", "/debug/pprof/"):
+            answer = self.ask(path)
+            self.assertEqual(404, answer.status)
+            self.assertEqual("text/plain; charset=utf-8", answer.headers["content-type"])
+            self.assertIn(b"no such page", answer.body)
+
+    def test_other_methods(self) -> None:
+        """Methods other than GET and HEAD are refused on every page, with what is allowed."""
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "BREW"):
+            for path in ("/", "/metrics"):
+                answer = self.ask(path, method)
+                self.assertEqual(405, answer.status)
+                self.assertEqual("GET, HEAD", answer.headers["allow"])
+
+    def test_headers(self) -> None:
+        """Answers are not cached, not sniffed, and do not tell what serves them."""
+        headers = self.ask("/readyz").headers
+        self.assertEqual("no-store", headers["cache-control"])
+        self.assertEqual("nosniff", headers["x-content-type-options"])
+        self.assertEqual(["yurttunnel"], headers.get_all("server"))
+
+    def test_protocols(self) -> None:
+        """By ALPN only HTTP/1.1 is offered, even where the h2 library is installed."""
+        self.patch(http, "H2_ENABLED", True)
+        self.assertEqual([b"http/1.1"], self.site.acceptableProtocols())
+
+    def test_keep_alive(self) -> None:
+        """A scraper may use its connection again."""
+        channel, transport = self.connect()
+        for _ in range(2):
+            transport.clear()
+            channel.dataReceived(b"GET /healthz HTTP/1.1\r\nHost: meta\r\n\r\n")
+            self.assertEqual(b"ok\n", parse(transport.value()).body)
+        self.assertFalse(transport.disconnecting)

@@ -1,0 +1,310 @@
+"""The command line of the agent: parsed, checked and turned into :class:`Settings`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TypeVar
+
+from twisted.logger import Logger
+from twisted.python import usage
+
+from yurttunnel.agent.policy import NO_DEFAULT, Address, Pattern, canonical_host, parse_pattern
+from yurttunnel.ops import flags
+from yurttunnel.pki.identity import Identifiers, parse_identifiers
+
+SERVER_PORT = 10262
+META_PORT = 10266
+
+# Flags of yurttunnel 1.2 and of its logging library that existing manifests carry.
+_NO_API = "the agent of this version does not use a Kubernetes API"
+_LOG_LEVEL = "use twist's --log-level"
+_LOG_FILE = "use twist's --log-file"
+_IGNORED_FLAGS = {
+    "apiserver-addr": _NO_API,
+    "kube-config": _NO_API,
+    "cert-dir": "certificates are kept in --state-dir",
+    "v": _LOG_LEVEL,
+    "vmodule": _LOG_LEVEL,
+    "stderrthreshold": _LOG_LEVEL,
+    "log_dir": _LOG_FILE,
+    "log_file": _LOG_FILE,
+}
+# Switches in the manner of Go: they carry a value behind "=" or none at all, which getopt cannot
+# express.
+_IGNORED_SWITCHES = {"logtostderr": _LOG_FILE, "alsologtostderr": _LOG_FILE}
+
+_Parsed = TypeVar("_Parsed")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the agent's command line says; times are in seconds.
+
+    ``servers`` are ``(host, port)``. ``join_token`` and ``join_token_file`` are both ``None``
+    when an agent is started that is enrolled already. ``own_addresses`` are the node ip and the
+    addresses among the identifiers. With ``keep_default_destinations`` false the
+    ``allowed_destinations`` are all that may be connected to.
+    """
+
+    node_name: str
+    node_ip: Address
+    identifiers: Identifiers
+    servers: tuple[tuple[str, int], ...]
+    state_dir: Path
+    join_token: str | None
+    join_token_file: Path | None
+    allowed_destinations: tuple[Pattern, ...]
+    keep_default_destinations: bool
+    resume_window: float
+    drain_timeout: float
+    meta_host: str
+    meta_port: int
+
+    def read_join_token(self) -> str:
+        """Give the join token, for an agent that is not enrolled.
+
+        Raises ``ValueError``, with what to do, when there is none or it cannot be read.
+        """
+        if self.join_token is not None:
+            return self.join_token.strip()
+        if self.join_token_file is None:
+            raise ValueError(
+                f"node {self.node_name} is not enrolled ({self.state_dir} holds no certificate):"
+                " copy the file join-token from the server's state directory here and name it"
+                " with --join-token-file"
+            )
+        try:
+            token = self.join_token_file.read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as reason:
+            words = reason.strerror if isinstance(reason, OSError) else "it is not a join token"
+            raise ValueError(f"--join-token-file {self.join_token_file}: {words}") from None
+        if not token:
+            raise ValueError(f"--join-token-file {self.join_token_file}: it is empty")
+        return token
+
+    @property
+    def own_addresses(self) -> frozenset[Address]:
+        """Give the node's own addresses."""
+        return self.identifiers.addresses | {self.node_ip}
+
+    @property
+    def own_names(self) -> Mapping[str, Sequence[Address]]:
+        """Give the names that mean this node, as ``NodeResolver`` takes them."""
+        names: dict[str, Sequence[Address]] = {
+            # RFC 6761 section 6.3: never a question for a name server.
+            "localhost": (ip_address("127.0.0.1"), ip_address("::1")),
+        }
+        for name in {self.node_name, *self.identifiers.hosts}:
+            names[name.lower().rstrip(".")] = (self.node_ip,)
+        return names
+
+
+class Options(usage.Options):
+    """Options of ``twist yurttunnel-agent``; after parsing, :attr:`settings` has them typed."""
+
+    synopsis = "[options]"
+
+    longdesc = """The edge end of the tunnel. It runs on the node, connects out to every server
+    of --tunnelserver-addr, keeps a TLS connection to each, and makes the connections that the
+    servers ask for, as far as --allow-destination permits. First start: copy the file
+    join-token from the server's state directory to the node, and run "twist yurttunnel-agent
+    --standalone --state-dir DIR --node-name NAME --node-ip IP --tunnelserver-addr HOST:10262
+    --join-token-file FILE". Later starts need no token. Durations are seconds or carry units:
+    30, 30s, 5m, 1h30m. Other flags of yurttunnel 1.2 are accepted and ignored with a warning."""
+
+    optFlags = [
+        ["standalone", None, "Work without Kubernetes: enrol at the server with a join token. "
+         "Required: this version has no other mode."],
+    ]  # fmt: skip
+
+    # Coerce functions are not used: their errors would not name the flag, and they are not
+    # applied to defaults. postOptions parses instead.
+    optParameters = [
+        ["node-name", None, None, "Name of this node, by which callers reach it. "
+         "[default: $NODE_NAME]"],
+        ["node-ip", None, None, "Address of this node. The node's names lead to it, and every "
+         "port of it may be connected to. [default: $NODE_IP]"],
+        ["tunnelserver-addr", None, None, "Servers, separated by commas: HOST, HOST:PORT or "
+         "[IPV6]:PORT; the port is 10262 unless given. The agent stays connected to each, and "
+         "looks its name up again on every attempt. Required."],
+        ["agent-identifiers", None, None, "What callers may name to reach this agent: KEY=VALUE "
+         "joined by '&', where KEY is host, ipv4, ipv6, cidr (each may be repeated) or "
+         "default-route. [default: ipv4=IP&host=NAME or ipv6=IP&host=NAME]"],
+        ["state-dir", None, None, "Directory for this agent's key and certificates, made with "
+         "mode 0700. Keep it: without it the agent has to enrol again. Required."],
+        ["join-token-file", None, None, "File with the join token, as the server wrote it to "
+         "join-token in its state directory. Needed only until the agent is enrolled."],
+        ["join-token", None, None, "The join token itself. Other users of the machine can see it "
+         "in the list of processes: prefer --join-token-file."],
+        ["resume-window", None, "30", "How long streams outlive a lost connection to the "
+         "server; with 0 they end at once."],
+        ["drain-timeout", None, "30", "How long SIGTERM waits for streams to end."],
+        ["meta-host", None, None, "Address on which to serve /healthz, /readyz, /metrics, /agents "
+         "and a status page. [default: loopback of the family of --node-ip]"],
+        ["meta-port", None, str(META_PORT), "Port on which to serve them."],
+        *([name, None, None, f"Ignored: {instead}."] for name, instead in _IGNORED_FLAGS.items()),
+    ]  # fmt: skip
+
+    _log = Logger()
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # Twisted's Options has no types
+        self._environment = environment
+        self._patterns: list[Pattern] = []
+        self._keep_default = True
+        self._ignored_switches: list[str] = []
+        self._settings: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """Give what the command line says; only after ``parseOptions`` has succeeded."""
+        if self._settings is None:
+            raise RuntimeError("the command line has not been parsed")
+        return self._settings
+
+    def opt_allow_destination(self, pattern: str) -> None:
+        """What the agent may connect to, beside the default; repeatable. HOST, HOST:PORT or
+        HOST:FIRST-LAST, where HOST is an address, a network (10.0.0.0/8), a name or *.DOMAIN
+        (every name below it). IPv6 with a port is written [fd00::1]:443 or [fd00::/8]:443. A name
+        is looked up only when a pattern names it, and then leads anywhere but to loopback,
+        link-local and multicast addresses, which have to be allowed as addresses. An address
+        needs a pattern of addresses. 0.0.0.0/0 and ::/0 are every address, loopback included.
+        Default: every port of the node's own addresses (--node-ip, ipv4 and ipv6 of
+        --agent-identifiers), and on loopback 10250, 10255, 10266 and 10267. Patterns add to the
+        default, so that allowing one more target does not cut off the kubelet; the pattern
+        no-default takes it away and leaves the other patterns alone.
+        """
+        if pattern == NO_DEFAULT:
+            self._keep_default = False
+            return
+        try:
+            self._patterns.append(parse_pattern(pattern))
+        except ValueError as reason:
+            raise usage.UsageError(f"--allow-destination: {reason}") from None
+
+    def opt_version(self) -> None:
+        """Print the version of yurttunnel and exit."""
+        print(f"yurttunnel {version('yurttunnel')}")
+        raise SystemExit(0)
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """Parse ``options``, without the switches that mean nothing here."""
+        kept = []
+        for argument in sys.argv[1:] if options is None else options:
+            name = argument.lstrip("-").partition("=")[0]
+            if argument.startswith("-") and name in _IGNORED_SWITCHES:
+                self._ignored_switches.append(name)
+            else:
+                kept.append(argument)
+        super().parseOptions(kept)  # type: ignore[no-untyped-call] # as above
+
+    def parseArgs(self, *arguments: str) -> None:
+        """Refuse arguments that belong to no flag."""
+        if arguments:
+            raise usage.UsageError(f"unexpected argument {arguments[0]!r}: it belongs to no flag")
+
+    def postOptions(self) -> None:
+        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        self._warn_of_ignored()
+        if not self["standalone"]:
+            raise usage.UsageError(
+                "add --standalone: this version has only the standalone mode, which needs no"
+                " Kubernetes"
+            )
+        node_name = self._parse("node-name", _node_name, "NODE_NAME")
+        node_ip = self._parse("node-ip", _node_ip, "NODE_IP")
+        identifiers = Identifiers(frozenset({node_name}), frozenset({node_ip}))
+        if self["agent-identifiers"] is not None:
+            identifiers = self._parse("agent-identifiers", parse_identifiers)
+        if self["join-token"] is not None and self["join-token-file"] is not None:
+            raise usage.UsageError("give --join-token-file or --join-token, not both")
+        meta_host = "127.0.0.1" if node_ip.version == 4 else "::1"
+        if self["meta-host"] is not None:
+            meta_host = self._parse("meta-host", _listening_address)
+        self._settings = Settings(
+            node_name=node_name,
+            node_ip=node_ip,
+            identifiers=identifiers,
+            servers=self._parse("tunnelserver-addr", _servers),
+            state_dir=self._parse("state-dir", _path),
+            join_token=self["join-token"],
+            join_token_file=(
+                None if self["join-token-file"] is None else self._parse("join-token-file", _path)
+            ),
+            allowed_destinations=tuple(self._patterns),
+            keep_default_destinations=self._keep_default,
+            resume_window=self._parse("resume-window", flags.duration),
+            drain_timeout=self._parse("drain-timeout", flags.duration),
+            meta_host=meta_host,
+            meta_port=self._parse("meta-port", flags.port),
+        )
+
+    def _parse(self, flag: str, parse: Callable[[str], _Parsed], variable: str = "") -> _Parsed:
+        """Parse the value of ``flag``, or of the environment variable that stands in for it."""
+        source = f"--{flag}"
+        text = self[flag]
+        if text is None and self._environment.get(variable):
+            source = f"${variable} (or --{flag})"
+            text = self._environment[variable]
+        if text is None:
+            instead = f" or set {variable}" if variable else ""
+            raise usage.UsageError(f"--{flag} is missing: give it{instead}")
+        try:
+            return parse(text)
+        except ValueError as reason:
+            raise usage.UsageError(f"{source}: {reason}") from None
+
+    def _warn_of_ignored(self) -> None:
+        """Tell the operator which of the given flags do nothing, and what does instead."""
+        ignored = {name: _IGNORED_SWITCHES[name] for name in self._ignored_switches}
+        ignored |= {name: why for name, why in _IGNORED_FLAGS.items() if self[name] is not None}
+        for name, instead in ignored.items():
+            self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
+
+
+def _node_name(text: str) -> str:
+    """Parse the name of a node: in lower case, as Kubernetes has it."""
+    name = canonical_host(text)
+    if not isinstance(name, str):
+        raise ValueError(f"{text!r} is an address, not a name")
+    return name
+
+
+def _node_ip(text: str) -> Address:
+    """Parse the address of a node."""
+    try:
+        address = ip_address(flags.host(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is not an IP address") from None
+    if address.is_unspecified or address.is_multicast:
+        raise ValueError(f"{text!r} is not the address of one host")
+    return address
+
+
+def _listening_address(text: str) -> str:
+    """Parse an address to listen on; unspecified means every interface."""
+    try:
+        return str(ip_address(flags.host(text)))
+    except ValueError:
+        raise ValueError(f"{text!r} is not an IP address") from None
+
+
+def _servers(text: str) -> tuple[tuple[str, int], ...]:
+    """Parse the list of servers, each once."""
+    entries = [entry for entry in text.split(",") if entry.strip()]
+    if not entries:
+        raise ValueError("it names no server: write HOST:PORT")
+    return tuple(dict.fromkeys(flags.host_port(entry, SERVER_PORT) for entry in entries))
+
+
+def _path(text: str) -> Path:
+    """Parse a path that must not be empty: an empty one would mean the current directory."""
+    if not text:
+        raise ValueError("it is empty: write a path")
+    return Path(text)

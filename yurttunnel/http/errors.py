@@ -1,0 +1,115 @@
+"""How a failure is told to an HTTP caller: status, and a body that the caller can read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from yurttunnel.wire.codes import Code
+
+_STATUS_OF_CODE = {
+    Code.REFUSED: 502,
+    Code.UNREACHABLE: 502,
+    Code.TIMEOUT: 504,
+    Code.NAME_NOT_RESOLVED: 502,
+    Code.DENIED: 403,
+    Code.OVERLOADED: 503,
+    Code.BAD_DESTINATION: 400,
+    Code.GOING_AWAY: 503,
+    Code.SESSION_LOST: 503,
+    Code.REPLACED: 503,
+    Code.REVOKED: 503,
+    Code.NOT_AUTHORIZED: 503,
+}
+
+# StatusReason of k8s.io/apimachinery pkg/apis/meta/v1 types.go, as its NewGenericServerResponse
+# chooses it; InternalError is what it says of every other 5xx.
+_REASON_OF_STATUS = {
+    403: "Forbidden",
+    405: "MethodNotAllowed",
+    408: "Timeout",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_LONGEST_TEXT = 2048
+_JSON_TYPES = frozenset({b"application/json", b"application/*"})
+
+
+def status_of(code: Code) -> int:
+    """Give the HTTP status that answers a failed dial or session (design section 2.2).
+
+    Anything that is not foreseen is the fault of the far end: 502.
+    """
+    return _STATUS_OF_CODE.get(code, 502)
+
+
+def accepts_json(accept: Iterable[bytes]) -> bool:
+    """Tell whether Accept fields ask for JSON by name.
+
+    kubectl sends ``application/json, */*``; ``*/*`` alone, as curl sends it, is somebody at a
+    terminal and gets text.
+    """
+    for media_range in b",".join(accept).split(b","):
+        media_type, *parameters = media_range.lower().replace(b" ", b"").split(b";")
+        if media_type in _JSON_TYPES and not _is_excluded(parameters):
+            return True
+    return False
+
+
+def error_response(
+    status: int,
+    text: str,
+    *,
+    accept: Iterable[bytes] = (),
+    headers: Iterable[tuple[str, str]] = (),
+) -> bytes:
+    """Build a whole answer, after which the connection is to be closed.
+
+    ``text`` may come from anywhere: control characters become spaces, and it is cut at 2048
+    characters. ``accept`` are the caller's Accept fields, ``headers`` more fields of the answer,
+    which are the program's own and not checked.
+    """
+    line = _UNPRINTABLE.sub(" ", text).strip()[:_LONGEST_TEXT]
+    if accepts_json(accept):
+        content_type = "application/json"
+        body = _metav1_status(status, line)
+    else:
+        content_type = "text/plain; charset=utf-8"
+        body = f"{line}\n".encode("utf-8", "replace")
+    head = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        *(f"{name}: {value}" for name, value in headers),
+        f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}",
+        "X-Content-Type-Options: nosniff",
+        "Connection: close",
+        "\r\n",
+    ]
+    return "\r\n".join(head).encode("ascii") + body
+
+
+def _is_excluded(parameters: list[bytes]) -> bool:
+    """Tell whether a media range carries the weight zero (RFC 9110 section 12.4.2)."""
+    for parameter in parameters:
+        name, _, value = parameter.partition(b"=")
+        if name == b"q":
+            return not value.strip(b"0.")
+    return False
+
+
+def _metav1_status(status: int, message: str) -> bytes:
+    default = "InternalError" if status >= 500 else "BadRequest"
+    fields = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": _REASON_OF_STATUS.get(status, default),
+        "code": status,
+    }
+    return json.dumps(fields).encode("ascii") + b"\n"

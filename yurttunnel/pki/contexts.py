@@ -1,0 +1,334 @@
+"""TLS contexts whose certificates rotate live.
+
+A context cannot be changed once it has made a connection, so rotation builds a new one and
+connections made from then on use it; those that exist keep what they were made with. Old
+sessions thereby keep old trust, too, which is why revocation closes sessions itself.
+
+Common to both ends: TLS 1.3 preferred and 1.2 allowed, forward-secret AEAD ciphers only, no
+tickets and no session cache (a resumed session would carry an identity that was checked
+earlier), no renegotiation, no compression, and buffers that idle connections give back.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+
+from cryptography import x509
+from OpenSSL import SSL
+from OpenSSL.crypto import X509
+from service_identity import VerificationError
+from service_identity.cryptography import (
+    verify_certificate_hostname,
+    verify_certificate_ip_address,
+)
+from service_identity.exceptions import CertificateError
+from twisted.internet.interfaces import (
+    IOpenSSLClientConnectionCreator,
+    IOpenSSLServerConnectionCreator,
+)
+from twisted.logger import Logger
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.pki.credentials import BadCredentials, Credentials
+from yurttunnel.pki.identity import host_is_address
+
+TUNNEL_PROTOCOL = b"yurttunnel/1"
+"""ALPN: a session; the client's certificate is demanded and verified."""
+ENROLMENT_PROTOCOL = b"yurttunnel-enroll/1"
+"""ALPN: an enrolment or a renewal; a certificate is not needed, but verified when presented."""
+
+_TLS12_CIPHERS = b"ECDHE+AESGCM:ECDHE+CHACHA20"
+# AES-128 first: as strong as the P-256 keys here, and cheaper per byte than AES-256.
+_TLS13_CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
+_OPTIONS = (
+    SSL.OP_NO_TICKET
+    | SSL.OP_NO_COMPRESSION
+    | SSL.OP_NO_RENEGOTIATION
+    | SSL.OP_CIPHER_SERVER_PREFERENCE
+)
+_PEER_MUST_PRESENT = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+
+_log = Logger()
+
+
+class ServerNotTrusted(Exception):
+    """The server's certificate was refused; the text names the server and the reason."""
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class ServerContexts:
+    """Contexts for the agents' listener.
+
+    ``required`` are the ALPN protocols for which the client's certificate is demanded,
+    ``optional`` those for which it is verified if there is one. Clients that offer none of
+    them do not get through the handshake. It is a provider of
+    ``IOpenSSLServerConnectionCreator`` for ``TLSMemoryBIOFactory``; others use
+    :meth:`connection`.
+
+    The context demands a certificate of everybody, and the choice of an optional protocol
+    relaxes that for the one connection: what is forgotten here fails closed.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        required: Sequence[bytes] = (TUNNEL_PROTOCOL,),
+        optional: Sequence[bytes] = (),
+    ) -> None:
+        self._required = tuple(required)
+        self._optional = tuple(optional)
+        self.credentials = credentials
+        self._context = self._build(credentials)
+
+    def context(self) -> SSL.Context:
+        """Give the current context: the one for the next connection, not to be kept."""
+        return self._context
+
+    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
+        """Use ``credentials`` for the connections to come.
+
+        Raises :class:`BadCredentials`, and everything stays as it was, when they are unusable
+        at ``now`` (UTC).
+        """
+        credentials.check(now)
+        self._context = self._build(credentials)
+        self.credentials = credentials
+
+    def connection(self) -> SSL.Connection:
+        """Make the TLS state of one accepted connection, over memory instead of a socket."""
+        connection = SSL.Connection(self._context, None)
+        connection.set_accept_state()
+        return connection
+
+    def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        return SSL.Connection(self._context, None)
+
+    def _build(self, credentials: Credentials) -> SSL.Context:
+        context = _new_context(SSL.TLS_SERVER_METHOD, credentials.authorities)
+        _present(context, credentials)
+        context.set_session_id(b"yurttunnel")
+        context.set_alpn_select_callback(self._select_protocol)
+        context.set_verify(_PEER_MUST_PRESENT, self._verify)
+        return context
+
+    def _select_protocol(self, connection: SSL.Connection, offered: list[bytes]) -> bytes:
+        for protocol in self._required:
+            if protocol in offered:
+                return protocol
+        for protocol in self._optional:
+            if protocol in offered:
+                connection.set_verify(SSL.VERIFY_PEER)
+                return protocol
+        # Only an exception ends the handshake with the alert for this (RFC 7301 section 3.2).
+        raise SSL.Error([("TLS", "ALPN", "the client offers no protocol that is served here")])
+
+    def _verify(
+        self, connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
+    ) -> bool:
+        # The selection above is not called for clients that send no ALPN at all.
+        return bool(valid) and connection.get_alpn_proto_negotiated() in self._required
+
+
+class ClientContexts:
+    """Contexts for connections to the servers.
+
+    ``protocol`` is the only ALPN protocol offered. Servers are verified by the authorities of
+    the credentials and by the name or address that was dialed.
+    """
+
+    def __init__(self, credentials: Credentials, protocol: bytes = TUNNEL_PROTOCOL) -> None:
+        self._protocol = protocol
+        self.credentials = credentials
+        self._context = self._build(credentials)
+
+    def context(self) -> SSL.Context:
+        """Give the current context: the one for the next connection, not to be kept."""
+        return self._context
+
+    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
+        """Use ``credentials`` for the connections to come.
+
+        Raises :class:`BadCredentials`, and everything stays as it was, when they are unusable
+        at ``now`` (UTC).
+        """
+        credentials.check(now)
+        self._context = self._build(credentials)
+        self.credentials = credentials
+
+    def connection(
+        self, server_name: str, refused: Callable[[ServerNotTrusted], None]
+    ) -> SSL.Connection:
+        """Make the TLS state of one connection to ``server_name``, a host name or address.
+
+        ``refused`` is called during the handshake, which then fails, when the server's
+        certificate is not acceptable; it must not raise.
+        """
+        connection = SSL.Connection(self._context, None)
+        connection.set_connect_state()
+        _expect_server(connection, server_name, refused)
+        return connection
+
+    def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
+        """Give what ``wrapClientTLS`` and ``TLSMemoryBIOFactory`` need to dial ``server_name``."""
+        return _ClientConnectionCreator(self, server_name)
+
+    def _build(self, credentials: Credentials) -> SSL.Context:
+        context = _new_context(SSL.TLS_CLIENT_METHOD, credentials.authorities)
+        _present(context, credentials)
+        context.set_alpn_protos([self._protocol])
+        context.set_verify(_PEER_MUST_PRESENT)
+        return context
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _ClientConnectionCreator:
+    """Connections of Twisted's TLS to one server, always with the current context."""
+
+    def __init__(self, contexts: ClientContexts, server_name: str) -> None:
+        self._contexts = contexts
+        self._server_name = server_name
+
+    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        connection = SSL.Connection(self._contexts.context(), None)
+        _expect_server(
+            connection,
+            self._server_name,
+            lambda error: tlsProtocol.failVerification(Failure(error)),
+        )
+        return connection
+
+
+def pinning_context(protocol: bytes) -> SSL.Context:
+    """Make a client context for the first contact, when the authority is not known yet.
+
+    It verifies nothing. Its user checks the chain that the server sent against a pin before
+    sending anything of worth.
+    """
+    context = _new_context(SSL.TLS_CLIENT_METHOD, ())
+    context.set_alpn_protos([protocol])
+    # With no verification at all OpenSSL would not build the chain that is to be checked.
+    context.set_verify(SSL.VERIFY_PEER, lambda *_: True)
+    return context
+
+
+def peer_certificate(transport: object) -> x509.Certificate | None:
+    """Read the certificate that the peer of a TLS transport presented, once it is verified.
+
+    ``transport`` provides ``getPeerCertificate`` as ``ISSLTransport`` has it, and the handshake
+    is over. ``None`` when the peer presented none.
+    """
+    getter: Callable[[], X509 | None] = getattr(transport, "getPeerCertificate")  # noqa: B009 # typed as object, because Twisted has no interface that its TLS transports declare
+    certificate = getter()
+    return None if certificate is None else certificate.to_cryptography()
+
+
+def _new_context(method: int, authorities: Sequence[x509.Certificate]) -> SSL.Context:
+    context = SSL.Context(method)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_options(_OPTIONS)
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.set_cipher_list(_TLS12_CIPHERS)
+    context.set_tls13_ciphersuites(_TLS13_CIPHERS)
+    store = context.get_cert_store()
+    assert store is not None  # every context has one
+    for authority in authorities:
+        store.add_cert(X509.from_cryptography(authority))
+    return context
+
+
+def _present(context: SSL.Context, credentials: Credentials) -> None:
+    try:
+        context.use_certificate(credentials.certificate)
+        context.use_privatekey(credentials.key)
+        for certificate in credentials.chain:
+            context.add_extra_chain_cert(certificate)
+        context.check_privatekey()
+    except SSL.Error as error:
+        raise BadCredentials("OpenSSL refuses the key or the certificate") from error
+
+
+def _expect_server(
+    connection: SSL.Connection, server_name: str, refused: Callable[[ServerNotTrusted], None]
+) -> None:
+    """Have the handshake verify that the server is ``server_name``."""
+    if not host_is_address(server_name):
+        # Addresses are not permitted as server names (RFC 6066 section 3).
+        connection.set_tlsext_host_name(server_name.encode("idna"))
+    connection.set_verify(_PEER_MUST_PRESENT, _server_verification(server_name, refused))
+
+
+def _server_verification(
+    server_name: str, refused: Callable[[ServerNotTrusted], None]
+) -> Callable[[SSL.Connection, X509, int, int, int], bool]:
+    def verify(
+        connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
+    ) -> bool:
+        # An exception that leaves this function would be lost inside OpenSSL.
+        try:
+            if not valid:
+                refused(ServerNotTrusted(f"{server_name}: {_chain_problem(error)}"))
+                return False
+            if depth == 0:
+                check_server_name(certificate.to_cryptography(), server_name)
+        except ServerNotTrusted as problem:
+            refused(problem)
+            return False
+        except Exception:
+            _log.failure("verifying the certificate of {name} failed", name=server_name)
+            return False
+        return True
+
+    return verify
+
+
+def check_server_name(certificate: x509.Certificate, server_name: str) -> None:
+    """Raise :class:`ServerNotTrusted` unless the certificate is for the name or address."""
+    try:
+        if host_is_address(server_name):
+            verify_certificate_ip_address(certificate, str(ip_address(server_name)))
+        else:
+            verify_certificate_hostname(certificate, server_name)
+    except (VerificationError, CertificateError):
+        raise ServerNotTrusted(
+            f"{server_name}: the server's certificate is for {', '.join(names_in(certificate))}"
+            f" and not for {server_name}: dial one of these, or start the server with"
+            f" --cert-dns-names or --cert-ips"
+        ) from None
+
+
+def names_in(certificate: x509.Certificate) -> list[str]:
+    """List a certificate's DNS names and IP addresses as text."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+    return names.get_values_for_type(x509.DNSName) + addresses
+
+
+def _chain_problem(error: int) -> str:
+    codes = SSL.X509VerificationCodes
+    match error:
+        case codes.ERR_CERT_HAS_EXPIRED:
+            return "the server's certificate has expired"
+        case codes.ERR_CERT_NOT_YET_VALID:
+            return "the server's certificate is not valid yet: compare the two machines' clocks"
+        case (
+            codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT
+            | codes.ERR_SELF_SIGNED_CERT_IN_CHAIN
+            | codes.ERR_UNABLE_TO_GET_ISSUER_CERT
+            | codes.ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY
+            | codes.ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE
+        ):
+            return "the server's certificate is not from the authority that this agent trusts"
+        case codes.ERR_INVALID_PURPOSE:
+            return "the server's certificate is not meant for servers"
+        case _:
+            return f"the server's certificate is refused (OpenSSL verification error {error})"

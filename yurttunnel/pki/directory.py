@@ -1,0 +1,214 @@
+"""The state directory: where keys, certificates, tokens and revocations are kept.
+
+It belongs to the user who runs the process and is closed to everybody else. A new or empty
+directory is made so; one that has content and is open to others is refused, because what lies
+in it may not be ours and whoever can write to it can replace the keys. Group members may be
+allowed to enter and list it (0750), so that a socket in it can be shared with them: the files
+that hold secrets are 0600 whatever the directory's mode is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_FORBIDDEN_DIRECTORY_BITS = stat.S_IWGRP | stat.S_IRWXO
+_MAX_FILE_SIZE = 16 * 1024 * 1024
+"""Bytes; nothing that is kept here grows so far, so a longer file is not ours."""
+
+
+class StateError(Exception):
+    """The state directory cannot be used; one line that names the path and the fix."""
+
+
+class StateDirectory:
+    """A directory that only its owner can use, with files that are replaced whole.
+
+    All methods raise :class:`StateError`. Names are plain file names without a slash.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def open(cls, path: str | Path) -> StateDirectory:
+        """Use ``path``, and make it (0700) when it is not there."""
+        directory = cls(Path(path))
+        with _explained(directory.path):
+            created = directory._create()
+            directory._check(created)
+        return directory
+
+    @classmethod
+    def open_existing(cls, path: str | Path) -> StateDirectory:
+        """Use ``path``, which must be there: for commands that look at another's state."""
+        directory = cls(Path(path))
+        with _explained(directory.path):
+            directory._check(created=False)
+        return directory
+
+    def subdirectory(self, name: str) -> StateDirectory:
+        """Use a directory within this one, made when it is not there."""
+        return StateDirectory.open(self.path / name)
+
+    def read(self, name: str, secret: bool = False) -> bytes | None:
+        """Give the content of a file, ``None`` when there is none.
+
+        Only plain files are read, no symbolic links. A ``secret`` file must be closed to the
+        group and others.
+        """
+        path = self.path / name
+        with _explained(path):
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except FileNotFoundError:
+                return None
+            with os.fdopen(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise StateError(f"{path} is not a plain file: remove it")
+                if secret and status.st_mode & 0o077:
+                    raise StateError(
+                        f"{path} holds a secret but is open to other users"
+                        f" (mode {stat.S_IMODE(status.st_mode):04o}): chmod 0600 it"
+                    )
+                content = file.read(_MAX_FILE_SIZE + 1)
+        if len(content) > _MAX_FILE_SIZE:
+            raise StateError(f"{path} is far too long to be ours: remove it")
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file (0600) so that readers see the old or the new content, also after a crash.
+
+        Whoever shares the directory never sees a file that is half written.
+        """
+        path = self.path / name
+        with _explained(path):
+            if path.is_dir() and not path.is_symlink():
+                raise StateError(f"{path} is a directory where a file is due: remove it")
+            # mkstemp makes the file 0600, and under a name that nobody can guess.
+            descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=self.path)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(descriptor)
+                os.replace(temporary, path)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise
+            self._sync()
+
+    def remove(self, name: str) -> None:
+        """Remove a file; none there is no error."""
+        path = self.path / name
+        with _explained(path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def names(self) -> list[str]:
+        """List the files, without those that are being written."""
+        with _explained(self.path):
+            return sorted(name for name in os.listdir(self.path) if not name.startswith("."))
+
+    def fingerprint(self, name: str) -> tuple[int, int, int] | None:
+        """Give a value that changes whenever :meth:`write` replaces the file; ``None``: no file."""
+        path = self.path / name
+        with _explained(path):
+            try:
+                status = os.stat(path, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+            return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from changing what this one reads and writes back.
+
+        Meant for the milliseconds of one change. Another process that holds the lock for
+        longer is an error rather than a wait.
+        """
+        path = self.path / ".lock"
+        with _explained(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StateError(
+                    f"{self.path} is being changed by another process: try again"
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _create(self) -> bool:
+        try:
+            self.path.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            return False
+        return True
+
+    def _check(self, created: bool) -> None:
+        status = os.stat(self.path)
+        if not stat.S_ISDIR(status.st_mode):
+            raise StateError(f"{self.path} is not a directory: remove it or choose another")
+        if status.st_uid not in (os.geteuid(), 0):
+            raise StateError(
+                f"{self.path} belongs to another user (id {status.st_uid}):"
+                f" chown it to user id {os.geteuid()}"
+            )
+        if status.st_mode & _FORBIDDEN_DIRECTORY_BITS:
+            if not created and os.listdir(self.path):
+                raise StateError(
+                    f"{self.path} is open to other users"
+                    f" (mode {stat.S_IMODE(status.st_mode):04o}): chmod 0700 it"
+                )
+            os.chmod(self.path, 0o700)
+        if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def _sync(self) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system into sentences that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StateError(f"{path} {_explanation(error)}") from error
+
+
+def _explanation(error: OSError) -> str:
+    match error.errno:
+        case errno.EACCES | errno.EPERM:
+            return f"is not accessible to user id {os.geteuid()}: chown it to this user, mode 0700"
+        case errno.EROFS:
+            return "is on a read-only file system: mount it writable or choose another"
+        case errno.ENOTDIR | errno.EEXIST:
+            return "is not a directory, or lies below a file: choose another path"
+        case errno.EISDIR:
+            return "is a directory where a file is due: remove it"
+        case errno.ELOOP:
+            return "is a symbolic link, which are not followed here: put the file itself there"
+        case errno.ENOENT:
+            return "does not exist: check the path"
+        case errno.ENOSPC | errno.EDQUOT:
+            return "cannot be written, the disk is full: make room"
+        case errno.ENAMETOOLONG:
+            return "is too long a path: choose a shorter one"
+        case _:
+            reason = (error.strerror or "failed").lower()
+            return f"cannot be used ({reason}): check the path"

@@ -1,0 +1,339 @@
+"""The HTTP CONNECT front end (RFC 9110 section 9.3.6): what kube-apiserver and curl dial.
+
+The agent is chosen by ``X-Tunnel-Proxy-Host`` when the caller sends it, else by the host of the
+target. The answer is 200 only after the far end has connected; every failure before has a status
+of its own and a sentence (``yurttunnel.http.errors``).
+
+Not one byte of the target may follow the 200 in the same read of the caller: kube-apiserver then
+gives up the connection. The stream is therefore attached, and so begins to deliver, only after
+the 200 has been handed to the kernel. A pull producer is how a Twisted transport tells: it asks
+for more each time all that was written has gone out. That costs no turn of the reactor.
+
+A caller that closes its sending direction before it has an answer and has sent nothing beyond
+its head has left, and its dial is canceled. One that has sent more, as ``nc -N`` does, may well
+wait for an answer: its direction is ended behind what it sent.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, cast
+
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import (
+    IAddress,
+    IDelayedCall,
+    IPullProducer,
+    IReactorTime,
+    ISSLTransport,
+    ITransport,
+)
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.authority import BadAuthority, split_authority, strip_port
+from yurttunnel.http.errors import error_response, status_of
+from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
+from yurttunnel.server.deadlines import Deadlines
+from yurttunnel.server.dialing import (
+    DIAL_TIMEOUT,
+    MAX_PENDING_DIALS,
+    DialingConnection,
+    DialingFactory,
+)
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.wire.codes import Code
+
+HEAD_TIMEOUT = 10.0
+"""Seconds from the connection to its complete head, a TLS handshake included; yurttunnel's
+read timeout (reference section 10.1)."""
+
+LINGER = 5.0
+"""Seconds that a caller has to take an answer and close, before its connection is aborted."""
+
+MAX_UNREAD_HEADS = 1024
+"""Connections of one listener that may be without a complete head at a time."""
+
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+class _State(enum.Enum):
+    """Where a connection stands; a lost one is ``lost`` in any of them."""
+
+    HEAD = enum.auto()
+    """The head is being read."""
+    DIALING = enum.auto()
+    """The head is read; the far end is being connected."""
+    ESTABLISHED = enum.auto()
+    """The 200 is written and is on its way to the kernel; the stream waits."""
+    JOINED = enum.auto()
+    """Bytes go through."""
+    REFUSED = enum.auto()
+    """The caller has its error answer; what it still sends is dropped."""
+
+
+class ConnectFactory(DialingFactory):
+    """Accepts CONNECT requests on any stream transport: TCP, Unix socket, TLS.
+
+    ``limits`` bounds the head, ``head_timeout`` is the time in seconds that it may take and
+    ``max_unread_heads`` how many may be incomplete at a time. ``linger`` is the time in seconds
+    that a caller has to take an error answer. The rest is as in :class:`DialingFactory`.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        registry: SessionRegistry,
+        *,
+        limits: HeadLimits | None = None,
+        head_timeout: float = HEAD_TIMEOUT,
+        max_unread_heads: int = MAX_UNREAD_HEADS,
+        linger: float = LINGER,
+        dial_timeout: float = DIAL_TIMEOUT,
+        max_pending_dials: int = MAX_PENDING_DIALS,
+        request_ids: RequestIds | None = None,
+    ) -> None:
+        super().__init__(
+            registry,
+            dial_timeout=dial_timeout,
+            max_pending_dials=max_pending_dials,
+            request_ids=request_ids,
+        )
+        self.clock = clock
+        self.limits = limits or HeadLimits()
+        self.max_unread_heads = max_unread_heads
+        self.unread_heads = Deadlines(clock, head_timeout, ConnectProtocol.head_overdue)
+        self.closing = Deadlines(clock, linger, ConnectProtocol.close_overdue)
+
+    def buildProtocol(self, addr: IAddress | None) -> ConnectProtocol:
+        """Make the protocol of one caller."""
+        return ConnectProtocol(self)
+
+    def close(self) -> None:
+        """Abort every connection and stop the timers."""
+        super().close()
+        self.unread_heads.stop()
+        self.closing.stop()
+
+
+@implementer(IPullProducer)
+class ConnectProtocol(DialingConnection):
+    """One caller: reads its CONNECT, answers, and joins it to its stream."""
+
+    def __init__(self, factory: ConnectFactory) -> None:
+        super().__init__(factory)
+        self._factory = factory
+        self._state = _State.HEAD
+        self._reader = RequestHeadReader(factory.limits)
+        self._accept: list[bytes] = []
+        self._destination = ""
+        self._request_id = "-"
+        self._early = b""
+        self._opened: IStream | None = None
+        self._answer_written = False
+        self._secure = False
+        self._join_call: IDelayedCall | None = None
+
+    def makeConnection(self, transport: ITransport) -> None:
+        """Begin; a TLS transport is given the half-close that it lacks."""
+        if ISSLTransport.providedBy(transport):
+            self._secure = True
+            transport = cast(ITransport, _ClosesWhole(transport, self))
+        super().makeConnection(transport)
+
+    def connectionMade(self) -> None:
+        """Expect a head within the time there is for it."""
+        super().connectionMade()
+        factory = self._factory
+        if len(factory.unread_heads) >= factory.max_unread_heads:
+            self._refuse(503, "too many connections wait for their request; try again later")
+            return
+        factory.unread_heads.add(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take bytes of the head, or bytes that the caller sends ahead of the answer."""
+        if self._state is _State.HEAD:
+            self._read_head(data)
+        elif self._state is not _State.REFUSED:
+            # At most what the transport has read already comes after the pause.
+            self._early += data
+            self.transport.pauseProducing()
+
+    def readConnectionLost(self) -> None:
+        """See :class:`LocalConnection`; while the 200 goes out, leave it for the join.
+
+        Joining starts the reading again, and the end is then read a second time.
+        """
+        if self._state is not _State.ESTABLISHED:
+            super().readConnectionLost()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Let go of whatever waits for this caller."""
+        self._factory.unread_heads.discard(self)
+        self._factory.closing.discard(self)
+        if self._join_call is not None:
+            self._join_call.cancel()
+            self._join_call = None
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.abort(Code.CANCELLED, "the caller left before the answer was sent")
+        if self._secure and self.stream is not None and isinstance(reason.value, ConnectionDone):
+            # TLS callers cannot end one direction only, so what they sent last is still due.
+            stream, self.stream = self.stream, None
+            stream.unregisterProducer()
+            stream.loseConnection()
+        super().connectionLost(reason)
+
+    def head_overdue(self) -> None:
+        """Turn away a caller that has not sent its head in time."""
+        self._refuse(408, "the request head did not arrive in time")
+
+    def bound_closing(self) -> None:
+        """Give the caller limited time to close its side."""
+        if self not in self._factory.closing:
+            self._factory.closing.add(self)
+
+    def close_overdue(self) -> None:
+        """End a connection that the caller does not close."""
+        self.transport.abortConnection()
+
+    def stream_opened(self, stream: IStream) -> None:
+        """Answer 200, and join once nothing else can be sent along with it."""
+        self._state = _State.ESTABLISHED
+        self._opened = stream
+        if self._secure:
+            # TLS transports collect what is written in one turn into one record.
+            self.transport.write(_ESTABLISHED)
+            self._join_call = self._factory.clock.callLater(0, self._join_opened)
+        else:
+            self.transport.registerProducer(self, False)
+
+    def resumeProducing(self) -> None:
+        """Write the 200 when asked first; when asked again it has gone to the kernel: join."""
+        if not self._answer_written:
+            self._answer_written = True
+            self.transport.write(_ESTABLISHED)
+        else:
+            self.transport.unregisterProducer()
+            self._join_opened()
+
+    def stopProducing(self) -> None:
+        """Do nothing: ``connectionLost`` follows and lets go of the stream."""
+
+    def dial_failed(self, error: BaseException) -> None:
+        """Answer with the status and the sentence of the failure."""
+        if isinstance(error, StreamFailed):
+            self._refuse(status_of(error.code), error.text)
+        else:
+            self._refuse(503, str(error))
+
+    def _read_head(self, data: bytes) -> None:
+        reader = self._reader
+        try:
+            head = reader.feed(data)
+            if head is None:
+                return
+            self._accept = head.values(b"accept")
+            self._destination = head.target.decode("ascii", "backslashreplace")
+            _check_is_plain_connect(head)
+            host, port = _authority(self._destination)
+            node = _asked_node(head) or host
+        except HeadError as error:
+            self._refuse(error.status, error.text)
+            return
+        factory = self._factory
+        factory.unread_heads.discard(self)
+        self._state = _State.DIALING
+        self._request_id = factory.request_ids.taken_over(head.values(b"x-request-id"))
+        if reader.early:
+            self._early = reader.early
+            self.transport.pauseProducing()
+        self.dial(node, host, port, self._request_id)
+
+    def _join_opened(self) -> None:
+        self._join_call = None
+        stream, self._opened = self._opened, None
+        assert stream is not None
+        self._state = _State.JOINED
+        early, self._early = self._early, b""
+        self.join(stream, early)
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Answer with an error, and close once the caller has it.
+
+        Closing at once would reset the connection of a caller that still sends, and the reset
+        can overtake the answer. So only our direction ends, and the caller's is read to its end.
+        """
+        self.log.info(
+            "CONNECT {destination} ({request_id}) answered {status}: {text}",
+            destination=self._destination,
+            request_id=self._request_id,
+            status=status,
+            text=text,
+        )
+        factory = self._factory
+        factory.unread_heads.discard(self)
+        if len(factory.closing) >= factory.max_unread_heads:
+            self.transport.abortConnection()
+            return
+        factory.closing.add(self)
+        headers = [("Allow", "CONNECT")] if status == 405 else []
+        self.transport.write(error_response(status, text, accept=self._accept, headers=headers))
+        if self._early:
+            self._early = b""
+            self.transport.resumeProducing()
+        self._state = _State.REFUSED
+        self.transport.loseWriteConnection()
+
+
+class _ClosesWhole:
+    """A TLS transport that closes where it is asked to end its sending direction.
+
+    Twisted passes ``loseWriteConnection`` on to the TCP socket below TLS, which destroys data.
+    A ``close_notify`` tells the caller the same, but then the connection waits for the caller
+    to close, too; ``closing`` bounds that.
+    """
+
+    def __init__(self, transport: ITransport, protocol: ConnectProtocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def loseWriteConnection(self) -> None:
+        self._protocol.bound_closing()
+        self._transport.loseConnection()
+
+
+def _check_is_plain_connect(head: RequestHead) -> None:
+    if head.method != b"CONNECT":
+        raise HeadError(405, "only CONNECT requests are served here")
+    if head.values(b"expect"):
+        raise HeadError(417, "a CONNECT request cannot expect anything")
+    if head.values(b"transfer-encoding") or head.values(b"content-length") not in ([], [b"0"]):
+        raise HeadError(400, "a CONNECT request has no body")
+
+
+def _authority(text: str) -> tuple[str, int]:
+    try:
+        return split_authority(text)
+    except BadAuthority as error:
+        raise HeadError(400, f"bad destination: {error}") from None
+
+
+def _asked_node(head: RequestHead) -> str | None:
+    """Give the host of ``X-Tunnel-Proxy-Host`` (yurttunnel reference section 1.3), if any."""
+    values = head.values(b"x-tunnel-proxy-host")
+    if len(values) > 1:
+        raise HeadError(400, "X-Tunnel-Proxy-Host is given more than once")
+    if not values or not values[0]:
+        return None
+    try:
+        return strip_port(values[0].decode("ascii", "backslashreplace"))
+    except BadAuthority as error:
+        raise HeadError(400, f"bad X-Tunnel-Proxy-Host: {error}") from None

@@ -1,0 +1,118 @@
+"""What the listeners for callers have in common: local connections that want a stream."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.relay import LocalConnection
+from yurttunnel.wire.codes import Code
+
+DIAL_TIMEOUT = 15.0
+"""Seconds: yurttunnel's dial watchdog (reference section 10.1), half of kube-apiserver's own."""
+
+MAX_PENDING_DIALS = 4096
+"""Dials of one listener that may wait at a time; each holds one connection and a few KiB."""
+
+
+class DialingFactory(Factory):
+    """Accepts connections for which streams are opened through ``registry``.
+
+    ``dial_timeout`` is in seconds and covers a whole opening. At most ``max_pending_dials``
+    openings wait at a time; further ones fail with :attr:`Code.OVERLOADED`.
+    """
+
+    noisy = False
+
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        *,
+        dial_timeout: float = DIAL_TIMEOUT,
+        max_pending_dials: int = MAX_PENDING_DIALS,
+        request_ids: RequestIds | None = None,
+    ) -> None:
+        self.registry = registry
+        self.dial_timeout = dial_timeout
+        self.max_pending_dials = max_pending_dials
+        self.pending_dials = 0
+        self.request_ids = request_ids or RequestIds()
+        self.connections: set[DialingConnection] = set()
+
+    def close(self) -> None:
+        """Abort every connection; for the end of a drain, after the listener has been closed."""
+        for connection in tuple(self.connections):
+            connection.transport.abortConnection()
+
+
+class DialingConnection(LocalConnection):
+    """A local connection that asks for one stream and is told by one of two calls how it went."""
+
+    log = Logger()
+    _dialing: Deferred[IStream] | None = None
+
+    def __init__(self, factory: DialingFactory) -> None:
+        self._dialer = factory
+
+    def connectionMade(self) -> None:
+        """Be known to the factory."""
+        self._dialer.connections.add(self)
+
+    def dial(self, node: str, host: str, port: int, request_id: str) -> None:
+        """Open a stream to ``host`` and ``port`` through the agent that serves ``node``.
+
+        Ends in :meth:`stream_opened` or :meth:`dial_failed`, perhaps at once; in neither when
+        the connection is lost first, which cancels the dial.
+        """
+        dialer = self._dialer
+        if dialer.pending_dials >= dialer.max_pending_dials:
+            text = f"{dialer.pending_dials} dials are pending already; try again later"
+            self.dial_failed(StreamFailed(Code.OVERLOADED, text))
+            return
+        try:
+            session = dialer.registry.find(node)
+        except NodeNotConnected as error:
+            self.dial_failed(error)
+            return
+        dialer.pending_dials += 1
+        dialing = session.open_stream(host, port, dialer.dial_timeout, request_id)
+        self._dialing = dialing
+        dialing.addCallbacks(self._dial_ended, self._dial_ended)
+
+    def stream_opened(self, stream: IStream) -> None:
+        """The far end has connected; the implementation joins ``stream`` or aborts it."""
+        raise NotImplementedError
+
+    def dial_failed(self, error: BaseException) -> None:
+        """There is no stream: ``error`` is a :class:`StreamFailed`, :class:`NodeNotConnected`.
+
+        Anything else is a defect of ours that has been logged.
+        """
+        raise NotImplementedError
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Cancel a dial that is under way."""
+        self._dialer.connections.discard(self)
+        super().connectionLost(reason)
+        if self._dialing is not None:
+            self._dialing.cancel()
+
+    def _dial_ended(self, result: IStream | Failure) -> None:
+        """Take either end of the dial: a stream, or a ``Failure``."""
+        self._dialing = None
+        self._dialer.pending_dials -= 1
+        if not isinstance(result, Failure):
+            if self.lost:
+                result.abort(Code.CANCELLED, "the caller left while the stream was opened")
+            else:
+                self.stream_opened(result)
+        elif not self.lost:
+            if not isinstance(result.value, StreamFailed):
+                self.log.failure("Opening a stream failed for a reason of our own", result)
+            self.dial_failed(result.value)

@@ -1,0 +1,127 @@
+"""Plain TCP port forwards: a local port whose connections end at a target behind an agent."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from twisted.internet.interfaces import IAddress
+
+from yurttunnel.http.authority import BadAuthority, join_authority, split_authority, strip_port
+from yurttunnel.server.dialing import (
+    DIAL_TIMEOUT,
+    MAX_PENDING_DIALS,
+    DialingConnection,
+    DialingFactory,
+)
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.tunnel.interfaces import IStream
+
+_SYNTAX = "write LISTEN=NODE/HOST:PORT, as 127.0.0.1:9000=edge-1/127.0.0.1:80"
+_PORT_ALONE = re.compile(r":?([0-9]+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Connections to ``listen_host``:``listen_port`` go to ``host``:``port`` through ``node``.
+
+    ``text`` is the flag's value as it was given.
+    """
+
+    text: str
+    listen_host: str
+    listen_port: int
+    node: str
+    host: str
+    port: int
+
+    @property
+    def target(self) -> str:
+        """Where the connections end, for people."""
+        return f"{self.node}/{join_authority(self.host, self.port)}"
+
+
+def parse_forward(text: str) -> Forward:
+    """Parse ``LISTEN=NODE/HOST:PORT``.
+
+    LISTEN is ``ADDRESS:PORT``, or ``PORT`` or ``:PORT`` for the loopback address: whoever can
+    connect reaches the target, so a port is opened to others only when the address says so.
+    NODE is a name or an address that an agent serves. IPv6 addresses with a port stand in
+    brackets. Raises ``ValueError`` with a reason in one line.
+    """
+    listen, equals, rest = text.partition("=")
+    node, slash, target = rest.partition("/")
+    if not (equals and slash):
+        raise ValueError(f"{text!r} is not a forward: {_SYNTAX}")
+    try:
+        listen_host, listen_port = _split_listen(listen)
+        host, port = split_authority(target)
+        return Forward(text, listen_host, listen_port, strip_port(node), host, port)
+    except BadAuthority as error:
+        raise ValueError(f"{text!r} is not a forward: {error}; {_SYNTAX}") from None
+
+
+def _split_listen(listen: str) -> tuple[str, int]:
+    alone = _PORT_ALONE.fullmatch(listen)
+    return split_authority(f"127.0.0.1:{alone[1]}" if alone else listen)
+
+
+class ForwardFactory(DialingFactory):
+    """Accepts the connections of one forward; the arguments are as in :class:`DialingFactory`."""
+
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        forward: Forward,
+        *,
+        dial_timeout: float = DIAL_TIMEOUT,
+        max_pending_dials: int = MAX_PENDING_DIALS,
+        request_ids: RequestIds | None = None,
+    ) -> None:
+        super().__init__(
+            registry,
+            dial_timeout=dial_timeout,
+            max_pending_dials=max_pending_dials,
+            request_ids=request_ids,
+        )
+        self.forward = forward
+
+    def buildProtocol(self, addr: IAddress | None) -> ForwardProtocol:
+        """Make the protocol of one connection."""
+        return ForwardProtocol(self)
+
+
+class ForwardProtocol(DialingConnection):
+    """One connection of a forward: waits unread for its stream, and is reset if there is none."""
+
+    def __init__(self, factory: ForwardFactory) -> None:
+        super().__init__(factory)
+        self._factory = factory
+
+    def connectionMade(self) -> None:
+        """Ask for the stream; nothing is read before it is there.
+
+        So a caller that sends and ends its direction at once, as ``nc -N`` does, is not taken
+        for one that has left.
+        """
+        super().connectionMade()
+        self.transport.pauseProducing()
+        forward = self._factory.forward
+        self._request_id = self._factory.request_ids.make()
+        self.dial(forward.node, forward.host, forward.port, self._request_id)
+
+    def stream_opened(self, stream: IStream) -> None:
+        """Relay."""
+        self.join(stream)
+
+    def dial_failed(self, error: BaseException) -> None:
+        """Reset the connection, which is all that TCP can say, and log the reason."""
+        self.log.warn(
+            "--forward {forward}: connection {request_id} to {target} was reset: {error}",
+            forward=self._factory.forward.text,
+            request_id=self._request_id,
+            target=self._factory.forward.target,
+            error=str(error),
+        )
+        self.transport.abortConnection()

@@ -1,0 +1,27 @@
+"""Names of requests, by which the logs of both ends can be matched."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+
+_SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+class RequestIds:
+    """Makes request ids: a random prefix of the process, and a counter."""
+
+    def __init__(self, prefix: str | None = None) -> None:
+        self._prefix = os.urandom(4).hex() if prefix is None else prefix
+        self._numbers = itertools.count(1)
+
+    def make(self) -> str:
+        """Make an id that this process has not used yet."""
+        return f"{self._prefix}-{next(self._numbers)}"
+
+    def taken_over(self, proposed: list[bytes]) -> str:
+        """Take the caller's id over when it gives one that is fit for a log, else make one."""
+        if len(proposed) == 1 and _SANE.fullmatch(proposed[0]):
+            return proposed[0].decode("ascii")
+        return self.make()

@@ -1,0 +1,179 @@
+"""One TLS connection between agent and server: HELLOs first, then it carries a session."""
+
+from __future__ import annotations
+
+from typing import Protocol as Structure
+
+from cryptography import x509
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IHandshakeListener,
+    IPushProducer,
+    IReactorTime,
+)
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.wire import frames
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.frames import Violation
+from yurttunnel.wire.hello import Hello, HelloReader, Refused
+
+ALPN = b"yurttunnel/1"
+
+HELLO_TIMEOUT = 10.0
+"""Seconds from the TCP connection to the peer's complete HELLO, TLS handshake included."""
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds in which the peer has to take note of the end of TLS; it may never do so."""
+
+
+class ConnectionOwner(Structure):
+    """Who decides what a connection carries: the listener on the server, the agent's client."""
+
+    def connection_ready(self, connection: SessionConnection) -> None:
+        """TLS is up and the peer verified; the agent's side sends its HELLO now."""
+
+    def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
+        """The peer's HELLO is here: :meth:`~SessionConnection.start` or refuse.
+
+        May raise :class:`Violation`, with which the connection is then refused.
+        """
+
+    def connection_failed(self, connection: SessionConnection, reason: Failure) -> None:
+        """The connection ended before it carried a session."""
+
+
+@implementer(IHandshakeListener)
+class SessionConnection(Protocol):
+    """The protocol above TLS; before :meth:`start` it reads a HELLO and nothing else."""
+
+    transport: TLSMemoryBIOProtocol
+
+    def __init__(self, clock: IReactorTime, owner: ConnectionOwner) -> None:
+        self._clock = clock
+        self._owner: ConnectionOwner | None = owner
+        self._reader = HelloReader()
+        self._session: TunnelSession | None = None
+        self._deadline: IDelayedCall | None = None
+        self._error: Failure | None = None
+
+    @property
+    def peer_certificate(self) -> x509.Certificate | None:
+        """What the peer has shown, verified by TLS; there once the connection is ready."""
+        certificate = self.transport.getPeerCertificate()
+        return None if certificate is None else certificate.to_cryptography()
+
+    # -- IProtocol, IHandshakeListener ---------------------------------------------------------
+
+    def connectionMade(self) -> None:
+        """Allow only so much time for the handshake and the HELLO."""
+        self._deadline = self._clock.callLater(HELLO_TIMEOUT, self._too_late)
+
+    def handshakeCompleted(self) -> None:
+        """Begin, if the peer speaks this protocol at all."""
+        if self.transport.negotiatedProtocol != ALPN:
+            self._error = Failure(
+                Violation(Code.PROTOCOL, "the peer does not speak yurttunnel/1 (ALPN)")
+            )
+            self.transport.abortConnection()
+        elif self._owner is not None:
+            self._owner.connection_ready(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Read the HELLO; :meth:`start` puts the session in this method's place."""
+        if self._owner is None:
+            return
+        try:
+            hello, rest = self._reader.feed(data)
+            if hello is not None:
+                self._owner.hello_received(self, hello)
+        except Refused as refused:
+            self._error = Failure(refused)
+            self.transport.abortConnection()
+        except Violation as violation:
+            self.refuse(violation.code, violation.text)
+        else:
+            if rest and self._session is not None:
+                self._session.data_received(rest)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Tell the session, or whoever waited for it to begin."""
+        self._cancel_deadline()
+        owner, self._owner = self._owner, None
+        session, self._session = self._session, None
+        if session is not None:
+            session.connection_lost(told=True)
+        elif owner is not None:
+            owner.connection_failed(self, self._error or reason)
+
+    # -- for the owner -------------------------------------------------------------------------
+
+    def send_hello(self, hello: Hello) -> None:
+        """Send this end's HELLO."""
+        self.transport.write(hello.encode())
+
+    def start(self, session: TunnelSession, hello: Hello) -> None:
+        """Carry ``session``, whose peer has sent ``hello``, from now on."""
+        self._cancel_deadline()
+        session.carry(self, hello.received)
+        self._owner = None
+        if not session.closed:
+            self._session = session
+            # Found once, so that each read is one call into the session.
+            self.dataReceived = session.data_received  # type: ignore[method-assign] # see above
+
+    def refuse(self, code: Code, text: str) -> None:
+        """Answer with CLOSE and hang up."""
+        self._error = Failure(Violation(code, text))
+        self.transport.write(frames.coded_frame(frames.CLOSE, 0, code, text))
+        self.end()
+
+    # -- Carrier -------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``."""
+        self.transport.write(data)
+
+    def register_producer(self, producer: IPushProducer) -> None:
+        """Pause ``producer`` while TLS or TCP has enough to send."""
+        self.transport.registerProducer(producer, True)
+
+    def end(self) -> None:
+        """Close after what has been written; give the peer only so much time for it."""
+        self._forget_session()
+        self._cancel_deadline()
+        self._deadline = self._clock.callLater(CLOSE_TIMEOUT, self.transport.abortConnection)
+        self.transport.loseConnection()
+
+    def abandon(self) -> None:
+        """Abort, and tell the session nothing: it knows."""
+        self._forget_session()
+        self._cancel_deadline()
+        self.transport.abortConnection()
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _forget_session(self) -> None:
+        if self._session is not None:
+            self._session = None
+            self.transport.unregisterProducer()
+            self.dataReceived = self._ignore  # type: ignore[method-assign] # nothing reads it
+
+    def _ignore(self, data: bytes) -> None:
+        """Drop what comes after the session has left the connection."""
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        self._error = Failure(
+            Violation(Code.TIMEOUT, f"no TLS handshake and HELLO within {HELLO_TIMEOUT:g} s")
+        )
+        self.transport.abortConnection()
+
+    def _cancel_deadline(self) -> None:
+        deadline, self._deadline = self._deadline, None
+        if deadline is not None and deadline.active():
+            deadline.cancel()

@@ -1,0 +1,45 @@
+"""A stream endpoint: any Twisted client connects through an agent as if it were there."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
+from zope.interface import implementer
+
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IStream, IStreamOpener
+from yurttunnel.wire.codes import Code
+
+_numbers = count(1)
+
+
+@implementer(IStreamClientEndpoint)
+class TunnelEndpoint:
+    """Connects to ``host`` and ``port`` through ``opener``, within ``timeout`` seconds.
+
+    ``opener`` is a session, or something that finds one. The Deferred of :meth:`connect` fails
+    with :class:`StreamFailed`.
+    """
+
+    def __init__(self, opener: IStreamOpener, host: str, port: int, timeout: float = 15.0) -> None:
+        self._opener = opener
+        self._host = host
+        self._port = port
+        self._timeout = timeout
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """Open a stream and give it to a protocol of ``protocolFactory``."""
+        request_id = f"endpoint-{next(_numbers)}"
+        opened = self._opener.open_stream(self._host, self._port, self._timeout, request_id)
+        return opened.addCallback(_attach, protocolFactory)
+
+
+def _attach(stream: IStream, factory: IProtocolFactory) -> IProtocol:
+    protocol = factory.buildProtocol(stream.getPeer())
+    if protocol is None:
+        stream.abort(Code.CANCELLED, "the factory has built no protocol")
+        raise StreamFailed(Code.CANCELLED, "the factory has built no protocol")
+    stream.attach(protocol)
+    return protocol

@@ -1,0 +1,394 @@
+"""A session on Twisted: the wire's session with a clock, and a connection when there is one."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
+from twisted.internet.task import Cooperator
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamOpener
+from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
+from yurttunnel.tunnel.stream import StreamRequest, TunnelStream
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.credit import MemoryBudget
+from yurttunnel.wire.frames import OpenRequest
+from yurttunnel.wire.hello import Hello
+from yurttunnel.wire.session import OpenRefused, Session, SessionState, Side
+from yurttunnel.wire.stream import Stream
+
+BURST = 0.0001
+"""Writes that follow one another within this many seconds are sent together."""
+
+GOAWAY_STEP = 0.1
+"""Seconds between the two steps of going away, at least; two round trips when that is more."""
+
+
+@dataclass(slots=True)
+class SessionContext:
+    """What all sessions of a process share.
+
+    ``budget`` is the memory for data of all of them, ``acceptor`` answers what peers want to
+    open.
+    """
+
+    clock: IReactorTime
+    counters: TunnelCounters
+    budget: MemoryBudget
+    acceptor: IStreamAcceptor
+    cooperator: Cooperator = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Drive pull producers by the clock, one step a turn."""
+        self.cooperator = Cooperator(scheduler=lambda call: self.clock.callLater(0, call))
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDescription:
+    """Who is at the other end, for people: names for logs and pages, the certificate's end."""
+
+    local_name: str
+    peer_name: str
+    address: str
+    certificate_not_after: datetime.datetime | None = None
+
+
+class Carrier(Protocol):
+    """The connection that carries a session for the time being."""
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``."""
+
+    def register_producer(self, producer: IPushProducer) -> None:
+        """Pause ``producer`` while the connection cannot take more."""
+
+    def end(self) -> None:
+        """Close after what has been written; nothing more is told to the session."""
+
+    def abandon(self) -> None:
+        """Abort; nothing more is told to the session."""
+
+
+@implementer(IStreamOpener, IPushProducer)
+class TunnelSession:
+    """One session, from the first HELLO until no connection will carry it any more.
+
+    ``return_grace`` is how long, in seconds, the session is kept after a connection was closed
+    or reset by the peer's side, which a living peer would notice; after a loss that nobody was
+    told of it is kept for the whole resume window of the HELLOs.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        context: SessionContext,
+        side: Side,
+        local: Hello,
+        peer: Hello,
+        description: PeerDescription,
+        return_grace: float = float("inf"),
+    ) -> None:
+        self.clock = context.clock
+        self.cooperator = context.cooperator
+        self.description = description
+        self.since = datetime.datetime.now(datetime.UTC)
+        self.resumptions = 0
+        self.going_away = False
+        self.on_closed: list[Callable[[TunnelSession, Code, str], object]] = []
+        self.on_going_away: list[Callable[[TunnelSession], object]] = []
+        self._acceptor = context.acceptor
+        self._counters = context.counters
+        self._return_grace = return_grace
+        self._resume_window = min(local.limits.resume_window, peer.limits.resume_window) / 1000
+        self._carrier: Carrier | None = None
+        self._carried_before = False
+        self._busy = False
+        self._flushing = False
+        self._flush_call: IDelayedCall | None = None
+        self._last_flush = 0.0
+        self._timer: IDelayedCall | None = None
+        self._goaway_call: IDelayedCall | None = None
+        self._ending: list[TunnelStream] = []
+        self.wire = Session(side, local, peer, self, self.clock.seconds(), context.budget)
+        self._counters.sessions_started += 1
+
+    # -- who and what --------------------------------------------------------------------------
+
+    @property
+    def session_id(self) -> bytes:
+        """The sixteen bytes by which a peer asks to resume."""
+        return self.wire.local.session if self.wire.side is Side.SERVER else self.wire.peer.session
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection carries the session now."""
+        return self._carrier is not None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session is over."""
+        return self.wire.state is SessionState.CLOSED
+
+    @property
+    def peer_name(self) -> str:
+        """The peer, for people."""
+        return self.description.peer_name
+
+    @property
+    def local_name(self) -> str:
+        """This end, for people."""
+        return self.description.local_name
+
+    def snapshot(self) -> SessionSnapshot:
+        """Give the figures of this moment."""
+        wire = self.wire
+        return SessionSnapshot(
+            node=self.peer_name,
+            session_id=self.session_id.hex(),
+            since=self.since,
+            connected=self.connected,
+            round_trip=wire.round_trip,
+            streams=len(wire.streams),
+            bytes_received=wire.bytes_received,
+            bytes_sent=wire.bytes_sent,
+            resumptions=self.resumptions,
+            version=wire.peer.properties.get("software", "unknown"),
+            address=self.description.address,
+            certificate_not_after=self.description.certificate_not_after,
+        )
+
+    # -- streams -------------------------------------------------------------------------------
+
+    def open_stream(
+        self, host: str, port: int, timeout: float, request_id: str
+    ) -> Deferred[IStream]:
+        """Ask the peer to connect to a target; see :class:`IStreamOpener`."""
+        stream = TunnelStream(self, request_id)
+        request = OpenRequest(host, port, max(1, int(timeout * 1000)), request_id)
+        try:
+            wire = self.wire.open(request, stream, self.clock.seconds())
+        except OpenRefused as error:
+            self.dial_answered(error.code)
+            return fail(StreamFailed(error.code, f"{self.peer_name}: {error.text}"))
+        except ValueError as error:
+            return fail(StreamFailed(Code.BAD_DESTINATION, str(error)))
+        opened = stream.opening(wire)
+        self.request_flush()
+        return opened
+
+    def finish(self, stream: TunnelStream, wire: Stream) -> None:
+        """End ``stream``'s direction and have it told once the FIN has been sent."""
+        if wire.will_end or wire.closed:
+            return
+        self._ending.append(stream)
+        self.wire.finish(wire)
+        self.request_flush()
+
+    def dial_answered(self, code: Code) -> None:
+        """Count the answer to an OPEN."""
+        self._counters.dials[code] += 1
+
+    def dial_took(self, seconds: float) -> None:
+        """Count how long an OPEN took that was answered by OK."""
+        self._counters.dial_durations.observe(seconds)
+
+    def stream_ended(self, code: Code) -> None:
+        """Count the end of a stream that had been open."""
+        self._counters.stream_ends[code] += 1
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def carry(self, carrier: Carrier, peer_received: int) -> None:
+        """Go on over ``carrier``, on which the HELLOs have been exchanged.
+
+        Takes the place of a connection that still seems to be alive. Raises
+        :class:`~yurttunnel.wire.frames.Violation` when the peer claims to have what was never
+        sent; the session is closed then.
+        """
+        old, self._carrier = self._carrier, None
+        if old is not None:
+            old.abandon()
+        self.wire.attach(peer_received, self.clock.seconds())
+        if self._carried_before:
+            self.resumptions += 1
+            self._counters.resumptions += 1
+        self._carried_before = True
+        self._carrier = carrier
+        self._busy = False
+        carrier.register_producer(self)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the connection."""
+        wire = self.wire
+        before = wire.bytes_received
+        # What the streams' users write now is sent with one flush at the end.
+        self._flushing = True
+        try:
+            wire.receive(data, self.clock.seconds())
+        finally:
+            self._flushing = False
+        self._counters.bytes_received += wire.bytes_received - before
+        self.flush()
+
+    def connection_lost(self, told: bool) -> None:
+        """Survive the end of the connection; ``told`` if the peer's side closed or reset it."""
+        self._carrier = None
+        if self.closed:
+            return
+        self._counters.connections_lost += 1
+        keep = self._resume_window
+        if told:
+            keep = min(keep, self._return_grace + 4 * (self.wire.round_trip or 0.0))
+        self.wire.detach(self.clock.seconds(), keep)
+
+    def close(self, code: Code, text: str) -> None:
+        """End the session and every stream in it with a reason."""
+        self.wire.close(code, text)
+
+    def go_away(self, text: str) -> None:
+        """Want no new streams, serve those that are open, then end the session."""
+        if self.going_away or self.closed:
+            return
+        self.going_away = True
+        self.wire.go_away(Code.GOING_AWAY, text)
+        self.request_flush()
+        delay = max(GOAWAY_STEP, 2 * (self.wire.round_trip or 0.0))
+        self._goaway_call = self.clock.callLater(delay, self._go_away_finally, text)
+
+    def _go_away_finally(self, text: str) -> None:
+        self._goaway_call = None
+        self.wire.go_away(Code.GOING_AWAY, text)
+        self.request_flush()
+        if not self.wire.streams:
+            self.session_drained()
+
+    # -- flushing ------------------------------------------------------------------------------
+
+    def request_flush(self) -> None:
+        """Send soon: at once when the last time is a while ago, else at the end of this turn."""
+        if self._flushing or self._busy or self._flush_call is not None or self._carrier is None:
+            return
+        if self.clock.seconds() - self._last_flush > BURST:
+            self.flush()
+        else:
+            self._flush_call = self.clock.callLater(0, self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._flush_call = None
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what there is to send, as far as the connection takes it."""
+        carrier = self._carrier
+        if self._flushing or carrier is None:
+            return
+        wire = self.wire
+        before = wire.bytes_sent
+        self._flushing = True
+        while not self._busy:
+            chunk = wire.data_to_send(wire.chunk)
+            if not chunk:
+                break
+            carrier.write(chunk)
+        self._flushing = False
+        self._counters.bytes_sent += wire.bytes_sent - before
+        self._last_flush = self.clock.seconds()
+        if self._ending:
+            self._settle_ending()
+
+    def _settle_ending(self) -> None:
+        ending, self._ending = self._ending, []
+        self._ending = [stream for stream in ending if not stream.settle_end()]
+
+    def pauseProducing(self) -> None:
+        """Send nothing for now: the connection is busy."""
+        self._busy = True
+
+    def resumeProducing(self) -> None:
+        """Go on sending."""
+        self._busy = False
+        self.flush()
+
+    def stopProducing(self) -> None:
+        """Send nothing more: the connection is gone, as ``connection_lost`` will tell."""
+        self._busy = True
+
+    # -- SessionEvents -------------------------------------------------------------------------
+
+    def stream_requested(self, stream: Stream) -> None:
+        """Hand what the peer wants to open to the acceptor."""
+        request = StreamRequest(self, stream)
+        stream.events = request
+        self._acceptor.stream_requested(request)
+
+    def connection_silent(self) -> None:
+        """Give up a connection on which nothing comes any more."""
+        carrier = self._carrier
+        if carrier is not None:
+            self._log.warn(
+                "{peer}: nothing heard for too long, the connection is given up",
+                peer=self.peer_name,
+            )
+            carrier.abandon()
+            self.connection_lost(told=False)
+
+    def timer_moved(self, when: float) -> None:
+        """Wake the wire in time."""
+        delay = max(0.0, when - self.clock.seconds())
+        timer = self._timer
+        if timer is not None and timer.active():
+            timer.reset(delay)
+        elif delay != float("inf"):
+            self._timer = self.clock.callLater(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.wire.tick(self.clock.seconds())
+        self.flush()
+
+    def peer_going_away(self, code: Code, text: str) -> None:
+        """Tell those who chose this session that it takes no new streams."""
+        self.going_away = True
+        for callback in list(self.on_going_away):
+            callback(self)
+
+    def session_drained(self) -> None:
+        """End a session that this end drains, once the peer knows which streams were served."""
+        if self.wire.going_away and self._goaway_call is None:
+            self.close(Code.GOING_AWAY, "the session has been drained")
+
+    def deliver_failed(self, stream: Stream, error: Exception) -> None:
+        """Log a defect in the user of a stream."""
+        self._log.failure(
+            "{peer}: the user of stream {request_id} failed",
+            failure=Failure(error),
+            peer=self.peer_name,
+            request_id=stream.request.request_id,
+        )
+
+    def session_closed(self, code: Code, text: str, by_peer: bool) -> None:
+        """Clean up, tell the peer if it does not know, and tell the owners."""
+        self._counters.session_ends[code] += 1
+        carrier, self._carrier = self._carrier, None
+        if carrier is not None:
+            last = self.wire.data_to_send(0)
+            if last:
+                carrier.write(last)
+            carrier.end()
+        for call in (self._timer, self._flush_call, self._goaway_call):
+            if call is not None and call.active():
+                call.cancel()
+        self._timer = self._flush_call = self._goaway_call = None
+        self._ending.clear()
+        for callback in list(self.on_closed):
+            callback(self, code, text)

@@ -1,0 +1,355 @@
+"""Streams as Twisted sees them: transports with producers, consumers and half-close."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import (
+    IAddress,
+    IHalfCloseableProtocol,
+    IProducer,
+    IProtocol,
+    IPullProducer,
+    IPushProducer,
+)
+from twisted.internet.task import CooperativeTask
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IStream, IStreamRequest
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.stream import Stream
+
+if TYPE_CHECKING:
+    from yurttunnel.tunnel.session import TunnelSession
+
+LINGER = 30.0
+"""Seconds that a stream which its user has closed waits for the peer to end it too."""
+
+
+@implementer(IAddress)
+class StreamAddress:
+    """Where a stream leads: a target at the far end of a session, or this end of it."""
+
+    def __init__(self, node: str, target: str) -> None:
+        self.node = node
+        self.target = target
+
+    def __repr__(self) -> str:
+        """Give the node and the target as ``--forward`` spells them."""
+        return f"{self.node}/{self.target}"
+
+
+@implementer(IStream)
+class TunnelStream:
+    """One stream of a :class:`~yurttunnel.tunnel.session.TunnelSession` as a transport.
+
+    It is also the :class:`~yurttunnel.wire.stream.StreamEvents` of the wire's stream.
+    """
+
+    # Twisted's convention: a transport that is being closed says so.
+    disconnecting = False
+
+    def __init__(self, session: TunnelSession, request_id: str) -> None:
+        self.request_id = request_id
+        self._session = session
+        self._wire: Stream
+        self._opened: Deferred[IStream] | None = None
+        self._asked_at = 0.0
+        self._protocol: IProtocol | None = None
+        self._producer: IPushProducer | None = None
+        self._pull: CooperativeTask[Iterator[None]] | None = None
+        self._producer_paused = False
+        self._end: Failure | None = None
+        self._linger: Callable[[], None] | None = None
+
+    # -- becoming a stream ---------------------------------------------------------------------
+
+    def opening(self, wire: Stream) -> Deferred[IStream]:
+        """Wait for the answer to the OPEN of ``wire``; cancelling resets it."""
+        self._wire = wire
+        self._asked_at = self._session.clock.seconds()
+        wire.deliver = self._deliver
+        self._opened = Deferred(lambda _: self.abort(Code.CANCELLED, "the dial was cancelled"))
+        return self._opened
+
+    def accepted(self, wire: Stream) -> None:
+        """Take over ``wire``, which the peer opened and this end has accepted."""
+        self._wire = wire
+        wire.deliver = self._deliver
+        wire.events = self
+
+    def ended_early(self, wire: Stream, code: Code, text: str) -> None:
+        """Be a stream that ended before it could be used; :meth:`attach` will tell."""
+        self._wire = wire
+        self._end = Failure(StreamFailed(code, text))
+
+    def attach(self, protocol: IProtocol) -> None:
+        """Give the stream its user; see :class:`IStream`."""
+        self._protocol = protocol
+        protocol.makeConnection(self)
+        if self._end is not None:
+            self._lose_protocol(self._end)
+        elif not self.disconnecting:
+            self.resumeProducing()
+
+    # -- ITransport ----------------------------------------------------------------------------
+
+    @property
+    def bytes_received(self) -> int:
+        """Payload bytes that came from the peer."""
+        return self._wire.window.received
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes that were handed to the session's connection."""
+        return self._wire.sent
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``; a registered producer is paused while there is no room for more."""
+        session = self._session
+        session.wire.send(self._wire, data)
+        session.request_flush()
+        if self._wire.full and not self._producer_paused and self._producer is not None:
+            self._producer_paused = True
+            self._producer.pauseProducing()
+
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        """Send the pieces of ``data``."""
+        self.write(b"".join(data))
+
+    def loseWriteConnection(self) -> None:
+        """End this direction after what has been written; the other goes on."""
+        self._session.finish(self, self._wire)
+
+    def loseConnection(self) -> None:
+        """Send what has been written, end this direction, and want nothing from the other."""
+        if self.disconnecting or self._wire.closed:
+            return
+        self.disconnecting = True
+        call = self._session.clock.callLater(
+            LINGER, self.abort, Code.CANCELLED, "the peer did not end the stream"
+        )
+        self._linger = call.cancel
+        self._session.finish(self, self._wire)
+        if not self._wire.closed:
+            self._wire.deliver = self._deliver_nothing
+            self._session.wire.resume(self._wire, self._session.clock.seconds())
+
+    def abortConnection(self) -> None:
+        """Reset the stream and drop what has not been sent."""
+        self.abort(Code.CANCELLED, "the connection was aborted")
+
+    def abort(self, code: Code, text: str) -> None:
+        """Reset the stream with a reason."""
+        self._session.wire.reset(self._wire, code, text)
+        self._session.request_flush()
+
+    def getPeer(self) -> IAddress:
+        """Name the node and target, where this end opened the stream."""
+        request = self._wire.request
+        host = f"[{request.host}]" if ":" in request.host else request.host
+        return StreamAddress(self._session.peer_name, f"{host}:{request.port}")
+
+    def getHost(self) -> IAddress:
+        """Name this end."""
+        return StreamAddress(self._session.local_name, self.request_id)
+
+    # -- IPushProducer: what comes from the peer -----------------------------------------------
+
+    def pauseProducing(self) -> None:
+        """Deliver no more for now."""
+        self._session.wire.pause(self._wire)
+
+    def resumeProducing(self) -> None:
+        """Deliver again."""
+        wire = self._wire
+        if wire.paused and not wire.closed:
+            self._session.wire.resume(wire, self._session.clock.seconds())
+            self._session.request_flush()
+
+    def stopProducing(self) -> None:
+        """Close the stream: its consumer is gone."""
+        self.loseConnection()
+
+    # -- IConsumer: what goes to the peer ------------------------------------------------------
+
+    def registerProducer(self, producer: IProducer, streaming: bool) -> None:
+        """Pause ``producer`` while there is no room; one that does not stream is driven."""
+        if self._producer is not None:
+            raise RuntimeError(f"{self!r} already has a producer")
+        if self._wire.closed:
+            producer.stopProducing()
+            return
+        if streaming:
+            self._producer = IPushProducer(producer)
+            if self._wire.full:
+                self._producer_paused = True
+                self._producer.pauseProducing()
+        else:
+            pulled = _PulledProducer(IPullProducer(producer))
+            self._pull = pulled.task = self._session.cooperator.cooperate(pulled.steps())
+            self._producer = pulled
+
+    def unregisterProducer(self) -> None:
+        """Forget the producer."""
+        self._producer = None
+        self._producer_paused = False
+        pull, self._pull = self._pull, None
+        if pull is not None:
+            pull.stop()
+
+    # -- StreamEvents --------------------------------------------------------------------------
+
+    def stream_opened(self) -> None:
+        """Tell whoever opened it."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            self._session.dial_answered(Code.DONE)
+            self._session.dial_took(self._session.clock.seconds() - self._asked_at)
+            opened.callback(self)
+
+    def stream_ended(self) -> None:
+        """Tell the protocol that no more will come, as a TCP connection does."""
+        if IHalfCloseableProtocol.providedBy(self._protocol):
+            IHalfCloseableProtocol(self._protocol).readConnectionLost()
+        else:
+            self.loseConnection()
+
+    def stream_writable(self) -> None:
+        """Let the producer go on."""
+        if self._producer_paused and self._producer is not None:
+            self._producer_paused = False
+            self._producer.resumeProducing()
+
+    def stream_closed(self, code: Code, text: str) -> None:
+        """Tell the protocol, or whoever waits for the opening, that it is over."""
+        if self._linger is not None:
+            self._linger()
+            self._linger = None
+        producer = self._producer
+        self.unregisterProducer()
+        end: Exception = ConnectionDone() if code is Code.DONE else StreamFailed(code, text)
+        failure = Failure(end)
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            self._session.dial_answered(code)
+            opened.errback(failure)
+            return
+        self._session.stream_ended(code)
+        if producer is not None and code is not Code.DONE:
+            producer.stopProducing()
+        if self._protocol is None:
+            self._end = failure
+        else:
+            self._lose_protocol(failure)
+
+    def settle_end(self) -> bool:
+        """Tell the protocol, once this direction's FIN has been sent; whether that is settled."""
+        if not (self._wire.send_ended or self._wire.closed):
+            return False
+        if self.disconnecting:
+            self._lose_protocol(Failure(ConnectionDone()))
+        elif IHalfCloseableProtocol.providedBy(self._protocol):
+            IHalfCloseableProtocol(self._protocol).writeConnectionLost()
+        return True
+
+    def _lose_protocol(self, reason: Failure) -> None:
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None:
+            protocol.connectionLost(reason)
+
+    def _deliver(self, data: bytes) -> None:
+        # Looked up each time, because protocols may replace their dataReceived.
+        self._protocol.dataReceived(data)  # type: ignore[union-attr] # paused before attach()
+
+    def _deliver_nothing(self, data: bytes) -> None:
+        """Answer data that nobody wants any more as a closed socket would."""
+        self.abort(Code.CANCELLED, "the stream was closed")
+
+
+@implementer(IPushProducer)
+class _PulledProducer:
+    """A pull producer made to push: asked again each turn, until paused."""
+
+    task: CooperativeTask[Iterator[None]]
+
+    def __init__(self, producer: IPullProducer) -> None:
+        self._producer = producer
+
+    def steps(self) -> Iterator[None]:
+        """Ask once a step."""
+        while True:
+            self._producer.resumeProducing()
+            yield
+
+    def pauseProducing(self) -> None:
+        """Ask no more for now."""
+        self.task.pause()
+
+    def resumeProducing(self) -> None:
+        """Ask again."""
+        self.task.resume()
+
+    def stopProducing(self) -> None:
+        """Tell the producer that its consumer is gone."""
+        self._producer.stopProducing()
+
+
+@implementer(IStreamRequest)
+class StreamRequest:
+    """A stream that the peer wants; also its events until it is accepted."""
+
+    def __init__(self, session: TunnelSession, wire: Stream) -> None:
+        self.host = wire.request.host
+        self.port = wire.request.port
+        self.timeout = wire.request.timeout / 1000
+        self.request_id = wire.request.request_id
+        self._session = session
+        self._wire = wire
+        self._cancelled: tuple[Code, str] | None = None
+        self._on_cancel: list[Callable[[], object]] = []
+
+    def accept(self) -> IStream:
+        """Answer OK."""
+        stream = TunnelStream(self._session, self.request_id)
+        if self._cancelled is not None:
+            stream.ended_early(self._wire, *self._cancelled)
+        else:
+            self._session.dial_answered(Code.DONE)
+            stream.accepted(self._wire)
+            self._session.wire.accept(self._wire)
+            self._session.request_flush()
+        return stream
+
+    def fail(self, code: Code, text: str) -> None:
+        """Answer FAIL."""
+        if self._cancelled is None:
+            self._session.dial_answered(code)
+            self._session.wire.refuse(self._wire, code, text)
+            self._session.request_flush()
+
+    def on_cancel(self, callback: Callable[[], object]) -> None:
+        """Have ``callback`` called when the peer gives up; at once when it has already."""
+        if self._cancelled is not None:
+            callback()
+        else:
+            self._on_cancel.append(callback)
+
+    def stream_closed(self, code: Code, text: str) -> None:
+        """Tell those who prepare the answer that none is wanted."""
+        self._cancelled = (code, text)
+        self._session.dial_answered(Code.CANCELLED)
+        callbacks, self._on_cancel = self._on_cancel, []
+        for callback in callbacks:
+            callback()
+
+    def stream_opened(self) -> None:
+        """Cannot happen: this end answers."""
+        raise AssertionError("a peer's stream was opened by the peer")
+
+    stream_ended = stream_writable = stream_opened
