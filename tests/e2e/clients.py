@@ -67,7 +67,7 @@ class Peer(Protocol):
             waiter.errback(Incomplete(f"the connection ended: {reason.value}"))
         lost, self._lost_waiters = self._lost_waiters, []
         for waiter in lost:
-            waiter.callback(reason)
+            waiter.callback(None)
 
     @property
     def clean(self) -> bool:
@@ -75,10 +75,10 @@ class Peer(Protocol):
         return self.lost_reason is not None and bool(self.lost_reason.check(ConnectionDone))
 
     def when_lost(self) -> Deferred:
-        """Fire with the reason once the connection has ended."""
+        """Fire once the connection has ended; ``lost_reason`` says why."""
         waiter: Deferred = Deferred()
         if self.lost_reason is not None:
-            waiter.callback(self.lost_reason)
+            waiter.callback(None)
         else:
             self._lost_waiters.append(waiter)
         return waiter

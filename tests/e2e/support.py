@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 
@@ -14,7 +15,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.e2e.clients import ConnectAnswer, Peer, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
-from tests.e2e.programs import Tunnel
+from tests.e2e.programs import Program, Tunnel
 
 
 class EndToEndTestCase(TestCase):
@@ -25,7 +26,16 @@ class EndToEndTestCase(TestCase):
     def setUp(self) -> None:
         """Make a directory with a short name: the path of a Unix socket has 107 bytes."""
         self.directory = tempfile.mkdtemp(prefix="yurttunnel-")
-        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        self.addCleanup(self._keep_logs)
+
+    def _keep_logs(self) -> None:
+        """Keep the logs in trial's directory, where they can be read after a failure."""
+        kept = self.mktemp()
+        os.makedirs(kept)
+        for name in os.listdir(self.directory):
+            if name.endswith(".log"):
+                shutil.copy(os.path.join(self.directory, name), kept)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     async def start_tunnel(self, **options) -> Tunnel:
         """Start a server and an agent and wait until both are ready."""
@@ -109,6 +119,16 @@ class EndToEndTestCase(TestCase):
             if reactor.seconds() > deadline:
                 raise self.failureException(f"after {seconds} s it was not so that {what}")
             await deferLater(reactor, interval)
+
+    async def descriptors_return(
+        self, program: Program, before: dict[str, str], seconds: float = 20
+    ) -> None:
+        """Require that the program has no more descriptors than before."""
+        await self.eventually(
+            lambda: len(program.descriptors()) <= len(before),
+            f"the descriptors are back to {len(before)}",
+            seconds,
+        )
 
     async def pause(self, seconds: float) -> None:
         """Let load run for a time that is part of what is measured."""

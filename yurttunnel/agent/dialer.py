@@ -6,16 +6,11 @@ answer: the stream is accepted and joined to the socket, or fails with a code an
 
 from __future__ import annotations
 
-import errno
-import itertools
-import os
-import socket
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from twisted.internet import error
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import (
     IAddress,
@@ -23,21 +18,20 @@ from twisted.internet.interfaces import (
     IDelayedCall,
     IReactorTCP,
     IReactorTime,
+    ITCPTransport,
 )
 from twisted.internet.protocol import ClientFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.agent.attempts import AttemptFailure, explain, interleave_families
 from yurttunnel.agent.policy import Address, DestinationPolicy, canonical_host, destination
 from yurttunnel.agent.resolver import NodeResolver, TooManyLookups
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.relay import LocalConnection
 from yurttunnel.tunnel.statistics import DialDurations
 from yurttunnel.wire.codes import Code
-
-# What the kernel says when this process or host has no more of something.
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +178,7 @@ class _Dial:
         self._timer: IDelayedCall | None = None
         self._untried: deque[Address] = deque()
         self._attempts: list[_Attempt] = []
-        self._failures: list[tuple[Address, Code, str]] = []
+        self._failures: list[AttemptFailure] = []
 
     # The name
 
@@ -271,9 +265,9 @@ class _Dial:
         if self.answered:
             return
         self._attempts.remove(attempt)
-        code, text = explain(reason, attempt.address)
-        self._failures.append((attempt.address, code, text))
-        if code is Code.OVERLOADED:
+        failure = explain(reason, attempt.address)
+        self._failures.append(failure)
+        if failure.code is Code.OVERLOADED:
             # The next address would need what there is none of.
             self._answer_failure()
         elif self._untried and self._dialer.clock.seconds() < self.deadline:
@@ -283,10 +277,11 @@ class _Dial:
 
     def _answer_failure(self) -> None:
         """Answer with the failure that says most: an answer of the host above silence."""
-        _, code, text = min(self._failures, key=_how_telling)
+        most_telling = min(self._failures, key=AttemptFailure.rank)
+        text = most_telling.text
         if len(self._failures) > 1:
-            text = "; ".join(f"{address}: {text}" for address, _, text in self._failures)
-        self.fail_connect(code, text)
+            text = "; ".join(f"{failure.address}: {failure.text}" for failure in self._failures)
+        self.fail_connect(most_telling.code, text)
 
     def attempt_connected(self, attempt: _Attempt, connection: LocalConnection) -> None:
         """Accept the stream and join it to the socket; called before the socket is read."""
@@ -296,7 +291,8 @@ class _Dial:
         self._attempts.remove(attempt)
         self._end(Code.DONE)
         self._dialer.statistics.durations.observe(self._dialer.clock.seconds() - self.started)
-        connection.transport.setTcpNoDelay(True)
+        # LocalConnection is for Unix sockets, too; a dialed one is always TCP.
+        cast(ITCPTransport, connection.transport).setTcpNoDelay(True)
         connection.join(self.request.accept())
 
     # The end
@@ -371,42 +367,3 @@ class _DialedConnection(LocalConnection):
     def connectionMade(self) -> None:
         """Tell the dial."""
         self._dial.attempt_connected(self._attempt, self)
-
-
-def interleave_families(addresses: Sequence[Address]) -> list[Address]:
-    """Let address families take turns, beginning with the first address's (RFC 8305 section 4)."""
-    first = [address for address in addresses if address.version == addresses[0].version]
-    second = [address for address in addresses if address.version != addresses[0].version]
-    return [
-        address
-        for pair in itertools.zip_longest(first, second)
-        for address in pair
-        if address is not None
-    ]
-
-
-def explain(reason: BaseException, address: Address) -> tuple[Code, str]:
-    """Give the code and the words for why connecting to ``address`` failed."""
-    if isinstance(reason, error.ConnectionRefusedError):
-        return Code.REFUSED, "connection refused"
-    if isinstance(reason, error.TimeoutError | error.TCPTimedOutError):
-        return Code.TIMEOUT, "no answer in time"
-    if isinstance(reason, socket.gaierror):
-        # Its number is not an errno.
-        return Code.UNREACHABLE, str(reason.strerror).lower()
-    number = getattr(reason, "osError", None) or getattr(reason, "errno", None)
-    if number is None:
-        return Code.UNREACHABLE, str(reason)
-    if number == errno.EADDRNOTAVAIL and address.version == 4:
-        # Over IPv6 the same number says that the host has no address of its own to come from.
-        return Code.OVERLOADED, "every local port is in use"
-    text = os.strerror(number).lower()
-    return (Code.OVERLOADED if number in _EXHAUSTED else Code.UNREACHABLE), text
-
-
-_TELLING = (Code.OVERLOADED, Code.REFUSED, Code.UNREACHABLE, Code.TIMEOUT)
-
-
-def _how_telling(failure: tuple[Address, Code, str]) -> int:
-    """Rank a failed attempt, the most telling first."""
-    return _TELLING.index(failure[1])

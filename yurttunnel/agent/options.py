@@ -14,9 +14,14 @@ from typing import TypeVar
 from twisted.logger import Logger
 from twisted.python import usage
 
-from yurttunnel.agent.policy import NO_DEFAULT, Address, Pattern, canonical_host, parse_pattern
+from yurttunnel.agent.policy import NO_DEFAULT, Address, Pattern, parse_pattern
 from yurttunnel.ops import flags
-from yurttunnel.pki.identity import Identifiers, parse_identifiers
+from yurttunnel.pki.identity import (
+    BadIdentity,
+    Identifiers,
+    check_node_name,
+    parse_identifiers,
+)
 
 SERVER_PORT = 10262
 META_PORT = 10266
@@ -221,7 +226,7 @@ class Options(usage.Options):
         node_ip = self._parse("node-ip", _node_ip, "NODE_IP")
         identifiers = Identifiers(frozenset({node_name}), frozenset({node_ip}))
         if self["agent-identifiers"] is not None:
-            identifiers = self._parse("agent-identifiers", parse_identifiers)
+            identifiers = self._parse("agent-identifiers", self._parse_identifiers)
         if self["join-token"] is not None and self["join-token-file"] is not None:
             raise usage.UsageError("give --join-token-file or --join-token, not both")
         meta_host = "127.0.0.1" if node_ip.version == 4 else "::1"
@@ -260,6 +265,12 @@ class Options(usage.Options):
         except ValueError as reason:
             raise usage.UsageError(f"{source}: {reason}") from None
 
+    def _parse_identifiers(self, text: str) -> Identifiers:
+        """Parse identifiers, with a warning for those that have no effect."""
+        return parse_identifiers(
+            text, lambda warning: self._log.warn("--agent-identifiers: {warning}", warning=warning)
+        )
+
     def _warn_of_ignored(self) -> None:
         """Tell the operator which of the given flags do nothing, and what does instead."""
         ignored = {name: _IGNORED_SWITCHES[name] for name in self._ignored_switches}
@@ -269,11 +280,11 @@ class Options(usage.Options):
 
 
 def _node_name(text: str) -> str:
-    """Parse the name of a node: in lower case, as Kubernetes has it."""
-    name = canonical_host(text)
-    if not isinstance(name, str):
-        raise ValueError(f"{text!r} is an address, not a name")
-    return name
+    """Parse the name of a node, which has to be one that a certificate can carry."""
+    try:
+        return check_node_name(text.strip())
+    except BadIdentity as reason:
+        raise ValueError(str(reason)) from None
 
 
 def _node_ip(text: str) -> Address:

@@ -39,16 +39,9 @@ from yurttunnel.tunnel.statistics import (
     TunnelCounters,
 )
 from yurttunnel.wire.codes import Code
+from yurttunnel.wire.credit import MemoryBudget
 
 _KONNECTIVITY = "konnectivity_network_proxy_"
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryBudget:
-    """What stream and session buffers hold and may hold, in bytes."""
-
-    used: int
-    limit: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +56,7 @@ class Figures:
     counters: TunnelCounters
     sessions: Callable[[], Iterable[SessionSnapshot]]
     certificates: Callable[[], Mapping[str, datetime.datetime]]
-    memory: Callable[[], MemoryBudget]
+    memory: MemoryBudget
     reactor_lag: Callable[[], float]
 
 
@@ -290,7 +283,7 @@ def _sessions(
 
 
 def _resources(prefix: str, figures: Figures) -> Iterator[Metric]:
-    memory = figures.memory()
+    memory = figures.memory
     yield GaugeMetricFamily(
         f"{prefix}memory_budget_used_bytes",
         "What buffers of streams and sessions hold now. Near the limit windows stop growing "

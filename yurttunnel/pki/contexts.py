@@ -131,7 +131,8 @@ class ServerContexts:
         self, connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
     ) -> bool:
         # The selection above is not called for clients that send no ALPN at all.
-        return bool(valid) and connection.get_alpn_proto_negotiated() in self._required
+        chosen = connection.get_alpn_proto_negotiated()
+        return bool(valid) and (chosen in self._required or chosen in self._optional)
 
 
 class ClientContexts:

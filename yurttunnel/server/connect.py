@@ -19,7 +19,6 @@ from __future__ import annotations
 import enum
 from typing import Any, cast
 
-from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
     IAddress,
     IDelayedCall,
@@ -42,7 +41,7 @@ from yurttunnel.server.dialing import (
     DialingConnection,
     DialingFactory,
 )
-from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
@@ -131,7 +130,6 @@ class ConnectProtocol(DialingConnection):
         self._reader = RequestHeadReader(factory.limits)
         self._accept: list[bytes] = []
         self._destination = ""
-        self._request_id = "-"
         self._early = b""
         self._opened: IStream | None = None
         self._answer_written = False
@@ -141,9 +139,10 @@ class ConnectProtocol(DialingConnection):
     def makeConnection(self, transport: ITransport) -> None:
         """Begin; a TLS transport is given the half-close that it lacks."""
         if ISSLTransport.providedBy(transport):
+            # Its users can end one direction, and then it closes both.
             self._secure = True
             transport = cast(ITransport, _ClosesWhole(transport, self))
-        super().makeConnection(transport)
+        super().makeConnection(transport)  # type: ignore[no-untyped-call] # Twisted's has none
 
     def connectionMade(self) -> None:
         """Expect a head within the time there is for it."""
@@ -181,11 +180,6 @@ class ConnectProtocol(DialingConnection):
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.abort(Code.CANCELLED, "the caller left before the answer was sent")
-        if self._secure and self.stream is not None and isinstance(reason.value, ConnectionDone):
-            # TLS callers cannot end one direction only, so what they sent last is still due.
-            stream, self.stream = self.stream, None
-            stream.unregisterProducer()
-            stream.loseConnection()
         super().connectionLost(reason)
 
     def head_overdue(self) -> None:
@@ -228,8 +222,11 @@ class ConnectProtocol(DialingConnection):
         """Answer with the status and the sentence of the failure."""
         if isinstance(error, StreamFailed):
             self._refuse(status_of(error.code), error.text)
-        else:
+        elif isinstance(error, NodeNotConnected):
             self._refuse(503, str(error))
+        else:
+            text = f"the server has a defect; the log of the server has more, as {self.request_id}"
+            self._refuse(500, text)
 
     def _read_head(self, data: bytes) -> None:
         reader = self._reader
@@ -248,11 +245,11 @@ class ConnectProtocol(DialingConnection):
         factory = self._factory
         factory.unread_heads.discard(self)
         self._state = _State.DIALING
-        self._request_id = factory.request_ids.taken_over(head.values(b"x-request-id"))
+        self.request_id = factory.request_ids.taken_over(head.values(b"x-request-id"))
         if reader.early:
             self._early = reader.early
             self.transport.pauseProducing()
-        self.dial(node, host, port, self._request_id)
+        self.dial(node, host, port)
 
     def _join_opened(self) -> None:
         self._join_call = None
@@ -271,7 +268,7 @@ class ConnectProtocol(DialingConnection):
         self.log.info(
             "CONNECT {destination} ({request_id}) answered {status}: {text}",
             destination=self._destination,
-            request_id=self._request_id,
+            request_id=self.request_id,
             status=status,
             text=text,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
-from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.protocol import ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -21,7 +21,7 @@ MAX_PENDING_DIALS = 4096
 """Dials of one listener that may wait at a time; each holds one connection and a few KiB."""
 
 
-class DialingFactory(Factory):
+class DialingFactory(ServerFactory):
     """Accepts connections for which streams are opened through ``registry``.
 
     ``dial_timeout`` is in seconds and covers a whole opening. At most ``max_pending_dials``
@@ -55,6 +55,8 @@ class DialingConnection(LocalConnection):
     """A local connection that asks for one stream and is told by one of two calls how it went."""
 
     log = Logger()
+    request_id = "-"
+    """Names the request in logs of both ends; a hyphen until it is known."""
     _dialing: Deferred[IStream] | None = None
 
     def __init__(self, factory: DialingFactory) -> None:
@@ -64,7 +66,7 @@ class DialingConnection(LocalConnection):
         """Be known to the factory."""
         self._dialer.connections.add(self)
 
-    def dial(self, node: str, host: str, port: int, request_id: str) -> None:
+    def dial(self, node: str, host: str, port: int) -> None:
         """Open a stream to ``host`` and ``port`` through the agent that serves ``node``.
 
         Ends in :meth:`stream_opened` or :meth:`dial_failed`, perhaps at once; in neither when
@@ -81,9 +83,9 @@ class DialingConnection(LocalConnection):
             self.dial_failed(error)
             return
         dialer.pending_dials += 1
-        dialing = session.open_stream(host, port, dialer.dial_timeout, request_id)
+        dialing = session.open_stream(host, port, dialer.dial_timeout, self.request_id)
         self._dialing = dialing
-        dialing.addCallbacks(self._dial_ended, self._dial_ended)
+        _ = dialing.addBoth(self._dial_ended)
 
     def stream_opened(self, stream: IStream) -> None:
         """The far end has connected; the implementation joins ``stream`` or aborts it."""
@@ -114,5 +116,10 @@ class DialingConnection(LocalConnection):
                 self.stream_opened(result)
         elif not self.lost:
             if not isinstance(result.value, StreamFailed):
-                self.log.failure("Opening a stream failed for a reason of our own", result)
+                self.log.failure(
+                    "Opening stream {request_id} failed by a defect of the server",
+                    result,
+                    request_id=self.request_id,
+                )
+            assert result.value is not None
             self.dial_failed(result.value)

@@ -9,26 +9,21 @@ its callers. Every other kind (``systemd:`` for one) is left to Twisted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol, cast
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from OpenSSL.SSL import Error as OpenSSLError
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import (
-    IListeningPort,
-    IOpenSSLServerConnectionCreator,
-    IReactorTCP,
-    IReactorTime,
-    IReactorUNIX,
-)
+from twisted.internet.interfaces import IListeningPort, IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import ServerFactory
 from twisted.internet.ssl import (
     Certificate,
     CertificateOptions,
-    KeyPair,
     TLSVersion,
     trustRootFromCertificates,
 )
@@ -36,11 +31,260 @@ from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
-from yurttunnel.http.authority import BadAuthority, parse_port
-from yurttunnel.server.listen import (
-    BACKLOG,
-    SOCKET_MODE,
-    CannotListen,
-    listen_tcp,
-    listen_unix,
-)
+from yurttunnel.http.authority import parse_port
+from yurttunnel.server.listen import BACKLOG, SOCKET_MODE, CannotListen, listen_tcp, listen_unix
+
+log = Logger()
+
+_LOOPBACK = "127.0.0.1"
+
+# A field ends at a colon that no backslash stands before, as in serverFromString.
+_FIELD = re.compile(r"((?:[^:\\]|\\.)*)(?::|$)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_KEYWORD = re.compile(r"([a-zA-Z]+)=(.*)", re.DOTALL)
+
+
+class Endpoint(Protocol):
+    """Where a factory can be made to listen."""
+
+    def listen(
+        self,
+        reactor: Any,
+        flag: str,
+        factory: ServerFactory,
+        credentials: IOpenSSLServerConnectionCreator | None = None,
+    ) -> IListeningPort:
+        """Listen; raises :class:`CannotListen` that names ``flag``.
+
+        ``credentials`` are the server's own, for ``ssl:`` endpoints that name no files: they
+        must demand a certificate of each caller and offer the protocol ``http/1.1`` (ALPN).
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class UnixEndpoint:
+    """``unix:PATH[:mode=660][:backlog=N]``."""
+
+    path: str
+    mode: int = SOCKET_MODE
+    backlog: int = BACKLOG
+
+    def listen(
+        self,
+        reactor: Any,
+        flag: str,
+        factory: ServerFactory,
+        credentials: IOpenSSLServerConnectionCreator | None = None,
+    ) -> IListeningPort:
+        """See :class:`Endpoint`."""
+        return listen_unix(reactor, flag, self.path, factory, self.mode, self.backlog)
+
+
+@dataclass(frozen=True, slots=True)
+class TcpEndpoint:
+    """``tcp:PORT[:interface=ADDRESS][:backlog=N]``."""
+
+    port: int
+    interface: str = _LOOPBACK
+    backlog: int = BACKLOG
+
+    def listen(
+        self,
+        reactor: Any,
+        flag: str,
+        factory: ServerFactory,
+        credentials: IOpenSSLServerConnectionCreator | None = None,
+    ) -> IListeningPort:
+        """See :class:`Endpoint`; warns when others than this machine can connect."""
+        if not ip_address(self.interface).is_loopback:
+            log.warn(
+                "{flag}: whoever can connect to {interface} port {port} reaches every node; "
+                "ssl: demands a certificate, unix: is closed to other users",
+                flag=flag,
+                interface=self.interface,
+                port=self.port,
+            )
+        return listen_tcp(reactor, flag, self.interface, self.port, factory, self.backlog)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsEndpoint:
+    """``ssl:PORT[:interface=ADDRESS][:backlog=N][:privateKey=F:caCerts=F[:certKey=F]...]``.
+
+    Without files the server's own credentials are used. With them callers need a certificate
+    of an authority in ``caCerts``; ``certKey`` is the certificate and, unless
+    ``extraCertChain`` names another file, its chain, and is in ``privateKey`` by default.
+    """
+
+    port: int
+    interface: str = _LOOPBACK
+    backlog: int = BACKLOG
+    private_key: str = ""
+    certificate: str = ""
+    chain: str = ""
+    ca: str = ""
+
+    def listen(
+        self,
+        reactor: Any,
+        flag: str,
+        factory: ServerFactory,
+        credentials: IOpenSSLServerConnectionCreator | None = None,
+    ) -> IListeningPort:
+        """See :class:`Endpoint`."""
+        if self.private_key:
+            credentials = self._load(flag)
+        if credentials is None:
+            raise CannotListen(flag, "the server has no certificate of its own: add privateKey=")
+        secured = cast(
+            ServerFactory, TLSMemoryBIOFactory(credentials, False, factory, clock=reactor)
+        )
+        return listen_tcp(reactor, flag, self.interface, self.port, secured, self.backlog)
+
+    def _load(self, flag: str) -> CertificateOptions:
+        """Read the files; they are not read again."""
+        try:
+            key = load_pem_private_key(Path(self.private_key).read_bytes(), None)
+            certificate, *chain = _load_certificates(self.certificate or self.private_key)
+            if self.chain:
+                chain = _load_certificates(self.chain)
+            authorities = [
+                Certificate.loadPEM(authority.public_bytes(Encoding.PEM))
+                for authority in _load_certificates(self.ca)
+            ]
+            options = CertificateOptions(
+                # It takes objects of cryptography; its annotations know only those of pyOpenSSL.
+                privateKey=key,  # type: ignore[arg-type] # as above
+                certificate=certificate,  # type: ignore[arg-type] # as above
+                extraCertChain=chain,  # type: ignore[arg-type] # as above
+                trustRoot=trustRootFromCertificates(authorities),
+                raiseMinimumTo=TLSVersion.TLSv1_2,
+                # Named, because otherwise callers that offer it are refused (curl, Go).
+                acceptableProtocols=[b"http/1.1"],
+            )
+            options.getContext()  # Fails when key and certificate do not belong together.
+        except OSError as error:
+            raise CannotListen(flag, f"cannot read {error.filename}: {error.strerror}") from None
+        except (ValueError, TypeError, OpenSSLError) as error:
+            files = ", ".join(filter(None, [self.private_key, self.certificate, self.ca]))
+            raise CannotListen(
+                flag, f"no usable key and certificates in {files}: {error}"
+            ) from None
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEndpoint:
+    """Any other string that ``serverFromString`` understands."""
+
+    description: str
+
+    def listen(
+        self,
+        reactor: Any,
+        flag: str,
+        factory: ServerFactory,
+        credentials: IOpenSSLServerConnectionCreator | None = None,
+    ) -> IListeningPort:
+        """See :class:`Endpoint`."""
+        results: list[IListeningPort | Failure] = []
+        try:
+            endpoint = serverFromString(reactor, self.description)
+            # Twisted's own endpoints listen at once; the Deferred has fired when it is returned.
+            endpoint.listen(factory).addBoth(results.append)
+        except (ValueError, TypeError, OSError) as error:
+            raise CannotListen(flag, f"bad endpoint {self.description!r}: {error}") from None
+        if not results:
+            raise CannotListen(flag, f"{self.description!r} does not listen at once")
+        (result,) = results
+        if isinstance(result, Failure):
+            if not isinstance(result.value, CannotListenError | OSError | ValueError):
+                result.raiseException()
+            raise CannotListen(flag, f"cannot listen on {self.description!r}: {result.value}")
+        return result
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Parse an endpoint string; raises ``ValueError`` with a reason in one line."""
+    kind, *arguments = _split(text)
+    if kind not in _PARSERS:
+        if not kind.isidentifier() or not arguments:
+            raise ValueError(
+                f"{text!r} is not an endpoint: write unix:PATH, tcp:PORT:interface=ADDRESS or "
+                "ssl:PORT:interface=ADDRESS"
+            )
+        return OtherEndpoint(text)
+    keywords = {
+        match[1]: match[2] for argument in arguments if (match := _KEYWORD.fullmatch(argument))
+    }
+    positional = [argument for argument in arguments if not _KEYWORD.fullmatch(argument)]
+    what = "PATH" if kind == "unix" else "PORT"
+    if len(positional) != 1 or not positional[0]:
+        raise ValueError(f"{text!r} needs exactly one {what}: write {kind}:{what}")
+    endpoint = _PARSERS[kind](positional[0], keywords, text)
+    if keywords:
+        raise ValueError(f"{text!r}: {kind}: has no parameter {next(iter(keywords))}=")
+    return endpoint
+
+
+def _parse_unix(path: str, keywords: dict[str, str], text: str) -> Endpoint:
+    mode = keywords.pop("mode", f"{SOCKET_MODE:o}")
+    if not re.fullmatch("[0-7]{3,4}", mode):
+        raise ValueError(f"{text!r}: mode={mode} is not octal: write mode=660")
+    return UnixEndpoint(path, int(mode, 8), _pop_backlog(keywords, text))
+
+
+def _parse_tcp(port: str, keywords: dict[str, str], text: str) -> Endpoint:
+    return TcpEndpoint(
+        parse_port(port, text), _pop_interface(keywords, text), _pop_backlog(keywords, text)
+    )
+
+
+def _parse_tls(port: str, keywords: dict[str, str], text: str) -> Endpoint:
+    names = ("privateKey", "certKey", "extraCertChain", "caCerts")
+    files = [keywords.pop(name, "") for name in names]
+    private_key, _, _, ca = files
+    if bool(private_key) != bool(ca) or (any(files) and not private_key):
+        raise ValueError(f"{text!r}: privateKey= and caCerts= need each other")
+    return TlsEndpoint(
+        parse_port(port, text), _pop_interface(keywords, text), _pop_backlog(keywords, text), *files
+    )
+
+
+_PARSERS = {"unix": _parse_unix, "tcp": _parse_tcp, "ssl": _parse_tls}
+
+
+def _split(text: str) -> list[str]:
+    """Split at colons; a backslash takes the meaning from the character behind it."""
+    fields = []
+    position = 0
+    while True:
+        match = _FIELD.match(text, position)
+        if match is None:
+            raise ValueError(f"{text!r} ends in a lone backslash")
+        fields.append(_ESCAPED.sub(r"\1", match[1]))
+        position = match.end()
+        if not match[0].endswith(":") or match.end(1) == match.end():
+            return fields
+
+
+def _pop_interface(keywords: dict[str, str], text: str) -> str:
+    interface = keywords.pop("interface", _LOOPBACK)
+    try:
+        ip_address(interface)
+    except ValueError:
+        raise ValueError(
+            f"{text!r}: interface={interface} is not an address (IPv6 as interface=\\:\\:1)"
+        ) from None
+    return interface
+
+
+def _pop_backlog(keywords: dict[str, str], text: str) -> int:
+    backlog = keywords.pop("backlog", str(BACKLOG))
+    if not re.fullmatch("[0-9]{1,6}", backlog, re.ASCII):
+        raise ValueError(f"{text!r}: backlog={backlog} is not a number")
+    return int(backlog)
+
+
+def _load_certificates(path: str) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates(Path(path).read_bytes())

@@ -108,8 +108,8 @@ class ForwardProtocol(DialingConnection):
         super().connectionMade()
         self.transport.pauseProducing()
         forward = self._factory.forward
-        self._request_id = self._factory.request_ids.make()
-        self.dial(forward.node, forward.host, forward.port, self._request_id)
+        self.request_id = self._factory.request_ids.make()
+        self.dial(forward.node, forward.host, forward.port)
 
     def stream_opened(self, stream: IStream) -> None:
         """Relay."""
@@ -120,7 +120,7 @@ class ForwardProtocol(DialingConnection):
         self.log.warn(
             "--forward {forward}: connection {request_id} to {target} was reset: {error}",
             forward=self._factory.forward.text,
-            request_id=self._request_id,
+            request_id=self.request_id,
             target=self._factory.forward.target,
             error=str(error),
         )

@@ -12,13 +12,14 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Callable
 
 from twisted.internet import tcp, unix
+from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import (
     IFileDescriptor,
     IListeningPort,
-    IProtocolFactory,
     IReactorTCP,
     IReactorUNIX,
 )
@@ -26,7 +27,7 @@ from twisted.internet.protocol import ServerFactory
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.sockets import tune_local_socket
+from yurttunnel.tunnel.sockets import tune_local_socket
 
 BACKLOG = 1024
 """Connections that may wait to be accepted. Connecting to a Unix socket whose queue is full
@@ -61,13 +62,14 @@ def listen_tcp(
     flag: str,
     host: str,
     port: int,
-    factory: IProtocolFactory,
+    factory: ServerFactory,
     backlog: int = BACKLOG,
+    tune: Callable[[socket.socket], None] = tune_local_socket,
 ) -> IListeningPort:
     """Listen on an address and a port; raises :class:`CannotListen` that names ``flag``.
 
-    Connections inherit the options that :func:`tune_local_socket` sets, as Linux copies those
-    of the listening socket.
+    Connections inherit the options that ``tune`` sets, as Linux copies those of the listening
+    socket.
     """
     try:
         listening = reactor.listenTCP(port, factory, backlog, host)
@@ -76,7 +78,7 @@ def listen_tcp(
         raise CannotListen(flag, f"cannot listen on {where}: {_hint(error)}") from None
     if IFileDescriptor.providedBy(listening):
         with socket.socket(fileno=os.dup(listening.fileno())) as shared:
-            tune_local_socket(shared)
+            tune(shared)
     return listening
 
 
@@ -152,16 +154,24 @@ class _UnixPort(unix.Port):
 
     def startListening(self) -> None:
         """Listen, and note which file that made."""
-        super().startListening()
+        super().startListening()  # type: ignore[no-untyped-call] # Twisted's port has no types
         self._file = self._identify()
+
+    def stopListening(self) -> Deferred[None] | None:
+        """Remove the file now, since before the reactor runs nothing later happens, and close."""
+        self._remove_file()
+        return super().stopListening()  # type: ignore[no-any-return] # as above
 
     def connectionLost(self, reason: Failure) -> None:
         """Remove the file and close."""
+        self._remove_file()
+        # Past the parent, which would remove the file in its own way.
+        tcp.Port.connectionLost(self, reason)
+
+    def _remove_file(self) -> None:
         if self._file is not None and self._identify() == self._file:
             with contextlib.suppress(OSError):
                 os.unlink(self._bindPath)
-        # Past the parent, which would remove the file in its own way.
-        tcp.Port.connectionLost(self, reason)
 
     def _identify(self) -> tuple[int, int] | None:
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Protocol as Structure
 
 from cryptography import x509
 from twisted.internet.interfaces import (
     IDelayedCall,
     IHandshakeListener,
+    IProtocol,
     IPushProducer,
     IReactorTime,
 )
@@ -43,23 +45,40 @@ class ConnectionOwner(Structure):
         May raise :class:`Violation`, with which the connection is then refused.
         """
 
-    def connection_failed(self, connection: SessionConnection, reason: Failure) -> None:
-        """The connection ended before it carried a session."""
+    def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
+        """The connection is over, whether it carried a session or not; called once."""
 
 
 @implementer(IHandshakeListener)
 class SessionConnection(Protocol):
-    """The protocol above TLS; before :meth:`start` it reads a HELLO and nothing else."""
+    """The protocol above TLS; before :meth:`start` it reads a HELLO and nothing else.
+
+    ``others`` are protocols that share the port: for each ALPN a callable that makes the
+    protocol to which a connection that negotiated it is handed over.
+    """
 
     transport: TLSMemoryBIOProtocol
 
-    def __init__(self, clock: IReactorTime, owner: ConnectionOwner) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        owner: ConnectionOwner,
+        others: Mapping[bytes, Callable[[], IProtocol]] | None = None,
+    ) -> None:
         self._clock = clock
-        self._owner: ConnectionOwner | None = owner
+        self._owner = owner
+        self._others = others or {}
+        self._other: IProtocol | None = None
         self._reader = HelloReader()
         self._session: TunnelSession | None = None
         self._deadline: IDelayedCall | None = None
         self._error: Failure | None = None
+        self._greeted = False
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer's HELLO has come and a session has been started."""
+        return self._greeted
 
     @property
     def peer_certificate(self) -> x509.Certificate | None:
@@ -75,18 +94,22 @@ class SessionConnection(Protocol):
 
     def handshakeCompleted(self) -> None:
         """Begin, if the peer speaks this protocol at all."""
-        if self.transport.negotiatedProtocol != ALPN:
+        protocol = self.transport.negotiatedProtocol
+        if protocol == ALPN:
+            self._owner.connection_ready(self)
+        elif protocol is not None and protocol in self._others:
+            self._cancel_deadline()
+            self._other = self._others[protocol]()
+            self._other.makeConnection(self.transport)
+            self.dataReceived = self._other.dataReceived  # type: ignore[method-assign] # its own from now on
+        else:
             self._error = Failure(
                 Violation(Code.PROTOCOL, "the peer does not speak yurttunnel/1 (ALPN)")
             )
             self.transport.abortConnection()
-        elif self._owner is not None:
-            self._owner.connection_ready(self)
 
     def dataReceived(self, data: bytes) -> None:
         """Read the HELLO; :meth:`start` puts the session in this method's place."""
-        if self._owner is None:
-            return
         try:
             hello, rest = self._reader.feed(data)
             if hello is not None:
@@ -101,14 +124,14 @@ class SessionConnection(Protocol):
                 self._session.data_received(rest)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Tell the session, or whoever waited for it to begin."""
+        """Tell the session, and the owner."""
         self._cancel_deadline()
-        owner, self._owner = self._owner, None
         session, self._session = self._session, None
+        if self._other is not None:
+            self._other.connectionLost(reason)
         if session is not None:
             session.connection_lost(told=True)
-        elif owner is not None:
-            owner.connection_failed(self, self._error or reason)
+        self._owner.connection_ended(self, self._error or reason)
 
     # -- for the owner -------------------------------------------------------------------------
 
@@ -119,12 +142,11 @@ class SessionConnection(Protocol):
     def start(self, session: TunnelSession, hello: Hello) -> None:
         """Carry ``session``, whose peer has sent ``hello``, from now on."""
         self._cancel_deadline()
+        self._greeted = True
+        self._session = session
+        # Found once, so that each read is one call into the session.
+        self.dataReceived = session.data_received  # type: ignore[method-assign] # see above
         session.carry(self, hello.received)
-        self._owner = None
-        if not session.closed:
-            self._session = session
-            # Found once, so that each read is one call into the session.
-            self.dataReceived = session.data_received  # type: ignore[method-assign] # see above
 
     def refuse(self, code: Code, text: str) -> None:
         """Answer with CLOSE and hang up."""
@@ -158,13 +180,13 @@ class SessionConnection(Protocol):
     # -- helpers -------------------------------------------------------------------------------
 
     def _forget_session(self) -> None:
+        self.dataReceived = self._ignore  # type: ignore[method-assign] # nobody reads it
         if self._session is not None:
             self._session = None
             self.transport.unregisterProducer()
-            self.dataReceived = self._ignore  # type: ignore[method-assign] # nothing reads it
 
     def _ignore(self, data: bytes) -> None:
-        """Drop what comes after the session has left the connection."""
+        """Drop what comes after the end: no further CLOSE, and no new deadline, for it."""
 
     def _too_late(self) -> None:
         self._deadline = None

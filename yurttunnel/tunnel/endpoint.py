@@ -37,9 +37,12 @@ class TunnelEndpoint:
 
 
 def _attach(stream: IStream, factory: IProtocolFactory) -> IProtocol:
-    protocol = factory.buildProtocol(stream.getPeer())
-    if protocol is None:
-        stream.abort(Code.CANCELLED, "the factory has built no protocol")
-        raise StreamFailed(Code.CANCELLED, "the factory has built no protocol")
-    stream.attach(protocol)
+    try:
+        protocol = factory.buildProtocol(stream.getPeer())
+        if protocol is None:
+            raise StreamFailed(Code.CANCELLED, "the factory has built no protocol")
+        stream.attach(protocol)
+    except Exception:
+        stream.abort(Code.CANCELLED, "no protocol could be connected to the stream")
+        raise
     return protocol

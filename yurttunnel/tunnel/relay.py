@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -36,14 +36,14 @@ class LocalConnection(Protocol):
             stream.abort(Code.CANCELLED, "the connection was closed while the stream was opened")
             return
         self.stream = stream
-        stream.attach(StreamSide(self))
         # Found once, so that each read is one call into the stream.
         self.dataReceived = stream.write  # type: ignore[method-assign] # see above
+        self.transport.resumeProducing()
+        stream.registerProducer(_Flow(self.transport), True)
+        self.transport.registerProducer(_Flow(stream), True)
         if early:
             stream.write(early)
-        stream.registerProducer(self.transport, True)
-        self.transport.registerProducer(stream, True)
-        self.transport.resumeProducing()
+        stream.attach(StreamSide(self))
 
     def readConnectionLost(self) -> None:
         """Pass the end of what the socket sends on to the stream."""
@@ -99,3 +99,27 @@ class StreamSide(Protocol):
             local.transport.loseConnection()
         else:
             local.transport.abortConnection()
+
+
+@implementer(IPushProducer)
+class _Flow:
+    """One side of a relay as the other side's producer.
+
+    That its consumer is gone says nothing of how it went; ``connectionLost`` does, and follows.
+    Until then the side is not ended: what broke must not look complete to whoever reads it.
+    """
+
+    def __init__(self, transport: IPushProducer) -> None:
+        self._transport = transport
+
+    def pauseProducing(self) -> None:
+        """Read no more for now."""
+        self._transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Read again."""
+        self._transport.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """Read no more."""
+        self._transport.pauseProducing()

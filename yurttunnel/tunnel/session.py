@@ -103,8 +103,8 @@ class TunnelSession:
         self.since = datetime.datetime.now(datetime.UTC)
         self.resumptions = 0
         self.going_away = False
-        self.on_closed: list[Callable[[TunnelSession, Code, str], object]] = []
-        self.on_going_away: list[Callable[[TunnelSession], object]] = []
+        self.on_closed: list[Callable[[Code, str], object]] = []
+        self.on_going_away: list[Callable[[], object]] = []
         self._acceptor = context.acceptor
         self._counters = context.counters
         self._return_grace = return_grace
@@ -118,6 +118,7 @@ class TunnelSession:
         self._timer: IDelayedCall | None = None
         self._goaway_call: IDelayedCall | None = None
         self._ending: list[TunnelStream] = []
+        self._drained = False
         self.wire = Session(side, local, peer, self, self.clock.seconds(), context.budget)
         self._counters.sessions_started += 1
 
@@ -186,12 +187,14 @@ class TunnelSession:
         return opened
 
     def finish(self, stream: TunnelStream, wire: Stream) -> None:
-        """End ``stream``'s direction and have it told once the FIN has been sent."""
-        if wire.will_end or wire.closed:
+        """End ``stream``'s direction and have it told, later, once the FIN has been sent."""
+        if wire.closed:
             return
-        self._ending.append(stream)
+        if stream not in self._ending:
+            self._ending.append(stream)
         self.wire.finish(wire)
         self.request_flush()
+        self._flush_soon()
 
     def dial_answered(self, code: Code) -> None:
         """Count the answer to an OPEN."""
@@ -260,17 +263,24 @@ class TunnelSession:
         if self.going_away or self.closed:
             return
         self.going_away = True
-        self.wire.go_away(Code.GOING_AWAY, text)
-        self.request_flush()
         delay = max(GOAWAY_STEP, 2 * (self.wire.round_trip or 0.0))
         self._goaway_call = self.clock.callLater(delay, self._go_away_finally, text)
+        self.wire.go_away(Code.GOING_AWAY, text)
+        self.request_flush()
+
+    def ended(self) -> Deferred[None]:
+        """Give a Deferred that fires once the session is over."""
+        ended: Deferred[None] = Deferred()
+        if self.closed:
+            ended.callback(None)
+        else:
+            self.on_closed.append(lambda code, text: ended.callback(None))
+        return ended
 
     def _go_away_finally(self, text: str) -> None:
         self._goaway_call = None
         self.wire.go_away(Code.GOING_AWAY, text)
         self.request_flush()
-        if not self.wire.streams:
-            self.session_drained()
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -279,8 +289,12 @@ class TunnelSession:
         if self._flushing or self._busy or self._flush_call is not None or self._carrier is None:
             return
         if self.clock.seconds() - self._last_flush > BURST:
-            self.flush()
+            self._send()
         else:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._flush_call is None and not self.closed:
             self._flush_call = self.clock.callLater(0, self._flush_later)
 
     def _flush_later(self) -> None:
@@ -288,27 +302,44 @@ class TunnelSession:
         self.flush()
 
     def flush(self) -> None:
+        """Send what there is to send, and tell streams whose FIN has been sent."""
+        if not self._flushing:
+            self._send()
+            if self._ending:
+                self._settle_ending()
+
+    def _send(self) -> None:
         """Send what there is to send, as far as the connection takes it."""
         carrier = self._carrier
-        if self._flushing or carrier is None:
+        if carrier is None:
             return
         wire = self.wire
         before = wire.bytes_sent
         self._flushing = True
-        while not self._busy:
-            chunk = wire.data_to_send(wire.chunk)
-            if not chunk:
-                break
-            carrier.write(chunk)
-        self._flushing = False
+        try:
+            while not self._busy:
+                chunk = wire.data_to_send(wire.chunk)
+                if not chunk or self._carrier is not carrier:
+                    break
+                carrier.write(chunk)
+        finally:
+            self._flushing = False
         self._counters.bytes_sent += wire.bytes_sent - before
         self._last_flush = self.clock.seconds()
-        if self._ending:
-            self._settle_ending()
+        if self._drained and not self._busy:
+            self.close(Code.GOING_AWAY, "the session has been drained")
 
     def _settle_ending(self) -> None:
+        # What the streams' users do when they are told may end other streams.
         ending, self._ending = self._ending, []
-        self._ending = [stream for stream in ending if not stream.settle_end()]
+        for stream in ending:
+            try:
+                settled = stream.settle_end()
+            except Exception as error:
+                stream.fail(error)
+            else:
+                if not settled:
+                    self._ending.append(stream)
 
     def pauseProducing(self) -> None:
         """Send nothing for now: the connection is busy."""
@@ -360,12 +391,14 @@ class TunnelSession:
         """Tell those who chose this session that it takes no new streams."""
         self.going_away = True
         for callback in list(self.on_going_away):
-            callback(self)
+            callback()
 
     def session_drained(self) -> None:
         """End a session that this end drains, once the peer knows which streams were served."""
         if self.wire.going_away and self._goaway_call is None:
-            self.close(Code.GOING_AWAY, "the session has been drained")
+            # Not yet closed: the last stream's FIN is still to be sent.
+            self._drained = True
+            self.request_flush()
 
     def deliver_failed(self, stream: Stream, error: Exception) -> None:
         """Log a defect in the user of a stream."""
@@ -391,4 +424,4 @@ class TunnelSession:
         self._timer = self._flush_call = self._goaway_call = None
         self._ending.clear()
         for callback in list(self.on_closed):
-            callback(self, code, text)
+            callback(code, text)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
     IAddress,
+    IDelayedCall,
     IHalfCloseableProtocol,
     IProducer,
     IProtocol,
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from yurttunnel.tunnel.session import TunnelSession
 
 LINGER = 30.0
-"""Seconds that a stream which its user has closed waits for the peer to end it too."""
+"""Seconds that a stream which its user has closed waits for the peer to take what is still to
+be sent, or to end the stream too; they begin anew while the peer goes on taking."""
 
 
 @implementer(IAddress)
@@ -48,7 +50,8 @@ class StreamAddress:
 class TunnelStream:
     """One stream of a :class:`~yurttunnel.tunnel.session.TunnelSession` as a transport.
 
-    It is also the :class:`~yurttunnel.wire.stream.StreamEvents` of the wire's stream.
+    It is also the :class:`~yurttunnel.wire.stream.StreamEvents` of the wire's stream. As a
+    socket would, it never calls ``connectionLost`` from within a method that its user calls.
     """
 
     # Twisted's convention: a transport that is being closed says so.
@@ -65,7 +68,11 @@ class TunnelStream:
         self._pull: CooperativeTask[Iterator[None]] | None = None
         self._producer_paused = False
         self._end: Failure | None = None
-        self._linger: Callable[[], None] | None = None
+        self._linger: IDelayedCall | None = None
+        self._attached = False
+        self._wanted = True
+        self._resuming = False
+        self._called = False
 
     # -- becoming a stream ---------------------------------------------------------------------
 
@@ -92,9 +99,10 @@ class TunnelStream:
         """Give the stream its user; see :class:`IStream`."""
         self._protocol = protocol
         protocol.makeConnection(self)
+        self._attached = True
         if self._end is not None:
-            self._lose_protocol(self._end)
-        elif not self.disconnecting:
+            self._session.clock.callLater(0, self._lose_protocol, self._end)
+        elif self._wanted:
             self.resumeProducing()
 
     # -- ITransport ----------------------------------------------------------------------------
@@ -111,6 +119,8 @@ class TunnelStream:
 
     def write(self, data: bytes) -> None:
         """Send ``data``; a registered producer is paused while there is no room for more."""
+        if isinstance(data, str):
+            raise TypeError("a stream carries bytes, not text")
         session = self._session
         session.wire.send(self._wire, data)
         session.request_flush()
@@ -124,21 +134,21 @@ class TunnelStream:
 
     def loseWriteConnection(self) -> None:
         """End this direction after what has been written; the other goes on."""
-        self._session.finish(self, self._wire)
+        self._finish()
 
     def loseConnection(self) -> None:
-        """Send what has been written, end this direction, and want nothing from the other."""
+        """Send what has been written, end this direction, and want nothing from the other.
+
+        As with a socket, a producer that is pulled sends all that it has first.
+        """
         if self.disconnecting or self._wire.closed:
             return
         self.disconnecting = True
-        call = self._session.clock.callLater(
-            LINGER, self.abort, Code.CANCELLED, "the peer did not end the stream"
-        )
-        self._linger = call.cancel
-        self._session.finish(self, self._wire)
-        if not self._wire.closed:
-            self._wire.deliver = self._deliver_nothing
-            self._session.wire.resume(self._wire, self._session.clock.seconds())
+        # What comes now would reset the stream, and what is still to be sent with it.
+        self._session.wire.pause(self._wire)
+        self._linger = self._session.clock.callLater(LINGER, self._lingered, self._wire.sent)
+        if self._pull is None:
+            self._finish()
 
     def abortConnection(self) -> None:
         """Reset the stream and drop what has not been sent."""
@@ -146,7 +156,9 @@ class TunnelStream:
 
     def abort(self, code: Code, text: str) -> None:
         """Reset the stream with a reason."""
+        self._called = True
         self._session.wire.reset(self._wire, code, text)
+        self._called = False
         self._session.request_flush()
 
     def getPeer(self) -> IAddress:
@@ -163,14 +175,23 @@ class TunnelStream:
 
     def pauseProducing(self) -> None:
         """Deliver no more for now."""
+        self._wanted = False
         self._session.wire.pause(self._wire)
 
     def resumeProducing(self) -> None:
         """Deliver again."""
+        self._wanted = True
         wire = self._wire
-        if wire.paused and not wire.closed:
-            self._session.wire.resume(wire, self._session.clock.seconds())
-            self._session.request_flush()
+        if not wire.paused or not self._attached or self.disconnecting or wire.closed:
+            return
+        if self._resuming:
+            # Called by a protocol that gets what was kept: the loop that delivers it goes on.
+            wire.paused = False
+            return
+        self._resuming = True
+        self._session.wire.resume(wire, self._session.clock.seconds())
+        self._resuming = False
+        self._session.request_flush()
 
     def stopProducing(self) -> None:
         """Close the stream: its consumer is gone."""
@@ -185,15 +206,16 @@ class TunnelStream:
         if self._wire.closed:
             producer.stopProducing()
             return
+        # Cast, not adapted: sockets do not ask producers to declare what they are either.
         if streaming:
-            self._producer = IPushProducer(producer)
-            if self._wire.full:
-                self._producer_paused = True
-                self._producer.pauseProducing()
+            self._producer = cast("IPushProducer", producer)
         else:
-            pulled = _PulledProducer(IPullProducer(producer))
+            pulled = _PulledProducer(cast("IPullProducer", producer), self.fail)
             self._pull = pulled.task = self._session.cooperator.cooperate(pulled.steps())
             self._producer = pulled
+        if self._wire.full:
+            self._producer_paused = True
+            self._producer.pauseProducing()
 
     def unregisterProducer(self) -> None:
         """Forget the producer."""
@@ -202,6 +224,8 @@ class TunnelStream:
         pull, self._pull = self._pull, None
         if pull is not None:
             pull.stop()
+            if self.disconnecting:
+                self._finish()
 
     # -- StreamEvents --------------------------------------------------------------------------
 
@@ -229,34 +253,62 @@ class TunnelStream:
     def stream_closed(self, code: Code, text: str) -> None:
         """Tell the protocol, or whoever waits for the opening, that it is over."""
         if self._linger is not None:
-            self._linger()
+            self._linger.cancel()
             self._linger = None
         producer = self._producer
         self.unregisterProducer()
-        end: Exception = ConnectionDone() if code is Code.DONE else StreamFailed(code, text)
-        failure = Failure(end)
+        self._end = Failure(ConnectionDone() if code is Code.DONE else StreamFailed(code, text))
         opened, self._opened = self._opened, None
         if opened is not None:
             self._session.dial_answered(code)
-            opened.errback(failure)
+            opened.errback(self._end)
             return
         self._session.stream_ended(code)
-        if producer is not None and code is not Code.DONE:
-            producer.stopProducing()
-        if self._protocol is None:
-            self._end = failure
+        if self._called:
+            self._session.clock.callLater(0, self._tell_end, producer, self._end)
         else:
-            self._lose_protocol(failure)
+            self._tell_end(producer, self._end)
 
     def settle_end(self) -> bool:
         """Tell the protocol, once this direction's FIN has been sent; whether that is settled."""
-        if not (self._wire.send_ended or self._wire.closed):
+        wire = self._wire
+        if not (wire.send_ended or wire.closed):
             return False
         if self.disconnecting:
+            if not wire.closed:
+                wire.deliver = self._deliver_nothing
+                self._session.wire.resume(wire, self._session.clock.seconds())
             self._lose_protocol(Failure(ConnectionDone()))
         elif IHalfCloseableProtocol.providedBy(self._protocol):
             IHalfCloseableProtocol(self._protocol).writeConnectionLost()
         return True
+
+    def fail(self, error: Exception) -> None:
+        """Reset a stream whose user has raised ``error``, and log that."""
+        self.abort(Code.INTERNAL, "the stream's user failed")
+        self._session.deliver_failed(self._wire, error)
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        self._called = True
+        self._session.finish(self, self._wire)
+        self._called = False
+
+    def _lingered(self, sent: int) -> None:
+        self._linger = None
+        if self._wire.sent == sent and self._session.connected:
+            self.abort(Code.CANCELLED, "the peer did not end the stream")
+        else:
+            clock = self._session.clock
+            self._linger = clock.callLater(LINGER, self._lingered, self._wire.sent)
+
+    def _tell_end(self, producer: IPushProducer | None, reason: Failure) -> None:
+        try:
+            if producer is not None:
+                producer.stopProducing()
+        finally:
+            self._lose_protocol(reason)
 
     def _lose_protocol(self, reason: Failure) -> None:
         protocol, self._protocol = self._protocol, None
@@ -278,13 +330,17 @@ class _PulledProducer:
 
     task: CooperativeTask[Iterator[None]]
 
-    def __init__(self, producer: IPullProducer) -> None:
+    def __init__(self, producer: IPullProducer, failed: Callable[[Exception], None]) -> None:
         self._producer = producer
+        self._failed = failed
 
     def steps(self) -> Iterator[None]:
-        """Ask once a step."""
+        """Ask once a step; a producer that fails has its stream reset, which stops the task."""
         while True:
-            self._producer.resumeProducing()
+            try:
+                self._producer.resumeProducing()
+            except Exception as error:
+                self._failed(error)
             yield
 
     def pauseProducing(self) -> None:

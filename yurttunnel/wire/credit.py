@@ -93,7 +93,7 @@ def tune(
     elapsed = now - window.last_grant
     size = window.size
     if round_trip is not None and elapsed < 2 * round_trip:
-        if size < MAX_STREAM_WINDOW and budget.reserve_growth(size):
+        if 2 * size <= MAX_STREAM_WINDOW and budget.reserve_growth(size):
             window.size = 2 * size
     elif elapsed > SHRINK_AFTER and size > initial:
         # At a grant at most half of the window is still promised: halving takes nothing back.

@@ -17,6 +17,7 @@ connection.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -52,6 +53,9 @@ CONTROL_LIMIT: Final = 2048
 
 MAX_STREAM: Final = 0xFFFFFFFF
 
+CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""What no text on the wire may contain: it could forge a line of a log or drive a terminal."""
+
 _OPEN = Struct("!IHBB")
 _CODE = Struct("!H")
 _OFFSET = Struct("!Q")
@@ -76,7 +80,8 @@ class OpenRequest:
     """The payload of OPEN: where to, how long the opener waits, and a name for the logs.
 
     ``timeout`` is in milliseconds, 1 to 2**32 - 1. ``host`` is a name or an address of 1 to
-    255 bytes of UTF-8 without brackets, ``request_id`` at most 255 ASCII characters.
+    255 bytes of UTF-8 without brackets, ``request_id`` at most 255 ASCII characters; neither
+    contains a :data:`CONTROL_CHARACTER`.
     """
 
     host: str
@@ -100,6 +105,8 @@ def open_frame(stream: int, request: OpenRequest) -> bytes:
         raise ValueError(f"port {request.port} is not between 1 and 65535")
     if not 1 <= request.timeout <= 0xFFFFFFFF:
         raise ValueError(f"timeout {request.timeout} ms is not between 1 and 2**32 - 1")
+    if CONTROL_CHARACTER.search(request.host + request.request_id):
+        raise ValueError("host and request id must not contain control characters")
     head = _OPEN.pack(request.timeout, request.port, len(host), len(request_id))
     return frame(OPEN, stream, head + host + request_id)
 
@@ -119,7 +126,7 @@ def decode_open(payload: bytes) -> OpenRequest:
         request_id = payload[host_end:].decode("ascii")
     except UnicodeDecodeError as error:
         raise Violation(Code.PROTOCOL, "OPEN has a host or request id that is no text") from error
-    if not (host.isprintable() and request_id.isprintable()):
+    if CONTROL_CHARACTER.search(host + request_id):
         raise Violation(Code.PROTOCOL, "OPEN has control characters in its host or request id")
     return OpenRequest(host, port, timeout, request_id)
 
@@ -169,4 +176,4 @@ def _cut(text: str) -> bytes:
 def _text(payload: bytes, start: int) -> str:
     if len(payload) > start + MAX_TEXT:
         raise Violation(Code.PROTOCOL, "a reason's text is too long")
-    return payload[start:].decode(errors="replace")
+    return CONTROL_CHARACTER.sub("\ufffd", payload[start:].decode(errors="replace"))

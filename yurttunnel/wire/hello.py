@@ -28,6 +28,9 @@ MIN_FRAME_LIMIT: Final = 4 * 1024
 MAX_FRAME_LIMIT: Final = 1024 * 1024
 """The bounds of :attr:`Limits.max_frame`."""
 
+MAX_PING_INTERVAL: Final = 60_000
+"""A peer cannot have its death noticed later than this makes possible, milliseconds."""
+
 MAX_OFFSET: Final = 2**63
 
 _FIXED = Struct("!BBHIIQIII16sQ16s")
@@ -42,7 +45,8 @@ class Limits:
     - ``max_streams``: how many streams the peer may have open at once that it opened itself;
     - ``session_window``: stream payload that may be under way unconsumed in all streams, bytes;
     - ``stream_window``: the same for each stream at its start, bytes; may be used before OK;
-    - ``ping_interval``: milliseconds after which an idle sender of this HELLO pings;
+    - ``ping_interval``: milliseconds between two pings when idle, 1 to 60,000; the larger one
+      of both ends counts;
     - ``resume_window``: milliseconds for which a lost connection's session is kept.
     """
 
@@ -62,7 +66,7 @@ class Hello:
     wants to resume, the server the one that it grants. ``received`` counts the bytes of session
     frames that the sender of the HELLO has received in that session; the peer continues there.
     ``process`` is random for each process, so that a restarted one is recognized.
-    ``properties`` are short texts; unknown ones are ignored.
+    ``properties`` are short texts without control characters; unknown ones are ignored.
     """
 
     limits: Limits
@@ -74,7 +78,7 @@ class Hello:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Make the whole frame; raises :class:`ValueError` when it would be too long."""
+        """Make the whole frame; raises :class:`ValueError` for what the peer would refuse."""
         limits = self.limits
         parts = [
             _FIXED.pack(
@@ -92,6 +96,8 @@ class Hello:
             )
         ]
         for name, value in self.properties.items():
+            if frames.CONTROL_CHARACTER.search(name + value):
+                raise ValueError(f"property {name!r} contains control characters")
             encoded_name, encoded_value = name.encode(), value.encode()
             if len(encoded_name) > 0xFF or len(encoded_value) > 0xFFFF:
                 raise ValueError(f"property {name!r} is too long for a HELLO")
@@ -134,7 +140,7 @@ def _checked(limits: Limits) -> Limits:
         and limits.max_streams
         and limits.session_window
         and limits.stream_window
-        and limits.ping_interval
+        and 1 <= limits.ping_interval <= MAX_PING_INTERVAL
     )
     if not usable:
         raise Violation(Code.PROTOCOL, f"HELLO has limits that cannot be worked with: {limits}")
@@ -155,9 +161,12 @@ def _decode_properties(payload: bytes) -> dict[str, str]:
             raise Violation(Code.PROTOCOL, "HELLO ends in the middle of a property")
         try:
             name = payload[name_start:value_start].decode()
-            properties[name] = payload[value_start:position].decode()
+            value = payload[value_start:position].decode()
         except UnicodeDecodeError as error:
             raise Violation(Code.PROTOCOL, "HELLO has a property that is no text") from error
+        if frames.CONTROL_CHARACTER.search(name + value):
+            raise Violation(Code.PROTOCOL, "HELLO has a property with control characters")
+        properties[name] = value
     return properties
 
 
@@ -180,7 +189,7 @@ class HelloReader:
         if len(self._buffer) < frames.HEADER_SIZE:
             return None, b""
         length, kind, stream = frames.HEADER.unpack_from(self._buffer)
-        if kind == frames.CLOSE:
+        if kind == frames.CLOSE and stream == 0:
             self._check_refused(length)
             return None, b""
         if kind != frames.HELLO or stream != 0:

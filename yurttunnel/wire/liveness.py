@@ -47,8 +47,14 @@ class Liveness:
         return min(self._ping_at(busy), self._dead_at(busy))
 
     def silent(self, now: float, busy: bool) -> bool:
-        """Whether nothing has come for so long that the connection counts as dead."""
-        return now >= self._dead_at(busy)
+        """Whether nothing has come for so long that the connection counts as dead.
+
+        Told once: the owner may need a moment to get rid of the connection.
+        """
+        if now < self._dead_at(busy):
+            return False
+        self.awaiting = None
+        return True
 
     def ping(self, now: float, busy: bool) -> bytes:
         """Give a PING frame if one is due, else nothing."""

@@ -39,6 +39,13 @@ class FairQueue:
             stream.deficit = self.quantum
             self._new.append(stream)
 
+    def remove(self, stream: Stream) -> None:
+        """Forget ``stream``, which is closed."""
+        if stream.queued:
+            stream.queued = False
+            queue = self._new if stream in self._new else self._old
+            queue.remove(stream)
+
     def fill(self, parts: list[bytes], room: int) -> int:
         """Append DATA frames of the streams whose turn it is to ``parts``.
 

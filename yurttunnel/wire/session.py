@@ -23,12 +23,19 @@ States of a session::
 Nothing here reads a clock or a socket: the owner passes in bytes with the time at which they
 came (seconds on any clock that never goes back) and asks for bytes to send. Events are method
 calls on the :class:`SessionEvents` and :class:`~yurttunnel.wire.stream.StreamEvents` given; they
-may call back into the session. After any call the owner should ask :meth:`Session.data_to_send`.
+may call back into the session, except that ``attach``, ``receive`` and ``tick`` are for the
+owner's outermost level. After any call the owner should ask :meth:`Session.data_to_send` until
+it gives nothing.
+
+What a stream's user raises costs that user its stream. What the owner raises in a
+:class:`SessionEvents` method goes through to the owner, who must then give up the connection,
+though not the session: what is in order of the connection's bytes is no longer known.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from yurttunnel.wire import frames
@@ -40,10 +47,20 @@ from yurttunnel.wire.liveness import Liveness
 from yurttunnel.wire.parser import FrameParser
 from yurttunnel.wire.scheduler import MAX_QUANTUM, MIN_QUANTUM, FairQueue
 from yurttunnel.wire.send_log import SendLog
-from yurttunnel.wire.stream import Stream, StreamEvents, StreamState
+from yurttunnel.wire.stream import WRITABLE_BELOW, Stream, StreamEvents, StreamState
 
 MAX_KEPT: Final = 16 * 1024 * 1024
 """No new data are sent while this much is unacknowledged, bytes."""
+
+MAX_CONTROL: Final = 128 * 1024
+"""No stream is opened while this much of control frames waits to be sent, bytes. It also is
+what control frames may add to :data:`MAX_KEPT`, so a peer that acknowledges nothing costs no
+more than both."""
+
+MAX_ANSWERS: Final = 1024 * 1024
+"""A peer that goes on opening streams while this much waits to be sent to it, in control
+frames, reads no answers: a flood. An honest one gets there with thousands of refused streams
+in the seconds until a dead connection is noticed, if at all."""
 
 ACK_EVERY: Final = 128 * 1024
 """An ACK goes out by itself once this much has come in since the last one, bytes."""
@@ -62,9 +79,10 @@ RATE_INTERVAL: Final = 0.05
 
 MAX_CHUNK: Final = 256 * 1024
 
-OVERHEAD_PER_SECOND: Final = 20_000
-"""More PING, ACK, CREDIT and unknown frames than this in a second are a flood. An honest peer
-sends an ACK each 128 KiB and a CREDIT each 32 KiB at least: 40,000 MB/s would be needed."""
+CONTROL_PER_SECOND: Final = 50_000
+"""More frames other than DATA than this in a second are a flood. An honest peer sends an ACK
+each 128 KiB, two CREDITs each 32 KiB and three frames a stream: 5,000 new streams and 1 GB/s
+at once would be needed."""
 
 CANCELS_PER_SECOND: Final = 2_000
 """More unanswered streams reset than this in a second are a flood ("rapid reset")."""
@@ -101,10 +119,13 @@ class SessionEvents(Protocol):
         """The peer wants no new streams; those that are open go on."""
 
     def session_drained(self) -> None:
-        """One side is going away and the last stream has ended."""
+        """No stream is left and none can come: one side has finished going away.
+
+        Told again when the other side goes away as well.
+        """
 
     def deliver_failed(self, stream: Stream, error: Exception) -> None:
-        """``stream.deliver`` raised ``error``, a defect; the stream has been reset."""
+        """``stream.deliver`` or an event of it raised ``error``; the stream has been reset."""
 
     def session_closed(self, code: Code, text: str, by_peer: bool) -> None:
         """The session is over, and every stream with it; called once."""
@@ -155,7 +176,7 @@ class Session:
         self._next_number = int(side)
         self._last_peer_number = 0
         self._peer_streams = 0
-        self._goaway_last: int | None = None
+        self._refuses_streams = False
         self._openings: dict[int, Stream] = {}
         self._expires = now + limits.resume_window / 1000
         # Receiving.
@@ -172,19 +193,23 @@ class Session:
             frames.PING: self._on_ping,
             frames.PONG: self._on_pong,
             frames.CLOSE: self._on_close,
+            frames.HELLO: self._on_hello,
         }
         self._acknowledged = 0
         self._ack_at = float("inf")
         self._second = now
-        self._overhead = 0
+        self._controls = 0
         self._cancels = 0
         # Sending.
         self._log = SendLog()
         self._queue = FairQueue()
         self._control: list[bytes] = []
-        self._link: list[bytes] = []
+        self._control_size = 0
+        # One frame of each type: a newer PING, PONG or ACK says all that an older one did.
+        self._link: dict[int, bytes] = {}
         self._credit_due: list[Stream] = []
         self._session_credit_due = False
+        self._settling = False
         self._rate_since = now
         self._rate_bytes = 0
         self.chunk = 64 * 1024
@@ -216,9 +241,14 @@ class Session:
         """Go on over a new connection, on which both HELLOs have been exchanged.
 
         ``peer_received`` is what the peer's HELLO says it has of this side's session frames.
-        Raises :class:`Violation` when that cannot be; the session is closed then.
+        Raises :class:`Violation` when that cannot be, or when the session is over; it is closed
+        then, and the caller answers on the new connection with CLOSE. A connection that carried
+        the session until now carries it no more.
         """
+        if self.state is SessionState.CLOSED:
+            raise Violation(Code.SESSION_LOST, "the session is over")
         self._now = now
+        self.state = SessionState.DETACHED
         try:
             self._log.acknowledge(peer_received)
         except Violation as violation:
@@ -254,16 +284,15 @@ class Session:
         """Ask the peer to open no new streams here, in two steps.
 
         The first call asks; streams that were under way are still served. The second, at least
-        a round trip later, says which is the last one. ``session_drained`` follows once no
-        stream is left.
+        a round trip later, says which is the last one. After it ``session_drained`` follows once
+        no stream is left. Further calls do nothing.
         """
-        if self.state is SessionState.CLOSED:
+        if self.state is SessionState.CLOSED or self._refuses_streams:
             return
-        last = self._last_peer_number if self.going_away else frames.MAX_STREAM
-        if self.going_away:
-            self._goaway_last = last
+        self._refuses_streams = self.going_away
         self.going_away = True
-        self._control.append(frames.goaway_frame(last, code, text))
+        last = self._last_peer_number if self._refuses_streams else frames.MAX_STREAM
+        self._queue_control(frames.goaway_frame(last, code, text))
         self._check_drained()
 
     # -- time ----------------------------------------------------------------------------------
@@ -275,10 +304,10 @@ class Session:
         if self.state is SessionState.CLOSED:
             return
         for stream in [s for s in self._openings.values() if now >= s.deadline]:
-            self._drop(stream, Code.TIMEOUT, "no answer from the node within the deadline")
+            self.reset(stream, Code.TIMEOUT, "no answer from the node within the deadline")
         if self.state is SessionState.ATTACHED:
             self._tick_attached(now)
-        elif now >= self._expires:
+        elif self.state is SessionState.DETACHED and now >= self._expires:
             self._end(Code.SESSION_LOST, "the peer did not come back in time", by_peer=False)
         self._want(self._next_deadline())
 
@@ -289,7 +318,7 @@ class Session:
             return
         ping = self._liveness.ping(now, busy)
         if ping:
-            self._link.append(ping)
+            self._link[frames.PING] = ping
         if now >= self._ack_at:
             self._append_ack()
 
@@ -315,8 +344,10 @@ class Session:
         has been closed this gives the CLOSE, once.
         """
         if self.state is not SessionState.ATTACHED:
-            link, self._link = self._link, []
-            return b"".join(link)
+            return self._take_link()
+        if self._settling:
+            # Asked by an event below: the bytes before have not been given to the caller yet.
+            return b""
         again = self._log.next_again()
         chunk = again or self._next_chunk(limit)
         unacknowledged = self._parser.received - self._acknowledged
@@ -326,34 +357,49 @@ class Session:
             self._ack_at = self._now + ACK_DELAY
             self._want(self._ack_at)
         if self._link:
-            link, self._link = b"".join(self._link), []
+            link = self._take_link()
             # What is sent again may begin in the middle of a frame, but always ends with one.
-            return chunk + link if again else link + chunk
+            chunk = chunk + link if again else link + chunk
+        if self._queue.touched:
+            self._settle_touched()
         return chunk
 
+    def _take_link(self) -> bytes:
+        link, self._link = self._link, {}
+        return b"".join(link.values())
+
     def _next_chunk(self, limit: int) -> bytes:
+        kept = self._log.kept
+        if kept >= MAX_KEPT + MAX_CONTROL:
+            return b""
         parts, self._control = self._control, []
+        self._control_size = 0
         if self._credit_due or self._session_credit_due:
             self._append_credit(parts)
         room = min(limit, self._send_limit - self.bytes_sent)
-        if room > 0 and self._log.kept < MAX_KEPT:
+        if room > 0 and kept < MAX_KEPT:
             self.bytes_sent += self._queue.fill(parts, room)
         if not parts:
             return b""
         chunk = b"".join(parts)
         self._log.append(chunk)
-        if self._queue.touched:
-            self._settle_touched()
         return chunk
 
     def _settle_touched(self) -> None:
         touched, self._queue.touched = self._queue.touched, []
-        for stream in touched:
-            if stream.send_ended:
-                self._check_ended(stream)
-            elif stream.full and not stream.closed:
-                stream.full = False
-                stream.events.stream_writable()
+        self._settling = True
+        try:
+            for stream in touched:
+                self._settle(stream)
+        finally:
+            self._settling = False
+
+    def _settle(self, stream: Stream) -> None:
+        if stream.send_ended:
+            self._check_ended(stream)
+        elif stream.full and stream.pending_size < WRITABLE_BELOW and not stream.closed:
+            stream.full = False
+            self._tell(stream, stream.events.stream_writable)
 
     def _append_credit(self, parts: list[bytes]) -> None:
         if self._session_credit_due:
@@ -369,16 +415,23 @@ class Session:
     def _append_ack(self) -> None:
         self._acknowledged = self._parser.received
         self._ack_at = float("inf")
-        self._link.append(frames.offset_frame(frames.ACK, 0, self._acknowledged))
+        self._link[frames.ACK] = frames.offset_frame(frames.ACK, 0, self._acknowledged)
+
+    def _queue_control(self, frame: bytes) -> None:
+        self._control.append(frame)
+        self._control_size += len(frame)
 
     # -- streams, as their users drive them ----------------------------------------------------
 
     def open(self, request: frames.OpenRequest, events: StreamEvents, now: float) -> Stream:
         """Begin a stream; ``stream_opened`` or ``stream_closed`` follows.
 
-        Raises :class:`OpenRefused` when the session ends or has no room.
+        Raises :class:`OpenRefused` when the session ends or has no room, :class:`ValueError`
+        when a field of ``request`` is out of its range.
         """
+        self._now = now
         self._check_may_open()
+        frame = frames.open_frame(self._next_number, request)
         stream = self._new_stream(self._next_number, StreamState.OPENING, request)
         if stream is None:
             raise OpenRefused(Code.OVERLOADED, "no memory left for another stream")
@@ -386,7 +439,7 @@ class Session:
         stream.events = events
         stream.deadline = now + request.timeout / 1000 + ANSWER_GRACE
         self._openings[stream.number] = stream
-        self._control.append(frames.open_frame(stream.number, request))
+        self._queue_control(frame)
         self._want(stream.deadline)
         return stream
 
@@ -394,12 +447,12 @@ class Session:
         """Answer OK; the stream is paused until :meth:`resume`."""
         if stream.state is StreamState.ANSWERING:
             stream.state = StreamState.OPEN
-            self._control.append(frames.HEADER.pack(0, frames.OK, stream.number))
+            self._queue_control(frames.frame(frames.OK, stream.number))
 
     def refuse(self, stream: Stream, code: Code, text: str) -> None:
         """Answer FAIL; ``stream_closed`` is not called, the caller knows."""
         if stream.state is StreamState.ANSWERING:
-            self._control.append(frames.coded_frame(frames.FAIL, stream.number, code, text))
+            self._queue_control(frames.coded_frame(frames.FAIL, stream.number, code, text))
             self._remove(stream)
             self._check_drained()
 
@@ -407,28 +460,37 @@ class Session:
         """Queue ``data``; when ``stream.full`` afterwards, wait for ``stream_writable``.
 
         Data for a stream that is closed, or whose sending end is, are dropped as a socket
-        would.
+        would. A stream that the peer opened must have been accepted before, else
+        :class:`RuntimeError` is raised.
         """
         if stream.state is StreamState.CLOSED or stream.will_end or not data:
             return
+        _check_accepted(stream)
         stream.push(data)
         if not stream.queued and stream.send_limit > stream.sent:
             self._queue.add(stream)
 
     def finish(self, stream: Stream) -> None:
-        """End this side's direction after what has been sent so far."""
+        """End this side's direction after what has been sent so far.
+
+        Raises :class:`RuntimeError` like :meth:`send`.
+        """
         if stream.state is StreamState.CLOSED or stream.will_end:
             return
+        _check_accepted(stream)
         stream.will_end = True
         if not stream.pending_size:
             stream.send_ended = True
-            self._control.append(frames.HEADER.pack(0, frames.FIN, stream.number))
+            self._queue_control(frames.frame(frames.FIN, stream.number))
             self._check_ended(stream)
 
     def reset(self, stream: Stream, code: Code, text: str) -> None:
         """End both directions at once; ``stream_closed`` is called before this returns."""
-        if stream.state is not StreamState.CLOSED:
-            self._drop(stream, code, text)
+        if stream.state is StreamState.CLOSED:
+            return
+        if self.state is not SessionState.CLOSED:
+            self._queue_control(frames.coded_frame(frames.RESET, stream.number, code, text))
+        self._forget(stream, code, text)
 
     def pause(self, stream: Stream) -> None:
         """Deliver nothing until :meth:`resume`; at most a window is kept meanwhile."""
@@ -459,25 +521,28 @@ class Session:
             self.close(violation.code, violation.text)
 
     def _on_data(self, number: int, piece: bytes) -> None:
+        # What is wrong with the stream comes before what is wrong with the amount: so the same
+        # bytes end in the same code however the connection has cut them.
+        stream = self.streams.get(number)
+        if stream is None:
+            self._late(number)
+        elif stream.receive_ended or stream.state is StreamState.OPENING:
+            raise Violation(Code.PROTOCOL, f"data for stream {number}, which cannot have any now")
         size = len(piece)
         window = self._window
         window.received += size
         if window.received > window.limit:
             raise Violation(Code.FLOW_CONTROL, "more data than the session has credit for")
         self.bytes_received += size
-        stream = self.streams.get(number)
         if stream is None:
-            self._late(number)
             self._consumed(size)
             return
         stream_window = stream.window
         stream_window.received += size
         if stream_window.received > stream_window.limit:
             raise Violation(Code.FLOW_CONTROL, f"more data than stream {number} has credit for")
-        if stream.receive_ended or stream.state is StreamState.OPENING:
-            raise Violation(Code.PROTOCOL, f"data for stream {number}, which cannot have any now")
         if stream.paused:
-            stream.backlog.append(piece)
+            stream.keep(piece)
         else:
             self._deliver(stream, piece)
 
@@ -485,8 +550,7 @@ class Session:
         try:
             stream.deliver(piece)
         except Exception as error:
-            self._drop(stream, Code.INTERNAL, "the stream's user failed")
-            self._events.deliver_failed(stream, error)
+            self._user_failed(stream, error)
         size = len(piece)
         self._consumed(size)
         window = stream.window
@@ -515,20 +579,26 @@ class Session:
     def _on_control(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is SessionState.CLOSED:
             return
+        self._start_second()
+        self._controls += 1
+        if self._controls > CONTROL_PER_SECOND:
+            raise Violation(Code.FLOOD, "too many control frames")
         handler = self._control_handlers.get(kind)
         if handler is not None:
+            if number and kind & frames.LINK:
+                raise Violation(Code.PROTOCOL, f"a frame of type {kind:#x} belongs to no stream")
             handler(number, payload)
         elif kind & frames.CRITICAL:
             raise Violation(Code.UNKNOWN_CRITICAL, f"a critical frame of unknown type {kind:#x}")
-        else:
-            self._count_overhead()
 
     def _on_open(self, number: int, payload: bytes) -> None:
         request = frames.decode_open(payload)
         if number % 2 == self.side % 2 or number <= self._last_peer_number:
             raise Violation(Code.PROTOCOL, f"OPEN with stream number {number}")
         self._last_peer_number = number
-        if self._goaway_last is not None:
+        if self._control_size > MAX_ANSWERS:
+            raise Violation(Code.FLOOD, "streams are opened and no answers read")
+        if self._refuses_streams:
             self._fail_at_once(number, Code.GOING_AWAY, "the peer takes no new streams")
             return
         if self._peer_streams >= self.local.limits.max_streams:
@@ -551,7 +621,7 @@ class Session:
             raise Violation(Code.PROTOCOL, f"OK for stream {number}, which was not asked for")
         del self._openings[number]
         stream.state = StreamState.OPEN
-        stream.events.stream_opened()
+        self._tell(stream, stream.events.stream_opened)
 
     def _on_fail(self, number: int, payload: bytes) -> None:
         code, text = frames.decode_coded(payload)
@@ -560,7 +630,7 @@ class Session:
             return
         if stream.state is not StreamState.OPENING:
             raise Violation(Code.PROTOCOL, f"FAIL for stream {number}, which was not asked for")
-        self._forget(stream, code, text)
+        self._forget(stream, _failure(code), text)
 
     def _on_fin(self, number: int, payload: bytes) -> None:
         if payload:
@@ -583,10 +653,9 @@ class Session:
             return
         if stream.state is StreamState.ANSWERING:
             self._count_cancel()
-        self._forget(stream, code, text)
+        self._forget(stream, _failure(code), text)
 
     def _on_credit(self, number: int, payload: bytes) -> None:
-        self._count_overhead()
         limit = frames.decode_offset(payload)
         if number == 0:
             self._send_limit = max(self._send_limit, limit)
@@ -601,16 +670,14 @@ class Session:
         last, code, text = frames.decode_goaway(payload)
         if number:
             raise Violation(Code.PROTOCOL, "GOAWAY belongs to no stream")
-        first = not self.peer_going_away
-        self.peer_going_away = True
+        if not self.peer_going_away:
+            self.peer_going_away = True
+            self._events.peer_going_away(code, text)
         for stream in [s for s in self._openings.values() if s.number > last]:
             self._forget(stream, Code.GOING_AWAY, text)
-        if first:
-            self._events.peer_going_away(code, text)
         self._check_drained()
 
     def _on_ack(self, number: int, payload: bytes) -> None:
-        self._count_overhead()
         self._rate_bytes += self._log.acknowledge(frames.decode_offset(payload))
         elapsed = self._now - self._rate_since
         if elapsed >= RATE_INTERVAL:
@@ -621,16 +688,18 @@ class Session:
             self.chunk = int(min(max(rate * 0.01, 4 * MIN_QUANTUM), MAX_CHUNK))
 
     def _on_ping(self, number: int, payload: bytes) -> None:
-        self._count_overhead()
-        self._link.append(frames.offset_frame(frames.PONG, 0, frames.decode_offset(payload)))
+        ping = frames.decode_offset(payload)
+        self._link[frames.PONG] = frames.offset_frame(frames.PONG, 0, ping)
 
     def _on_pong(self, number: int, payload: bytes) -> None:
-        self._count_overhead()
         self._liveness.pong(frames.decode_offset(payload), self._now)
 
     def _on_close(self, number: int, payload: bytes) -> None:
         code, text = frames.decode_coded(payload)
         self._end(code, text, by_peer=True)
+
+    def _on_hello(self, number: int, payload: bytes) -> None:
+        raise Violation(Code.PROTOCOL, "HELLO can only be the first frame of a connection")
 
     # -- helpers -------------------------------------------------------------------------------
 
@@ -642,6 +711,8 @@ class Session:
         own = len(self.streams) - self._peer_streams
         if own >= self.peer.limits.max_streams:
             raise OpenRefused(Code.OVERLOADED, "too many streams are open to the node")
+        if self._control_size > MAX_CONTROL:
+            raise OpenRefused(Code.OVERLOADED, "too much waits to be sent to the node")
         if self._next_number > frames.MAX_STREAM:
             raise OpenRefused(Code.OVERLOADED, "the session has used up its stream numbers")
 
@@ -675,19 +746,24 @@ class Session:
             raise Violation(Code.PROTOCOL, f"a frame for stream {number}, which was never opened")
 
     def _fail_at_once(self, number: int, code: Code, text: str) -> None:
-        self._control.append(frames.coded_frame(frames.FAIL, number, code, text))
+        self._queue_control(frames.coded_frame(frames.FAIL, number, code, text))
 
-    def _drop(self, stream: Stream, code: Code, text: str) -> None:
-        """Reset ``stream`` from this side."""
-        if self.state is not SessionState.CLOSED:
-            self._control.append(frames.coded_frame(frames.RESET, stream.number, code, text))
-        self._forget(stream, code, text)
+    def _tell(self, stream: Stream, event: Callable[..., None], *details: object) -> None:
+        """Call an event of ``stream``; a user that fails loses the stream and nothing else."""
+        try:
+            event(*details)
+        except Exception as error:
+            self._user_failed(stream, error)
+
+    def _user_failed(self, stream: Stream, error: Exception) -> None:
+        self.reset(stream, Code.INTERNAL, "the stream's user failed")
+        self._events.deliver_failed(stream, error)
 
     def _forget(self, stream: Stream, code: Code, text: str) -> None:
         """Remove ``stream`` and tell its user."""
         if stream.state is not StreamState.CLOSED:
             self._remove(stream)
-            stream.events.stream_closed(code, text)
+            self._tell(stream, stream.events.stream_closed, code, text)
             self._check_drained()
 
     def _remove(self, stream: Stream) -> None:
@@ -696,13 +772,14 @@ class Session:
         self._openings.pop(stream.number, None)
         if not stream.opened_here:
             self._peer_streams -= 1
+        self._queue.remove(stream)
         self._budget.release(stream.window.size)
         unconsumed = sum(map(len, stream.backlog))
         stream.drop_pending()
         self._consumed(unconsumed)
 
     def _end_received(self, stream: Stream) -> None:
-        stream.events.stream_ended()
+        self._tell(stream, stream.events.stream_ended)
         self._check_ended(stream)
 
     def _check_ended(self, stream: Stream) -> None:
@@ -711,18 +788,11 @@ class Session:
             self._forget(stream, Code.DONE, "")
 
     def _check_drained(self) -> None:
-        leaving = self.going_away or self.peer_going_away
+        leaving = self._refuses_streams or self.peer_going_away
         if leaving and not self.streams and self.state is not SessionState.CLOSED:
             self._events.session_drained()
 
-    def _count_overhead(self) -> None:
-        self._start_second()
-        self._overhead += 1
-        if self._overhead > OVERHEAD_PER_SECOND:
-            raise Violation(Code.FLOOD, "too many control frames")
-
     def _count_cancel(self) -> None:
-        self._start_second()
         self._cancels += 1
         if self._cancels > CANCELS_PER_SECOND:
             raise Violation(Code.FLOOD, "too many streams opened and reset")
@@ -730,15 +800,27 @@ class Session:
     def _start_second(self) -> None:
         if self._now - self._second >= 1:
             self._second = self._now
-            self._overhead = self._cancels = 0
+            self._controls = self._cancels = 0
 
     def _end(self, code: Code, text: str, by_peer: bool) -> None:
+        self._link.clear()
         if self.state is SessionState.ATTACHED and not by_peer:
-            self._link.append(frames.coded_frame(frames.CLOSE, 0, code, text))
-        else:
-            self._link.clear()
+            # What is to be sent again may begin in the middle of a frame, where CLOSE would be
+            # taken for data.
+            last = self._log.next_again() + frames.coded_frame(frames.CLOSE, 0, code, text)
+            self._link[frames.CLOSE] = last
         self.state = SessionState.CLOSED
         for stream in list(self.streams.values()):
             self._forget(stream, code if code is not Code.DONE else Code.GOING_AWAY, text)
         self._control.clear()
         self._events.session_closed(code, text, by_peer)
+
+
+def _failure(code: Code) -> Code:
+    """What a FAIL or RESET means: never that all went well, even when it says so."""
+    return code if code is not Code.DONE else Code.INTERNAL
+
+
+def _check_accepted(stream: Stream) -> None:
+    if stream.state is StreamState.ANSWERING:
+        raise RuntimeError(f"stream {stream.number} must be accepted before anything is sent")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
@@ -30,7 +30,7 @@ class StreamEvents(Protocol):
     """What happens to a stream, told to its user.
 
     Data does not come this way but through :attr:`Stream.deliver`. Every method may call back
-    into the stream and its session.
+    into the stream and its session. One that raises has its stream reset.
     """
 
     def stream_opened(self) -> None:
@@ -51,6 +51,10 @@ WRITABLE_BELOW = 32 * 1024
 
 FULL_ABOVE = 64 * 1024
 """A stream with more bytes than this waiting to be sent wants no more for now."""
+
+
+JOIN_BELOW: Final = 1024
+"""Pieces are kept joined up to this size: each by itself would cost many times its bytes."""
 
 
 class Stream:
@@ -133,6 +137,14 @@ class Stream:
     def sendable(self) -> bool:
         """Whether there are data to be sent and credit for them."""
         return self.pending_size > 0 and self.send_limit > self.sent
+
+    def keep(self, piece: bytes) -> None:
+        """Keep ``piece`` until the user is ready for it."""
+        backlog = self.backlog
+        if backlog and len(backlog[-1]) + len(piece) <= JOIN_BELOW:
+            backlog[-1] += piece
+        else:
+            backlog.append(piece)
 
     def push(self, data: bytes) -> None:
         """Queue ``data`` to be sent."""

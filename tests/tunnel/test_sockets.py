@@ -6,7 +6,7 @@ import socket
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops import sockets
+from yurttunnel.tunnel import sockets
 
 
 class SocketOptionTests(SynchronousTestCase):

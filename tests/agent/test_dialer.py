@@ -1,0 +1,360 @@
+"""From a request to a connected socket, or to an answer that says why not."""
+
+from __future__ import annotations
+
+import errno
+from ipaddress import ip_address
+
+from twisted.internet import error
+from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.agent.fakes import FakeNameResolver, FakeRequest
+from yurttunnel.agent.attempts import interleave_families
+from yurttunnel.agent.dialer import Dialer, DialLimits
+from yurttunnel.agent.policy import DestinationPolicy, parse_pattern
+from yurttunnel.agent.resolver import NodeResolver
+from yurttunnel.wire.codes import Code
+
+
+class Socket(StringTransport):
+    """A connected socket as far as the dialer and the relay use it."""
+
+    no_delay = False
+    aborted = False
+
+    def abortConnection(self) -> None:
+        """Note it."""
+        self.aborted = True
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Note it."""
+        self.no_delay = enabled
+
+
+class DialerTests(SynchronousTestCase):
+    """A dialer without a network, whose attempts end as the test says."""
+
+    def setUp(self) -> None:
+        """Let it reach its node, a domain and two networks."""
+        self.reactor = MemoryReactorClock()
+        self.names = FakeNameResolver()
+        self.resolver = NodeResolver(
+            self.names,
+            {"edge-1": [ip_address("10.0.0.5")], "localhost": [ip_address("127.0.0.1")]},
+            most_lookups=2,
+        )
+        patterns = ["*.example.org", "192.0.2.0/24", "2001:db8::/32"]
+        policy = DestinationPolicy(
+            "edge-1", [ip_address("10.0.0.5")], [parse_pattern(text) for text in patterns]
+        )
+        limits = DialLimits(most_pending=3, longest_dial=30.0, most_addresses=4)
+        self.dialer = Dialer(self.reactor, policy, self.resolver, "edge-1", limits)
+
+    def tearDown(self) -> None:
+        """Check that nothing is left over."""
+        self.dialer.stop()
+        self.assertEqual(self.dialer.statistics.pending, 0)
+        self.assertEqual(self.reactor.getDelayedCalls(), [], "a timer was left over")
+
+    def ask(self, host: str, port: int = 10250, timeout: float = 10.0) -> FakeRequest:
+        """Hand the dialer a request."""
+        request = FakeRequest(host, port, timeout)
+        self.dialer.stream_requested(request)
+        return request
+
+    def connect(self, index: int = -1) -> Socket:
+        """Let the kernel connect the socket of an attempt."""
+        socket = Socket()
+        self.reactor.tcpClients[index][2].buildProtocol(None).makeConnection(socket)
+        return socket
+
+    def refuse(self, index: int = -1, reason: Exception | None = None) -> None:
+        """Let the kernel refuse the socket of an attempt."""
+        factory = self.reactor.tcpClients[index][2]
+        factory.clientConnectionFailed(
+            self.reactor.connectors[index], Failure(reason or error.ConnectionRefusedError())
+        )
+
+    def attempts(self) -> list[str]:
+        """List the addresses that were tried."""
+        return [client[0] for client in self.reactor.tcpClients]
+
+    def assert_failed(self, request: FakeRequest, code: Code, *words: str) -> None:
+        """Check the answer, and that it was counted."""
+        self.assertIsNotNone(request.failure)
+        assert request.failure is not None
+        self.assertEqual(request.failure[0], code, request.failure)
+        for word in words:
+            self.assertIn(word, request.failure[1])
+        self.assertEqual(self.dialer.statistics.results[code], 1)
+
+
+class AddressTests(DialerTests):
+    """Destinations that need no lookup."""
+
+    def test_an_address_is_connected_to_and_joined_to_the_stream(self) -> None:
+        """The request is accepted only once the socket is connected; bytes then flow."""
+        request = self.ask("10.0.0.5")
+        host, port, _, timeout, _ = self.reactor.tcpClients[0]
+        self.assertEqual((host, port, timeout), ("10.0.0.5", 10250, 10.0))
+        self.assertFalse(request.answered)
+        self.assertEqual(self.dialer.statistics.pending, 1)
+        self.reactor.advance(0.2)
+        socket = self.connect()
+        stream = request.stream
+        assert stream is not None
+        self.assertTrue(socket.no_delay)
+        self.assertIs(stream.producer, socket)
+        self.assertIs(socket.producer, stream)
+        self.assertEqual(self.dialer.statistics.results, {Code.DONE: 1})
+        self.assertEqual(sum(self.dialer.statistics.durations.buckets), 1)
+        self.assertAlmostEqual(self.dialer.statistics.durations.total_seconds, 0.2)
+
+    def test_bytes_of_the_socket_go_into_the_stream(self) -> None:
+        """The joined connection relays."""
+        request = self.ask("10.0.0.5")
+        protocol = self.reactor.tcpClients[0][2].buildProtocol(None)
+        protocol.makeConnection(Socket())
+        protocol.dataReceived(b"220 ready")
+        assert request.stream is not None
+        self.assertEqual(request.stream.written, [b"220 ready"])
+
+    def test_the_node_is_reached_by_its_own_name_without_a_lookup(self) -> None:
+        """Its name leads to its address where no name server knows it."""
+        self.ask("EDGE-1.")
+        self.assertEqual(self.attempts(), ["10.0.0.5"])
+        self.assertEqual(self.names.asked, [])
+
+    def test_what_is_connected_to_is_what_the_policy_saw(self) -> None:
+        """A mapped or unspecified address is dialed in its plain form."""
+        self.ask("::ffff:10.0.0.5")
+        self.ask("0.0.0.0")
+        self.assertEqual(self.attempts(), ["10.0.0.5", "127.0.0.1"])
+
+    def test_the_agents_own_maximum_bounds_the_timeout(self) -> None:
+        """Whatever the server grants."""
+        self.ask("10.0.0.5", timeout=3600.0)
+        self.assertEqual(self.reactor.tcpClients[0][3], 30.0)
+
+    def test_a_request_without_time_left_fails_at_once(self) -> None:
+        """Nothing is dialed for nobody."""
+        self.assert_failed(self.ask("10.0.0.5", timeout=0.0), Code.TIMEOUT, "10.0.0.5:10250")
+        self.assertEqual(self.attempts(), [])
+
+    def test_each_failure_of_the_kernel_has_its_code_and_sentence(self) -> None:
+        """The sentence names target, node and reason."""
+        for reason, code, words in [
+            (error.ConnectionRefusedError(), Code.REFUSED, "connection refused"),
+            (error.TimeoutError(), Code.TIMEOUT, "no answer in time"),
+            (error.TCPTimedOutError(), Code.TIMEOUT, "no answer in time"),
+            (error.NoRouteError(errno.ENETUNREACH), Code.UNREACHABLE, "network is unreachable"),
+            (error.ConnectError(errno.EHOSTUNREACH), Code.UNREACHABLE, "no route to host"),
+            (error.ConnectError(errno.EPERM), Code.UNREACHABLE, "not permitted"),
+            (error.ConnectBindError(errno.EMFILE), Code.OVERLOADED, "too many open files"),
+            (error.ConnectError(errno.EADDRNOTAVAIL), Code.OVERLOADED, "every local port"),
+            (error.ConnectError(), Code.UNREACHABLE, ""),
+        ]:
+            request = self.ask("10.0.0.5")
+            self.refuse(reason=reason)
+            assert request.failure is not None
+            self.assertEqual(request.failure[0], code, reason)
+            self.assertIn("connect 10.0.0.5:10250 from edge-1: ", request.failure[1])
+            self.assertIn(words, request.failure[1])
+
+    def test_a_denied_destination_is_not_dialed(self) -> None:
+        """The answer names the flag that would allow it."""
+        request = self.ask("10.0.0.6", 22)
+        self.assert_failed(request, Code.DENIED, "--allow-destination 10.0.0.6:22 ")
+        self.assertEqual(self.attempts(), [])
+
+    def test_a_denied_own_name_says_where_it_leads(self) -> None:
+        """Otherwise nobody understands which address the flag is about."""
+        request = self.ask("localhost", 22)
+        self.assert_failed(request, Code.DENIED, "localhost:22 leads to 127.0.0.1:22")
+
+    def test_a_destination_that_cannot_be_understood_is_refused(self) -> None:
+        """Neither the kernel nor a resolver ever sees it."""
+        for host, port in [("2130706433", 80), ("a b", 80), ("", 80), ("10.0.0.5", 0)]:
+            request = self.ask(host, port)
+            assert request.failure is not None
+            self.assertEqual(request.failure[0], Code.BAD_DESTINATION)
+        self.assertEqual((self.attempts(), self.names.asked), ([], []))
+
+
+class LimitTests(DialerTests):
+    """Bounds, and ends that come from outside."""
+
+    def test_more_pending_dials_than_the_limit_are_refused(self) -> None:
+        """The one that ends makes room for another."""
+        for _ in range(3):
+            self.assertFalse(self.ask("10.0.0.5").answered)
+        self.assert_failed(self.ask("10.0.0.5"), Code.OVERLOADED, "3 others")
+        self.refuse()
+        self.assertFalse(self.ask("10.0.0.5").answered)
+
+    def test_a_cancelled_request_stops_its_attempt_and_gets_no_answer(self) -> None:
+        """Late news of the attempt change nothing, and a late socket is aborted."""
+        request = self.ask("10.0.0.5")
+        assert request.cancel is not None
+        request.cancel()
+        self.assertTrue(self.reactor.connectors[0].stoppedConnecting)
+        self.assertEqual(self.dialer.statistics.pending, 0)
+        self.assertTrue(self.connect().aborted)
+        self.refuse(reason=error.UserError())
+        request.cancel()
+        self.assertFalse(request.answered)
+        self.assertEqual(self.dialer.statistics.results, {Code.CANCELLED: 1})
+
+    def test_stopping_ends_every_dial_and_refuses_new_ones(self) -> None:
+        """Attempts and lookups alike."""
+        dialing = self.ask("10.0.0.5")
+        looking_up = self.ask("db.example.org")
+        self.dialer.stop()
+        late = self.ask("10.0.0.5")
+        for request in (dialing, looking_up, late):
+            assert request.failure is not None
+            self.assertEqual(request.failure[0], Code.GOING_AWAY)
+        self.assertTrue(self.reactor.connectors[0].stoppedConnecting)
+        self.names.answer("192.0.2.1")
+        self.assertEqual(len(self.attempts()), 1)
+
+    def test_a_defect_fails_the_one_request(self) -> None:
+        """The session and its other streams never see the exception."""
+        self.resolver.known = lambda name: 1 / 0  # type: ignore[method-assign,assignment,return-value] # a defect
+        self.assert_failed(self.ask("db.example.org"), Code.INTERNAL, "internal error")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+
+class NameTests(DialerTests):
+    """Destinations that are looked up."""
+
+    def test_a_name_is_looked_up_and_its_addresses_tried_in_turn(self) -> None:
+        """A refusal moves on at once; the first socket that connects wins."""
+        request = self.ask("db.example.org")
+        self.assertEqual(self.names.asked[0][0], "db.example.org")
+        self.names.answer("192.0.2.1", "192.0.2.2")
+        self.assertEqual(self.attempts(), ["192.0.2.1"])
+        self.refuse(0)
+        self.assertEqual(self.attempts(), ["192.0.2.1", "192.0.2.2"])
+        self.connect(1)
+        self.assertIsNotNone(request.stream)
+
+    def test_a_slow_address_gets_company_after_250_ms(self) -> None:
+        """Families take turns; the losers are stopped (RFC 8305)."""
+        request = self.ask("db.example.org")
+        self.names.answer("2001:db8::1", "2001:db8::2", "192.0.2.1")
+        self.reactor.advance(0.249)
+        self.assertEqual(self.attempts(), ["2001:db8::1"])
+        self.reactor.advance(0.001)
+        self.assertEqual(self.attempts(), ["2001:db8::1", "192.0.2.1"])
+        self.reactor.advance(0.25)
+        self.assertEqual(self.attempts(), ["2001:db8::1", "192.0.2.1", "2001:db8::2"])
+        self.connect(1)
+        self.assertIsNotNone(request.stream)
+        stopped = [connector.stoppedConnecting for connector in self.reactor.connectors]
+        self.assertEqual(stopped, [True, False, True])
+        self.assertTrue(self.connect(0).aborted)
+
+    def test_every_attempt_ends_with_the_dial(self) -> None:
+        """Lookup and earlier attempts use up the time of later ones."""
+        request = self.ask("db.example.org", timeout=1.0)
+        self.reactor.advance(0.5)
+        self.names.answer("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4")
+        self.reactor.advance(0.25)
+        self.assertEqual([client[3] for client in self.reactor.tcpClients], [0.5, 0.25])
+        self.reactor.rightNow += 0.25
+        self.refuse(0, error.TimeoutError())
+        self.refuse(1, error.TimeoutError())
+        self.assert_failed(request, Code.TIMEOUT)
+        self.assertEqual(len(self.attempts()), 2)
+
+    def test_the_answer_of_a_host_is_told_before_silence(self) -> None:
+        """The sentence has every address, the code the one that says most."""
+        request = self.ask("db.example.org")
+        self.names.answer("192.0.2.1", "192.0.2.2")
+        self.refuse(0, error.ConnectionRefusedError())
+        self.refuse(1, error.TimeoutError())
+        self.assert_failed(request, Code.REFUSED, "192.0.2.1: connection refused", "192.0.2.2: no")
+
+    def test_no_more_addresses_are_tried_when_descriptors_run_out(self) -> None:
+        """The next would need one, too."""
+        request = self.ask("db.example.org")
+        self.names.answer("192.0.2.1", "192.0.2.2")
+        self.refuse(0, error.ConnectBindError(errno.EMFILE))
+        self.assert_failed(request, Code.OVERLOADED)
+        self.assertEqual(len(self.attempts()), 1)
+
+    def test_at_most_the_limit_of_addresses_is_tried(self) -> None:
+        """A name with hundreds of addresses costs no hundreds of sockets."""
+        request = self.ask("db.example.org")
+        self.names.answer(*(f"192.0.2.{last}" for last in range(1, 100)))
+        for index in range(4):
+            self.refuse(index)
+        self.assert_failed(request, Code.REFUSED)
+        self.assertEqual(len(self.attempts()), 4)
+
+    def test_an_address_that_a_name_must_not_lead_to_is_left_out(self) -> None:
+        """A name server cannot point the agent at its own loopback."""
+        request = self.ask("db.example.org", 22)
+        self.names.answer("127.0.0.1", "192.0.2.1")
+        self.assertEqual(self.attempts(), ["192.0.2.1"])
+        self.refuse()
+        self.assertTrue(request.answered)
+        denied = self.ask("db.example.org", 22)
+        self.names.answer("127.0.0.1")
+        self.assert_failed(denied, Code.DENIED, "db.example.org:22 leads to 127.0.0.1:22")
+
+    def test_a_name_without_addresses_fails(self) -> None:
+        """With the code for it."""
+        request = self.ask("db.example.org")
+        self.names.answer()
+        self.assert_failed(request, Code.NAME_NOT_RESOLVED, "connect db.example.org:10250 from")
+
+    def test_a_name_that_no_pattern_names_is_not_looked_up(self) -> None:
+        """Names in questions carry data out, too."""
+        self.assert_failed(self.ask("secret.example.net"), Code.DENIED, "secret.example.net:10250")
+        self.assertEqual(self.names.asked, [])
+
+    def test_silent_name_servers_use_up_the_deadline_only(self) -> None:
+        """Their late answer changes nothing."""
+        request = self.ask("db.example.org", timeout=5.0)
+        self.reactor.advance(4.9)
+        self.assertFalse(request.answered)
+        self.reactor.advance(0.1)
+        self.assert_failed(request, Code.TIMEOUT, "name servers")
+        self.names.answer("192.0.2.1")
+        self.assertEqual(self.attempts(), [])
+
+    def test_lookups_that_never_end_are_bounded(self) -> None:
+        """A lookup counts until it ends, also when nobody waits for it any longer."""
+        for _ in range(2):
+            request = self.ask("db.example.org")
+            assert request.cancel is not None
+            request.cancel()
+        self.assert_failed(self.ask("db.example.org"), Code.OVERLOADED, "name lookups")
+        self.names.answer("192.0.2.1")
+        self.assertFalse(self.ask("db.example.org").answered)
+        self.assertEqual(self.resolver.lookups, 2)
+
+    def test_a_zone_that_is_no_interface_is_unreachable(self) -> None:
+        """The reactor finds that out before anything is tried, by raising."""
+
+        def raises(*arguments: object) -> None:
+            raise OSError(errno.ENODEV, "No such device")
+
+        self.reactor.connectTCP = raises
+        self.assert_failed(self.ask("10.0.0.5"), Code.UNREACHABLE, "no such device")
+
+
+class InterleaveTests(SynchronousTestCase):
+    """The order of a name's addresses."""
+
+    def test_families_take_turns_beginning_with_the_preferred_one(self) -> None:
+        """The order within a family is kept."""
+        texts = ["fd00::1", "fd00::2", "fd00::3", "10.0.0.1"]
+        ordered = interleave_families([ip_address(text) for text in texts])
+        self.assertEqual(
+            [str(address) for address in ordered], ["fd00::1", "10.0.0.1", "fd00::2", "fd00::3"]
+        )

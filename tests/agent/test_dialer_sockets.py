@@ -1,0 +1,95 @@
+"""The dialer on the real reactor: what the kernel says arrives as the documented code."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from ipaddress import ip_address
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from tests.agent.fakes import FakeNameResolver, FakeRequest
+from yurttunnel.agent.dialer import Dialer
+from yurttunnel.agent.policy import DestinationPolicy, parse_pattern
+from yurttunnel.agent.resolver import NodeResolver
+from yurttunnel.wire.codes import Code
+
+
+class WaitingRequest(FakeRequest):
+    """A request whose failure can be waited for."""
+
+    def __init__(self, host: str, port: int, timeout: float = 10.0) -> None:
+        super().__init__(host, port, timeout)
+        self.failed: Deferred[tuple[Code, str]] = Deferred()
+
+    def fail(self, code: Code, text: str) -> None:
+        """Answer with a failure, and tell the test."""
+        super().fail(code, text)
+        self.failed.callback((code, text))
+
+
+class KernelErrorTests(TestCase):
+    """Loopback only; nothing is ever connected."""
+
+    def setUp(self) -> None:
+        """Hold a port on which nobody listens."""
+        self.held = socket.socket()
+        self.addCleanup(self.held.close)
+        self.held.bind(("127.0.0.1", 0))
+        self.port = self.held.getsockname()[1]
+        policy = DestinationPolicy(
+            "edge-1", [ip_address("127.0.0.1")], [parse_pattern("fe80::/10")]
+        )
+        self.dialer = Dialer(reactor, policy, NodeResolver(FakeNameResolver(), {}), "edge-1")
+        self.addCleanup(self.dialer.stop)
+
+    def ask(self, host: str, timeout: float = 10.0) -> Deferred[tuple[Code, str]]:
+        """Dial and give the failure."""
+        request = WaitingRequest(host, self.port, timeout)
+        self.dialer.stream_requested(request)
+        return request.failed
+
+    async def test_a_port_on_which_nobody_listens_refuses(self) -> None:
+        """REFUSED, with a sentence that names target, node and reason."""
+        self.assertEqual(
+            await self.ask("127.0.0.1"),
+            (Code.REFUSED, f"connect 127.0.0.1:{self.port} from edge-1: connection refused"),
+        )
+
+    async def test_a_target_that_does_not_answer_times_out(self) -> None:
+        """TIMEOUT, when the time of the request is over."""
+        self.held.listen(0)
+        for _ in range(3):
+            # A full queue of connections drops what else arrives.
+            waiting = socket.socket()
+            self.addCleanup(waiting.close)
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", self.port))
+        code, _ = await self.ask("127.0.0.1", timeout=0.05)
+        self.assertEqual(code, Code.TIMEOUT)
+
+    async def test_a_zone_without_an_interface_is_unreachable(self) -> None:
+        """UNREACHABLE, without asking anybody."""
+        code, text = await self.ask("fe80::1%no-such-if")
+        self.assertEqual(code, Code.UNREACHABLE)
+        self.assertIn("zone id", text)
+
+    async def test_running_out_of_descriptors_is_an_overload(self) -> None:
+        """OVERLOADED: trying later may work, and does."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        probe = socket.socket()
+        lowest = probe.fileno()
+        probe.close()
+        # No descriptor at or above the lowest free one may be opened.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            failed = self.ask("127.0.0.1")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        code, text = await failed
+        self.assertEqual(code, Code.OVERLOADED)
+        self.assertIn("too many open files", text)
+        code, _ = await self.ask("127.0.0.1")
+        self.assertEqual(code, Code.REFUSED)

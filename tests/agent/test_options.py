@@ -1,0 +1,225 @@
+"""The agent's command line."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+from importlib.metadata import version
+from ipaddress import ip_address
+from pathlib import Path
+
+from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.agent.options import Options, Settings
+from yurttunnel.pki.identity import Identifiers
+
+REQUIRED = {
+    "--state-dir": "/var/lib/agent",
+    "--node-name": "edge-1",
+    "--node-ip": "10.0.0.5",
+    "--tunnelserver-addr": "tunnel.example.org",
+}
+
+
+def parse(*arguments: str, environment: dict[str, str] | None = None) -> Settings:
+    """Parse the required flags and ``arguments``, which override them."""
+    options = Options(environment or {})
+    options.parseOptions(["--standalone", *flags_without(), *arguments])
+    return options.settings
+
+
+def flags_without(*names: str) -> list[str]:
+    """Give the required flags but for ``names``."""
+    return [f"{flag}={value}" for flag, value in REQUIRED.items() if flag not in names]
+
+
+class ValueTests(SynchronousTestCase):
+    """What good command lines mean."""
+
+    def test_the_required_flags_suffice(self) -> None:
+        """Everything else has the documented default."""
+        settings = parse()
+        self.assertEqual(settings.node_name, "edge-1")
+        self.assertEqual(settings.node_ip, ip_address("10.0.0.5"))
+        self.assertEqual(settings.servers, (("tunnel.example.org", 10262),))
+        self.assertEqual(settings.state_dir, Path("/var/lib/agent"))
+        self.assertEqual((settings.resume_window, settings.drain_timeout), (30.0, 30.0))
+        self.assertEqual((settings.meta_host, settings.meta_port), ("127.0.0.1", 10266))
+        self.assertEqual((settings.allowed_destinations, settings.join_token), ((), None))
+        self.assertTrue(settings.keep_default_destinations)
+        self.assertEqual(
+            settings.identifiers, Identifiers(frozenset({"edge-1"}), frozenset({settings.node_ip}))
+        )
+
+    def test_the_metas_default_address_has_the_family_of_the_node(self) -> None:
+        """A node of IPv6 only may have no 127.0.0.1."""
+        self.assertEqual(parse("--node-ip=fd00::5").meta_host, "::1")
+
+    def test_several_servers_are_separated_by_commas(self) -> None:
+        """Each once, with its own port or the default one."""
+        self.assertEqual(
+            parse("--tunnelserver-addr", "a:1, [fd00::1]:2,b,a:1,").servers,
+            (("a", 1), ("fd00::1", 2), ("b", 10262)),
+        )
+
+    def test_name_and_address_come_from_the_environment_unless_given(self) -> None:
+        """As the DaemonSets of yurttunnel have it."""
+        options = Options({"NODE_NAME": "edge-2", "NODE_IP": "10.0.0.6"})
+        options.parseOptions(["--standalone", *flags_without("--node-name", "--node-ip")])
+        self.assertEqual(options.settings.node_name, "edge-2")
+        self.assertEqual(options.settings.node_ip, ip_address("10.0.0.6"))
+        self.assertEqual(parse(environment={"NODE_NAME": "edge-2"}).node_name, "edge-1")
+
+    def test_durations_carry_units(self) -> None:
+        """Zero is one, too."""
+        settings = parse("--resume-window=2m", "--drain-timeout=0")
+        self.assertEqual((settings.resume_window, settings.drain_timeout), (120.0, 0.0))
+
+    def test_destinations_add_up_and_the_default_can_be_dropped(self) -> None:
+        """The flag is repeatable, in any order."""
+        settings = parse("--allow-destination=192.0.2.1:22", "--allow-destination=*.example.org")
+        self.assertEqual(len(settings.allowed_destinations), 2)
+        self.assertTrue(settings.keep_default_destinations)
+        settings = parse("--allow-destination=no-default", "--allow-destination=192.0.2.1:22")
+        self.assertEqual(len(settings.allowed_destinations), 1)
+        self.assertFalse(settings.keep_default_destinations)
+
+    def test_identifiers_give_own_names_and_addresses(self) -> None:
+        """They lead to the node as its name does."""
+        settings = parse("--agent-identifiers=host=Alias.example&ipv4=10.0.0.9")
+        self.assertEqual(settings.own_addresses, {ip_address("10.0.0.5"), ip_address("10.0.0.9")})
+        names = settings.own_names
+        self.assertEqual(names["edge-1"], (ip_address("10.0.0.5"),))
+        self.assertEqual(names["alias.example"], (ip_address("10.0.0.5"),))
+        self.assertIn(ip_address("::1"), names["localhost"])
+
+    def test_the_join_token_is_read_from_its_file_when_asked_for(self) -> None:
+        """An agent that is enrolled needs neither."""
+        path = self.mktemp()
+        Path(path).write_text("token\n")
+        self.assertEqual(parse("--join-token-file", path).read_join_token(), "token")
+        self.assertEqual(parse("--join-token", "token").read_join_token(), "token")
+
+    def test_without_a_token_the_error_says_what_to_do(self) -> None:
+        """So does one for a file that is missing, empty or not a token."""
+        binary = Path(self.mktemp())
+        binary.write_bytes(b"\xff\xfe")
+        empty = Path(self.mktemp())
+        empty.write_bytes(b"\n")
+        for arguments, words in [
+            ([], "--join-token-file"),
+            (["--join-token-file", "/missing/token"], "/missing/token: No such file"),
+            (["--join-token-file", str(binary)], "not a join token"),
+            (["--join-token-file", str(empty)], "empty"),
+        ]:
+            with self.assertRaises(ValueError) as caught:
+                parse(*arguments).read_join_token()
+            self.assertIn(words, str(caught.exception))
+
+    def test_the_version_is_ours(self) -> None:
+        """And not Twisted's."""
+        printed = io.StringIO()
+        with redirect_stdout(printed), self.assertRaises(SystemExit):
+            Options({}).parseOptions(["--version"])
+        self.assertEqual(printed.getvalue(), f"yurttunnel {version('yurttunnel')}\n")
+
+    def test_the_help_names_every_flag(self) -> None:
+        """It is the manual."""
+        text = str(Options({}))
+        for flag in ("standalone", "allow-destination", "join-token-file", "no-default"):
+            self.assertIn(flag, text)
+
+
+class ErrorTests(SynchronousTestCase):
+    """What bad command lines are answered with."""
+
+    def test_bad_values_are_refused_with_the_flag_and_the_reason(self) -> None:
+        """In one line."""
+        for flag, value in [
+            ("--node-name", "10_0"),
+            ("--node-name", ""),
+            ("--node-name", "Edge"),
+            ("--node-ip", "edge-1"),
+            ("--node-ip", "0.0.0.0"),
+            ("--tunnelserver-addr", ","),
+            ("--tunnelserver-addr", "a:0"),
+            ("--tunnelserver-addr", "https://a:1"),
+            ("--allow-destination", "10.0.0.5/24"),
+            ("--agent-identifiers", "nonsense"),
+            ("--resume-window", "soon"),
+            ("--resume-window", "-1"),
+            ("--drain-timeout", "1x"),
+            ("--meta-host", "example.org"),
+            ("--meta-port", "65536"),
+            ("--state-dir", ""),
+            ("--join-token-file", ""),
+        ]:
+            with self.assertRaises(UsageError, msg=f"{flag}={value}") as caught:
+                parse(f"{flag}={value}")
+            self.assertTrue(str(caught.exception).startswith(f"{flag}: "), str(caught.exception))
+            self.assertNotIn("\n", str(caught.exception))
+
+    def test_a_bad_environment_variable_is_named(self) -> None:
+        """The operator did not write the flag."""
+        options = Options({"NODE_IP": "here"})
+        with self.assertRaisesRegex(UsageError, r"^\$NODE_IP \(or --node-ip\): 'here'"):
+            options.parseOptions(["--standalone", *flags_without("--node-ip")])
+
+    def test_each_required_flag_is_missed(self) -> None:
+        """The error names it, and the variable that would do."""
+        for flag in REQUIRED:
+            with self.assertRaisesRegex(UsageError, f"^{flag} is missing"):
+                Options({}).parseOptions(["--standalone", *flags_without(flag)])
+        with self.assertRaisesRegex(UsageError, "set NODE_NAME"):
+            Options({}).parseOptions(["--standalone"])
+
+    def test_only_the_standalone_mode_exists(self) -> None:
+        """The error says so, whatever else is given."""
+        with self.assertRaisesRegex(UsageError, "--standalone"):
+            Options({}).parseOptions(flags_without())
+
+    def test_two_tokens_are_refused(self) -> None:
+        """Which one is meant?"""
+        with self.assertRaisesRegex(UsageError, "not both"):
+            parse("--join-token=t", "--join-token-file=f")
+
+    def test_arguments_of_no_flag_are_refused(self) -> None:
+        """As the flags' own typing errors are."""
+        with self.assertRaisesRegex(UsageError, "'edge-1'"):
+            parse("edge-1")
+
+    def test_flags_that_mean_nothing_here_are_accepted_with_a_warning(self) -> None:
+        """So that the manifests of yurttunnel 1.2 work."""
+        warnings: list[str] = []
+
+        def keep(event: LogEvent) -> None:
+            if event["log_level"] is LogLevel.warn:
+                warnings.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(keep)
+        try:
+            parse(
+                "--v=2",
+                "--logtostderr=true",
+                "--alsologtostderr",
+                "--kube-config=/etc/kubernetes/kubelet.conf",
+                "--apiserver-addr",
+                "10.0.0.1:6443",
+                "--cert-dir=/pki",
+                "--agent-identifiers=host=edge-1&uid=1",
+            )
+        finally:
+            globalLogPublisher.removeObserver(keep)
+        for flag in (
+            "--v is",
+            "--logtostderr is",
+            "--alsologtostderr is",
+            "--kube-config is",
+            "--apiserver-addr is",
+            "--cert-dir is",
+            "--agent-identifiers: ",
+        ):
+            self.assertEqual(len([text for text in warnings if text.startswith(flag)]), 1, flag)
+        self.assertEqual(len(warnings), 7)

@@ -1,0 +1,305 @@
+"""What an agent may connect to."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.agent.policy import DestinationPolicy, canonical_host, parse_pattern
+
+
+def policy(*patterns: str, keep_default: bool = True) -> DestinationPolicy:
+    """Make the policy of a node with two addresses."""
+    return DestinationPolicy(
+        "edge-1",
+        [ip_address("10.0.0.5"), ip_address("fd00::5")],
+        [parse_pattern(pattern) for pattern in patterns],
+        keep_default,
+    )
+
+
+def reaches(decides: DestinationPolicy, host: str, port: int) -> bool:
+    """Say whether the spelling ``host`` of an address is let through."""
+    canonical = canonical_host(host)
+    assert not isinstance(canonical, str), host
+    return decides.may_connect(canonical, port)
+
+
+class CanonicalHostTests(SynchronousTestCase):
+    """What a destination stands for."""
+
+    def test_every_spelling_of_an_address_is_the_address_that_is_connected_to(self) -> None:
+        """Mapped, unspecified and zoned addresses are what the kernel makes of them."""
+        for text, address in {
+            "127.0.0.1": "127.0.0.1",
+            "0.0.0.0": "127.0.0.1",
+            "::": "::1",
+            "[::1]": "::1",
+            "::ffff:127.0.0.1": "127.0.0.1",
+            "::ffff:0.0.0.0": "127.0.0.1",
+            "::FFFF:0A00:0005": "10.0.0.5",
+            "::1%lo": "::1",
+            "::ffff:10.0.0.5%eth0": "10.0.0.5",
+            "fe80::1%eth0": "fe80::1%eth0",
+        }.items():
+            self.assertEqual(canonical_host(text), ip_address(address), text)
+
+    def test_old_spellings_of_ipv4_are_refused(self) -> None:
+        """Nothing is left for inet_aton to read as an address."""
+        for text in ("2130706433", "0177.1", "0x7f.1", "127.1", "127.0.0.01", "0x7f000001", "1."):
+            with self.assertRaisesRegex(ValueError, "four decimal numbers"):
+                canonical_host(text)
+
+    def test_a_name_is_in_lower_case_and_without_final_dot(self) -> None:
+        """Names compare as name servers compare them."""
+        self.assertEqual(canonical_host("DB.Example.ORG."), "db.example.org")
+
+    def test_what_is_neither_is_refused(self) -> None:
+        """Control characters, spaces and overlong names never reach a resolver."""
+        for text in (
+            "",
+            "a b",
+            "a\r\nb",
+            "a\0b",
+            "-a",
+            "a..b",
+            "a" * 64,
+            "b\u00fccher",
+            "1:2",
+            "/x",
+        ):
+            with self.assertRaises(ValueError, msg=repr(text)):
+                canonical_host(text)
+
+
+class PatternTests(SynchronousTestCase):
+    """The syntax of --allow-destination."""
+
+    def test_patterns_allow_what_they_say_and_nothing_beside_it(self) -> None:
+        """Addresses, networks and ports are matched exactly."""
+        for pattern, allowed, denied in [
+            ("192.0.2.1", [("192.0.2.1", 1), ("192.0.2.1", 65535)], [("192.0.2.2", 1)]),
+            ("192.0.2.1:80", [("192.0.2.1", 80)], [("192.0.2.1", 81)]),
+            (
+                "192.0.2.1:8000-8100",
+                [("192.0.2.1", 8000), ("192.0.2.1", 8100)],
+                [("192.0.2.1", 7999), ("192.0.2.1", 8101)],
+            ),
+            ("10.1.0.0/16", [("10.1.255.255", 1)], [("10.2.0.0", 1), ("::1", 1)]),
+            ("10.1.0.0/16:443", [("10.1.0.1", 443)], [("10.1.0.1", 80)]),
+            ("fd01::1", [("fd01::1", 9)], [("fd01::2", 9)]),
+            ("[fd01::1]:443", [("fd01::1", 443)], [("fd01::1", 444)]),
+            ("[fd01::/16]:443", [("fd01:2::1", 443)], [("fd01:2::1", 1), ("fd02::1", 443)]),
+            ("fd01::/16:443", [("fd01:2::1", 443)], [("fd01:2::1", 1)]),
+            ("fd01::/16", [("fd01:2::1", 1)], [("fd02::1", 1)]),
+            ("fe80::/10", [("fe80::1%eth0", 1)], [("fd00::1", 1)]),
+            ("::ffff:10.9.0.0/112", [("10.9.1.1", 1), ("::ffff:10.9.1.1", 1)], [("10.8.0.1", 1)]),
+            ("0.0.0.0/0", [("127.0.0.1", 22), ("8.8.8.8", 53)], [("::1", 22)]),
+        ]:
+            decides = policy(pattern, keep_default=False)
+            for host, port in allowed:
+                self.assertTrue(reaches(decides, host, port), f"{pattern} allows {host} {port}")
+            for host, port in denied:
+                self.assertFalse(reaches(decides, host, port), f"{pattern} denies {host} {port}")
+
+    def test_bad_patterns_are_refused_in_one_line(self) -> None:
+        """The reason quotes the text, so that the operator finds it."""
+        for text in (
+            "",
+            ":80",
+            "a:",
+            "a:0",
+            "a:65536",
+            "a:90-80",
+            "a:80-",
+            "10.0.0.5/24",
+            "10.0.0.0/33",
+            "10.0.0.0/255.0.0.0",
+            "10.0.0.0/",
+            "*",
+            "*:443",
+            "a*.example.org",
+            "*.*.org",
+            "*.10.0.0.1",
+            "0.0.0.0",
+            "[::]:80",
+            "fe80::1%eth0",
+            "fe80::%eth0/64",
+            "[fd00::1",
+            "[fd00::1]80",
+            "[10.0.0.1]:80",
+            "2130706433",
+            "a b",
+        ):
+            with self.assertRaises(ValueError, msg=repr(text)) as caught:
+                parse_pattern(text)
+            self.assertNotIn("\n", str(caught.exception))
+            self.assertTrue(str(caught.exception), text)
+
+
+class DefaultTests(SynchronousTestCase):
+    """What is allowed without patterns, and how patterns change it."""
+
+    def test_the_nodes_own_addresses_are_allowed_on_every_port(self) -> None:
+        """Whatever their spelling."""
+        for host in ("10.0.0.5", "::ffff:10.0.0.5", "fd00::5", "FD00:0::5"):
+            self.assertTrue(reaches(policy(), host, 31337), host)
+
+    def test_loopback_is_allowed_on_the_kubelet_and_localhost_proxy_ports_only(self) -> None:
+        """Other services of the node listen on loopback because they trust it."""
+        for host in ("127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1"):
+            for port in (10250, 10255, 10266, 10267):
+                self.assertTrue(reaches(policy(), host, port), (host, port))
+            for port in (22, 6443, 10251, 10265, 10268):
+                self.assertFalse(reaches(policy(), host, port), (host, port))
+
+    def test_the_edge_network_and_names_are_denied(self) -> None:
+        """Nothing beyond the node is reachable unless a pattern says so."""
+        for host in ("10.0.0.6", "8.8.8.8", "169.254.169.254", "fd00::6", "fe80::1"):
+            self.assertFalse(reaches(policy(), host, 10250), host)
+        self.assertFalse(policy().may_look_up("db.internal", 10250))
+
+    def test_a_node_whose_ip_is_loopback_has_every_port_of_it(self) -> None:
+        """A node ip is an own address, whichever it is."""
+        decides = DestinationPolicy("edge-1", [ip_address("127.0.0.1")])
+        self.assertTrue(reaches(decides, "127.0.0.1", 8000))
+        self.assertFalse(reaches(decides, "127.0.0.2", 8000))
+
+    def test_patterns_add_to_the_default(self) -> None:
+        """Allowing a target does not cut off the kubelet."""
+        decides = policy("192.0.2.1:22")
+        self.assertTrue(reaches(decides, "192.0.2.1", 22))
+        self.assertTrue(reaches(decides, "10.0.0.5", 10250))
+
+    def test_without_the_default_the_patterns_are_all_there_is(self) -> None:
+        """The own addresses and loopback need a pattern, too."""
+        decides = policy("192.0.2.1:22", keep_default=False)
+        self.assertFalse(reaches(decides, "10.0.0.5", 10250))
+        self.assertFalse(reaches(decides, "127.0.0.1", 10250))
+
+
+class NameTests(SynchronousTestCase):
+    """Destinations that are looked up."""
+
+    def test_names_are_looked_up_only_when_a_pattern_names_them(self) -> None:
+        """An address pattern opens no way to carry data out in questions to name servers."""
+        decides = policy("db.internal:5432", "*.example.org", "10.0.0.0/8")
+        self.assertTrue(decides.may_look_up("db.internal", 5432))
+        self.assertTrue(decides.may_look_up("a.example.org", 1))
+        self.assertTrue(decides.may_look_up("a.b.example.org", 1))
+        for name, port in [
+            ("db.internal", 5433),
+            ("x.db.internal", 5432),
+            ("example.org", 1),
+            ("badexample.org", 1),
+            ("other", 1),
+        ]:
+            self.assertFalse(decides.may_look_up(name, port), (name, port))
+
+    def test_an_allowed_name_leads_anywhere_but_to_addresses_that_every_host_has(self) -> None:
+        """Whoever answers for a name does not choose what is reached on the node (rebinding)."""
+        decides = policy("*.example.org")
+        for host in ("192.168.1.1", "8.8.8.8", "fd77::1"):
+            self.assertTrue(decides.may_connect(ip_address(host), 80, looked_up=True), host)
+        for host in (
+            "127.0.0.1",
+            "127.9.9.9",
+            "::1",
+            "::ffff:127.0.0.1",
+            "0.0.0.0",
+            "::",
+            "169.254.169.254",
+            "::ffff:169.254.169.254",
+            "fe80::1",
+            "224.0.0.1",
+            "ff02::1",
+        ):
+            self.assertFalse(decides.may_connect(ip_address(host), 80, looked_up=True), host)
+
+    def test_such_addresses_are_reached_by_name_when_allowed_as_addresses(self) -> None:
+        """The operator who names them means them."""
+        decides = policy("*.example.org", "127.0.0.1:80")
+        self.assertTrue(decides.may_connect(ip_address("127.0.0.1"), 80, looked_up=True))
+
+    def test_a_denial_names_destination_node_and_flag(self) -> None:
+        """Whoever reads it knows what to do, and the flag is one that parses."""
+        sentence = policy().denial(ip_address("fd00::9"), 443)
+        self.assertIn("node edge-1", sentence)
+        self.assertIn("--allow-destination [fd00::9]:443 ", sentence)
+        self.assertTrue(reaches(policy("[fd00::9]:443"), "fd00::9", 443))
+
+
+ipv4 = st.ip_addresses(v=4)
+ipv6 = st.ip_addresses(v=6)
+ports = st.integers(1, 65535)
+
+
+def spellings(address: IPv4Address | IPv6Address) -> list[str]:
+    """Give every way to write ``address`` that some program understands."""
+    if isinstance(address, IPv6Address):
+        return [
+            str(address),
+            address.exploded,
+            str(address).upper(),
+            f"[{address}]",
+            f"{address}%1",
+        ]
+    number = int(address)
+    a, b, c, d = address.packed
+    return [
+        str(address),
+        f"::ffff:{address}",
+        f"[::ffff:{address}]",
+        f"0:0:0:0:0:ffff:{number >> 16:x}:{number & 0xFFFF:x}",
+        f"::ffff:{address}%1",
+        str(number),
+        hex(number),
+        f"0{number:o}",
+        f"{a}.{number & 0xFFFFFF}",
+        f"{a}.{b}.{number & 0xFFFF}",
+        f"0{a:o}.0{b:o}.0{c:o}.0{d:o}",
+        f"0x{a:x}.0x{b:x}.0x{c:x}.0x{d:x}",
+        f"{address}.",
+    ]
+
+
+class PropertyTests(SynchronousTestCase):
+    """What holds for every address and every text."""
+
+    @given(ipv4 | ipv6, ports)
+    def test_an_address_in_no_pattern_is_never_allowed_whatever_its_spelling(
+        self, address: IPv4Address | IPv6Address, port: int
+    ) -> None:
+        """A spelling is refused, or decided like the address."""
+        decides = policy("203.0.113.0/24", "2001:db8::/32", "*.example.org")
+        for text in spellings(address):
+            try:
+                host = canonical_host(text)
+            except ValueError:
+                continue
+            assert not isinstance(host, str), text
+            reached = address
+            if isinstance(address, IPv6Address) and address.ipv4_mapped:
+                reached = address.ipv4_mapped
+            inside = (
+                reached in parse_pattern("203.0.113.0/24").network
+                or reached in parse_pattern("2001:db8::/32").network
+                or str(reached) in ("10.0.0.5", "fd00::5")
+                or (
+                    (reached.is_loopback or reached.is_unspecified)
+                    and port in (10250, 10255, 10266, 10267)
+                )
+            )
+            self.assertEqual(decides.may_connect(host, port), inside, text)
+
+    @given(st.text(max_size=40), ports)
+    def test_no_text_breaks_the_parsers(self, text: str, port: int) -> None:
+        """Anything is parsed, or refused with ``ValueError``."""
+        for parse in (canonical_host, parse_pattern):
+            try:
+                parse(text)
+            except ValueError as reason:
+                self.assertTrue(str(reason))

@@ -1,0 +1,126 @@
+"""Certificates as an attacker, or a mistake, would have them."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from twisted.internet.endpoints import SSL4ClientEndpoint
+from twisted.internet.protocol import Factory
+from twisted.internet.ssl import Certificate, optionsForClientTLS, trustRootFromCertificates
+
+from tests.e2e.clients import Peer
+
+AGENT_PROTOCOL = b"yurttunnel/1"
+
+
+class Identity:
+    """A certificate with its key."""
+
+    def __init__(self, certificate: x509.Certificate, key) -> None:
+        self.certificate = certificate
+        self.key = key
+
+
+def authority_of(state: str) -> Identity:
+    """The authority of a server's state directory."""
+    directory = Path(state)
+    (certificate,) = x509.load_pem_x509_certificates((directory / "ca.crt").read_bytes())
+    return Identity(certificate, load_pem_private_key((directory / "ca.key").read_bytes(), None))
+
+
+def identity_of(state: str) -> Identity:
+    """The certificate and key that an agent keeps in its state directory, in whichever files."""
+    certificates, keys = [], []
+    for path in sorted(Path(state).rglob("*")):
+        if not path.is_file():
+            continue
+        content = path.read_bytes()
+        if b"BEGIN CERTIFICATE" in content:
+            certificates += x509.load_pem_x509_certificates(content)
+        if b"PRIVATE KEY" in content:
+            keys.append(load_pem_private_key(content, None))
+    for certificate in certificates:
+        for key in keys:
+            if key.public_key() == certificate.public_key():
+                return Identity(certificate, key)
+    raise AssertionError(f"{state} holds no certificate with its key")
+
+
+def signed_again(
+    original: x509.Certificate,
+    authority: Identity,
+    *,
+    expired: bool = False,
+) -> Identity:
+    """A copy of a certificate with a key of our own, from ``authority``.
+
+    With ``expired`` it was good until an hour ago.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    hour = datetime.timedelta(hours=1)
+    end = now - hour if expired else now + hour
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(original.subject)
+        .issuer_name(authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - 24 * hour)
+        .not_valid_after(end)
+    )
+    for extension in original.extensions:
+        # The identifiers of keys belong to the old ones.
+        if not isinstance(extension.value, x509.AuthorityKeyIdentifier | x509.SubjectKeyIdentifier):
+            builder = builder.add_extension(extension.value, extension.critical)
+    return Identity(builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def foreign_authority() -> Identity:
+    """An authority with the same kind of name that nobody trusts."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "some other authority")])
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return Identity(certificate, key)
+
+
+async def connect_with_tls(
+    reactor,
+    port: int,
+    peer: Peer,
+    trusted: x509.Certificate,
+    identity: Identity | None,
+    protocol: bytes = AGENT_PROTOCOL,
+) -> Peer:
+    """Connect ``peer`` over TLS as ``identity``, checking the server against ``trusted``."""
+    extra = {}
+    if identity is not None:
+        extra = {"privateKey": identity.key, "certificate": identity.certificate}
+    options = optionsForClientTLS(
+        "127.0.0.1",
+        trustRoot=trustRootFromCertificates(
+            [Certificate.loadPEM(trusted.public_bytes(Encoding.PEM).decode())]
+        ),
+        acceptableProtocols=[protocol],
+        extraCertificateOptions=extra,
+    )
+    endpoint = SSL4ClientEndpoint(reactor, "127.0.0.1", port, options, timeout=5)
+    await endpoint.connect(Factory.forProtocol(lambda: peer))
+    return peer

@@ -1,0 +1,399 @@
+"""The two programs as real processes: started, watched and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
+
+ROOT = Path(__file__).resolve().parents[2]
+
+READY_SECONDS = 20.0
+"""How long a program may take to be ready on a busy machine; on an idle one it is below 1 s."""
+
+STOP_SECONDS = 10.0
+"""How long a program may take from SIGTERM to its end, beyond its --drain-timeout."""
+
+MEBIBYTE = 1024 * 1024
+
+
+class ProgramFailed(Exception):
+    """A program did not do what a test needs; carries the end of its log."""
+
+
+class FreePorts:
+    """Gives loopback ports that nobody uses, without two test workers choosing the same.
+
+    Ports lie below the kernel's ephemeral range, so that no outgoing connection takes one
+    between the choice and the listening. Each process has 60 of its own, found by its id:
+    neighbors in a run have neighboring ids and therefore different blocks.
+    """
+
+    FIRST, BLOCK, BLOCKS = 18000, 60, 200
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self) -> int:
+        """Give the next free port of this process's block."""
+        base = self.FIRST + os.getpid() % self.BLOCKS * self.BLOCK
+        for _ in range(self.BLOCK):
+            port = base + self._next % self.BLOCK
+            self._next += 1
+            if is_free(port):
+                return port
+        raise ProgramFailed(f"ports {base} to {base + self.BLOCK - 1} are all in use")
+
+
+def is_free(port: int) -> bool:
+    """Whether a loopback port can be listened on."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+free_ports = FreePorts()
+
+
+class Program:
+    """One ``twist`` command.
+
+    ``arguments`` begin with the command's name, ``log_path`` gets standard output and error,
+    ``prefix`` is put before the interpreter (``setpriv ...``).
+    """
+
+    def __init__(
+        self,
+        reactor,
+        arguments: list[str],
+        log_path: str,
+        meta_port: int,
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        self.arguments = arguments
+        self.log_path = log_path
+        self.meta_port = meta_port
+        self._reactor = reactor
+        self._prefix = prefix
+        self._process: subprocess.Popen | None = None
+        self._started = 0.0
+
+    def start(self) -> None:
+        """Start the process; its working directory is not the checkout."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONWARNINGS": "default",
+            "PYTHONFAULTHANDLER": "1",
+        }
+        command = [*self._prefix, sys.executable, "-m", "twisted", "--log-format=text"]
+        self._started = self._reactor.seconds()
+        with open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *self.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=os.path.dirname(self.log_path),
+                env=environment,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has been started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """Everything the program has written so far."""
+        try:
+            return Path(self.log_path).read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def failed(self, what: str) -> ProgramFailed:
+        """An exception that says ``what`` and shows the end of the log."""
+        end = self.log[-4000:]
+        return ProgramFailed(f"{' '.join(self.arguments)}: {what}\n--- end of its log\n{end}")
+
+    async def ready(self, seconds: float = READY_SECONDS) -> float:
+        """Wait until ``/readyz`` answers 200; the seconds since the start."""
+        deadline = self._reactor.seconds() + seconds
+        answer = "no answer"
+        while self._reactor.seconds() < deadline:
+            if not self.running:
+                raise self.failed(f"ended with {self._process.returncode} before it was ready")
+            try:
+                status, answer = await self.get("/readyz")
+            except Exception as reason:
+                status, answer = 0, str(reason)
+            if status == 200:
+                return self._reactor.seconds() - self._started
+            await deferLater(self._reactor, 0.02)
+        raise self.failed(f"not ready after {seconds} s: {answer}")
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Fetch a page of the meta server: status and body."""
+        page = _Page(path)
+        endpoint = TCP4ClientEndpoint(self._reactor, "127.0.0.1", self.meta_port, timeout=3)
+        await endpoint.connect(Factory.forProtocol(lambda: page))
+        return await page.done.addTimeout(5, self._reactor)
+
+    async def agents(self) -> list[dict]:
+        """The entries of ``/agents``."""
+        status, body = await self.get("/agents")
+        if status != 200:
+            raise self.failed(f"/agents answered {status}: {body}")
+        return json.loads(body)
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples with this name and these labels; 0 without any."""
+        status, body = await self.get("/metrics")
+        if status != 200:
+            raise self.failed(f"/metrics answered {status}: {body}")
+        total = 0.0
+        for line in body.splitlines():
+            match = re.fullmatch(r"([a-zA-Z_:]\w*)(?:\{(.*)\})? (\S+)", line)
+            if match is None or match[1] != name:
+                continue
+            found = dict(re.findall(r'(\w+)="([^"]*)"', match[2] or ""))
+            if all(found.get(key) == value for key, value in labels.items()):
+                total += float(match[3])
+        return total
+
+    async def ended(self, seconds: float) -> int:
+        """Wait until the process has ended; its exit status, negative for a signal."""
+        assert self._process is not None
+        deadline = self._reactor.seconds() + seconds
+        while self._process.poll() is None:
+            if self._reactor.seconds() > deadline:
+                raise self.failed(f"still runs after {seconds} s")
+            await deferLater(self._reactor, 0.02)
+        return self._process.returncode
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it runs."""
+        if self.running:
+            os.kill(self.pid, number)
+
+    async def stop(self, seconds: float = STOP_SECONDS) -> int:
+        """Send SIGTERM and wait for the end; SIGKILL, and an error, when it does not come."""
+        self.signal(signal.SIGTERM)
+        try:
+            return await self.ended(seconds)
+        except ProgramFailed:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def descriptors(self) -> dict[str, str]:
+        """The open descriptors of the process: number and what it leads to."""
+        directory = f"/proc/{self.pid}/fd"
+        found = {}
+        for number in os.listdir(directory):
+            try:
+                found[number] = os.readlink(f"{directory}/{number}")
+            except FileNotFoundError:
+                continue
+        return found
+
+    def threads(self) -> int:
+        """How many threads the process has."""
+        return len(os.listdir(f"/proc/{self.pid}/task"))
+
+    def resident(self) -> int:
+        """The resident memory of the process in bytes."""
+        fields = Path(f"/proc/{self.pid}/statm").read_text().split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def complaints(self) -> list[str]:
+        """Lines of the log that no program may write, whatever is done to it."""
+        marks = ("Traceback (most recent", "Unhandled", "Unexpected error", "Fatal Python error")
+        marks += ("ResourceWarning", "DeprecationWarning")
+        return [line for line in self.log.splitlines() if any(mark in line for mark in marks)]
+
+
+class _Page(Protocol):
+    """One GET, without keep-alive."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._data = b""
+        self.done: Deferred[tuple[int, str]] = Deferred()
+
+    def connectionMade(self) -> None:
+        request = f"GET {self._path} HTTP/1.0\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        self.transport.write(request.encode())
+
+    def dataReceived(self, data: bytes) -> None:
+        self._data += data
+
+    def connectionLost(self, reason) -> None:
+        if self.done.called:
+            return
+        head, _, body = self._data.partition(b"\r\n\r\n")
+        words = head.split(b" ")
+        if len(words) < 2:
+            self.done.errback(reason)
+        else:
+            self.done.callback((int(words[1]), body.decode("utf-8", "replace")))
+
+
+class Server(Program):
+    """``twist yurttunnel-server --standalone`` with every port chosen free."""
+
+    def __init__(
+        self, reactor, directory: str, *, extra: tuple[str, ...] = (), drain: float | None = 2,
+        state: str = "S", prefix: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self.state = os.path.join(directory, state)
+        self.socket_path = os.path.join(self.state, "connect.sock")
+        self.agent_port = free_ports.take()
+        self.secure_port = free_ports.take()
+        self.insecure_port = free_ports.take()
+        meta_port = free_ports.take()
+        arguments = [
+            "yurttunnel-server", "--standalone",
+            "--state-dir", self.state,
+            "--bind-address", "127.0.0.1",
+            "--tunnel-agent-connect-port", str(self.agent_port),
+            "--secure-port", str(self.secure_port),
+            "--insecure-port", str(self.insecure_port),
+            "--meta-port", str(meta_port),
+            "--connect-endpoint", f"unix:{self.socket_path}",
+            *(() if drain is None else ("--drain-timeout", str(drain))),
+            *extra,
+        ]  # fmt: skip
+        log_path = os.path.join(directory, f"server-{state}.log")
+        super().__init__(reactor, arguments, log_path, meta_port, prefix)
+
+    @property
+    def token_path(self) -> str:
+        """Where the server leaves the join token."""
+        return os.path.join(self.state, "join-token")
+
+
+class Agent(Program):
+    """``twist yurttunnel-agent --standalone`` for one node."""
+
+    def __init__(
+        self, reactor, directory: str, *, server_port: int, token_path: str | None,
+        node: str = "edge-1", extra: tuple[str, ...] = (), drain: float | None = 2,
+        state: str = "A",
+    ) -> None:  # fmt: skip
+        self.node = node
+        self.state = os.path.join(directory, state)
+        meta_port = free_ports.take()
+        arguments = [
+            "yurttunnel-agent", "--standalone",
+            "--state-dir", self.state,
+            "--node-name", node,
+            "--node-ip", "127.0.0.1",
+            "--tunnelserver-addr", f"127.0.0.1:{server_port}",
+            "--meta-port", str(meta_port),
+            *(() if token_path is None else ("--join-token-file", token_path)),
+            *(() if drain is None else ("--drain-timeout", str(drain))),
+            *extra,
+        ]  # fmt: skip
+        log_path = os.path.join(directory, f"agent-{state}.log")
+        super().__init__(reactor, arguments, log_path, meta_port)
+
+
+class Tunnel:
+    """A server and one agent, node ``edge-1`` with the address 127.0.0.1.
+
+    ``forwards`` are targets' ports, each gets a forward (:attr:`forward_ports`, same order);
+    ``proxied`` is called with the server's agent port and gives the port the agent shall dial.
+    """
+
+    def __init__(
+        self, reactor, directory: str, *, forwards: tuple[int, ...] = (), proxied=None,
+        server_extra: tuple[str, ...] = (), agent_extra: tuple[str, ...] = (),
+        drain: float | None = 2,
+    ) -> None:  # fmt: skip
+        self._reactor = reactor
+        self._directory = directory
+        self.forward_ports = [free_ports.take() for _ in forwards]
+        for listen, target in zip(self.forward_ports, forwards, strict=True):
+            forward = f"127.0.0.1:{listen}=edge-1/127.0.0.1:{target}"
+            server_extra = (*server_extra, "--forward", forward)
+        self.server = Server(reactor, directory, extra=server_extra, drain=drain)
+        agent_port = self.server.agent_port
+        self.agent = Agent(
+            reactor,
+            directory,
+            server_port=proxied(agent_port) if proxied else agent_port,
+            token_path=self.server.token_path,
+            extra=agent_extra,
+            drain=drain,
+        )
+        self.others: list[Program] = []
+
+    @property
+    def socket_path(self) -> str:
+        """The path of the CONNECT socket."""
+        return self.server.socket_path
+
+    async def start(self) -> None:
+        """Start both and wait until each says that it is ready."""
+        self.server.start()
+        await self.server.ready()
+        self.agent.start()
+        await self.agent.ready()
+
+    def another_agent(self, **options) -> Agent:
+        """Prepare a further agent of this server; it is stopped and checked with the rest."""
+        options.setdefault("server_port", self.server.agent_port)
+        options.setdefault("token_path", self.server.token_path)
+        agent = Agent(self._reactor, self._directory, **options)
+        self.others.append(agent)
+        return agent
+
+    def another_server(self, **options) -> Server:
+        """Prepare a further server; it is stopped and checked with the rest."""
+        server = Server(self._reactor, self._directory, **options)
+        self.others.append(server)
+        return server
+
+    async def stop_and_check(self) -> None:
+        """Stop what still runs, and require a clean end and a log without complaints."""
+        problems = []
+        for program in (*self.others, self.agent, self.server):
+            if program.running:
+                try:
+                    status = await program.stop()
+                except ProgramFailed as reason:
+                    problems.append(str(reason))
+                else:
+                    if status not in (0, -signal.SIGTERM):
+                        problems.append(str(program.failed(f"SIGTERM gave exit status {status}")))
+            complaints = program.complaints()
+            if complaints:
+                problems.append(str(program.failed("complains:\n" + "\n".join(complaints))))
+        if problems:
+            raise ProgramFailed("\n".join(problems))

@@ -1,0 +1,57 @@
+"""A client that has finished sending still gets its answer."""
+
+from __future__ import annotations
+
+from tests.e2e.clients import AnswerAtEnd, EndFirst, Question
+from tests.e2e.programs import free_ports
+from tests.e2e.support import EndToEndTestCase
+
+
+class HalfCloseTests(EndToEndTestCase):
+    """One direction of a stream ends alone."""
+
+    async def test_nc_gets_its_answer_through_a_forward(self) -> None:
+        """``printf x | nc -N`` prints what the target says after the end of input."""
+        target = self.listen(AnswerAtEnd)
+        tunnel = await self.start_tunnel(forwards=(target.port,))
+        output, errors, status = await self.run_command(
+            "nc", "-N", "-w", "10", "127.0.0.1", str(tunnel.forward_ports[0]), standard_input=b"x"
+        )
+        self.assertEqual((output, status), (b"got:x", 0), errors)
+
+    async def test_nc_gets_its_answer_through_connect(self) -> None:
+        """The same with ``nc -X connect`` and a CONNECT endpoint on TCP."""
+        target = self.listen(AnswerAtEnd)
+        port = free_ports.take()
+        endpoint = f"tcp:{port}:interface=127.0.0.1"
+        tunnel = await self.start_tunnel(server_extra=("--connect-endpoint", endpoint))
+        self.assertTrue(tunnel.server.running)
+        output, errors, status = await self.run_command(
+            "nc", "-N", "-w", "10", "-X", "connect", "-x", f"127.0.0.1:{port}",
+            "127.0.0.1", str(target.port), standard_input=b"x",
+        )  # fmt: skip
+        self.assertEqual((output, status), (b"got:x", 0), errors)
+
+    async def test_data_and_end_sent_with_the_connect_head_arrive(self) -> None:
+        """Bytes that follow the head before the answer are not lost, nor is the FIN."""
+        target = self.listen(AnswerAtEnd)
+        tunnel = await self.start_tunnel()
+        question = Question(finish=True)
+        authority = f"127.0.0.1:{target.port}"
+        answer = await self.connect(tunnel, authority, question, early=b"early")
+        self.assertEqual(answer.status, 200, answer.body)
+        await question.when_read_ended()
+        self.assertEqual(question.answer, b"got:early")
+
+    async def test_a_target_that_ends_first_still_hears_the_client(self) -> None:
+        """After the target's FIN has arrived, what the client sends reaches the target."""
+        target = self.listen(EndFirst)
+        tunnel = await self.start_tunnel(forwards=(target.port,))
+        question = await self.dial(tunnel.forward_ports[0], Question())
+        await question.when_read_ended()
+        self.assertEqual(question.answer, b"hello")
+        question.transport.write(b"still here")
+        question.transport.loseConnection()
+        (peer,) = target.peers
+        await peer.when_read_ended()
+        self.assertEqual(peer.text, b"still here")

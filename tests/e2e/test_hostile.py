@@ -1,0 +1,334 @@
+"""Wrong, hostile and unlucky input: a coded answer, nothing crashes, nothing leaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import TCP4ClientEndpoint, UNIXClientEndpoint
+
+from tests.e2e.certificates import authority_of, connect_with_tls, identity_of
+from tests.e2e.clients import Echo, EchoClient, Incomplete, Peer, Question, connect_directly
+from tests.e2e.programs import Program, Tunnel
+from tests.e2e.support import EndToEndTestCase, which
+
+DEADLINE = 10.0
+"""Seconds for TLS handshake and HELLO, and for a CONNECT head."""
+
+DIAL_DEADLINE = 15.0
+"""Seconds for a dial (yurttunnel reference section 10.1: the dial watchdog)."""
+
+
+class HostileTestCase(EndToEndTestCase):
+    """A tunnel that has to serve after whatever has been done to it."""
+
+    timeout = 90
+
+    async def still_serves(self, tunnel: Tunnel) -> None:
+        """Require that both programs run, say so, and carry a round trip."""
+        for program in (tunnel.server, tunnel.agent):
+            status, body = await program.get("/readyz")
+            self.assertEqual(status, 200, body)
+        echo = self.listen(Echo)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        client.transport.loseConnection()
+        await client.when_lost()
+
+
+class DestinationTests(HostileTestCase):
+    """What a caller of CONNECT hears when there is no connection (design section 2.2)."""
+
+    async def test_each_failure_has_its_status_and_a_sentence(self) -> None:
+        """400, 403, 502, 503: each with a body of one line that names what was wanted."""
+        tunnel = await self.start_tunnel()
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            refused = closed.getsockname()[1]
+            to_edge = {"X-Tunnel-Proxy-Host": "edge-1"}
+            cases = [
+                (f"127.0.0.1:{refused}", {}, 502, "refused"),
+                (f"edge-1:{refused}", {}, 502, "refused"),
+                ("192.0.2.1:80", to_edge, 403, "192.0.2.1"),
+                ("127.0.0.2:10250", to_edge, 403, "127.0.0.2"),
+                ("edge-9:80", {}, 503, "edge-9"),
+                ("127.0.0.1:80", {"X-Tunnel-Proxy-Host": "edge-9"}, 503, "edge-9"),
+                ("10.9.8.7:80", {}, 503, "10.9.8.7"),
+                ("edge-1", {}, 400, "edge-1"),
+                ("edge-1:0", {}, 400, "0"),
+                ("edge-1:65536", {}, 400, "65536"),
+                ("edge-1:port", {}, 400, "port"),
+            ]
+            for authority, headers, status, words in cases:
+                answer = await self.connect(tunnel, authority, Question(), headers)
+                self.assertEqual(answer.status, status, f"{authority}: {answer.body}")
+                self.assertIn(words, answer.body, authority)
+                self.assertEqual(len(answer.body.strip().splitlines()), 1, answer.body)
+                headers = {**headers, "Accept": "application/json, */*"}
+                answer = await self.connect(tunnel, authority, Question(), headers)
+                self.assertEqual(answer.status, status, authority)
+                document = json.loads(answer.body)
+                self.assertEqual((document["kind"], document["code"]), ("Status", status))
+                self.assertIn(words, document["message"])
+        await self.still_serves(tunnel)
+
+    async def test_a_black_holed_target_is_a_504(self) -> None:
+        """A target that drops every SYN costs the dial deadline, not more, and only its caller."""
+        tunnel = await self.start_tunnel()
+        before = [(p, p.descriptors()) for p in (tunnel.server, tunnel.agent)]
+        # A listening socket whose queue of unaccepted connections is full drops further SYNs.
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(0)
+            fillers = []
+            for _ in range(4):
+                filler = socket.socket()
+                filler.setblocking(False)
+                filler.connect_ex(listener.getsockname())
+                fillers.append(filler)
+            port = listener.getsockname()[1]
+            asked = reactor.seconds()
+            dial = Deferred.fromCoroutine(self.connect(tunnel, f"127.0.0.1:{port}", Question()))
+            await self.still_serves(tunnel)
+            answer = await self.within(DIAL_DEADLINE + 5, dial, "the dial is answered")
+            print(f"\nblack hole answered after {reactor.seconds() - asked:.1f} s")
+            self.assertEqual(answer.status, 504, answer.body)
+            self.assertIn(str(port), answer.body)
+            for filler in fillers:
+                filler.close()
+        for program, descriptors in before:
+            await self.descriptors_return(program, descriptors)
+
+    async def test_a_caller_that_leaves_during_a_dial_cancels_it(self) -> None:
+        """The agent gives a pending dial up when its caller has gone: no descriptor stays."""
+        tunnel = await self.start_tunnel()
+        await self.still_serves(tunnel)
+        before = [(p, p.descriptors()) for p in (tunnel.server, tunnel.agent)]
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(0)
+            fillers = [socket.socket() for _ in range(4)]
+            for filler in fillers:
+                filler.setblocking(False)
+                filler.connect_ex(listener.getsockname())
+            port = listener.getsockname()[1]
+            endpoint = UNIXClientEndpoint(reactor, tunnel.socket_path)
+            request = f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            caller = await connect_directly(endpoint, Question(request))
+            await self.eventually(
+                lambda: len(tunnel.agent.descriptors()) > len(before[1][1]), "the agent dials"
+            )
+            caller.drop()
+            await caller.when_lost()
+            for program, descriptors in before:
+                await self.descriptors_return(program, descriptors)
+            for filler in fillers:
+                filler.close()
+
+    async def test_a_forward_to_nowhere_closes_the_callers_connection(self) -> None:
+        """Refused target and absent agent: the caller's connection ends, and others live on."""
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            tunnel = await self.start_tunnel(forwards=(closed.getsockname()[1],))
+            client = await self.dial(tunnel.forward_ports[0], Question(b"anybody?"))
+            await self.within(5, client.when_lost(), "the connection ends")
+            self.assertEqual(client.answer, b"")
+            await self.still_serves(tunnel)
+            await tunnel.agent.stop()
+            client = await self.dial(tunnel.forward_ports[0], Question(b"anybody?"))
+            await self.within(5, client.when_lost(), "the connection ends")
+
+
+class SlowLorisTests(HostileTestCase):
+    """Whoever never gets to the point loses the connection, and nobody else notices."""
+
+    async def test_slow_handshake_hello_and_head_are_cut_off(self) -> None:
+        """Silence, half a ClientHello, no HELLO, half a HELLO and a dripping head all end."""
+        tunnel = await self.start_tunnel()
+        await self.still_serves(tunnel)
+        before = tunnel.server.descriptors()
+        trusted = authority_of(tunnel.server.state).certificate
+        identity = identity_of(tunnel.agent.state)
+        port = tunnel.server.agent_port
+
+        async def tls(text: bytes) -> Peer:
+            return await connect_with_tls(reactor, port, Question(text), trusted, identity)
+
+        head = b"CONNECT edge-1:80 HTTP/1.1\r\nX-Slow: "
+        unix = UNIXClientEndpoint(reactor, tunnel.socket_path)
+        slow = {
+            "silence on the agents' port": await self.dial(port, Question()),
+            "half a ClientHello": await self.dial(port, Question(bytes.fromhex("16030102000100"))),
+            "no HELLO": await tls(b""),
+            "a byte of HELLO": await tls(b"\x00"),
+            "silence on the CONNECT socket": await connect_directly(unix, Question()),
+            "a dripping head": await connect_directly(unix, Question(head)),
+        }
+        for peer in slow.values():
+            self._end_peer_with_test(peer)
+        dripping = slow["a dripping head"]
+        deadline = reactor.seconds() + DEADLINE + 6
+        while reactor.seconds() < deadline and any(p.lost_reason is None for p in slow.values()):
+            if dripping.lost_reason is None:
+                dripping.transport.write(b"x")
+            await self.pause(0.5)
+        alive = [what for what, peer in slow.items() if peer.lost_reason is None]
+        self.assertEqual(alive, [])
+        await self.still_serves(tunnel)
+        await self.descriptors_return(tunnel.server, before)
+
+    async def test_two_hundred_slow_connections_do_not_delay_a_dial(self) -> None:
+        """While they hang, an echo through the tunnel is as quick as ever."""
+        tunnel = await self.start_tunnel()
+        echo = self.listen(Echo)
+        endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", tunnel.server.agent_port)
+        unix = UNIXClientEndpoint(reactor, tunnel.socket_path)
+        for _ in range(100):
+            self._end_peer_with_test(await connect_directly(endpoint, Question(b"\x16\x03")))
+            self._end_peer_with_test(await connect_directly(unix, Question(b"CONNECT ")))
+        started = reactor.seconds()
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        self.assertLess(reactor.seconds() - started, 2)
+
+
+class GarbageTests(HostileTestCase):
+    """Bytes that mean nothing, on every port."""
+
+    async def test_garbage_on_every_port_is_survived(self) -> None:
+        """Noise, HTTP to TLS, TLS to HTTP, nothing at all: answered or closed, never a crash."""
+        tunnel = await self.start_tunnel(forwards=(1,))
+        await self.still_serves(tunnel)
+        before = [(p, p.descriptors()) for p in (tunnel.server, tunnel.agent)]
+        noise = [
+            b"",
+            bytes(range(256)) * 256,
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            bytes.fromhex("160301020001000200030303") + os.urandom(500),
+            b"\x00" * 70000,
+            b"CONNECT edge-1:80 HTTP/1.1\r\n" + b"A: " + b"b" * 100_000 + b"\r\n\r\n",
+            b"CONNECT " + b"e" * 70_000 + b":80 HTTP/1.1\r\n\r\n",
+            b"CONNECT edge-1:80\x00 HTTP/1.1\r\n\r\n",
+            b"CONNECT edge-1:80 HTTP/1.1\r\nX-Tunnel-Proxy-Host: a\rb\r\n\r\n",
+            b"connect edge-1:80 HTTP/1.1\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        ]
+        unix = UNIXClientEndpoint(reactor, tunnel.socket_path)
+        doors = [unix] + [
+            TCP4ClientEndpoint(reactor, "127.0.0.1", port)
+            for port in (
+                tunnel.server.agent_port,
+                tunnel.server.meta_port,
+                tunnel.agent.meta_port,
+                tunnel.forward_ports[0],
+            )
+        ]
+        for door in doors:
+            for text in noise:
+                peer = await connect_directly(door, Question(text, finish=True))
+                self._end_peer_with_test(peer)
+                await self.within(
+                    DEADLINE + 5,
+                    peer.when_read_ended().addErrback(lambda reason: reason.trap(Incomplete)),
+                    f"{text[:40]!r} is answered or closed",
+                )
+                self.assertNotIn(b" 200 Connection", peer.answer)
+                peer.drop()
+                await peer.when_lost()
+        await self.still_serves(tunnel)
+        for program, descriptors in before:
+            await self.descriptors_return(program, descriptors)
+
+    async def test_garbage_after_the_handshake_ends_that_connection_only(self) -> None:
+        """A peer with a good certificate that speaks nonsense loses its connection."""
+        tunnel = await self.start_tunnel()
+        trusted = authority_of(tunnel.server.state).certificate
+        identity = identity_of(tunnel.agent.state)
+        for text in (os.urandom(5000), b"\xff" * 5000, b"\x00" * 5000):
+            peer = await connect_with_tls(
+                reactor, tunnel.server.agent_port, Question(text), trusted, identity
+            )
+            self._end_peer_with_test(peer)
+            await self.within(DEADLINE + 5, peer.when_lost(), "the connection ends")
+        await self.still_serves(tunnel)
+
+    async def test_a_burst_of_half_done_requests_leaves_nothing(self) -> None:
+        """Five hundred callers that vanish in the middle of CONNECT leave no descriptor."""
+        tunnel = await self.start_tunnel()
+        echo = self.listen(Echo)
+        await self.still_serves(tunnel)
+        before = [(p, p.descriptors()) for p in (tunnel.server, tunnel.agent)]
+        request = f"CONNECT 127.0.0.1:{echo.port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        unix = UNIXClientEndpoint(reactor, tunnel.socket_path)
+
+        async def vanish(number: int) -> None:
+            text = request[: number % (len(request) + 1)] if number % 2 else request
+            peer = await connect_directly(unix, Question(text))
+            peer.drop()
+            await peer.when_lost()
+
+        for batch in range(10):
+            numbers = range(batch * 50, batch * 50 + 50)
+            await gatherResults([Deferred.fromCoroutine(vanish(n)) for n in numbers])
+        await self.still_serves(tunnel)
+        for program, descriptors in before:
+            await self.descriptors_return(program, descriptors)
+
+
+class StateDirectoryTests(HostileTestCase):
+    """A state directory that cannot be used ends the start with one line."""
+
+    async def refused(self, server: Program, *words: str) -> None:
+        """Require a non-zero exit and a log that says what, without a traceback."""
+        server.start()
+        status = await server.ended(20)
+        self.assertGreater(status, 0, server.log)
+        for word in words:
+            self.assertIn(word, server.log)
+        self.assertEqual(server.complaints(), [], server.log)
+
+    async def test_a_file_in_its_place_is_named(self) -> None:
+        """A plain file where the directory is due."""
+        tunnel = self.make_tunnel()
+        server = tunnel.another_server(state="file")
+        with open(server.state, "w"):
+            pass
+        await self.refused(server, server.state)
+
+    async def test_a_directory_that_cannot_be_read_is_named(self) -> None:
+        """No permission, also for a root without its privileges."""
+        prefix: tuple[str, ...] = ()
+        if os.geteuid() == 0:
+            drop = "--bounding-set=-dac_override,-dac_read_search"
+            prefix = (which("setpriv"), drop)
+        tunnel = self.make_tunnel()
+        server = tunnel.another_server(state="closed", prefix=prefix)
+        os.mkdir(server.state, 0o000)
+        self.addCleanup(os.chmod, server.state, 0o700)
+        await self.refused(server, server.state)
+
+    async def test_a_broken_authority_is_named(self) -> None:
+        """A CA certificate that is not one is not silently replaced."""
+        tunnel = self.make_tunnel()
+        server = tunnel.another_server(state="broken")
+        os.mkdir(server.state, 0o700)
+        path = os.path.join(server.state, "ca.crt")
+        with open(path, "w") as file:
+            file.write("not a certificate\n")
+        await self.refused(server, "ca.crt")
+        with open(path) as file:
+            self.assertEqual(file.read(), "not a certificate\n")
+
+    async def test_an_agent_names_its_state_directory_and_token_file(self) -> None:
+        """The agent does the same, and names a token file that is not there."""
+        tunnel = self.make_tunnel()
+        agent = tunnel.another_agent(state="file")
+        with open(agent.state, "w"):
+            pass
+        await self.refused(agent, agent.state)
+        missing = os.path.join(self.directory, "no-such-token")
+        agent = tunnel.another_agent(state="A3", token_path=missing)
+        await self.refused(agent, "join-token", missing)

@@ -1,0 +1,191 @@
+"""One stream's slowness or appetite is not another one's problem."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import TCP4ClientEndpoint
+
+from tests.e2e.clients import (
+    Download,
+    Echo,
+    EchoClient,
+    Latencies,
+    Sink,
+    Source,
+    Stalled,
+    connect_directly,
+)
+from tests.e2e.programs import MEBIBYTE, Program, Tunnel
+from tests.e2e.support import EndToEndTestCase
+
+ECHO_P99 = 0.020
+"""Seconds: the p99 of an interactive echo on loopback, whatever runs beside it."""
+
+EVEN = 0.7
+"""The slowest of equal bulk streams moves at least this share of what the fastest moves."""
+
+BESIDES_BUFFERS = 32 * MEBIBYTE
+"""Growth of a process that is not buffers of streams: allocator, TLS, lazily imported modules."""
+
+
+class IsolationTests(EndToEndTestCase):
+    """Echoes, downloads and uploads of one agent side by side."""
+
+    async def budget(self, program: Program, prefix: str) -> float:
+        """What the program says its buffers may hold, in bytes."""
+        limit = await program.metric(f"{prefix}_memory_budget_limit_bytes")
+        self.assertGreater(limit, 0, "no memory budget in /metrics")
+        return limit
+
+    async def measured_echo(self, tunnel: Tunnel, port: int, seconds: float) -> Latencies:
+        """Latencies of an interactive echo through the CONNECT socket for some seconds."""
+        client = EchoClient(reactor)
+        answer = await self.connect(tunnel, f"127.0.0.1:{port}", client)
+        self.assertEqual(answer.status, 200, answer.body)
+        deadline = reactor.seconds() + seconds
+        return await client.run(lambda: reactor.seconds() < deadline)
+
+    async def undisturbed(self, tunnel: Tunnel, what: str, resident_before: dict) -> None:
+        """Require a quick echo, a whole download and upload, and memory inside the budget."""
+        echo = self.listen(Echo)
+        source = self.listen(lambda: Source(50_000_000))
+        sink = self.listen(Sink)
+        latencies = await self.measured_echo(tunnel, echo.port, 2)
+        print(f"\necho beside {what}: {latencies}")
+        self.assertLess(latencies.percentile(99), ECHO_P99, str(latencies))
+
+        download = await self.connected(tunnel, source, Download())
+        await self.within(10, download.when_lost(), "a download beside stalled streams")
+        self.assertEqual(download.digest, source.peers[0].payload.digest)
+        upload = await self.connected(tunnel, sink, Source(50_000_000))
+        await self.within(10, upload.when_read_ended(), "an upload beside stalled streams")
+        self.assertEqual(upload.answer.decode(), upload.payload.digest)
+
+        for program, prefix in self.programs(tunnel):
+            limit = await self.budget(program, prefix)
+            used = await program.metric(f"{prefix}_memory_budget_used_bytes")
+            self.assertLessEqual(used, limit, prefix)
+            growth = program.resident() - resident_before[prefix]
+            print(f"{prefix}: grown by {growth / MEBIBYTE:.1f} MiB, budget {limit / MEBIBYTE:.0f}")
+            self.assertLess(growth, limit + BESIDES_BUFFERS, prefix)
+
+    def programs(self, tunnel: Tunnel) -> tuple[tuple[Program, str], ...]:
+        """The two programs and the prefixes of their metrics."""
+        return (
+            (tunnel.server, "yurttunnel_server"),
+            (tunnel.agent, "yurttunnel_agent"),
+        )
+
+    async def test_four_stalled_readers_disturb_nobody(self) -> None:
+        """A fifth client is quick and whole, and the stalled streams' sources come to rest."""
+        endless = self.listen(lambda: Source(None, hashed=False))
+        tunnel = await self.start_tunnel()
+        before = {prefix: program.resident() for program, prefix in self.programs(tunnel)}
+        for _ in range(4):
+            await self.connected(tunnel, endless, Stalled())
+        await self.undisturbed(tunnel, "four stalled readers", before)
+        taken = [source.payload.taken for source in endless.peers]
+        await self.pause(1)
+        self.assertEqual([source.payload.taken for source in endless.peers], taken)
+
+    async def test_four_stalled_targets_disturb_nobody(self) -> None:
+        """The same when it is the targets that read nothing."""
+        stalled = self.listen(Stalled)
+        tunnel = await self.start_tunnel()
+        before = {prefix: program.resident() for program, prefix in self.programs(tunnel)}
+        uploads = []
+        for _ in range(4):
+            upload = Source(None, hashed=False)
+            uploads.append(await self.connected(tunnel, stalled, upload))
+        await self.undisturbed(tunnel, "four stalled targets", before)
+        taken = [upload.payload.taken for upload in uploads]
+        await self.pause(1)
+        self.assertEqual([upload.payload.taken for upload in uploads], taken)
+
+    async def test_a_stalled_reader_that_wakes_up_gets_everything(self) -> None:
+        """Being stalled costs no byte."""
+        size = 30_000_000
+        source = self.listen(lambda: Source(size))
+        tunnel = await self.start_tunnel()
+        download = await self.connected(tunnel, source, Download())
+        download.transport.pauseProducing()
+        await self.pause(1)
+        self.assertLess(source.peers[0].payload.taken, size)
+        download.transport.resumeProducing()
+        await self.within(20, download.when_lost(), "the rest arrives")
+        self.assertEqual(download.received, size)
+        self.assertEqual(download.digest, source.peers[0].payload.digest)
+
+    async def test_eight_downloads_share_evenly_and_spare_an_echo(self) -> None:
+        """Beside eight bulk downloads the echo's p99 is low, and they move alike."""
+        source = self.listen(lambda: Source(None, hashed=False))
+        await self.even_and_quick(
+            "downloads",
+            lambda tunnel: self.connected(tunnel, source, Download(hashed=False)),
+            lambda client: client.received,
+        )
+
+    async def test_eight_uploads_share_evenly_and_spare_an_echo(self) -> None:
+        """The same in the other direction."""
+        sink = self.listen(lambda: Sink(hashed=False))
+        await self.even_and_quick(
+            "uploads",
+            lambda tunnel: self.connected(tunnel, sink, Source(None, hashed=False)),
+            lambda client: client.payload.taken,
+        )
+
+    async def even_and_quick(self, what: str, start, moved) -> None:
+        """Run eight bulk streams and an echo for three seconds after a second of warming up."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_tunnel()
+        clients = [await start(tunnel) for _ in range(8)]
+        await self.pause(1)
+        before = [moved(client) for client in clients]
+        latencies = await self.measured_echo(tunnel, echo.port, 3)
+        amounts = [moved(client) - old for client, old in zip(clients, before, strict=True)]
+        share = min(amounts) / max(max(amounts), 1)
+        rate = sum(amounts) / 3 / MEBIBYTE
+        print(f"\neight {what}: {rate:.0f} MiB/s, min/max {share:.2f}, echo {latencies}")
+        self.assertGreater(min(amounts), 0)
+        self.assertGreaterEqual(share, EVEN, str(amounts))
+        self.assertLess(latencies.percentile(99), ECHO_P99, str(latencies))
+
+    async def test_a_thousand_connections_leave_nothing_behind(self) -> None:
+        """After many streams both programs have the descriptors and threads they began with."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_tunnel(forwards=(echo.port,))
+
+        async def one() -> None:
+            client = await self.dial_briefly(tunnel, EchoClient(reactor))
+            await client.round_trip()
+            client.transport.loseConnection()
+            await client.when_lost()
+
+        await one()
+        for program, prefix in self.programs(tunnel):
+            await self.eventually(
+                lambda program=program, prefix=prefix: self.no_streams(program, prefix),
+                "the first stream has ended",
+            )
+        before = [(p.descriptors(), p.threads()) for p, _ in self.programs(tunnel)]
+        for _ in range(50):
+            await gatherResults([Deferred.fromCoroutine(one()) for _ in range(20)])
+        for (program, prefix), (descriptors, threads) in zip(
+            self.programs(tunnel), before, strict=True
+        ):
+            await self.eventually(
+                lambda program=program, prefix=prefix: self.no_streams(program, prefix),
+                "all streams have ended",
+            )
+            await self.descriptors_return(program, descriptors)
+            self.assertLessEqual(program.threads(), threads)
+
+    async def no_streams(self, program: Program, prefix: str) -> bool:
+        """Whether the program counts no open stream."""
+        return await program.metric(f"{prefix}_open_streams") == 0
+
+    async def dial_briefly(self, tunnel: Tunnel, client: EchoClient) -> EchoClient:
+        """Connect through the forward without a cleanup for each of many clients."""
+        endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", tunnel.forward_ports[0], timeout=10)
+        return await connect_directly(endpoint, client)

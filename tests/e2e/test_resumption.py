@@ -1,0 +1,277 @@
+"""Streams outlive connections, and end at once, with a reason, when they cannot."""
+
+from __future__ import annotations
+
+import signal
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import UNIXClientEndpoint
+
+from tests.e2e.clients import (
+    Download,
+    Echo,
+    EchoClient,
+    Peer,
+    Question,
+    Sink,
+    Source,
+    connect,
+)
+from tests.e2e.faults import FaultProxy
+from tests.e2e.programs import MEBIBYTE, Tunnel
+from tests.e2e.support import EndToEndTestCase
+
+BULK = 400_000_000
+"""Bytes of the one large download and the one large upload."""
+
+DETECTION = 25.0
+"""Seconds in which a dead peer is seen (design section 4)."""
+
+BESIDES_BUFFERS = 32 * MEBIBYTE
+"""Growth of a process that is not what it keeps of streams."""
+
+
+class ResumptionTests(EndToEndTestCase):
+    """The agent's connection goes through a proxy that cuts it."""
+
+    timeout = 200
+
+    proxy: FaultProxy
+
+    async def start_cut_tunnel(self, **options) -> Tunnel:
+        """Start a tunnel whose agent reaches the server through :attr:`proxy`."""
+
+        def proxied(port: int) -> int:
+            self.proxy = self.fault_proxy(port)
+            return self.proxy.port
+
+        return await self.start_tunnel(proxied=proxied, **options)
+
+    async def test_bulk_and_echo_survive_three_resets_and_two_silent_drops(self) -> None:
+        """400 MB down, 400 MB up and an echo finish whole while the connection is cut five times.
+
+        Each cut comes when a further sixth of all bytes has arrived, so all three are running.
+        """
+        source = self.listen(lambda: Source(BULK))
+        sink = self.listen(Sink)
+        echo = self.listen(Echo)
+        tunnel = await self.start_cut_tunnel(forwards=(source.port,))
+        before = {p: p.resident() for p in (tunnel.server, tunnel.agent)}
+        limit = await tunnel.server.metric("yurttunnel_server_memory_budget_limit_bytes")
+        upload = Source(BULK)
+        echo_client = EchoClient(reactor, 0.02)
+        await self.connected(tunnel, echo, echo_client)
+        started = reactor.seconds()
+        download = await self.dial(tunnel.forward_ports[0], Download())
+        await self.connected(tunnel, sink, upload)
+
+        def finished() -> bool:
+            return download.lost_reason is not None and upload.read_ended
+
+        echoing = Deferred.fromCoroutine(echo_client.run(lambda: not finished()))
+        (received,) = sink.peers
+        for number, fault in enumerate(("reset", "black_hole", "reset", "swallow", "reset")):
+            due = (number + 1) * 2 * BULK // 6
+            await self.eventually(
+                lambda due=due: download.received + received.received >= due,
+                f"{due} bytes have arrived, {number} cuts so far",
+                60,
+            )
+            for program, resident in before.items():
+                self.assertLess(program.resident() - resident, limit + BESIDES_BUFFERS)
+            accepted = self.proxy.accepted
+            self.assertEqual(self.proxy.for_all(fault), 1, "one connection was there to cut")
+            cut = reactor.seconds()
+            await self.eventually(
+                lambda accepted=accepted: self.proxy.accepted > accepted,
+                f"the agent comes back after {fault} number {number + 1}",
+                DETECTION + 5,
+            )
+            print(f"\n{fault}: back after {reactor.seconds() - cut:.1f} s")
+        await self.eventually(finished, "both transfers end", 60)
+        seconds = reactor.seconds() - started
+        latencies = await echoing
+        print(f"\n2 x {BULK} bytes with five cuts in {seconds:.1f} s; echo {latencies}")
+
+        self.assertTrue(download.clean, download.lost_reason)
+        self.assertEqual(download.received, BULK)
+        self.assertEqual(download.digest, source.peers[0].payload.digest)
+        self.assertEqual(received.received, BULK)
+        self.assertEqual(upload.answer.decode(), upload.payload.digest)
+        self.assertEqual(received.digest, upload.payload.digest)
+        # The echo must have gone on after the last cut.
+        self.assertGreater(len(latencies.samples), 20)
+        self.assertIsNone(echo_client.lost_reason)
+        resumptions = await tunnel.server.metric("yurttunnel_server_resumptions_total")
+        self.assertEqual(resumptions, 5)
+        echo_client.transport.loseConnection()
+        await self.nothing_kept(tunnel)
+
+    async def nothing_kept(self, tunnel: Tunnel) -> None:
+        """Require that buffers, streams and sessions are back to what an idle tunnel has."""
+        for program, prefix in (
+            (tunnel.server, "yurttunnel_server"),
+            (tunnel.agent, "yurttunnel_agent"),
+        ):
+
+            async def empty(program=program, prefix=prefix) -> bool:
+                streams = await program.metric(f"{prefix}_open_streams")
+                kept = await program.metric(f"{prefix}_memory_budget_used_bytes")
+                return streams == 0 and kept == 0
+
+            await self.eventually(empty, f"{prefix} keeps nothing of ended streams", 15)
+
+    async def test_cuts_at_every_stage_of_small_streams_lose_nothing(self) -> None:
+        """Many short echoes through thirty resets all come back, in order and once."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_cut_tunnel()
+        clients = [EchoClient(reactor, 0.0) for _ in range(10)]
+        for client in clients:
+            await self.connected(tunnel, echo, client)
+        running = True
+        echoes = [Deferred.fromCoroutine(client.run(lambda: running)) for client in clients]
+        for number in range(30):
+            await self.eventually(
+                lambda: self.proxy.for_all("reset") > 0, f"a connection to cut, {number}", 20
+            )
+        running = False
+        for latencies in await gatherResults(echoes):
+            self.assertGreater(len(latencies.samples), 1)
+
+    async def test_a_sliced_connection_carries_everything(self) -> None:
+        """Frames that arrive in pieces of 1 to 7 bytes mean the same, also when cut meanwhile."""
+        size = 300_000
+        source = self.listen(lambda: Source(size))
+        tunnel = await self.start_cut_tunnel(forwards=(source.port,))
+        self.proxy.up.slice_size = self.proxy.down.slice_size = 7
+        download = await self.dial(tunnel.forward_ports[0], Download())
+        await self.eventually(lambda: download.received > size // 3, "a third arrives", 30)
+        self.proxy.for_all("reset")
+        await self.within(60, download.when_lost(), "the download ends")
+        self.assertEqual(download.received, size)
+        self.assertEqual(download.digest, source.peers[0].payload.digest)
+
+    async def test_an_agent_behind_a_nat_that_forgot_it_loses_no_dial(self) -> None:
+        """Dials made before, while and after the server is left in the dark all succeed."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_cut_tunnel()
+        await self.ask(tunnel, echo.port)
+        self.proxy.for_all("black_hole")
+        dark = [Deferred.fromCoroutine(self.ask(tunnel, echo.port)) for _ in range(5)]
+        # The OPENs have left for the dead connection when the agent finds out.
+        await self.pause(0.3)
+        accepted = self.proxy.accepted
+        self.assertEqual(self.proxy.for_all("forget"), 1)
+        meanwhile = [Deferred.fromCoroutine(self.ask(tunnel, echo.port)) for _ in range(5)]
+        await self.eventually(lambda: self.proxy.accepted > accepted, "the agent comes back", 15)
+        after = [Deferred.fromCoroutine(self.ask(tunnel, echo.port)) for _ in range(5)]
+        await self.within(15, gatherResults(dark + meanwhile + after), "all dials succeed")
+
+    async def test_a_new_agent_process_takes_over_from_a_silent_old_one(self) -> None:
+        """When a node returns as a new process while its old session looks alive, dials work."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_cut_tunnel()
+        await self.ask(tunnel, echo.port)
+        old = await self.connected(tunnel, echo, EchoClient(reactor))
+        await old.round_trip()
+        self.proxy.for_all("black_hole")
+        tunnel.agent.kill()
+        again = tunnel.another_agent(token_path=None)
+        again.start()
+        await again.ready()
+        await self.within(1, old.when_lost(), "the old session's stream ends")
+        for _ in range(5):
+            await self.ask(tunnel, echo.port)
+        self.assertEqual(len(await tunnel.server.agents()), 1)
+
+    async def ask(self, tunnel: Tunnel, port: int) -> None:
+        """Make one CONNECT and one round trip; fail unless both work."""
+        client = EchoClient(reactor)
+        endpoint = UNIXClientEndpoint(reactor, tunnel.socket_path)
+        answer = await connect(endpoint, f"127.0.0.1:{port}", client)
+        self.assertEqual(answer.status, 200, answer.body)
+        await client.round_trip()
+        client.transport.loseConnection()
+        await client.when_lost()
+
+    async def test_streams_end_when_the_resume_window_has_passed(self) -> None:
+        """With nobody coming back, streams end after the window, with ``session_lost``."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_cut_tunnel(
+            server_extra=("--resume-window", "2", "--return-grace", "2")
+        )
+        client = EchoClient(reactor)
+        await self.connected(tunnel, echo, client)
+        await client.round_trip()
+        await self.proxy.refuse()
+        self.proxy.for_all("reset")
+        cut = reactor.seconds()
+        await self.within(6, client.when_lost(), "the stream ends")
+        self.assertGreater(reactor.seconds() - cut, 1.5)
+        ends = await tunnel.server.metric(
+            "yurttunnel_server_stream_ends_total", reason="session_lost"
+        )
+        self.assertEqual(ends, 1)
+        answer = await self.connect(tunnel, f"edge-1:{echo.port}", Question())
+        self.assertEqual(answer.status, 503)
+        self.assertIn("edge-1", answer.body)
+        self.assertIn("last seen", answer.body)
+
+
+class KilledProgramTests(EndToEndTestCase):
+    """A process that is gone takes its streams with it, at once and with a reason."""
+
+    async def streams(self, tunnel: Tunnel, echo, source) -> list[Peer]:
+        """Open an echo through the forward, an echo through CONNECT and an endless download."""
+        first = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
+        second = await self.connected(tunnel, echo, EchoClient(reactor))
+        third = await self.connected(tunnel, source, Download(hashed=False))
+        for client in (first, second):
+            await client.round_trip()
+        await self.eventually(lambda: third.received > 1_000_000, "the download runs")
+        return [first, second, third]
+
+    async def test_kill_9_of_the_agent_ends_each_stream_within_a_second(self) -> None:
+        """Clients see their connections end, and the server counts the reason of each."""
+        echo = self.listen(Echo)
+        source = self.listen(lambda: Source(None, hashed=False))
+        tunnel = await self.start_tunnel(forwards=(echo.port,))
+        clients = await self.streams(tunnel, echo, source)
+        tunnel.agent.signal(signal.SIGKILL)
+        lost = gatherResults([client.when_lost() for client in clients])
+        await self.within(1, lost, "all three streams end")
+        ends = await tunnel.server.metric(
+            "yurttunnel_server_stream_ends_total", reason="session_lost"
+        )
+        self.assertEqual(ends, 3, tunnel.server.log[-2000:])
+
+    async def test_kill_9_of_the_agent_and_a_new_one_serves_at_once(self) -> None:
+        """A new process of the same node serves new dials, and old streams are not revived."""
+        echo = self.listen(Echo)
+        source = self.listen(lambda: Source(None, hashed=False))
+        tunnel = await self.start_tunnel(forwards=(echo.port,))
+        clients = await self.streams(tunnel, echo, source)
+        tunnel.agent.kill()
+        again = tunnel.another_agent(token_path=None)
+        again.start()
+        await again.ready()
+        for client in clients:
+            await self.within(1, client.when_lost(), "the old stream ends")
+        client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
+        await client.round_trip()
+
+    async def test_kill_9_of_the_server_ends_the_targets_connections(self) -> None:
+        """The agent closes what it dialed for a server that has gone, and joins the new one."""
+        echo = self.listen(Echo)
+        source = self.listen(lambda: Source(None, hashed=False))
+        tunnel = await self.start_tunnel(forwards=(echo.port,))
+        await self.streams(tunnel, echo, source)
+        tunnel.server.kill()
+        tunnel.server.start()
+        await tunnel.server.ready()
+        await self.eventually(tunnel.server.agents, "the agent is back", 20)
+        for target in (*echo.peers, *source.peers):
+            await self.within(1, target.when_lost(), "the target's connection ends")
+        client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
+        await client.round_trip()

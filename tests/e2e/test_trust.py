@@ -1,0 +1,244 @@
+"""Who may join, as whom, and for how long."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from twisted.internet import reactor
+
+from tests.e2e.certificates import (
+    Identity,
+    authority_of,
+    connect_with_tls,
+    foreign_authority,
+    identity_of,
+    signed_again,
+)
+from tests.e2e.clients import Echo, EchoClient, Question
+from tests.e2e.programs import Program, Tunnel
+from tests.e2e.support import EndToEndTestCase
+
+
+class CertificateTests(EndToEndTestCase):
+    """The agents' port lets in whoever has a good certificate of the authority."""
+
+    async def turned_away(self, tunnel: Tunnel, identity: Identity | None) -> None:
+        """Require that a connection as ``identity`` ends soon and makes no session."""
+        sessions = await tunnel.server.metric("yurttunnel_server_sessions_started_total")
+        trusted = authority_of(tunnel.server.state).certificate
+        peer = Question()
+        try:
+            await connect_with_tls(reactor, tunnel.server.agent_port, peer, trusted, identity)
+        except Exception as reason:
+            # A refused handshake may end the attempt instead of the connection.
+            self.assertNotIn("refused", str(reason))
+            return
+        self._end_peer_with_test(peer)
+        await self.within(5, peer.when_lost(), "the connection ends")
+        self.assertEqual(peer.answer, b"")
+        after = await tunnel.server.metric("yurttunnel_server_sessions_started_total")
+        self.assertEqual(after, sessions)
+
+    async def test_expired_foreign_and_missing_certificates_are_turned_away(self) -> None:
+        """Each is refused at the handshake, with a line in the log, and the node stays served."""
+        tunnel = await self.start_tunnel()
+        authority = authority_of(tunnel.server.state)
+        original = identity_of(tunnel.agent.state).certificate
+        await self.turned_away(tunnel, signed_again(original, authority, expired=True))
+        self.assertIn("certificate", tunnel.server.log)
+        self.assertIn("expired", tunnel.server.log)
+        await self.turned_away(tunnel, signed_again(original, foreign_authority()))
+        await self.turned_away(tunnel, None)
+        echo = self.listen(Echo)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+
+    async def test_an_agent_refuses_a_server_of_another_authority(self) -> None:
+        """An enrolled agent that is led to a foreign server does not join it and says why."""
+        tunnel = await self.start_tunnel()
+        await tunnel.agent.stop()
+        other = tunnel.another_server(state="other")
+        other.start()
+        await other.ready()
+        lured = tunnel.another_agent(server_port=other.agent_port, token_path=None)
+        lured.start()
+        await self.eventually(lambda: "certificate" in lured.log, "the agent says why", 15)
+        self.assertEqual(await other.agents(), [])
+
+    async def test_secrets_are_readable_by_their_owner_only(self) -> None:
+        """State directories are 0700, keys and token 0600, the CONNECT socket 0660."""
+        tunnel = await self.start_tunnel()
+        for state in (tunnel.server.state, tunnel.agent.state):
+            self.assertEqual(stat.S_IMODE(os.stat(state).st_mode), 0o700)
+            for path in Path(state).rglob("*"):
+                if path.is_file() and b"PRIVATE KEY" in path.read_bytes():
+                    self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600, path)
+        token = os.stat(tunnel.server.token_path)
+        self.assertEqual(stat.S_IMODE(token.st_mode), 0o600)
+        self.assertEqual(stat.S_IMODE(os.stat(tunnel.socket_path).st_mode), 0o660)
+
+    async def test_a_certificate_is_renewed_without_losing_a_stream(self) -> None:
+        """With short lifetimes the agent changes certificates while an echo runs on."""
+        lifetime = ("--node-certificate-lifetime", "12s")
+        tunnel = await self.start_tunnel(server_extra=lifetime)
+        echo = self.listen(Echo)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        first = identity_of(tunnel.agent.state).certificate.serial_number
+
+        async def renewed() -> bool:
+            await client.round_trip()
+            return identity_of(tunnel.agent.state).certificate.serial_number != first
+
+        await self.eventually(renewed, "the agent has a new certificate", 12, interval=0.1)
+        await client.round_trip()
+        # Beyond the end of the first certificate, a new connection uses the second.
+        await self.pause(6)
+        await client.round_trip()
+
+
+class TokenTests(EndToEndTestCase):
+    """A join token enrolls, and nothing else does."""
+
+    async def not_enrolled(self, tunnel: Tunnel, agent: Program, word: str) -> None:
+        """Require that the agent says why it is not let in, and that it is not."""
+        agent.start()
+        await self.eventually(
+            lambda: word in agent.log.lower(), f"the agent's log says {word!r}", 15
+        )
+        if agent.running:
+            status, _ = await agent.get("/readyz")
+            self.assertEqual(status, 503)
+        else:
+            self.assertGreater(await agent.ended(1), 0)
+        self.assertEqual(agent.complaints(), [], agent.log)
+        names = [entry["node"] for entry in await tunnel.server.agents()]
+        self.assertNotIn("edge-2", names)
+
+    def write_token(self, text: str) -> str:
+        """Write a token file and give its path."""
+        path = os.path.join(self.directory, "token")
+        with open(path, "w") as file:
+            file.write(text)
+        os.chmod(path, 0o600)
+        return path
+
+    async def test_a_wrong_token_enrolls_nobody(self) -> None:
+        """Wrong secret, wrong pin and nonsense are told apart and refused."""
+        tunnel = self.make_tunnel()
+        tunnel.server.start()
+        await tunnel.server.ready()
+        token = Path(tunnel.server.token_path).read_text().strip()
+        name, secret, pin = token.split(".")
+        wrong_secret = ".".join((name, secret[::-1], pin))
+        wrong_pin = ".".join((name, secret, f"sha256:{'0' * 64}"))
+        for number, text in enumerate((wrong_secret, wrong_pin, "nonsense")):
+            agent = tunnel.another_agent(
+                node="edge-2", state=f"W{number}", token_path=self.write_token(text)
+            )
+            word = "authority" if text is wrong_pin else "token"
+            await self.not_enrolled(tunnel, agent, word)
+
+    async def test_an_expired_token_enrolls_nobody(self) -> None:
+        """A token works during its lifetime only."""
+        tunnel = self.make_tunnel(server_extra=("--join-token-lifetime", "2s"))
+        tunnel.server.start()
+        await tunnel.server.ready()
+        token = self.write_token(Path(tunnel.server.token_path).read_text())
+        await self.pause(2.5)
+        agent = tunnel.another_agent(node="edge-2", state="E", token_path=token)
+        await self.not_enrolled(tunnel, agent, "expired")
+
+    async def test_a_replayed_token_gives_no_second_certificate_for_a_node(self) -> None:
+        """Whoever has the token cannot become a node that is enrolled already."""
+        tunnel = await self.start_tunnel()
+        thief = tunnel.another_agent(node="edge-1", state="T")
+        thief.start()
+        await self.eventually(lambda: "enrolled already" in thief.log, "the agent says why", 15)
+        (entry,) = await tunnel.server.agents()
+        self.assertIs(entry["connected"], True)
+        echo = self.listen(Echo)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+
+    async def test_one_node_cannot_register_anothers_name(self) -> None:
+        """A node that claims another's host is refused, and the other one keeps its traffic."""
+        tunnel = await self.start_tunnel()
+        claim = ("--agent-identifiers", "host=edge-2&host=edge-1")
+        thief = tunnel.another_agent(node="edge-2", state="N", extra=claim)
+        await self.not_enrolled(tunnel, thief, "edge-1")
+
+    async def test_an_enrolled_node_cannot_take_a_name_later(self) -> None:
+        """With a certificate for edge-2, claiming edge-1 or its own network is refused."""
+        tunnel = await self.start_tunnel()
+        second = tunnel.another_agent(node="edge-2", state="N")
+        second.start()
+        await second.ready()
+        await second.stop()
+        claim = ("--agent-identifiers", "host=edge-2&host=edge-1&cidr=0.0.0.0/0")
+        thief = tunnel.another_agent(node="edge-2", state="N", token_path=None, extra=claim)
+        thief.start()
+        await self.eventually(lambda: "edge-1" in thief.log, "the agent says why", 15)
+        echo = self.listen(Echo)
+        client = EchoClient(reactor)
+        answer = await self.connect(tunnel, f"edge-1:{echo.port}", client)
+        self.assertEqual(answer.status, 200, answer.body)
+        await client.round_trip()
+        entries = {entry["node"]: entry for entry in await tunnel.server.agents()}
+        self.assertIs(entries["edge-1"]["connected"], True)
+
+
+class RevocationTests(EndToEndTestCase):
+    """One command on the state directory shuts a node out."""
+
+    async def test_revoking_a_node_ends_its_session_within_a_second(self) -> None:
+        """Streams and session end, the agent is told why and does not get in again."""
+        tunnel = await self.start_tunnel()
+        echo = self.listen(Echo)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        command = Program(
+            reactor,
+            ["yurttunnel-server", "--standalone", "--state-dir", tunnel.server.state,
+             "--revoke-node", "edge-1"],
+            f"{self.directory}/revoke.log",
+            0,
+        )  # fmt: skip
+        command.start()
+        self.addCleanup(command.kill)
+        self.assertEqual(await command.ended(10), 0, command.log)
+        self.assertEqual(command.complaints(), [], command.log)
+
+        async def gone() -> bool:
+            return not any(entry["connected"] for entry in await tunnel.server.agents())
+
+        await self.eventually(gone, "the session is ended", 1)
+        await self.within(1, client.when_lost(), "the stream ends")
+        ends = await tunnel.server.metric("yurttunnel_server_session_ends_total", reason="revoked")
+        self.assertEqual(ends, 1)
+        await self.eventually(lambda: "revoked" in tunnel.agent.log, "the agent knows why", 5)
+
+        again = tunnel.another_agent(token_path=None)
+        tunnel.agent.kill()
+        again.start()
+        await self.eventually(lambda: "revoked" in again.log, "the agent is told again", 15)
+        answer = await self.connect(tunnel, f"edge-1:{echo.port}", Question())
+        self.assertEqual(answer.status, 503, answer.body)
+
+    async def test_revoking_an_unknown_node_says_so(self) -> None:
+        """The command fails with a line that names the node."""
+        tunnel = self.make_tunnel()
+        tunnel.server.start()
+        await tunnel.server.ready()
+        command = Program(
+            reactor,
+            ["yurttunnel-server", "--standalone", "--state-dir", tunnel.server.state,
+             "--revoke-node", "edge-9"],
+            f"{self.directory}/revoke.log",
+            0,
+        )  # fmt: skip
+        command.start()
+        self.addCleanup(command.kill)
+        self.assertGreater(await command.ended(10), 0, command.log)
+        self.assertIn("edge-9", command.log)

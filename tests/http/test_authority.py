@@ -1,0 +1,79 @@
+"""Reading ``host:port``."""
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.http.authority import BadAuthority, join_authority, split_authority, strip_port
+
+
+class SplitAuthorityTests(SynchronousTestCase):
+    """``split_authority`` reads the target of a CONNECT."""
+
+    def test_names_and_addresses_are_split_from_their_port(self):
+        """Names, IPv4 addresses and bracketed IPv6 addresses come without port and brackets."""
+        for text, expected in {
+            "edge-1:10250": ("edge-1", 10250),
+            "a_b.example.:1": ("a_b.example.", 1),
+            "192.0.2.1:65535": ("192.0.2.1", 65535),
+            "[2001:db8::1]:443": ("2001:db8::1", 443),
+            "[::ffff:192.0.2.1]:443": ("::ffff:192.0.2.1", 443),
+        }.items():
+            self.assertEqual(split_authority(text), expected)
+
+    def test_whatever_else_is_refused_in_one_line(self):
+        """Missing and impossible ports, user information, URLs and control characters fail."""
+        for text in (
+            "edge-1",
+            "",
+            ":80",
+            "edge-1:",
+            "edge-1:0",
+            "edge-1:65536",
+            "edge-1:+80",
+            "edge-1:8 0",
+            "edge-1:٨٠",
+            "edge-1:000080",
+            "2001:db8::1:443",
+            "2001:db8:::443",
+            "[2001:db8::1]",
+            "[2001:db8::1:443",
+            "[fe80::1%eth0]:443",
+            "[edge-1]:443",
+            "user@edge-1:80",
+            "http://edge-1:80",
+            "edge-1:80/path",
+            "edge 1:80",
+            "edge-1\r\n:80",
+            "edge\0:80",
+            "-edge:80",
+            "é:80",
+            "a" * 255 + ":80",
+        ):
+            error = self.assertRaises(BadAuthority, split_authority, text)
+            self.assertNotIn("\n", str(error))
+
+    def test_what_is_split_can_be_joined_again(self):
+        """``join_authority`` is the inverse."""
+        for text in ("edge-1:80", "192.0.2.1:1", "[2001:db8::1]:443"):
+            self.assertEqual(join_authority(*split_authority(text)), text)
+
+
+class StripPortTests(SynchronousTestCase):
+    """``strip_port`` reads ``X-Tunnel-Proxy-Host``."""
+
+    def test_the_port_is_optional(self):
+        """A host is given with or without port, an IPv6 address also without brackets."""
+        for text, expected in {
+            "edge-1": "edge-1",
+            "edge-1:10250": "edge-1",
+            "192.0.2.1": "192.0.2.1",
+            "192.0.2.1:80": "192.0.2.1",
+            "2001:db8::1": "2001:db8::1",
+            "[2001:db8::1]": "2001:db8::1",
+            "[2001:db8::1]:80": "2001:db8::1",
+        }.items():
+            self.assertEqual(strip_port(text), expected)
+
+    def test_bad_hosts_are_refused(self):
+        """What is no host raises ``BadAuthority``."""
+        for text in ("", "a b", "a:b:c", "[::1", "edge-1:x", "a/b"):
+            self.assertRaises(BadAuthority, strip_port, text)

@@ -1,0 +1,68 @@
+"""Durations, ports and addresses as flags carry them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops import flags
+
+
+class FlagTests(SynchronousTestCase):
+    """Each parser gives a value, or a reason in one line."""
+
+    def test_durations_are_seconds_or_carry_units(self) -> None:
+        """Units may be joined from large to small."""
+        for text, seconds in {
+            "30": 30.0,
+            "2.5": 2.5,
+            " 30s ": 30.0,
+            "500ms": 0.5,
+            "5m": 300.0,
+            "1h30m": 5400.0,
+            "7d": 604800.0,
+            "0": 0.0,
+        }.items():
+            self.assertEqual(flags.duration(text), seconds, text)
+
+    def test_what_is_no_duration_is_refused(self) -> None:
+        """Nothing negative, infinite or without meaning gets through."""
+        for text in ("", "s", "-1", "1e9", "nan", "inf", "1m1h", "1m1m", "30s5", "5 m", "99999d"):
+            with self.assertRaises(ValueError, msg=text):
+                flags.duration(text)
+
+    def test_ports_are_from_1_to_65535(self) -> None:
+        """In plain ASCII digits."""
+        self.assertEqual((flags.port("1"), flags.port("65535")), (1, 65535))
+        for text in ("0", "65536", "", "-1", "+1", "1_0", "x", "\u0661", "1.0"):
+            with self.assertRaises(ValueError, msg=text):
+                flags.port(text)
+
+    def test_a_port_may_follow_a_host(self) -> None:
+        """IPv6 has brackets then."""
+        for text, expected in {
+            "a": ("a", 7),
+            "a.example:1": ("a.example", 1),
+            "192.0.2.1:10": ("192.0.2.1", 10),
+            "::1": ("::1", 7),
+            "[::1]": ("::1", 7),
+            "[::1]:5": ("::1", 5),
+            "fe80::1%eth0": ("fe80::1%eth0", 7),
+        }.items():
+            self.assertEqual(flags.host_port(text, 7), expected, text)
+
+    def test_what_is_no_host_and_port_is_refused(self) -> None:
+        """URLs, empty parts and misplaced brackets."""
+        for text in ("", ":1", "a:", "a:0", "a b:1", "[::1", "[::1]5", "[a]:1", "http://a", "a/b"):
+            with self.assertRaises(ValueError, msg=text):
+                flags.host_port(text, 7)
+
+    @given(st.text(max_size=60))
+    def test_no_text_breaks_a_parser(self, text: str) -> None:
+        """Reasons are one line, whatever was given."""
+        for parse in (flags.duration, flags.port, flags.host):
+            try:
+                parse(text)
+            except ValueError as reason:
+                self.assertEqual(len(str(reason).splitlines()), 1)

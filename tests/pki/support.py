@@ -1,0 +1,194 @@
+"""What the tests of certificates share: a clock, an authority, and connections in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from OpenSSL import SSL
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.interfaces import (
+    IOpenSSLServerConnectionCreator,
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+)
+from twisted.internet.task import Clock
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+from twisted.test.iosim import FakeTransport, IOPump
+from twisted.trial.unittest import TestCase
+from zope.interface import implementer
+
+from yurttunnel.pki.authority import Authority
+from yurttunnel.pki.credentials import Credentials, PrivateKey, new_key
+from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.identity import Identifiers, parse_identifiers
+
+EDGE_1 = parse_identifiers("host=edge-1&ipv4=192.0.2.7")
+
+
+def clock_now(offset: float = 0.0) -> Clock:
+    """Make a clock that stands at the real time: OpenSSL compares certificates with that."""
+    clock = Clock()
+    clock.advance(time.time() + offset)
+    return clock
+
+
+def state_directory(test: TestCase) -> StateDirectory:
+    """Make an empty state directory for one test."""
+    return StateDirectory.open(test.mktemp())
+
+
+@dataclass
+class Issuer:
+    """An authority with short ways to credentials of each kind."""
+
+    authority: Authority
+    keys: list[PrivateKey] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, test: TestCase, clock: Clock | None = None) -> Issuer:
+        """Make an authority of its own directory."""
+        return cls(Authority.open(clock or clock_now(), state_directory(test)))
+
+    def server(self, *hosts: str) -> Credentials:
+        """Make a server's credentials, for ``server.test`` when no name is given."""
+        key = new_key()
+        certificate = self.authority.sign_server(key.public_key(), hosts or ("server.test",), ())
+        return self.authority.credentials(key, certificate)
+
+    def node(
+        self,
+        node: str = "edge-1",
+        identifiers: Identifiers = EDGE_1,
+        lifetime: float = 3600.0,
+        enrolment: str = "ab",
+    ) -> Credentials:
+        """Make a node's credentials."""
+        key = new_key()
+        certificate = self.authority.sign_node(
+            node, identifiers, key.public_key(), enrolment, lifetime
+        )
+        return self.authority.credentials(key, certificate)
+
+
+def client_context(
+    credentials: Credentials | None,
+    protocols: list[bytes],
+    version: int = SSL.TLS1_3_VERSION,
+) -> SSL.Context:
+    """Make the context of a client that trusts everybody and is as careless as told."""
+    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    context.set_min_proto_version(version)
+    context.set_max_proto_version(version)
+    if protocols:
+        context.set_alpn_protos(protocols)
+    if credentials is not None:
+        context.use_certificate(credentials.certificate)
+        context.use_privatekey(credentials.key)
+    return context
+
+
+def handshake(client: SSL.Connection, server: SSL.Connection) -> None:
+    """Run a handshake in memory to its end; raises what either side finds wrong."""
+    for _ in range(10):
+        for one, other in ((client, server), (server, client)):
+            _step(one.do_handshake)
+            _move(one, other)
+    # In TLS 1.3 the client learns of a refusal only when it reads.
+    _step(lambda: client.recv(1))
+
+
+def exchange(sender: SSL.Connection, receiver: SSL.Connection, data: bytes) -> bytes:
+    """Send data over a connection in memory, and give what arrives."""
+    sender.send(data)
+    _move(sender, receiver)
+    return receiver.recv(len(data))
+
+
+def _step(operation: Callable[[], object]) -> None:
+    try:
+        operation()
+    except SSL.WantReadError:
+        pass  # the other side's turn
+
+
+def _move(sender: SSL.Connection, receiver: SSL.Connection) -> None:
+    try:
+        receiver.bio_write(sender.bio_read(1 << 20))
+    except SSL.WantReadError:
+        pass  # nothing to move
+
+
+@implementer(IStreamClientEndpoint)
+class MemoryServer:
+    """An endpoint that leads to a TLS server in memory; :meth:`settle` lets bytes flow."""
+
+    def __init__(
+        self, clock: Clock, creator: IOpenSSLServerConnectionCreator, factory: IProtocolFactory
+    ) -> None:
+        self._clock = clock
+        self._factory = TLSMemoryBIOFactory(creator, False, factory, clock)
+        self._pumps: list[IOPump] = []
+        self.reachable = True
+        self.frozen = False
+        self.connections = 0
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """Connect at once, or refuse."""
+        if not self.reachable:
+            return Deferred.fromCoroutine(_refused())
+        self.connections += 1
+        client, server = protocolFactory.buildProtocol(None), self._factory.buildProtocol(None)
+        client_io, server_io = FakeTransport(client, False), FakeTransport(server, True)
+        pump = IOPump(client, server, client_io, server_io, False)
+        self._pumps.append(pump)
+        server.makeConnection(server_io)
+        client.makeConnection(client_io)
+        return succeed(client)
+
+    def settle(self) -> None:
+        """Deliver everything that is under way."""
+        if self.frozen:
+            return
+        moved = True
+        while moved:
+            self._clock.advance(0)
+            moved = any([pump.pump() for pump in self._pumps])
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections have not been closed by either side."""
+        return sum(
+            1
+            for pump in self._pumps
+            if not (pump.clientIO.disconnected or pump.serverIO.disconnected)
+        )
+
+
+async def _refused() -> IProtocol:
+    raise ConnectionRefusedError()
+
+
+def failure_of(deferred: Deferred[object]) -> Failure:
+    """Give the failure that ``deferred`` has ended with."""
+    failures: list[Failure] = []
+    deferred.addErrback(failures.append)
+    assert failures, "the Deferred has not failed"
+    return failures[0]
+
+
+def certificate_serial(credentials: Credentials) -> int:
+    """Give what tells certificates apart."""
+    return credentials.certificate.serial_number
+
+
+def peer_serial(connection: SSL.Connection) -> int:
+    """Give the serial number of what the other side presented."""
+    certificate = connection.get_peer_certificate(as_cryptography=True)
+    assert isinstance(certificate, x509.Certificate)
+    return certificate.serial_number

@@ -1,0 +1,209 @@
+"""The state directory: closed to others, and never half written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.pki.directory import StateDirectory, StateError
+
+
+def mode(path: Path) -> int:
+    """Give the permission bits of a path."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+class StateDirectoryTests(SynchronousTestCase):
+    """:class:`StateDirectory`."""
+
+    def setUp(self) -> None:
+        self.path = Path(self.mktemp())
+
+    def refused(self, path: Path | None = None) -> str:
+        """Open the directory in vain, and give the reason."""
+        error = self.assertRaises(StateError, StateDirectory.open, path or self.path)
+        text = str(error)
+        self.assertEqual(len(text.splitlines()), 1)
+        return text
+
+    def test_created(self) -> None:
+        """A missing directory is made, closed to everybody else, whatever the umask."""
+        former = os.umask(0)
+        self.addCleanup(os.umask, former)
+        StateDirectory.open(self.path / "deep")
+        self.assertEqual(mode(self.path / "deep"), 0o700)
+
+    def test_empty_one_is_closed(self) -> None:
+        """An empty directory that is open to others is closed to them."""
+        self.path.mkdir(mode=0o755)
+        StateDirectory.open(self.path)
+        self.assertEqual(mode(self.path), 0o700)
+
+    def test_open_to_others(self) -> None:
+        """A directory with content that others can enter is refused, and left as it is."""
+        for bits in (0o755, 0o770, 0o701, 0o1777):
+            path = Path(self.mktemp())
+            path.mkdir()
+            (path / "file").touch()
+            path.chmod(bits)
+            self.assertEqual(
+                self.refused(path),
+                f"{path} is open to other users (mode {bits:04o}): chmod 0700 it",
+            )
+            self.assertEqual(mode(path), bits)
+
+    def test_group_may_list(self) -> None:
+        """Group members may be let in to a socket in the directory."""
+        self.path.mkdir()
+        (self.path / "file").touch()
+        self.path.chmod(0o750)
+        StateDirectory.open(self.path)
+        self.assertEqual(mode(self.path), 0o750)
+
+    def test_file_in_the_way(self) -> None:
+        """A file where the directory should be is named as the problem."""
+        self.path.touch()
+        self.assertEqual(
+            self.refused(), f"{self.path} is not a directory: remove it or choose another"
+        )
+        self.assertIn("is not a directory, or lies below a file", self.refused(self.path / "below"))
+
+    def test_system_errors(self) -> None:
+        """Whatever the operating system refuses becomes a line with the path and a fix."""
+        for number, phrase in {
+            errno.EACCES: "chown",
+            errno.EROFS: "read-only",
+            errno.ENOSPC: "disk is full",
+            errno.ELOOP: "symbolic link",
+            errno.ENAMETOOLONG: "too long",
+            errno.EIO: "input/output error",
+        }.items():
+            with mock.patch.object(Path, "mkdir", side_effect=OSError(number, os.strerror(number))):
+                text = self.refused()
+            self.assertIn(str(self.path), text)
+            self.assertIn(phrase, text)
+
+    def test_unreadable(self) -> None:
+        """A directory without permissions for its user is refused before anything is tried."""
+        self.path.mkdir()
+        with mock.patch("os.access", return_value=False):
+            self.assertIn("is not accessible to user id", self.refused())
+
+    def test_foreign_owner(self) -> None:
+        """Another user's directory is refused: they could replace the keys in it."""
+        self.path.mkdir(mode=0o700)
+        with mock.patch("os.geteuid", return_value=os.stat(self.path).st_uid + 1):
+            if os.stat(self.path).st_uid == 0:
+                # What belongs to root is trusted, so root's directory cannot show it.
+                os.chown(self.path, 12345, -1)
+            self.assertIn("belongs to another user", self.refused())
+
+    def test_existing_is_demanded(self) -> None:
+        """A command on somebody else's state does not create a directory."""
+        error = self.assertRaises(StateError, StateDirectory.open_existing, self.path)
+        self.assertEqual(str(error), f"{self.path} does not exist: check the path")
+        self.assertFalse(self.path.exists())
+
+
+class StateFileTests(SynchronousTestCase):
+    """Files in the state directory."""
+
+    def setUp(self) -> None:
+        self.directory = StateDirectory.open(self.mktemp())
+        self.path = self.directory.path
+
+    def test_written_closed(self) -> None:
+        """Files are 0600, and nothing else is left behind."""
+        self.directory.write("key", b"one")
+        self.directory.write("key", b"two")
+        self.assertEqual(self.directory.read("key", secret=True), b"two")
+        self.assertEqual(mode(self.path / "key"), 0o600)
+        self.assertEqual(os.listdir(self.path), ["key"])
+
+    def test_failed_write_keeps_the_old(self) -> None:
+        """When writing fails, the old content stays and no temporary file does."""
+        self.directory.write("key", b"old")
+        with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "full")):
+            error = self.assertRaises(StateError, self.directory.write, "key", b"new")
+        self.assertIn("the disk is full", str(error))
+        self.assertEqual(self.directory.read("key"), b"old")
+        self.assertEqual(os.listdir(self.path), ["key"])
+
+    def test_missing(self) -> None:
+        """A missing file has no content and no fingerprint; removing it is no error."""
+        self.assertIsNone(self.directory.read("key"))
+        self.assertIsNone(self.directory.fingerprint("key"))
+        self.directory.remove("key")
+
+    def test_removed(self) -> None:
+        """A removed file is gone."""
+        self.directory.write("key", b"")
+        self.directory.remove("key")
+        self.assertEqual(self.directory.names(), [])
+
+    def test_fingerprint(self) -> None:
+        """Every write changes the fingerprint, even within one tick of the file system."""
+        seen = set()
+        for _ in range(5):
+            self.directory.write("list", b"same length")
+            seen.add(self.directory.fingerprint("list"))
+        self.assertGreater(len(seen), 1)
+        self.assertEqual(self.directory.fingerprint("list"), self.directory.fingerprint("list"))
+
+    def test_symbolic_links(self) -> None:
+        """Symbolic links are not read, and replaced rather than followed when writing."""
+        outside = Path(self.mktemp())
+        outside.write_bytes(b"outside")
+        (self.path / "key").symlink_to(outside.absolute())
+        error = self.assertRaises(StateError, self.directory.read, "key")
+        self.assertIn("is a symbolic link", str(error))
+        self.directory.write("key", b"inside")
+        self.assertEqual(outside.read_bytes(), b"outside")
+        self.assertEqual(self.directory.read("key"), b"inside")
+
+    def test_directory_in_place_of_a_file(self) -> None:
+        """A directory where a file is due is named as the problem, reading and writing."""
+        (self.path / "key").mkdir()
+        for attempt in (
+            lambda: self.directory.read("key"),
+            lambda: self.directory.write("key", b""),
+        ):
+            error = self.assertRaises(StateError, attempt)
+            self.assertIn(f"{self.path / 'key'} is", str(error))
+            self.assertIn("remove it", str(error))
+
+    def test_pipe_in_place_of_a_file(self) -> None:
+        """A named pipe is refused at once rather than waited for."""
+        os.mkfifo(self.path / "key")
+        error = self.assertRaises(StateError, self.directory.read, "key")
+        self.assertIn("is not a plain file", str(error))
+
+    def test_open_secret(self) -> None:
+        """A secret that others can read is refused; what is public may be read by all."""
+        self.directory.write("key", b"secret")
+        (self.path / "key").chmod(0o640)
+        error = self.assertRaises(StateError, self.directory.read, "key", secret=True)
+        self.assertIn("chmod 0600 it", str(error))
+        self.assertEqual(self.directory.read("key"), b"secret")
+
+    def test_too_long(self) -> None:
+        """A file that is far longer than anything we keep is not read into memory."""
+        with open(self.path / "key", "wb") as file:
+            file.truncate(1 << 30)
+        error = self.assertRaises(StateError, self.directory.read, "key")
+        self.assertIn("too long to be ours", str(error))
+
+    def test_lock(self) -> None:
+        """Two changes of the same state exclude each other."""
+        with self.directory.lock():
+            other = StateDirectory.open(self.path)
+            with self.assertRaises(StateError) as caught, other.lock():
+                self.fail("locked twice")
+        self.assertIn("try again", str(caught.exception))
+        with self.directory.lock():
+            self.assertEqual(self.directory.names(), [])

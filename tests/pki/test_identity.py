@@ -1,0 +1,271 @@
+"""Names of nodes, their identifiers as text and in certificates."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from tests.pki.support import Issuer
+from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.identity import (
+    BadIdentifiers,
+    BadIdentity,
+    Identifiers,
+    check_node_name,
+    format_identifiers,
+    identity_from_certificate,
+    parse_identifiers,
+    uncovered,
+)
+
+EVERYTHING = (
+    "host=camera&host=edge-1&ipv4=192.0.2.7&ipv6=2001:db8::7&cidr=10.0.0.0/8&cidr=fd00::/8"
+    "&default-route=true"
+)
+
+
+class IdentifierTextTests(SynchronousTestCase):
+    """The ``--agent-identifiers`` syntax."""
+
+    def test_every_kind(self) -> None:
+        """Each kind of identifier is parsed, repeated keys included."""
+        self.assertEqual(
+            parse_identifiers(EVERYTHING),
+            Identifiers(
+                hosts=frozenset({"edge-1", "camera"}),
+                addresses=frozenset({ip_address("192.0.2.7"), ip_address("2001:db8::7")}),
+                networks=frozenset({ip_network("10.0.0.0/8"), ip_network("fd00::/8")}),
+                default_route=True,
+            ),
+        )
+
+    def test_format_is_the_inverse(self) -> None:
+        """Formatting what was parsed gives the same text, in a fixed order."""
+        self.assertEqual(format_identifiers(parse_identifiers(EVERYTHING)), EVERYTHING)
+
+    def test_percent_encoding(self) -> None:
+        """Values may be percent-encoded, as in URL queries."""
+        parsed = parse_identifiers("cidr=10.0.0.0%2F8&ipv6=2001%3Adb8%3A%3A7")
+        self.assertEqual(parsed, parse_identifiers("cidr=10.0.0.0/8&ipv6=2001:db8::7"))
+
+    def test_commas(self) -> None:
+        """The comma separated form of version 0.3 is understood."""
+        self.assertEqual(
+            parse_identifiers("host=edge-1,ipv4=192.0.2.7"),
+            parse_identifiers("host=edge-1&ipv4=192.0.2.7"),
+        )
+
+    def test_uid_is_ignored_with_a_warning(self) -> None:
+        """A uid has no effect, and whoever wrote it is told so."""
+        warnings: list[str] = []
+        parsed = parse_identifiers("host=edge-1&uid=42", warnings.append)
+        self.assertEqual(parsed, Identifiers(frozenset({"edge-1"})))
+        self.assertEqual(warnings, ["'uid=42' is ignored: nodes are not chosen by uid"])
+
+    def test_no_default_route(self) -> None:
+        """default-route=false is allowed and means nothing."""
+        parsed = parse_identifiers("host=a&default-route=false")
+        self.assertEqual(parsed, Identifiers(frozenset({"a"})))
+
+    def test_bad_items(self) -> None:
+        """An error is one line that quotes the item at fault."""
+        for item in (
+            "host",
+            "host=",
+            "host=UPPER",
+            "host=a_b",
+            "host=a/../b",
+            "host=a%00b",
+            "host=a%0d%0ab",
+            "ipv4=192.0.2.256",
+            "ipv4=2001:db8::7",
+            "ipv6=192.0.2.7",
+            "ipv6=fe80::1%25eth0",
+            "cidr=10.0.0.1/8",
+            "cidr=10.0.0.0/33",
+            "cidr=everything",
+            "default-route=yes",
+            "color=blue",
+        ):
+            with self.subTest(item):
+                error = self.assertRaises(BadIdentifiers, parse_identifiers, f"host=edge-1&{item}")
+                key = item.partition("=")[0]
+                self.assertIn(key, str(error))
+                self.assertNotIn("\n", str(error))
+
+    def test_nothing(self) -> None:
+        """No identifier at all is an error."""
+        for text in ("", " ", "&&"):
+            self.assertRaises(BadIdentifiers, parse_identifiers, text)
+
+    def test_too_many(self) -> None:
+        """The number of identifiers is limited."""
+        text = "&".join(f"host=h{n}" for n in range(256))
+        self.assertEqual(len(parse_identifiers(text).hosts), 256)
+        self.assertRaises(BadIdentifiers, parse_identifiers, text + "&host=one-more")
+
+
+class NodeNameTests(SynchronousTestCase):
+    """What a node may be called."""
+
+    def test_good_names(self) -> None:
+        """Lower case RFC 1123 subdomains are good, also those that look like addresses."""
+        for name in (
+            "a",
+            "edge-1",
+            "edge-1.site-7.example",
+            "192.0.2.7",
+            "x" * 63,
+            "a." + "b" * 62,
+        ):
+            self.assertEqual(check_node_name(name), name)
+
+    def test_bad_names(self) -> None:
+        """Everything else is refused, with a sentence on one line."""
+        for name in (
+            "",
+            ".",
+            "..",
+            "../edge-1",
+            "edge/1",
+            "Edge-1",
+            "edge_1",
+            "-edge",
+            "edge-",
+            "edge..1",
+            "edge-1.",
+            "edge-1\n",
+            "edge-1\r\nX-Injected: 1",
+            "edge-1\0",
+            "edge 1",
+            "*.example",
+            "édge",
+            "\N{FULLWIDTH LATIN SMALL LETTER A}",
+            "x" * 64,
+            "a." + "b" * 63,
+            "a." * 5000 + "a",
+        ):
+            error = self.assertRaises(BadIdentity, check_node_name, name)
+            self.assertEqual(len(str(error).splitlines()), 1)
+            self.assertLess(len(str(error)), 300)
+
+
+def certificate(
+    common_names: Sequence[str] = ("edge-1",),
+    organizations: Sequence[str] = ("openyurt:yurttunnel",),
+    names: Sequence[x509.GeneralName] | None = (x509.DNSName("edge-1"),),
+    usage: x509.ObjectIdentifier | None = ExtendedKeyUsageOID.CLIENT_AUTH,
+) -> x509.Certificate:
+    """Make a certificate as some other authority might."""
+    key = new_key()
+    subject = x509.Name(
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, value) for value in organizations]
+        + [x509.NameAttribute(NameOID.COMMON_NAME, value) for value in common_names]
+    )
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=1))
+    )
+    if names is not None:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    if usage is not None:
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+    return builder.sign(key, hashes.SHA256())
+
+
+class CertificateTests(TestCase):
+    """Identities in certificates."""
+
+    def test_everything_survives(self) -> None:
+        """A certificate gives back the identifiers it was issued with, and the node's name."""
+        issuer = Issuer.make(self)
+        node = issuer.node("edge-1", parse_identifiers(EVERYTHING), enrolment="c0ffee")
+        identity = identity_from_certificate(node.certificate)
+        self.assertEqual(identity.node, "edge-1")
+        self.assertEqual(identity.identifiers, parse_identifiers(EVERYTHING))
+        self.assertEqual(identity.enrolment, "c0ffee")
+        self.assertEqual(identity.serial, node.certificate.serial_number)
+        self.assertEqual(identity.not_after, node.certificate.not_valid_after_utc)
+
+    def test_own_name_is_always_covered(self) -> None:
+        """The node's name is among its identifiers even when it was not claimed."""
+        node = Issuer.make(self).node("edge-1", parse_identifiers("cidr=10.0.0.0/8"))
+        identity = identity_from_certificate(node.certificate)
+        self.assertEqual(identity.identifiers.hosts, {"edge-1"})
+
+    def test_foreign_uris_are_passed_over(self) -> None:
+        """URIs of other schemes, as some authorities add, say nothing to us."""
+        uri = x509.UniformResourceIdentifier("spiffe://cluster.local/ns/a")
+        identity = identity_from_certificate(certificate(names=[x509.DNSName("edge-1"), uri]))
+        self.assertEqual(identity.node, "edge-1")
+
+    def test_not_a_nodes_certificate(self) -> None:
+        """Certificates that do not name exactly one node in all due places are refused."""
+        edge = x509.DNSName("edge-1")
+        for case, bad in {
+            "callers": Issuer.make(self).authority.sign_caller(new_key().public_key()),
+            "authority": Issuer.make(self).authority.certificate,
+            "server usage": certificate(usage=ExtendedKeyUsageOID.SERVER_AUTH),
+            "no usage": certificate(usage=None),
+            "no names": certificate(names=None),
+            "other organization": certificate(organizations=["system:nodes"]),
+            "two organizations": certificate(
+                organizations=["openyurt:yurttunnel", "system:masters"]
+            ),
+            "no common name": certificate(common_names=[]),
+            "two common names": certificate(common_names=["edge-1", "edge-2"]),
+            "common name not among the DNS names": certificate(common_names=["edge-2"]),
+            "bad common name": certificate(common_names=["../x"], names=[x509.DNSName("../x")]),
+            "line end": certificate(names=[edge, x509.DNSName("a\r\nb")]),
+            "wildcard": certificate(names=[edge, x509.DNSName("*.example")]),
+            "mail": certificate(names=[edge, x509.RFC822Name("a@example.org")]),
+            "bad network": certificate(
+                names=[edge, x509.UniformResourceIdentifier("yurttunnel:cidr=10.0.0.0/99")]
+            ),
+            "unknown item": certificate(
+                names=[edge, x509.UniformResourceIdentifier("yurttunnel:admin=true")]
+            ),
+            "too many names": certificate(
+                names=[edge, *(x509.DNSName(f"h{n}") for n in range(300))]
+            ),
+        }.items():
+            with self.subTest(case):
+                error = self.assertRaises(BadIdentity, identity_from_certificate, bad)
+                self.assertEqual(len(str(error).splitlines()), 1)
+
+    def test_uncovered(self) -> None:
+        """What is claimed beyond the certificate is named item by item."""
+        node = Issuer.make(self).node(
+            "edge-1", parse_identifiers("ipv4=192.0.2.7&cidr=10.0.0.0/8&cidr=fd00::/8")
+        )
+        identity = identity_from_certificate(node.certificate)
+        covered = "host=edge-1&ipv4=192.0.2.7&ipv4=10.1.2.3&cidr=10.1.0.0/16&cidr=fd00::/8"
+        self.assertEqual(uncovered(identity, parse_identifiers(covered)), [])
+        claimed = (
+            "host=edge-2&ipv4=192.0.2.8&ipv6=2001:db8::1&cidr=0.0.0.0/0&cidr=10.0.0.0/7"
+            "&cidr=fc00::/7&default-route=true"
+        )
+        self.assertEqual(
+            sorted(uncovered(identity, parse_identifiers(f"{covered}&{claimed}"))),
+            sorted(claimed.split("&")),
+        )
+
+    def test_default_route_covers_networks(self) -> None:
+        """The default route covers all networks, but neither addresses nor names."""
+        identity = identity_from_certificate(
+            Issuer.make(self).node("edge-1", parse_identifiers("default-route=true")).certificate
+        )
+        claimed = parse_identifiers("cidr=10.0.0.0/8&default-route=true&host=a&ipv4=192.0.2.1")
+        self.assertEqual(uncovered(identity, claimed), ["host=a", "ipv4=192.0.2.1"])

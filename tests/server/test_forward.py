@@ -1,0 +1,174 @@
+"""Plain TCP port forwards."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.fakes import FakeSession, MemoryConnection
+from yurttunnel.server.forward import Forward, ForwardFactory, parse_forward
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.wire.codes import Code
+
+FORWARD = "127.0.0.1:9000=edge-1/127.0.0.1:80"
+
+
+class ParseTests(SynchronousTestCase):
+    """``parse_forward`` reads the value of ``--forward``."""
+
+    def test_forwards(self):
+        """LISTEN, NODE and the target, with IPv6 in brackets on every side."""
+        for text, expected in {
+            FORWARD: ("127.0.0.1", 9000, "edge-1", "127.0.0.1", 80),
+            "[::1]:9000=edge-1/[2001:db8::1]:80": ("::1", 9000, "edge-1", "2001:db8::1", 80),
+            "0.0.0.0:1=192.0.2.1/db.local:5432": ("0.0.0.0", 1, "192.0.2.1", "db.local", 5432),
+            "localhost:1=2001:db8::7/a:2": ("localhost", 1, "2001:db8::7", "a", 2),
+            "localhost:1=[2001:db8::7]/a:2": ("localhost", 1, "2001:db8::7", "a", 2),
+        }.items():
+            self.assertEqual(parse_forward(text), Forward(text, *expected))
+
+    def test_a_port_alone_is_one_of_the_loopback_address(self):
+        """Nothing is opened to others unless an address says so."""
+        for listen in ("9000", ":9000"):
+            forward = parse_forward(f"{listen}=edge-1/a:80")
+            self.assertEqual((forward.listen_host, forward.listen_port), ("127.0.0.1", 9000))
+
+    def test_anything_else_is_refused_in_one_line(self):
+        """The message quotes the text and shows the form."""
+        for text in (
+            "",
+            "9000",
+            "9000=edge-1",
+            "9000=edge-1/80",
+            "9000=edge-1/a:0",
+            "9000=/a:80",
+            "=edge-1/a:80",
+            "0=edge-1/a:80",
+            "65536=edge-1/a:80",
+            "a b:1=edge-1/a:80",
+            "9000=edge 1/a:80",
+            "9000=edge-1/a:80/x",
+            "9000=edge-1/::1:80",
+            "127.0.0.1=edge-1/a:80",
+        ):
+            error = self.assertRaises(ValueError, parse_forward, text)
+            self.assertIn("write LISTEN=NODE/HOST:PORT", str(error))
+            self.assertIn(repr(text), str(error))
+            self.assertNotIn("\n", str(error))
+
+    def test_the_target_for_people(self):
+        """As in the flag."""
+        self.assertEqual(parse_forward(FORWARD).target, "edge-1/127.0.0.1:80")
+        forward = parse_forward("1=edge-1/[::1]:80")
+        self.assertEqual(forward.target, "edge-1/[::1]:80")
+
+
+class ForwardTests(SynchronousTestCase):
+    """``ForwardFactory`` carries connections to its target."""
+
+    def setUp(self):
+        """Connect edge-1."""
+        self.reactor = MemoryReactorClock()
+        self.registry = SessionRegistry(self.reactor)
+        self.session = FakeSession("edge-1")
+        self.registry.add(self.session)
+        self.factory = ForwardFactory(
+            self.registry,
+            parse_forward(FORWARD),
+            dial_timeout=7.0,
+            max_pending_dials=2,
+            request_ids=RequestIds("test"),
+        )
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+
+    def tearDown(self):
+        """Nothing is left when all connections have been closed."""
+        self.factory.close()
+        self.assertEqual((self.factory.connections, self.factory.pending_dials), (set(), 0))
+
+    def open(self):
+        """Open a connection."""
+        return MemoryConnection(self.reactor).open(self.factory.buildProtocol(None))
+
+    def turns(self, connection):
+        """Let the reactor turn a few times."""
+        for _ in range(4):
+            self.reactor.advance(0)
+            connection.turn()
+
+    def warnings(self):
+        """Give the texts of the warnings that were logged."""
+        return [
+            event["log_format"].format(**event)
+            for event in self.events
+            if event.get("log_namespace", "").startswith("yurttunnel")
+        ]
+
+    def test_a_stream_is_asked_for_at_once(self):
+        """Its target is the forward's, and the connection is not read meanwhile."""
+        connection = self.open()
+        (dial,) = self.session.dials
+        self.assertEqual((dial.host, dial.port, dial.timeout), ("127.0.0.1", 80, 7.0))
+        self.assertEqual(dial.request_id, "test-1")
+        self.assertFalse(connection.reading)
+
+    def test_bytes_and_ends_go_both_ways(self):
+        """A caller that sends and ends at once, as ``nc -N`` does, gets its answer."""
+        connection = self.open()
+        connection.receive(b"x")
+        connection.receive_end()
+        target = self.session.dials[0].succeed(greeting=b"hello ")
+        self.turns(connection)
+        self.assertEqual((target.received, target.read_ended), (b"x", 1))
+        far = self.session.dials[0].far
+        far.write(b"answer")
+        far.loseWriteConnection()
+        self.turns(connection)
+        self.assertEqual(connection.sent, b"hello answer")
+        self.assertIsInstance(connection.closed_with, ConnectionDone)
+        self.assertEqual(self.warnings(), [])
+
+    def test_a_failed_dial_resets_the_caller(self):
+        """One line in the log says which forward and connection, and why."""
+        connection = self.open()
+        self.session.dials[0].fail(Code.REFUSED, "127.0.0.1:80 refused the connection")
+        self.assertTrue(connection.aborted)
+        self.assertEqual(
+            self.warnings(),
+            [
+                f"--forward {FORWARD}: connection test-1 to edge-1/127.0.0.1:80 was reset: "
+                "127.0.0.1:80 refused the connection (REFUSED)"
+            ],
+        )
+
+    def test_a_node_that_is_not_connected(self):
+        """The same, with when it was last seen."""
+        self.registry.remove(self.session)
+        self.reactor.advance(5)
+        self.assertTrue(self.open().aborted)
+        (warning,) = self.warnings()
+        self.assertIn("last seen 5 s ago", warning)
+
+    def test_too_many_pending_dials(self):
+        """Further connections are reset at once."""
+        connections = [self.open() for _ in range(3)]
+        self.assertEqual([each.aborted for each in connections], [False, False, True])
+        self.assertEqual(len(self.session.dials), 2)
+
+    def test_a_caller_that_breaks_while_the_dial_is_pending(self):
+        """The dial is canceled and nothing is logged."""
+        self.open().break_off(ConnectionLost())
+        self.assertTrue(self.session.dials[0].cancelled)
+        self.assertEqual(self.warnings(), [])
+
+    def test_a_stream_that_breaks_resets_the_caller(self):
+        """The caller must not take it for the end."""
+        connection = self.open()
+        self.session.dials[0].succeed()
+        self.session.dials[0].far.abort(Code.CONNECTION_LOST, "reset by target")
+        self.assertTrue(connection.aborted)

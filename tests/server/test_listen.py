@@ -1,0 +1,193 @@
+"""Listening ports and what is said when they cannot be had."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import ServerFactory
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.server.listen import BACKLOG, CannotListen, listen_tcp, listen_unix
+
+
+class RefusingReactor(MemoryReactorClock):
+    """A reactor on which no TCP port can be had."""
+
+    def __init__(self, reason):
+        super().__init__()
+        self.reason = reason
+
+    def listenTCP(self, port, factory, backlog=50, interface=""):  # noqa: N802 # Twisted's name
+        """Fail as the real one does."""
+        raise CannotListenError(interface, port, self.reason)
+
+
+class ListenTcpTests(SynchronousTestCase):
+    """``listen_tcp`` binds a port, or says which and why not."""
+
+    def test_a_port(self):
+        """It is bound on the address that is wanted, with room for a burst."""
+        reactor, factory = MemoryReactorClock(), ServerFactory()
+        listen_tcp(reactor, "--meta-port", "127.0.0.1", 10265, factory)
+        self.assertEqual(reactor.tcpServers, [(10265, factory, BACKLOG, "127.0.0.1")])
+
+    def test_failures(self):
+        """One line names the flag, the address and the fix, and ends the process with it."""
+        for reason, host, expected in (
+            (
+                OSError(errno.EADDRINUSE, "Address already in use"),
+                "127.0.0.1",
+                "--meta-port: cannot listen on 127.0.0.1:80: another process listens there: "
+                "stop it, or choose another port",
+            ),
+            (
+                OSError(errno.EADDRNOTAVAIL, "x"),
+                "2001:db8::1",
+                "--meta-port: cannot listen on [2001:db8::1]:80: this machine has no such address",
+            ),
+            (
+                OSError(errno.EACCES, "x"),
+                "127.0.0.1",
+                "--meta-port: cannot listen on 127.0.0.1:80: ports below 1024 need root or the "
+                "capability CAP_NET_BIND_SERVICE",
+            ),
+            (
+                socket.gaierror(-2, "Name or service not known"),
+                "nowhere",
+                "--meta-port: cannot listen on nowhere:80: Name or service not known",
+            ),
+        ):
+            error = self.assertRaises(
+                CannotListen,
+                listen_tcp,
+                RefusingReactor(reason),
+                "--meta-port",
+                host,
+                80,
+                ServerFactory(),
+            )
+            self.assertIsInstance(error, SystemExit)
+            self.assertEqual(error.code, expected)
+
+
+class ListenUnixTests(SynchronousTestCase):
+    """``listen_unix`` makes a socket file of its own, and only that."""
+
+    def setUp(self):
+        """Choose a path in a directory of this test."""
+        self.reactor = MemoryReactorClock()
+        self.directory = self.mktemp()
+        os.makedirs(self.directory)
+        # Relative, because the paths of sockets must be short.
+        self.path = os.path.join(os.path.relpath(self.directory), "s")
+
+    def listen(self, path=None, **kwargs):
+        """Listen and stop at the end of the test."""
+        port = listen_unix(self.reactor, "--flag", path or self.path, ServerFactory(), **kwargs)
+        self.addCleanup(self.stop, port)
+        return port
+
+    def stop(self, port):
+        """Stop listening, as far as the reactor is needed too."""
+        port.stopListening()
+        self.reactor.advance(0)
+
+    def assert_cannot_listen(self, path, words):
+        """It fails with one line that has the flag, the path and ``words``."""
+        error = self.assertRaises(
+            CannotListen, listen_unix, self.reactor, "--flag", path, ServerFactory()
+        )
+        self.assertTrue(error.code.startswith("--flag: "), error.code)
+        self.assertIn(words, error.code)
+        self.assertNotIn("\n", error.code)
+
+    def test_the_file(self):
+        """Owner and group may connect, nobody else, whatever the umask is."""
+        umask = os.umask(0)
+        self.addCleanup(os.umask, umask)
+        self.listen()
+        status = os.stat(self.path)
+        self.assertTrue(stat.S_ISSOCK(status.st_mode))
+        self.assertEqual(stat.S_IMODE(status.st_mode), 0o660)
+        self.assertEqual(os.umask(0), 0)
+
+    def test_another_mode(self):
+        """It can be chosen."""
+        self.listen(mode=0o600)
+        self.assertEqual(stat.S_IMODE(os.stat(self.path).st_mode), 0o600)
+
+    def test_the_file_is_removed_at_the_end(self):
+        """At once, so that it is also gone when the reactor never runs."""
+        port = self.listen()
+        port.stopListening()
+        self.assertFalse(os.path.lexists(self.path))
+
+    def test_a_file_that_somebody_has_removed(self):
+        """Stopping comes to its end all the same."""
+        port = self.listen()
+        os.unlink(self.path)
+        stopped = port.stopListening()
+        self.reactor.advance(0)
+        self.successResultOf(stopped)
+
+    def test_a_file_that_somebody_has_replaced(self):
+        """What a newer process has put there stays."""
+        port = self.listen()
+        os.unlink(self.path)
+        newer = socket.socket(socket.AF_UNIX)
+        self.addCleanup(newer.close)
+        newer.bind(self.path)
+        self.stop(port)
+        self.assertTrue(os.path.lexists(self.path))
+
+    def test_a_stale_socket_is_replaced(self):
+        """One that a killed process left behind."""
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(self.path)
+            killed.listen()
+        self.listen()
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(self.path)
+
+    def test_a_socket_in_use_is_not(self):
+        """Whether its owner accepts or is too busy to."""
+        with socket.socket(socket.AF_UNIX) as owner, socket.socket(socket.AF_UNIX) as waiting:
+            owner.bind(self.path)
+            owner.listen(0)
+            self.assert_cannot_listen(self.path, "another process listens")
+            waiting.connect(self.path)
+            self.assert_cannot_listen(self.path, "another process listens")
+        self.assertTrue(os.path.lexists(self.path))
+
+    def test_other_files_are_left_alone(self):
+        """A plain file or a symbolic link is none of ours."""
+        with open(self.path, "w") as file:
+            file.write("precious")
+        self.assert_cannot_listen(self.path, "is not a socket")
+        os.symlink("s", self.path + "-link")
+        self.assert_cannot_listen(self.path + "-link", "is not a socket")
+        with open(self.path) as file:
+            self.assertEqual(file.read(), "precious")
+
+    def test_a_directory_that_does_not_exist(self):
+        """Say which, and to create it."""
+        self.assert_cannot_listen("nowhere/at/all/s", "directory nowhere/at/all does not exist")
+
+    def test_a_path_that_is_too_long(self):
+        """107 bytes is what the kernel takes."""
+        self.assert_cannot_listen("a" * 108, "longer than 107 bytes")
+        self.listen("a" * 107)
+
+    def test_a_directory_without_permission(self):
+        """Say what the system says."""
+        self.patch(os, "lstat", self.deny)
+        self.assert_cannot_listen(self.path, "Permission denied")
+
+    def deny(self, path):
+        """Deny."""
+        raise PermissionError(errno.EACCES, "Permission denied")

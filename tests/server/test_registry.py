@@ -1,0 +1,179 @@
+"""Which session serves a destination."""
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.fakes import FakeSession
+from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
+
+
+class FindTests(SynchronousTestCase):
+    """``SessionRegistry.find`` chooses by identifiers."""
+
+    def setUp(self):
+        """Begin with nobody connected."""
+        self.clock = Clock()
+        self.registry = SessionRegistry(self.clock)
+
+    def add(self, node, **identifiers):
+        """Connect a node."""
+        session = FakeSession(node, **identifiers)
+        self.assertIsNone(self.registry.add(session))
+        return session
+
+    def assert_nobody_serves(self, host):
+        """Nobody does."""
+        return self.assertRaises(NodeNotConnected, self.registry.find, host)
+
+    def test_the_fake_session_is_one(self):
+        """What these tests register provides the interface."""
+        verifyObject(INodeSession, FakeSession("edge-1"))
+
+    def test_names(self):
+        """A node is found by its own name and by each host, without regard to case or dot."""
+        session = self.add("edge-1", hosts=["edge-1", "Edge-1.Example"])
+        for host in ("edge-1", "EDGE-1", "edge-1.", "edge-1.example", "Edge-1.Example."):
+            self.assertIs(self.registry.find(host), session)
+        self.assert_nobody_serves("edge-2")
+        self.assert_nobody_serves("")
+
+    def test_a_node_is_found_by_its_name_whatever_its_identifiers_say(self):
+        """The name in the certificate is always claimed."""
+        self.assertIs(self.add("edge-1", hosts=["other"]), self.registry.find("edge-1"))
+
+    def test_addresses_in_any_spelling(self):
+        """IPv6 may be compressed or not, in brackets, in capitals, or carry an IPv4 address."""
+        four = self.add("four", addresses=["192.0.2.1"])
+        six = self.add("six", addresses=["2001:db8::1"])
+        for host in ("192.0.2.1", "::ffff:192.0.2.1", "[::ffff:c000:201]"):
+            self.assertIs(self.registry.find(host), four)
+        for host in ("2001:db8::1", "[2001:DB8::1]", "2001:0db8:0:0:0:0:0:1"):
+            self.assertIs(self.registry.find(host), six)
+        self.assert_nobody_serves("192.0.2.2")
+        self.assert_nobody_serves("2001:db8::2")
+
+    def test_an_address_that_is_claimed_as_host(self):
+        """``host=192.0.2.1`` is found by every spelling of the address, and before ``ipv4=``."""
+        self.add("by-address", addresses=["2001:db8::1"])
+        by_host = self.add("by-host", hosts=["2001:DB8:0::1"])
+        self.assertIs(self.registry.find("2001:db8::1"), by_host)
+        self.assertIs(self.registry.find("[2001:db8:0:0::1]"), by_host)
+
+    def test_order(self):
+        """Host, address, narrowest network, default route: each serves when those before go."""
+        default = self.add("default", default_route=True)
+        wide = self.add("wide", networks=["10.0.0.0/8"])
+        narrow = self.add("narrow", networks=["10.1.0.0/16", "2001:db8::/32"])
+        address = self.add("address", addresses=["10.1.2.3"])
+        host = self.add("host", hosts=["10.1.2.3"])
+        for session in (host, address, narrow, wide, default):
+            self.assertIs(self.registry.find("10.1.2.3"), session)
+            self.registry.remove(session)
+        self.assert_nobody_serves("10.1.2.3")
+
+    def test_networks(self):
+        """Networks match by their leading bits, each version for itself; /0 and /32 as well."""
+        everything = self.add("everything", networks=["0.0.0.0/0"])
+        single = self.add("single", networks=["192.0.2.7/32"])
+        six = self.add("six", networks=["2001:db8::/33"])
+        self.assertIs(self.registry.find("192.0.2.7"), single)
+        self.assertIs(self.registry.find("192.0.2.6"), everything)
+        self.assertIs(self.registry.find("2001:db8:7fff::1"), six)
+        self.assert_nobody_serves("2001:db8:8000::1")
+        self.assert_nobody_serves("no-address")
+
+    def test_the_default_route_serves_names(self):
+        """Whatever nobody claims goes to the default route."""
+        session = self.add("gateway", default_route=True)
+        self.assertIs(self.registry.find("anything.example"), session)
+
+    def test_the_newest_of_two_nodes_with_one_address(self):
+        """The newest serves, and when it goes the other one does."""
+        old = self.add("site-a", addresses=["192.168.1.10"], networks=["10.0.0.0/8"])
+        new = self.add("site-b", addresses=["192.168.1.10"], networks=["10.0.0.0/8"])
+        for host in ("192.168.1.10", "10.1.1.1"):
+            self.assertIs(self.registry.find(host), new)
+        self.registry.remove(new)
+        for host in ("192.168.1.10", "10.1.1.1"):
+            self.assertIs(self.registry.find(host), old)
+
+    def test_draining_sessions_come_last(self):
+        """A session that drains is chosen only when nothing else serves, not even more widely."""
+        default = self.add("default", default_route=True)
+        other = self.add("other", addresses=["192.0.2.1"])
+        session = self.add("edge-1", addresses=["192.0.2.1"])
+        session.draining = True
+        self.assertIs(self.registry.find("192.0.2.1"), other)
+        self.assertIs(self.registry.find("edge-1"), default)
+        other.draining = default.draining = True
+        self.assertIs(self.registry.find("192.0.2.1"), session)
+        self.assertIs(self.registry.find("edge-1"), session)
+
+
+class AddAndRemoveTests(SynchronousTestCase):
+    """``SessionRegistry`` keeps one session for each node."""
+
+    def setUp(self):
+        """Begin with nobody connected."""
+        self.clock = Clock()
+        self.clock.advance(1_000_000)
+        self.registry = SessionRegistry(self.clock, max_remembered=4)
+
+    def test_a_newer_session_of_a_node_replaces_the_older(self):
+        """``add`` returns the one that is replaced, and its claims are gone."""
+        old = FakeSession("edge-1", addresses=["192.0.2.1"])
+        new = FakeSession("edge-1", addresses=["192.0.2.2"])
+        self.registry.add(old)
+        self.assertIs(self.registry.add(new), old)
+        self.assertIs(self.registry.find("edge-1"), new)
+        self.assertRaises(NodeNotConnected, self.registry.find, "192.0.2.1")
+        self.assertEqual(self.registry.sessions(), [new])
+
+    def test_removing_a_replaced_session_changes_nothing(self):
+        """The late end of the old session does not take the new one away."""
+        old, new = FakeSession("edge-1"), FakeSession("edge-1")
+        self.registry.add(old)
+        self.registry.add(new)
+        self.registry.remove(old)
+        self.assertIs(self.registry.find("edge-1"), new)
+        self.assertEqual(len(self.registry), 1)
+        self.registry.remove(new)
+        self.registry.remove(new)
+        self.assertEqual(len(self.registry), 0)
+
+    def test_the_error_of_a_node_that_was_never_seen(self):
+        """Its sentence says so and names the destination."""
+        error = self.assertRaises(NodeNotConnected, self.registry.find, "edge-9")
+        self.assertEqual((error.host, error.last_seen), ("edge-9", None))
+        self.assertEqual(
+            str(error),
+            "no agent is connected for edge-9, and none has been since this server started",
+        )
+
+    def test_the_error_of_a_node_that_has_gone(self):
+        """Its sentence says when it was last seen, by whatever identifier it is asked for."""
+        session = FakeSession("edge-1", addresses=["2001:db8::1"])
+        self.registry.add(session)
+        self.registry.remove(session)
+        self.clock.advance(42)
+        for host in ("edge-1", "EDGE-1.", "2001:DB8::1"):
+            error = self.assertRaises(NodeNotConnected, self.registry.find, host)
+            self.assertEqual(error.last_seen, 1_000_000)
+            self.assertEqual(
+                str(error),
+                f"no agent is connected for {host}; "
+                "it was last seen 42 s ago (1970-01-12T13:46:40Z)",
+            )
+
+    def test_few_departures_are_remembered(self):
+        """The oldest are forgotten when there are too many."""
+        for number in range(6):
+            session = FakeSession(f"edge-{number}")
+            self.registry.add(session)
+            self.registry.remove(session)
+        seen = [
+            self.assertRaises(NodeNotConnected, self.registry.find, f"edge-{number}").last_seen
+            for number in range(6)
+        ]
+        self.assertEqual(seen, [None, None, *[1_000_000] * 4])

@@ -1,0 +1,336 @@
+"""Credit and order in a session: who may send how much, and what goes first."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.wire.conformance import conformance
+from tests.wire.harness import End, Frame, Pair, frames_in, limits, user_of
+from yurttunnel.wire import frames
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.session import MAX_CONTROL, MAX_KEPT, Side
+
+DATA, CREDIT, FIN = frames.DATA, frames.CREDIT, frames.FIN
+KIB = 1024
+
+
+def data_in(found: list[Frame]) -> int:
+    """Count the payload bytes of all DATA."""
+    return sum(len(payload) for kind, _, payload in found if kind == DATA)
+
+
+def credits_in(found: list[Frame]) -> list[tuple[int, int]]:
+    """List the stream and the offset of each CREDIT."""
+    return [(number, frames.decode_offset(data)) for kind, number, data in found if kind == CREDIT]
+
+
+class SendingCreditTests(SynchronousTestCase):
+    """What this end may send."""
+
+    @conformance("C-077", "C-078")
+    def test_stream_credit(self) -> None:
+        """As much is sent as the peer's window, then what each CREDIT adds to it."""
+        end = End(peer=limits(stream_window=1000))
+        stream = end.open(answered=True)
+        end.session.send(stream, bytes(5000))
+        self.assertEqual(1000, data_in(end.sent()))
+        end.feed(frames.offset_frame(CREDIT, 1, 1500))
+        self.assertEqual(500, data_in(end.sent()))
+        end.feed(frames.offset_frame(CREDIT, 1, 1501))
+        self.assertEqual(1, data_in(end.sent()))
+
+    @conformance("C-079", "C-091")
+    def test_credit_that_says_nothing_new(self) -> None:
+        """CREDIT that is repeated or lower changes nothing; the highest of all is fine."""
+        end = End(peer=limits(stream_window=1000))
+        stream = end.open(answered=True)
+        end.session.send(stream, bytes(5000))
+        end.sent()
+        end.feed(*[frames.offset_frame(CREDIT, 1, limit) for limit in (0, 999, 1000)])
+        end.feed(frames.offset_frame(CREDIT, 0, 5))
+        self.assertEqual(0, data_in(end.sent()))
+        end.feed(frames.offset_frame(CREDIT, 1, 2**64 - 1), frames.offset_frame(CREDIT, 1, 7))
+        self.assertEqual(4000, data_in(end.sent()))
+
+    def test_credit_before_the_answer(self) -> None:
+        """CREDIT may come before OK."""
+        end = End(peer=limits(stream_window=1000))
+        stream = end.open()
+        end.session.send(stream, bytes(5000))
+        end.feed(frames.offset_frame(CREDIT, 1, 2000))
+        self.assertEqual(2000, data_in(end.sent()))
+
+    @conformance("C-081")
+    def test_session_credit(self) -> None:
+        """All streams together send what the session has credit for, and CREDIT of 0 adds."""
+        end = End(peer=limits(session_window=1500, stream_window=1000))
+        for _ in range(2):
+            end.session.send(end.open(answered=True), bytes(1000))
+        self.assertEqual(1500, data_in(end.sent()))
+        end.feed(frames.offset_frame(CREDIT, 0, 1600))
+        self.assertEqual(100, data_in(end.sent()))
+        self.assertEqual(1600, end.session.bytes_sent)
+
+    def test_fin_needs_no_credit(self) -> None:
+        """FIN is sent without credit when no data are before it."""
+        end = End(peer=limits(stream_window=10))
+        stream = end.open(answered=True)
+        end.session.send(stream, bytes(10))
+        end.sent()
+        end.session.finish(stream)
+        self.assertEqual([(FIN, 1, b"")], end.sent())
+
+    @conformance("C-034")
+    def test_largest_frame(self) -> None:
+        """No frame is longer than the peer takes."""
+        end = End(peer=limits(max_frame=5000))
+        end.session.send(end.open(answered=True), bytes(12_000))
+        self.assertEqual([5000, 5000, 2000], [len(payload) for _, _, payload in end.sent()])
+
+    @conformance("C-106")
+    def test_too_much_unacknowledged(self) -> None:
+        """No new data are sent beyond 16 MiB without an acknowledgement; control frames are."""
+        window = 64 * KIB * KIB
+        end = End(peer=limits(stream_window=window, session_window=window))
+        stream = end.open(answered=True)
+        for _ in range(32):
+            end.session.send(stream, bytes(KIB * KIB))
+        sent = len(end.sent_bytes(64 * KIB))
+        self.assertTrue(MAX_KEPT <= end.session.kept < MAX_KEPT + 128 * KIB)
+        end.open()
+        found = end.sent(64 * KIB)
+        self.assertEqual([frames.OPEN], [kind for kind, _, _ in found])
+        end.feed(frames.offset_frame(frames.ACK, 0, sent))
+        self.assertLess(end.session.kept, 1000)
+        self.assertGreater(data_in(end.sent(64 * KIB)), 15 * KIB * KIB)
+
+    @conformance("C-131")
+    def test_nothing_is_ever_acknowledged(self) -> None:
+        """A peer that reads all and acknowledges nothing costs a bounded amount of memory."""
+        window = 64 * KIB * KIB
+        end = End(peer=limits(stream_window=window, session_window=window))
+        stream = end.open(answered=True)
+        for _ in range(20):
+            end.session.send(stream, bytes(KIB * KIB))
+        end.sent(64 * KIB)
+        number = 2
+        while not end.closed:
+            end.now += 0.001
+            end.feed(frames.open_frame(number, end.session.streams[1].request))
+            request = end.log.requested[-1]
+            end.session.refuse(request, Code.DENIED, "x" * 1000)
+            end.sent(64 * KIB)
+            self.assertLess(end.session.kept, MAX_KEPT + MAX_CONTROL + 200 * KIB)
+            self.assertLess(end.session._control_size, 2 * KIB * KIB)
+            number += 2
+        self.assertEqual(Code.FLOOD, end.closed)
+
+
+class ReceivingCreditTests(SynchronousTestCase):
+    """What the peer may send."""
+
+    @conformance("C-080")
+    def test_stream_credit_exactly(self) -> None:
+        """All of a stream's credit may be used; a byte more is a violation, however cut."""
+        for cut in (1, 7, 999, 1000, 2000):
+            end = End(local=limits(stream_window=1000))
+            stream = end.opened_by_peer()
+            end.session.pause(stream)
+            end.feed(frames.frame(DATA, 2, bytes(1000)))
+            self.assertIsNone(end.closed)
+            end = End(local=limits(stream_window=1000))
+            stream = end.opened_by_peer()
+            end.session.pause(stream)
+            data = frames.frame(DATA, 2, bytes(1001))
+            end.feed(*[data[start : start + cut] for start in range(0, len(data), cut)])
+            self.assertEqual(Code.FLOW_CONTROL, end.closed)
+
+    @conformance("C-082")
+    def test_session_credit_exactly(self) -> None:
+        """All of the session's credit may be used; a byte more is a violation."""
+        end = End(local=limits(session_window=3000, stream_window=1000))
+        for number in (2, 4):
+            end.session.pause(end.opened_by_peer(number))
+            end.feed(frames.frame(DATA, number, bytes(1000)))
+        # Data for a closed stream are consumed at once, but count when they come.
+        end.session.reset(end.opened_by_peer(6, accepted=False), Code.CANCELLED, "")
+        for amount in (1000, 1001):
+            end.feed(frames.frame(DATA, 6, bytes(amount)))
+        self.assertEqual(Code.FLOW_CONTROL, end.closed)
+        self.assertEqual(3000, end.session.bytes_received)
+
+    @conformance("C-083", "C-084")
+    def test_only_consumed_bytes_earn_credit(self) -> None:
+        """A paused stream earns no credit while another earns it for each half window."""
+        end = End(local=limits(stream_window=1000))
+        paused, read = end.opened_by_peer(), end.opened_by_peer()
+        end.sent()
+        end.session.pause(paused)
+        for number in (2, 4):
+            end.feed(frames.frame(DATA, number, bytes(499)))
+        self.assertEqual([], credits_in(end.sent()))
+        for number in (2, 4):
+            end.feed(frames.frame(DATA, number, b"x"))
+        self.assertEqual([(4, 1500)], credits_in(end.sent()))
+        end.session.resume(paused, 0.0)
+        self.assertEqual([(2, 1500)], credits_in(end.sent()))
+        self.assertEqual(500, len(user_of(read).data))
+
+    @conformance("C-085", "C-086")
+    def test_session_earns_credit_by_the_eighth(self) -> None:
+        """An eighth of the session's window consumed, or dropped with a stream, is renewed."""
+        end = End(local=limits(session_window=8000, stream_window=3000))
+        stream = end.opened_by_peer()
+        end.sent()
+        end.session.pause(stream)
+        end.feed(frames.frame(DATA, 2, bytes(999)))
+        end.session.resume(stream, 0.0)
+        self.assertEqual([], credits_in(end.sent()))
+        end.session.pause(stream)
+        end.feed(frames.frame(DATA, 2, bytes(500)))
+        self.assertEqual([], credits_in(end.sent()))
+        end.session.reset(stream, Code.CANCELLED, "")
+        self.assertEqual([(0, 9499)], credits_in(end.sent()))
+
+    @conformance("C-073")
+    def test_late_data_earn_session_credit(self) -> None:
+        """Data for a closed stream are counted against the session's credit and given back."""
+        end = End(local=limits(session_window=8000, stream_window=3000))
+        end.session.reset(end.opened_by_peer(), Code.CANCELLED, "")
+        end.sent()
+        end.feed(frames.frame(DATA, 2, bytes(1000)))
+        self.assertEqual([(0, 9000)], credits_in(end.sent()))
+        end.feed(frames.HEADER.pack(8001, DATA, 2), bytes(8000))
+        self.assertIsNone(end.closed)
+
+    @conformance("C-087")
+    def test_no_credit_after_the_end(self) -> None:
+        """No CREDIT goes out for a stream that is closed or whose peer has ended."""
+        for ending in (frames.frame(FIN, 2), frames.coded_frame(frames.RESET, 2, Code.DONE, "")):
+            end = End(local=limits(stream_window=1000))
+            end.opened_by_peer()
+            end.sent()
+            end.feed(frames.frame(DATA, 2, bytes(900)), ending)
+            self.assertEqual([], credits_in(end.sent()))
+
+    def test_late_credit_for_a_stream_with_nothing_to_send(self) -> None:
+        """CREDIT for a stream that waits for nothing only raises its limit."""
+        end = End()
+        stream = end.open(answered=True)
+        end.feed(frames.offset_frame(CREDIT, 1, 1 << 30))
+        self.assertEqual([], end.sent())
+        self.assertEqual(1 << 30, stream.send_limit)
+
+    @conformance("C-088", "C-089")
+    def test_windows_grow_inside_the_budget(self) -> None:
+        """Windows of fast streams grow, and all together never exceed the budget."""
+        pair = Pair(agent=limits(session_window=4 * KIB * KIB))
+        agent = pair.agent.session
+        streams = [pair.open() for _ in range(5)]
+        pair.agent.advance(0.0)
+        pair.server.now = pair.agent.now = 0.1
+        pair.settle()
+        self.assertAlmostEqual(0.1, agent.round_trip or 0)
+        for _ in range(40):
+            for near, _ in streams:
+                pair.server.session.send(near, bytes(64 * KIB))
+            pair.settle()
+            self.assertEqual(
+                agent.memory.used, sum(stream.window.size for stream in agent.streams.values())
+            )
+            self.assertLessEqual(agent.memory.used, agent.memory.limit)
+        self.assertGreater(agent.memory.used, 1024 * KIB)
+        # Half of the budget is left for new streams.
+        self.assertLessEqual(agent.memory.used, agent.memory.limit // 2)
+
+    def test_stalled_streams_cannot_use_up_the_session(self) -> None:
+        """With all the memory in stalled streams, another one still gets its data."""
+        pair = Pair(agent=limits(session_window=400 * KIB))
+        stalled = [pair.open() for _ in range(3)]
+        for near, far in stalled:
+            pair.agent.session.pause(far)
+            pair.server.session.send(near, bytes(64 * KIB))
+        pair.settle()
+        near, far = pair.open()
+        for _ in range(50):
+            pair.server.session.send(near, bytes(10 * KIB))
+            pair.settle()
+        self.assertEqual(500 * KIB, len(user_of(far).data))
+
+
+class OrderTests(SynchronousTestCase):
+    """What goes first."""
+
+    @conformance("C-092")
+    def test_control_overtakes_data(self) -> None:
+        """Frames other than DATA go out before data that have waited longer."""
+        end = End()
+        bulk = end.open(answered=True)
+        end.session.send(bulk, bytes(60_000))
+        self.assertEqual(10_000, data_in(frames_of(end, 10_000)))
+        end.opened_by_peer()
+        end.open()
+        kinds = [kind for kind, _, _ in frames_of(end, 10_000)]
+        self.assertEqual([frames.OK, frames.OPEN, DATA], kinds)
+
+    @conformance("C-093")
+    def test_bulk_streams_share(self) -> None:
+        """Eight bulk streams have each been served within a quantum of the others."""
+        end = End(peer=limits(stream_window=1 << 20))
+        streams = [end.open(answered=True) for _ in range(8)]
+        for stream in streams:
+            end.session.send(stream, bytes(1 << 20))
+        while sum(stream.sent for stream in streams) < 4 << 20:
+            end.session.data_to_send(50_000)
+            sent = [stream.sent for stream in streams]
+            self.assertLessEqual(max(sent) - min(sent), end.session._queue.quantum)
+
+    @conformance("C-094")
+    def test_small_stream_within_a_round(self) -> None:
+        """A small stream's data are in the next bytes, before all bulk streams."""
+        end = End(peer=limits(stream_window=1 << 20))
+        for _ in range(8):
+            end.session.send(end.open(answered=True), bytes(1 << 20))
+        small = end.open(answered=True)
+        for _ in range(20):
+            frames_of(end, 64 * KIB)
+            end.session.send(small, b"key")
+            self.assertEqual((DATA, small.number, b"key"), frames_of(end, 64 * KIB)[0])
+
+    def test_rate_sets_the_sizes(self) -> None:
+        """Quantum and chunk follow the measured rate, between their bounds."""
+        for rate, quantum, chunk in (
+            (1 << 30, 64 * KIB, 256 * KIB),
+            (2_000_000, 10_000, 20_000),
+            (1000, 4 * KIB, 16 * KIB),
+        ):
+            end = End(peer=limits(stream_window=1 << 30, session_window=1 << 30))
+            stream = end.open(answered=True)
+            end.session.send(stream, bytes(min(rate // 10, 12 << 20)))
+            sent = len(end.sent_bytes(64 * KIB))
+            end.feed(frames.offset_frame(frames.ACK, 0, 9))
+            seconds = max(0.05, sent / rate)
+            end.now = seconds
+            end.feed(frames.offset_frame(frames.ACK, 0, end.session._log.end))
+            self.assertAlmostEqual(quantum, end.session._queue.quantum, delta=quantum // 50)
+            self.assertAlmostEqual(chunk, end.session.chunk, delta=chunk // 50)
+
+    @conformance("C-095")
+    def test_link_frames_between_session_frames(self) -> None:
+        """Link frames go between session frames, on a new connection after a frame's rest."""
+        pair = Pair()
+        near, _ = pair.open()
+        pair.server.session.send(near, bytes(50_000))
+        pair.move(Side.SERVER, 20_000)
+        pair.lose()
+        pair.connect()
+        pair.server.feed(frames.offset_frame(frames.PING, 0, 5))
+        rest = pair.server.session.data_to_send(64 * KIB)
+        self.assertEqual(30_009, len(rest) - 17)
+        self.assertEqual([(frames.PONG, 0, (5).to_bytes(8, "big"))], frames_in(rest[-17:]))
+
+
+def frames_of(end: End, limit: int) -> list[Frame]:
+    """Give what one call gives."""
+    return frames_in(end.session.data_to_send(limit))
+

@@ -1,0 +1,223 @@
+"""Frames into bytes and back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.wire.conformance import conformance
+from yurttunnel.wire import frames
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.frames import OpenRequest, Violation
+
+REQUEST = OpenRequest("edge", 80, 1000, "id")
+
+
+def payload_of(frame: bytes) -> bytes:
+    """Cut the header off."""
+    return frame[frames.HEADER_SIZE :]
+
+
+def open_payload(
+    timeout: int = 1, port: int = 1, host: bytes = b"h", request_id: bytes = b"", extra: bytes = b""
+) -> bytes:
+    """Make a payload of OPEN without any check."""
+    head = struct.pack("!IHBB", timeout, port, len(host), len(request_id))
+    return head + host + request_id + extra
+
+
+class FrameTests(SynchronousTestCase):
+    """Headers, and the payloads of all frames but HELLO."""
+
+    def assert_violation(self, decode: Callable[[bytes], object], payload: bytes) -> None:
+        """Decoding ``payload`` is a protocol violation."""
+        violation = self.assertRaises(Violation, decode, payload)
+        self.assertEqual(Code.PROTOCOL, violation.code)
+
+    @conformance("C-022")
+    def test_header(self) -> None:
+        """A header is the payload's length, the type and the stream in network byte order."""
+        self.assertEqual(
+            bytes.fromhex("00000003 83 01020304 616263"),
+            frames.frame(frames.DATA, 0x01020304, b"abc"),
+        )
+
+    def test_open_round_trip(self) -> None:
+        """OPEN is decoded to what was encoded, at the smallest and largest of its fields."""
+        for request in (
+            OpenRequest("h", 1, 1, ""),
+            OpenRequest("ü" * 127 + "x", 0xFFFF, 0xFFFFFFFF, "~" * 255),
+            OpenRequest("fd00::1", 10250, 30_000, "0 1"),
+        ):
+            encoded = frames.open_frame(7, request)
+            self.assertEqual(request, frames.decode_open(payload_of(encoded)))
+
+    @conformance("C-047", "C-048")
+    def test_open_cut(self) -> None:
+        """OPEN that is cut or has bytes too many is a violation."""
+        payload = payload_of(frames.open_frame(1, REQUEST))
+        for end in range(len(payload)):
+            self.assert_violation(frames.decode_open, payload[:end])
+        self.assert_violation(frames.decode_open, payload + b"x")
+
+    @conformance("C-049")
+    def test_open_empty_fields(self) -> None:
+        """OPEN without a timeout, port or host is a violation."""
+        self.assert_violation(frames.decode_open, open_payload(timeout=0))
+        self.assert_violation(frames.decode_open, open_payload(port=0))
+        self.assert_violation(frames.decode_open, open_payload(host=b""))
+
+    @conformance("C-050")
+    def test_open_not_text(self) -> None:
+        """OPEN with a host that is not UTF-8 or a request id that is not ASCII is a violation."""
+        self.assert_violation(frames.decode_open, open_payload(host=b"\xff"))
+        self.assert_violation(frames.decode_open, open_payload(request_id="é".encode()))
+
+    @conformance("C-051")
+    def test_open_control_characters(self) -> None:
+        """OPEN with control characters in its texts is a violation, and is not sent."""
+        for character in "\x00\n\x1f\x7f\x85\u2028\u2029":
+            self.assert_violation(frames.decode_open, open_payload(host=character.encode()))
+            self.assertRaises(
+                ValueError, frames.open_frame, 1, OpenRequest(f"a{character}", 1, 1, "")
+            )
+        self.assert_violation(frames.decode_open, open_payload(request_id=b"\n"))
+        self.assertRaises(ValueError, frames.open_frame, 1, OpenRequest("a", 1, 1, "\n"))
+
+    def test_open_out_of_range(self) -> None:
+        """OPEN with a field out of its range cannot be encoded."""
+        for request in (
+            OpenRequest("", 1, 1, ""),
+            OpenRequest("ü" * 128, 1, 1, ""),
+            OpenRequest("h", 0, 1, ""),
+            OpenRequest("h", 0x10000, 1, ""),
+            OpenRequest("h", 1, 0, ""),
+            OpenRequest("h", 1, 0x100000000, ""),
+            OpenRequest("h", 1, 1, "x" * 256),
+            OpenRequest("h", 1, 1, "é"),
+            OpenRequest("\ud800", 1, 1, ""),
+        ):
+            self.assertRaises(ValueError, frames.open_frame, 1, request)
+
+    def test_coded_round_trip(self) -> None:
+        """A reason is decoded to what was encoded."""
+        for text in ("", "refused", "gesperrt – ohne Grund", "x" * 1024):
+            for kind in (frames.FAIL, frames.RESET, frames.CLOSE):
+                encoded = frames.coded_frame(kind, 5, Code.DENIED, text)
+                self.assertEqual((Code.DENIED, text), frames.decode_coded(payload_of(encoded)))
+
+    @conformance("C-035")
+    def test_unknown_code(self) -> None:
+        """A code that is not known is taken for INTERNAL."""
+        self.assertEqual((Code.INTERNAL, ""), frames.decode_coded(b"\xff\xff"))
+        self.assertEqual((0, Code.INTERNAL, ""), frames.decode_goaway(bytes(4) + b"\x01\x00"))
+
+    @conformance("C-036")
+    def test_text_too_long(self) -> None:
+        """A reason's text of more than 1024 bytes is a violation."""
+        self.assertEqual(1024, len(frames.decode_coded(b"\0\1" + b"x" * 1024)[1]))
+        self.assert_violation(frames.decode_coded, b"\0\1" + b"x" * 1025)
+        self.assert_violation(frames.decode_goaway, bytes(6) + b"x" * 1025)
+
+    @conformance("C-037")
+    def test_text_is_cut(self) -> None:
+        """A text to be sent is cut to 1024 bytes, and never within a character."""
+        payload = payload_of(frames.coded_frame(frames.FAIL, 1, Code.REFUSED, "x" + "ü" * 600))
+        self.assertEqual(b"\0\1x" + "ü".encode() * 511, payload)
+
+    @conformance("C-038")
+    def test_text_that_is_none(self) -> None:
+        """Bytes that are not UTF-8 and control characters are replaced in a reason's text."""
+        self.assertEqual("a\ufffdb", frames.decode_coded(b"\0\1a\xffb")[1])
+        self.assertEqual("a\ufffdb\ufffd", frames.decode_coded(b"\0\1a\nb\x1b")[1])
+
+    @conformance("C-039")
+    def test_coded_too_short(self) -> None:
+        """A reason of less than two bytes is a violation."""
+        self.assert_violation(frames.decode_coded, b"")
+        self.assert_violation(frames.decode_coded, b"\0")
+
+    @conformance("C-041")
+    def test_goaway(self) -> None:
+        """GOAWAY is decoded to what was encoded; less than six bytes are a violation."""
+        payload = payload_of(frames.goaway_frame(9, Code.GOING_AWAY, "upgrade"))
+        self.assertEqual((9, Code.GOING_AWAY, "upgrade"), frames.decode_goaway(payload))
+        for end in range(6):
+            self.assert_violation(frames.decode_goaway, payload[:end])
+
+    @conformance("C-040")
+    def test_offset(self) -> None:
+        """An offset has eight bytes, and every value of them."""
+        for offset in (0, 1, 2**63, 2**64 - 1):
+            payload = payload_of(frames.offset_frame(frames.CREDIT, 1, offset))
+            self.assertEqual(offset, frames.decode_offset(payload))
+        self.assert_violation(frames.decode_offset, bytes(7))
+        self.assert_violation(frames.decode_offset, bytes(9))
+
+    @conformance("C-028")
+    def test_control_limit(self) -> None:
+        """Every control frame fits into the limit when each of its fields is at its longest."""
+        longest = OpenRequest("x" * 255, 1, 1, "x" * 255)
+        for frame in (
+            frames.open_frame(1, longest),
+            frames.coded_frame(frames.CLOSE, 0, Code.INTERNAL, "x" * 9999),
+            frames.goaway_frame(1, Code.INTERNAL, "x" * 9999),
+        ):
+            self.assertLessEqual(len(payload_of(frame)), frames.CONTROL_LIMIT)
+
+    def test_violation_is_readable(self) -> None:
+        """A violation says what is wrong and its code."""
+        self.assertEqual("no (FLOOD)", str(Violation(Code.FLOOD, "no")))
+
+    @given(st.binary(max_size=700))
+    def test_any_payload(self, payload: bytes) -> None:
+        """Any payload is decoded or a violation, and what is decoded can be sent."""
+        try:
+            request = frames.decode_open(payload)
+        except Violation:
+            pass  # as it should be for most payloads
+        else:
+            self.assertEqual(payload, payload_of(frames.open_frame(1, request)))
+        for decode in (frames.decode_coded, frames.decode_goaway, frames.decode_offset):
+            try:
+                decode(payload)
+            except Violation as violation:
+                self.assertEqual(Code.PROTOCOL, violation.code)
+
+
+class CodeTests(SynchronousTestCase):
+    """The numbers of the codes."""
+
+    def test_numbers(self) -> None:
+        """Each code keeps its number, which peers know."""
+        self.assertEqual(
+            {
+                0: "DONE",
+                1: "REFUSED",
+                2: "UNREACHABLE",
+                3: "TIMEOUT",
+                4: "NAME_NOT_RESOLVED",
+                5: "DENIED",
+                6: "OVERLOADED",
+                7: "BAD_DESTINATION",
+                16: "CANCELLED",
+                17: "CONNECTION_LOST",
+                32: "GOING_AWAY",
+                33: "SESSION_LOST",
+                34: "REPLACED",
+                35: "REVOKED",
+                36: "NOT_AUTHORIZED",
+                48: "PROTOCOL",
+                49: "FLOW_CONTROL",
+                50: "FRAME_TOO_LARGE",
+                51: "VERSION",
+                52: "UNKNOWN_CRITICAL",
+                53: "FLOOD",
+                54: "INTERNAL",
+            },
+            {code.value: code.name for code in Code},
+        )

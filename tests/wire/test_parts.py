@@ -1,0 +1,402 @@
+"""The parts of a session by themselves: credit, liveness, scheduling, what is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.wire.conformance import conformance
+from tests.wire.harness import REQUEST, Frame, frames_in
+from yurttunnel.wire import frames
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.credit import MAX_STREAM_WINDOW, MemoryBudget, ReceiveWindow, tune
+from yurttunnel.wire.frames import Violation
+from yurttunnel.wire.liveness import Liveness
+from yurttunnel.wire.scheduler import FairQueue
+from yurttunnel.wire.send_log import SendLog
+from yurttunnel.wire.stream import FULL_ABOVE, JOIN_BELOW, Stream, StreamState
+
+KIB = 1024
+PLENTY = 1 << 40
+
+
+class MemoryBudgetTests(SynchronousTestCase):
+    """Bytes that may be promised."""
+
+    def test_limit(self) -> None:
+        """All of the limit can be reserved, and not a byte more."""
+        budget = MemoryBudget(100)
+        self.assertTrue(budget.reserve(60))
+        self.assertFalse(budget.reserve(41))
+        self.assertTrue(budget.reserve(40))
+        budget.release(60)
+        self.assertEqual(40, budget.used)
+
+    def test_growth_leaves_half(self) -> None:
+        """Windows grow into the first half of the limit only."""
+        budget = MemoryBudget(100)
+        self.assertTrue(budget.reserve_growth(50))
+        self.assertFalse(budget.reserve_growth(1))
+        self.assertTrue(budget.reserve(50))
+
+    def test_parent(self) -> None:
+        """What is reserved is reserved in the shared budget too, or in neither."""
+        shared = MemoryBudget(100)
+        one, two = MemoryBudget(80, shared), MemoryBudget(80, shared)
+        self.assertTrue(one.reserve(70))
+        self.assertFalse(two.reserve(31))
+        self.assertFalse(two.reserve_growth(1))
+        self.assertEqual((70, 70, 0), (shared.used, one.used, two.used))
+        one.release(70)
+        self.assertTrue(two.reserve(80))
+        self.assertEqual((80, 0, 80), (shared.used, one.used, two.used))
+
+
+class TuneTests(SynchronousTestCase):
+    """Windows that fit themselves to what user and path can do."""
+
+    INITIAL = 64 * KIB
+
+    def setUp(self) -> None:
+        """Reserve a window."""
+        self.budget = MemoryBudget(64 * KIB * KIB)
+        self.budget.reserve(self.INITIAL)
+        self.window = ReceiveWindow(self.INITIAL, self.INITIAL // 2, 0.0)
+
+    def tune(self, now: float, round_trip: float | None = 0.1) -> int:
+        """Tune the window; give its size."""
+        tune(self.window, now, round_trip, self.INITIAL, self.budget)
+        self.assertEqual(self.window.size, self.budget.used)
+        self.assertEqual(self.window.size // 2, self.window.threshold)
+        return self.window.size
+
+    @conformance("C-089")
+    def test_fast_window_doubles(self) -> None:
+        """A window of which half is consumed in less than two round trips doubles."""
+        self.assertEqual(self.INITIAL, self.tune(0.2))
+        self.assertEqual(2 * self.INITIAL, self.tune(0.199))
+
+    def test_unknown_round_trip(self) -> None:
+        """A window does not change before the round trip is known."""
+        self.assertEqual(self.INITIAL, self.tune(0.0, None))
+
+    @conformance("C-089")
+    def test_largest_window(self) -> None:
+        """A window grows to 16 MiB at most, also when it is no power of two."""
+        for _ in range(20):
+            self.tune(0.0)
+        self.assertEqual(MAX_STREAM_WINDOW, self.window.size)
+        self.budget.release(self.window.size)
+        self.window.size = 3 * KIB * KIB
+        self.budget.reserve(self.window.size)
+        for _ in range(20):
+            self.tune(0.0)
+        self.assertEqual(12 * KIB * KIB, self.window.size)
+
+    @conformance("C-089")
+    def test_growth_within_the_budget(self) -> None:
+        """A window does not grow beyond half of the budget."""
+        self.budget.limit = 4 * self.INITIAL
+        for _ in range(20):
+            self.tune(0.0)
+        self.assertEqual(2 * self.INITIAL, self.window.size)
+
+    @conformance("C-090")
+    def test_slow_window_halves(self) -> None:
+        """A window of which half lasts longer than five seconds halves, down to its start."""
+        self.tune(0.0)
+        self.assertEqual(2 * self.INITIAL, self.tune(5.0))
+        self.assertEqual(self.INITIAL, self.tune(5.1))
+        self.assertEqual(self.INITIAL, self.tune(5.1))
+
+
+class LivenessTests(SynchronousTestCase):
+    """Pings and the answers to them."""
+
+    def setUp(self) -> None:
+        """Begin a connection with an interval of ten seconds."""
+        self.liveness = Liveness(10.0)
+        self.liveness.connected()
+
+    def test_first_ping_at_once(self) -> None:
+        """The first ping of a connection is due at once, the next after the interval."""
+        self.assertNotEqual(b"", self.liveness.ping(100.0, busy=False))
+        self.assertEqual(b"", self.liveness.ping(109.9, busy=False))
+        self.assertEqual(frames_in(self.liveness.ping(110.0, busy=False))[0][2][-1], 2)
+
+    def test_busy(self) -> None:
+        """With streams open a ping is due four times as often."""
+        self.liveness.ping(100.0, busy=True)
+        self.assertEqual(102.5, self.liveness.deadline(busy=True))
+        self.assertNotEqual(b"", self.liveness.ping(102.5, busy=True))
+
+    def test_round_trip(self) -> None:
+        """The round trip is the smallest of the last eight measured."""
+        times = [0.5, 0.2] + [0.4] * 7
+        seen = []
+        for number, time in enumerate(times, 1):
+            self.liveness.ping(number * 10.0, busy=False)
+            self.liveness.pong(number, number * 10.0 + time)
+            seen.append(round(self.liveness.round_trip or 0, 6))
+        self.assertEqual([0.5] + [0.2] * 8, seen)
+        self.liveness.ping(200.0, busy=False)
+        self.liveness.pong(10, 200.3)
+        self.assertAlmostEqual(0.3, self.liveness.round_trip or 0)
+
+    @conformance("C-117")
+    def test_other_pongs(self) -> None:
+        """A PONG that does not answer the last ping, or comes again, says nothing."""
+        self.liveness.ping(0.0, busy=False)
+        self.liveness.ping(10.0, busy=False)
+        self.liveness.pong(1, 11.0)
+        self.liveness.pong(3, 11.0)
+        self.assertIsNone(self.liveness.round_trip)
+        self.liveness.pong(2, 12.0)
+        self.liveness.pong(2, 15.0)
+        self.assertEqual(2.0, self.liveness.round_trip)
+
+    def test_silence_is_told_once(self) -> None:
+        """A silent connection is told once, then again after as long a time."""
+        self.liveness.ping(0.0, busy=False)
+        self.assertFalse(self.liveness.silent(14.9, busy=False))
+        self.assertTrue(self.liveness.silent(15.0, busy=False))
+        self.assertFalse(self.liveness.silent(15.0, busy=False))
+        self.liveness.ping(15.0, busy=False)
+        self.assertTrue(self.liveness.silent(30.0, busy=False))
+
+
+class SendLogTests(SynchronousTestCase):
+    """What is kept until acknowledged."""
+
+    def setUp(self) -> None:
+        """Keep three chunks."""
+        self.log = SendLog()
+        for chunk in (b"abc", b"defg", b"hi"):
+            self.log.append(chunk)
+
+    def again(self) -> bytes:
+        """Collect everything that is sent again."""
+        self.log.rewind()
+        collected = b""
+        while chunk := self.log.next_again():
+            collected += chunk
+        return collected
+
+    def test_acknowledge(self) -> None:
+        """Chunks are forgotten once all of them is acknowledged."""
+        kept = []
+        for position in range(10):
+            self.assertEqual(min(position, 1), self.log.acknowledge(position))
+            kept.append(self.log.kept)
+        self.assertEqual([9, 9, 9, 6, 6, 6, 6, 2, 2, 0], kept)
+
+    @conformance("C-101")
+    def test_again(self) -> None:
+        """Exactly what is not acknowledged is sent again, as often as needed."""
+        for position in range(10):
+            self.log.acknowledge(position)
+            self.assertEqual(b"abcdefghi"[position:], self.again())
+            self.assertEqual(b"abcdefghi"[position:], self.again())
+        self.assertEqual(b"", self.log.next_again())
+
+    @conformance("C-100")
+    def test_impossible_acknowledgements(self) -> None:
+        """What was not sent, or was acknowledged before, cannot be acknowledged."""
+        self.log.acknowledge(4)
+        for position in (3, 10):
+            violation = self.assertRaises(Violation, self.log.acknowledge, position)
+            self.assertEqual(Code.PROTOCOL, violation.code)
+        self.assertEqual(0, self.log.acknowledge(4))
+
+
+def stream(number: int, credit: int = PLENTY, max_frame: int = 1 << 20) -> Stream:
+    """Make an open stream."""
+    window = ReceiveWindow(1, 0, 0.0)
+    return Stream(number, StreamState.OPEN, REQUEST, window, credit, max_frame)
+
+
+class StreamTests(SynchronousTestCase):
+    """The two buffers of a stream."""
+
+    def take(self, one: Stream, allowance: int) -> list[Frame]:
+        """Take frames."""
+        parts: list[bytes] = []
+        one.take(parts, allowance)
+        return frames_in(b"".join(parts))
+
+    @conformance("C-034")
+    @given(
+        st.lists(st.binary(min_size=1, max_size=40), max_size=10),
+        st.integers(1, 30),
+        st.lists(st.integers(1, 50), min_size=1, max_size=10),
+    )
+    def test_take(self, pieces: list[bytes], max_frame: int, allowances: list[int]) -> None:
+        """What is taken is what was pushed, in frames of at most the largest size."""
+        one = stream(1, max_frame=max_frame)
+        for piece in pieces:
+            one.push(piece)
+        taken = b""
+        for allowance in allowances * 50:
+            found = self.take(one, allowance)
+            self.assertLessEqual(sum(len(frame[2]) for frame in found), allowance)
+            for kind, number, payload in found:
+                self.assertEqual((frames.DATA, 1), (kind, number))
+                self.assertTrue(1 <= len(payload) <= max_frame)
+                taken += payload
+        self.assertTrue(taken == b"".join(pieces) or sum(allowances) * 50 < 400)
+        self.assertTrue(b"".join(pieces).startswith(taken))
+
+    @conformance("C-068")
+    def test_end_after_the_last_byte(self) -> None:
+        """FIN follows the last byte and not before."""
+        one = stream(1)
+        one.push(b"abc")
+        one.will_end = True
+        self.assertEqual([(frames.DATA, 1, b"ab")], self.take(one, 2))
+        self.assertFalse(one.send_ended)
+        self.assertEqual([(frames.DATA, 1, b"c"), (frames.FIN, 1, b"")], self.take(one, 2))
+        self.assertTrue(one.send_ended)
+
+    def test_full(self) -> None:
+        """A stream is full above 64 KiB and not before."""
+        one = stream(1)
+        one.push(bytes(FULL_ABOVE))
+        self.assertFalse(one.full)
+        one.push(b"x")
+        self.assertTrue(one.full)
+
+    def test_small_pieces_are_kept_joined(self) -> None:
+        """Small pieces that are kept do not cost many times their size."""
+        one = stream(1)
+        for number in range(10_000):
+            one.keep(bytes([number % 256]))
+        self.assertEqual(bytes(number % 256 for number in range(10_000)), b"".join(one.backlog))
+        self.assertLessEqual(len(one.backlog), 10_000 // JOIN_BELOW + 1)
+        one.keep(bytes(JOIN_BELOW + 1))
+        self.assertEqual(JOIN_BELOW + 1, len(one.backlog[-1]))
+
+
+class FairQueueTests(SynchronousTestCase):
+    """Who sends next."""
+
+    def setUp(self) -> None:
+        """Begin with nobody."""
+        self.queue = FairQueue()
+
+    def bulk(self, number: int, size: int = KIB * KIB) -> Stream:
+        """Add a stream with much to send."""
+        one = stream(number)
+        one.push(bytes(size))
+        self.queue.add(one)
+        return one
+
+    def fill(self, room: int) -> list[tuple[int, int]]:
+        """Give the streams that were served, with how many bytes, in order."""
+        parts: list[bytes] = []
+        taken = self.queue.fill(parts, room)
+        served = [(number, len(data)) for _, number, data in frames_in(b"".join(parts))]
+        self.assertEqual(taken, sum(size for _, size in served))
+        self.assertLessEqual(taken, room)
+        return served
+
+    @conformance("C-093")
+    @given(
+        st.integers(2, 8),
+        st.lists(st.integers(1, 200 * KIB), min_size=1, max_size=20),
+        st.integers(4 * KIB, 64 * KIB),
+    )
+    def test_bulk_shares_evenly(self, count: int, rooms: list[int], quantum: int) -> None:
+        """At any time bulk streams have been served evenly, to within a quantum."""
+        self.queue = FairQueue()
+        self.queue.quantum = quantum
+        for number in range(count):
+            self.bulk(number, 8 * KIB * KIB)
+        served: Counter[int] = Counter({number: 0 for number in range(count)})
+        for room in rooms:
+            for number, size in self.fill(room):
+                served[number] += size
+            self.assertLessEqual(max(served.values()) - min(served.values()), quantum)
+
+    @conformance("C-094")
+    @given(st.integers(1, 8), st.integers(1, 500 * KIB), st.integers(1, 4 * KIB))
+    def test_small_is_served_next(self, count: int, before: int, size: int) -> None:
+        """A stream that begins to send little is served before every bulk stream."""
+        self.queue = FairQueue()
+        for number in range(count):
+            self.bulk(number)
+        while before > 0:
+            before -= sum(size for _, size in self.fill(before))
+        # The streams that are new themselves have their first turn.
+        for number in range(count):
+            self.fill(self.queue.quantum)
+        small = stream(99)
+        small.push(bytes(size))
+        self.queue.add(small)
+        self.assertEqual((99, size), self.fill(64 * KIB)[0])
+
+    def test_small_again_and_again(self) -> None:
+        """A stream that refills at once does not overtake the others for ever."""
+        self.bulk(1)
+        small = stream(2)
+        served = []
+        for _ in range(20):
+            small.push(b"x" * 100)
+            self.queue.add(small)
+            served += self.fill(self.queue.quantum)
+        numbers = [number for number, _ in served]
+        self.assertIn(1, numbers[:3])
+        self.assertFalse(any(pair == (2, 2) for pair in pairwise(numbers)))
+
+    def test_alone(self) -> None:
+        """A stream that is alone is not cut into quanta."""
+        self.bulk(1)
+        self.assertEqual([(1, 500 * KIB)], self.fill(500 * KIB))
+
+    def test_turn_goes_on(self) -> None:
+        """A turn that room has cut short goes on before the next stream has its own."""
+        self.bulk(1)
+        self.bulk(2)
+        self.assertEqual([(1, 10)], self.fill(10))
+        rest = self.queue.quantum - 10
+        self.assertEqual([(1, rest), (2, 5)], self.fill(rest + 5))
+
+    def test_no_credit(self) -> None:
+        """A stream without credit leaves, and comes back when it is added again."""
+        one = stream(1, credit=10)
+        one.push(bytes(100))
+        self.queue.add(one)
+        self.assertEqual([(1, 10)], self.fill(50))
+        self.assertEqual([], self.fill(50))
+        self.assertFalse(one.queued)
+        one.send_limit = 15
+        self.queue.add(one)
+        self.queue.add(one)
+        self.assertEqual([(1, 5)], self.fill(50))
+
+    def test_old_and_empty(self) -> None:
+        """A stream that has become an old one and has nothing left leaves."""
+        one, _ = self.bulk(1, self.queue.quantum + 10), self.bulk(2)
+        self.fill(2 * self.queue.quantum + 20)
+        self.assertFalse(one.queued)
+
+    def test_remove(self) -> None:
+        """A closed stream is forgotten at once, be it new or old."""
+        old, new = self.bulk(1, 100 * KIB), self.bulk(2)
+        self.fill(self.queue.quantum)
+        for one in (old, new, new):
+            self.queue.remove(one)
+            self.assertFalse(one.queued)
+        self.assertEqual([], self.fill(100))
+
+    def test_touched(self) -> None:
+        """Streams that have room again or have ended are noted."""
+        one, two = self.bulk(1, 65 * KIB), self.bulk(2, 10)
+        two.will_end = True
+        self.fill(30 * KIB)
+        self.assertEqual([two], self.queue.touched)
+        self.fill(10 * KIB)
+        self.assertEqual([two, one], self.queue.touched)

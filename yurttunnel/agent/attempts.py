@@ -1,0 +1,70 @@
+"""Attempts to connect to one address: in which order they are made, and why they fail."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from twisted.internet import error
+
+from yurttunnel.agent.policy import Address
+from yurttunnel.wire.codes import Code
+
+# What the kernel says when this process or host has no more of something.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_MOST_TELLING_FIRST = (Code.OVERLOADED, Code.REFUSED, Code.UNREACHABLE, Code.TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailure:
+    """Why there is no connection to ``address``, as a code and in words."""
+
+    address: Address
+    code: Code
+    text: str
+
+    def rank(self) -> int:
+        """Rank by how much the code says: an answer of the host is above silence."""
+        return _MOST_TELLING_FIRST.index(self.code)
+
+
+def interleave_families(addresses: Sequence[Address]) -> list[Address]:
+    """Let address families take turns, beginning with the first address's (RFC 8305 section 4)."""
+    first = [address for address in addresses if address.version == addresses[0].version]
+    second = [address for address in addresses if address.version != addresses[0].version]
+    return [
+        address
+        for pair in itertools.zip_longest(first, second)
+        for address in pair
+        if address is not None
+    ]
+
+
+def explain(reason: BaseException, address: Address) -> AttemptFailure:
+    """Give the code and the words for why connecting to ``address`` failed."""
+    code, text = _explain(reason, address)
+    return AttemptFailure(address, code, text)
+
+
+def _explain(reason: BaseException, address: Address) -> tuple[Code, str]:
+    """Tell apart what the reactor and the kernel say."""
+    if isinstance(reason, error.ConnectionRefusedError):
+        return Code.REFUSED, "connection refused"
+    if isinstance(reason, error.TimeoutError | error.TCPTimedOutError):
+        return Code.TIMEOUT, "no answer in time"
+    if isinstance(reason, socket.gaierror):
+        # The reactor asks the system about addresses with a zone id, and about nothing else.
+        return Code.UNREACHABLE, "its zone id names no network interface there"
+    number = getattr(reason, "osError", None) or getattr(reason, "errno", None)
+    if number is None:
+        return Code.UNREACHABLE, str(reason)
+    if number == errno.EADDRNOTAVAIL and address.version == 4:
+        # Over IPv6 the same number says that the host has no address of its own to come from.
+        return Code.OVERLOADED, "every local port is in use"
+    text = os.strerror(number).lower()
+    return (Code.OVERLOADED if number in _EXHAUSTED else Code.UNREACHABLE), text

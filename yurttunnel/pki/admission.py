@@ -1,0 +1,262 @@
+"""The server's decision whether a node gets a certificate."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections import OrderedDict
+
+from cryptography import x509
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.pki.authority import (
+    DEFAULT_NODE_LIFETIME,
+    Authority,
+    BadRequest,
+    PublicKey,
+    key_of_request,
+    utc_now,
+)
+from yurttunnel.pki.credentials import certificates_to_pem, pin_of
+from yurttunnel.pki.enrolment_messages import (
+    EnrolmentRefused,
+    EnrolmentRequest,
+    EnrolmentResponse,
+    Refusal,
+)
+from yurttunnel.pki.identity import (
+    BadIdentifiers,
+    BadIdentity,
+    Identifiers,
+    check_node_name,
+    identity_from_certificate,
+    parse_identifiers,
+    subject_alternative_names,
+    uncovered,
+)
+from yurttunnel.pki.records import NodeRecord, NodeRecords, claims_of
+from yurttunnel.pki.revocation import Revocations
+from yurttunnel.pki.token import IssuedToken, TokenRefused, TokenStore
+
+MAX_TOKEN_FAILURES = 10
+"""How many wrong tokens one address may send within :data:`FAILURE_WINDOW`."""
+FAILURE_WINDOW = 60.0
+"""Seconds."""
+_MAX_ADDRESSES = 1024
+"""How many addresses are remembered for their failures."""
+
+
+class Admission:
+    """Decides on enrolments and renewals, and has the authority sign what is allowed.
+
+    - A join token enrolls any number of nodes, but each name once. A node that is enrolled
+      already is enrolled again only if it has been revoked and the token is newer than that,
+      or if the request is made with the key of its current certificate: a node whose
+      certificate has expired, or that did not get the server's last answer.
+    - No node gets a name or address that another node has, loopback and link-local addresses
+      excepted. Networks and the default route may be shared: who hands out a join token
+      trusts its users with them.
+    - A renewal is for the node and at most the identifiers of the certificate it is made with.
+
+    ``lifetime`` of the certificates is in seconds.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        authority: Authority,
+        tokens: TokenStore,
+        records: NodeRecords,
+        revocations: Revocations,
+        lifetime: float = DEFAULT_NODE_LIFETIME,
+    ) -> None:
+        self._clock = clock
+        self._authority = authority
+        self._tokens = tokens
+        self._records = records
+        self._revocations = revocations
+        self._lifetime = lifetime
+        self._failures = _FailureLimit(clock)
+
+    def decide(
+        self, request: EnrolmentRequest, presented: x509.Certificate | None, address: str
+    ) -> EnrolmentResponse:
+        """Answer ``request``; raises :class:`EnrolmentRefused` and ``StateError``.
+
+        ``presented`` is the connection's verified client certificate, ``address`` where the
+        connection comes from.
+        """
+        self._revocations.refresh()
+        if request.token_id:
+            self._failures.check(address)
+        node, identifiers, key = _understand(request)
+        if request.token_id:
+            token = self._check_token(request, address)
+            record = self._enroll(node, identifiers, pin_of(key), token)
+        else:
+            record = self._renew(node, identifiers, pin_of(key), presented)
+        response = self._sign(record, identifiers, key)
+        self._log.info(
+            "{what} node {node} for {address}, with the {kind} {by}",
+            what="enrolled" if request.token_id else "renewed the certificate of",
+            node=node,
+            address=address,
+            kind="join token" if request.token_id else "enrolment",
+            by=request.token_id or record.enrolment,
+        )
+        return response
+
+    def _check_token(self, request: EnrolmentRequest, address: str) -> IssuedToken:
+        try:
+            return self._tokens.check(request.token_id, request.token_secret)
+        except TokenRefused as error:
+            self._failures.add(address)
+            code = Refusal.TOKEN_EXPIRED if error.expired else Refusal.BAD_TOKEN
+            raise EnrolmentRefused(code, str(error)) from None
+
+    def _enroll(
+        self, node: str, identifiers: Identifiers, key_pin: str, token: IssuedToken
+    ) -> NodeRecord:
+        self._check_claims(node, identifiers)
+        known = self._records.get(node)
+        now = utc_now(self._clock)
+        if known is None:
+            return NodeRecord(node, identifiers, _new_enrolment(), (key_pin,), now)
+        if self._revocations.is_enrolment_revoked(known.enrolment):
+            revoked = self._revocations.revoked_at(node)
+            if revoked is not None and token.created <= revoked:
+                raise EnrolmentRefused(
+                    Refusal.TOKEN_EXPIRED,
+                    f"the join token is older than the revocation of node {node}:"
+                    " use the server's current one",
+                )
+            return NodeRecord(node, identifiers, _new_enrolment(), (key_pin,), now)
+        if key_pin in known.keys:
+            return NodeRecord(
+                node,
+                _union(known.identifiers, identifiers),
+                known.enrolment,
+                (key_pin,),
+                known.enrolled,
+            )
+        raise EnrolmentRefused(
+            Refusal.ALREADY_ENROLLED,
+            f"node {node} is enrolled already: give this node another name, use the state"
+            f" directory it was enrolled with, or revoke {node} on the server",
+        )
+
+    def _renew(
+        self, node: str, identifiers: Identifiers, key_pin: str, presented: x509.Certificate | None
+    ) -> NodeRecord:
+        if presented is None:
+            raise _not_authorized("neither a join token nor a certificate was presented")
+        try:
+            identity = identity_from_certificate(presented)
+        except BadIdentity as error:
+            raise _not_authorized(str(error)) from None
+        if identity.node != node:
+            raise _not_authorized(f"the certificate is that of {identity.node}, not {node}")
+        if self._revocations.is_revoked(identity):
+            raise EnrolmentRefused(Refusal.REVOKED, f"node {node} has been revoked")
+        if utc_now(self._clock) >= identity.not_after:
+            raise _not_authorized(f"the certificate of {node} has expired")
+        known = self._records.get(node)
+        if known is None or known.enrolment != identity.enrolment:
+            raise _not_authorized(f"node {node} was not enrolled here with this certificate")
+        missing = uncovered(identity, identifiers)
+        if missing:
+            raise _not_authorized(
+                f"the certificate of {node} does not cover {', '.join(missing)}:"
+                " enroll again with a join token"
+            )
+        return dataclasses.replace(known, keys=(key_pin, pin_of(presented)))
+
+    def _check_claims(self, node: str, identifiers: Identifiers) -> None:
+        wanted = claims_of(node, identifiers)
+        for other in self._records.all():
+            if other.node == node or self._revocations.is_enrolment_revoked(other.enrolment):
+                continue
+            taken = wanted & other.claims()
+            if taken:
+                raise EnrolmentRefused(
+                    Refusal.ALREADY_ENROLLED,
+                    f"{', '.join(sorted(taken))} belongs to node {other.node}:"
+                    f" leave it out of {node}'s --agent-identifiers, or revoke {other.node}",
+                )
+
+    def _sign(
+        self, record: NodeRecord, identifiers: Identifiers, key: PublicKey
+    ) -> EnrolmentResponse:
+        try:
+            # The record may have more names than the certificate; it has the same limits.
+            subject_alternative_names(record.node, record.identifiers)
+            certificate = self._authority.sign_node(
+                record.node, identifiers, key, record.enrolment, self._lifetime
+            )
+        except BadIdentity as error:
+            raise EnrolmentRefused(Refusal.BAD_REQUEST, str(error)) from None
+        # Kept before the answer leaves: a name must not be free while its certificate exists.
+        self._records.put(record)
+        return EnrolmentResponse(
+            certificates_to_pem([certificate]).decode(),
+            certificates_to_pem([self._authority.certificate]).decode(),
+        )
+
+
+def _understand(request: EnrolmentRequest) -> tuple[str, Identifiers, PublicKey]:
+    try:
+        node = check_node_name(request.node)
+        claimed = parse_identifiers(request.identifiers)
+        key = key_of_request(request.csr)
+    except (BadIdentity, BadIdentifiers, BadRequest) as error:
+        raise EnrolmentRefused(Refusal.BAD_REQUEST, str(error)) from None
+    return node, dataclasses.replace(claimed, hosts=claimed.hosts | {node}), key
+
+
+def _union(one: Identifiers, other: Identifiers) -> Identifiers:
+    """Join what a node had with what it gets: older certificates are still good."""
+    return Identifiers(
+        one.hosts | other.hosts,
+        one.addresses | other.addresses,
+        one.networks | other.networks,
+        one.default_route or other.default_route,
+    )
+
+
+def _not_authorized(text: str) -> EnrolmentRefused:
+    return EnrolmentRefused(Refusal.NOT_AUTHORIZED, text)
+
+
+def _new_enrolment() -> str:
+    return secrets.token_hex(8)
+
+
+class _FailureLimit:
+    """Counts the wrong tokens of each address; the oldest addresses are forgotten first."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Raise :class:`EnrolmentRefused` for an address with too many failures."""
+        begin, count = self._windows.get(address, (0.0, 0))
+        wait = begin + FAILURE_WINDOW - self._clock.seconds()
+        if count >= MAX_TOKEN_FAILURES and wait > 0:
+            raise EnrolmentRefused(
+                Refusal.RATE_LIMITED,
+                f"too many wrong join tokens came from {address}: wait {wait:.0f} seconds",
+            )
+
+    def add(self, address: str) -> None:
+        """Count a failure."""
+        now = self._clock.seconds()
+        begin, count = self._windows.pop(address, (now, 0))
+        if now - begin >= FAILURE_WINDOW:
+            begin, count = now, 0
+        self._windows[address] = (begin, count + 1)
+        if len(self._windows) > _MAX_ADDRESSES:
+            self._windows.popitem(last=False)

@@ -1,0 +1,253 @@
+"""The embedded certificate authority of the standalone mode.
+
+Its key signs what was authorized elsewhere: names are arguments here and are never taken from
+a certificate request, of which only the key is used.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.pki.credentials import (
+    Credentials,
+    PrivateKey,
+    certificates_to_pem,
+    key_to_pem,
+    load_certificates,
+    load_key,
+    new_key,
+    pin_of,
+)
+from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.pki.identity import NODE_ORGANIZATION, Identifiers, subject_alternative_names
+
+AUTHORITY_CERTIFICATE = "ca.crt"
+AUTHORITY_KEY = "ca.key"
+
+CALLER_NAME = "kube-apiserver-kubelet-client"
+"""The common name of who may use the interception ports, as clusters made by kubeadm have it."""
+
+DAY = 86400.0
+DEFAULT_NODE_LIFETIME = 30 * DAY
+"""Seconds for which a node's certificate is good; it is renewed after two thirds."""
+SERVER_LIFETIME = 90 * DAY
+CALLER_LIFETIME = 365 * DAY
+_AUTHORITY_LIFETIME = 10 * 365 * DAY
+BACKDATED = datetime.timedelta(minutes=5)
+"""How long before its issue a certificate is valid: how far two machines' clocks may differ."""
+
+_MIN_RSA_BITS = 2048
+_CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+
+PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+
+
+class BadRequest(Exception):
+    """A certificate request that cannot be signed; one line that says why."""
+
+
+def utc_now(clock: IReactorTime) -> datetime.datetime:
+    """Give the date and time of ``clock``: a reactor's seconds count from 1970 in UTC."""
+    return datetime.datetime.fromtimestamp(clock.seconds(), datetime.UTC)
+
+
+def key_of_request(pem: str) -> PublicKey:
+    """Give the key for which a certificate is requested.
+
+    The request's signature proves that whoever made it has the private key; nothing else in
+    it is looked at. Raises :class:`BadRequest`, also for keys that are too weak.
+    """
+    try:
+        request = x509.load_pem_x509_csr(pem.encode("ascii"))
+        signed = request.is_signature_valid
+        key = request.public_key()
+    except (ValueError, UnsupportedAlgorithm, InvalidSignature):
+        raise BadRequest("the certificate request is not a PKCS #10 request in PEM form") from None
+    if not signed:
+        raise BadRequest("the certificate request is not signed by the key that it contains")
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _CURVES):
+        return key
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size >= _MIN_RSA_BITS:
+        return key
+    raise BadRequest(
+        "the key of the certificate request is too weak or of an unsupported kind: use P-256"
+    )
+
+
+def request_certificate(key: PrivateKey) -> str:
+    """Make the request for a certificate of ``key``, in PEM form, without any name."""
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    request = builder.sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM).decode("ascii")
+
+
+class Authority:
+    """Signs certificates for nodes, for the server itself and for callers.
+
+    ``clock`` tells the time of issue. Lifetimes are in seconds; certificates never outlive the
+    authority's own and are valid from five minutes before their issue.
+    """
+
+    def __init__(self, clock: IReactorTime, certificate: x509.Certificate, key: PrivateKey) -> None:
+        self._clock = clock
+        self._key = key
+        self.certificate = certificate
+        self.pin = pin_of(certificate)
+
+    @classmethod
+    def open(cls, clock: IReactorTime, directory: StateDirectory) -> Authority:
+        """Load the authority from ``ca.crt`` and ``ca.key``, or make both when neither is there.
+
+        Raises :class:`StateError`.
+        """
+        certificates = load_certificates(directory, AUTHORITY_CERTIFICATE)
+        key = load_key(directory, AUTHORITY_KEY)
+        path = directory.path
+        if certificates is None and key is not None:
+            # The key is written first: the process died between the two.
+            certificates = cls._make_certificate(clock, directory, key)
+        elif certificates is None:
+            key = new_key()
+            directory.write(AUTHORITY_KEY, key_to_pem(key))
+            certificates = cls._make_certificate(clock, directory, key)
+        if key is None:
+            raise StateError(
+                f"{path / AUTHORITY_KEY} is missing while {AUTHORITY_CERTIFICATE} is there:"
+                f" restore it, or remove {AUTHORITY_CERTIFICATE} and enroll all nodes again"
+            )
+        certificate = certificates[0]
+        if certificate.public_key() != key.public_key():
+            raise StateError(
+                f"{path / AUTHORITY_KEY} does not belong to {AUTHORITY_CERTIFICATE}:"
+                " restore the pair from a backup"
+            )
+        if utc_now(clock) >= certificate.not_valid_after_utc:
+            raise StateError(
+                f"{path / AUTHORITY_CERTIFICATE} has expired:"
+                " move the directory away and enroll all nodes again"
+            )
+        return cls(clock, certificate, key)
+
+    @classmethod
+    def _make_certificate(
+        cls, clock: IReactorTime, directory: StateDirectory, key: PrivateKey
+    ) -> tuple[x509.Certificate, ...]:
+        certificate = _self_signed(key, utc_now(clock))
+        directory.write(AUTHORITY_CERTIFICATE, certificates_to_pem([certificate]))
+        return (certificate,)
+
+    def credentials(self, key: PrivateKey, certificate: x509.Certificate) -> Credentials:
+        """Join a certificate from here with its key; peers are expected to have one, too."""
+        return Credentials(key, certificate, (self.certificate,), (self.certificate,))
+
+    def sign_node(
+        self,
+        node: str,
+        identifiers: Identifiers,
+        key: PublicKey,
+        enrolment: str,
+        lifetime: float = DEFAULT_NODE_LIFETIME,
+    ) -> x509.Certificate:
+        """Make a node's certificate; raises ``BadIdentity`` for names that no node can have."""
+        names = subject_alternative_names(node, identifiers, enrolment)
+        subject = _name(node, NODE_ORGANIZATION)
+        return self._sign(subject, key, names, ExtendedKeyUsageOID.CLIENT_AUTH, lifetime)
+
+    def sign_server(
+        self,
+        key: PublicKey,
+        hosts: Iterable[str],
+        addresses: Iterable[IPv4Address | IPv6Address],
+        lifetime: float = SERVER_LIFETIME,
+    ) -> x509.Certificate:
+        """Make the server's certificate for all names and addresses by which it is dialed."""
+        names: list[x509.GeneralName] = [x509.DNSName(host) for host in sorted(set(hosts))]
+        in_order = sorted(set(addresses), key=lambda a: (a.version, int(a)))
+        names += [x509.IPAddress(address) for address in in_order]
+        subject = _name("yurttunnel-server")
+        return self._sign(subject, key, names, ExtendedKeyUsageOID.SERVER_AUTH, lifetime)
+
+    def sign_caller(self, key: PublicKey, lifetime: float = CALLER_LIFETIME) -> x509.Certificate:
+        """Make the certificate by which a caller is admitted to the server's ports."""
+        subject = _name(CALLER_NAME)
+        return self._sign(subject, key, [], ExtendedKeyUsageOID.CLIENT_AUTH, lifetime)
+
+    def _sign(
+        self,
+        subject: x509.Name,
+        key: PublicKey,
+        names: list[x509.GeneralName],
+        usage: x509.ObjectIdentifier,
+        lifetime: float,
+    ) -> x509.Certificate:
+        now = utc_now(self._clock)
+        end = now + datetime.timedelta(seconds=lifetime)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.certificate.subject)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(max(now - BACKDATED, self.certificate.not_valid_before_utc))
+            .not_valid_after(min(end, self.certificate.not_valid_after_utc))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+        )
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def _self_signed(key: PrivateKey, now: datetime.datetime) -> x509.Certificate:
+    # The random part tells authorities of several state directories apart where they are listed.
+    subject = _name(f"yurttunnel authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
+    public = key.public_key()
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + datetime.timedelta(seconds=_AUTHORITY_LIFETIME))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
+    )
+    return builder.sign(key, hashes.SHA256())
+
+
+def _name(common_name: str, organization: str | None = None) -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
+    if organization is not None:
+        attributes.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
+    return x509.Name(attributes)
+
+
+def _key_usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,323 @@
+"""The agent's end of the enrolment exchange: a first certificate, and each one after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from OpenSSL import SSL
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import (
+    IAddress,
+    IHandshakeListener,
+    IOpenSSLClientConnectionCreator,
+    IReactorTime,
+    IStreamClientEndpoint,
+)
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.protocols.basic import Int32StringReceiver
+from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.pki.authority import request_certificate, utc_now
+from yurttunnel.pki.contexts import (
+    ENROLMENT_PROTOCOL,
+    ClientContexts,
+    ServerNotTrusted,
+    check_server_name,
+    pinning_context,
+)
+from yurttunnel.pki.credentials import (
+    BadCredentials,
+    Credentials,
+    PrivateKey,
+    certificates_from_pem,
+    is_issued_by,
+    new_key,
+    pin_of,
+)
+from yurttunnel.pki.enrolment_messages import (
+    MAX_MESSAGE_LENGTH,
+    BadMessage,
+    EnrolmentRefused,
+    EnrolmentRequest,
+    EnrolmentResponse,
+    decode_response,
+)
+from yurttunnel.pki.identity import (
+    BadIdentity,
+    Identifiers,
+    format_identifiers,
+    host_is_address,
+    identity_from_certificate,
+    uncovered,
+)
+from yurttunnel.pki.token import JoinToken
+
+EXCHANGE_DEADLINE = 15.0
+"""Seconds for one exchange, from dialing to the answer."""
+
+
+class EnrolmentFailed(Exception):
+    """No usable answer: the network, or a server that is not what it should be.
+
+    Trying again may work, unlike after ``EnrolmentRefused`` and ``ServerNotTrusted``.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where to reach a server: the name or address to verify, and the endpoint to dial."""
+
+    name: str
+    endpoint: IStreamClientEndpoint
+
+
+async def enroll(
+    clock: IReactorTime,
+    server: ServerAddress,
+    token: JoinToken,
+    node: str,
+    identifiers: Identifiers,
+    key: PrivateKey,
+) -> Credentials:
+    """Exchange a join token for a certificate of ``key``.
+
+    The token's secret is sent only after the server has shown the authority that the token
+    pins, and a certificate from it for the server's name.
+
+    Raises ``EnrolmentRefused``, :class:`ServerNotTrusted` and :class:`EnrolmentFailed`.
+    """
+    pinned = _PinnedServer(clock, server.name, token.pin)
+    request = EnrolmentRequest(
+        node=node,
+        identifiers=format_identifiers(identifiers),
+        csr=request_certificate(key),
+        token_id=token.token_id,
+        token_secret=token.secret,
+    )
+    response = await _exchange(clock, server, pinned, pinned.check, request)
+    if pinned.authority is None:
+        raise EnrolmentFailed(f"{server.name}: the server answered before it was verified")
+    return _checked(clock, server.name, response, node, identifiers, key, pinned.authority)
+
+
+async def renew(
+    clock: IReactorTime,
+    server: ServerAddress,
+    current: Credentials,
+    node: str,
+    identifiers: Identifiers,
+) -> Credentials:
+    """Exchange a certificate that is still good for a new one, with a new key.
+
+    Raises as :func:`enroll` does.
+    """
+    key = new_key()
+    contexts = ClientContexts(current, ENROLMENT_PROTOCOL)
+    request = EnrolmentRequest(
+        node=node, identifiers=format_identifiers(identifiers), csr=request_certificate(key)
+    )
+    creator = contexts.creator(server.name)
+    response = await _exchange(clock, server, creator, lambda connection: None, request)
+    authority = current.authorities[0]
+    return _checked(clock, server.name, response, node, identifiers, key, authority)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _PinnedServer:
+    """A server whose authority is only known by its pin, until :meth:`check` has found it."""
+
+    def __init__(self, clock: IReactorTime, name: str, pin: str) -> None:
+        self._clock = clock
+        self._name = name
+        self._pin = pin
+        self.authority: x509.Certificate | None = None
+
+    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """Make a connection that verifies nothing yet."""
+        connection = SSL.Connection(pinning_context(ENROLMENT_PROTOCOL), None)
+        if not host_is_address(self._name):
+            connection.set_tlsext_host_name(self._name.encode("idna"))
+        return connection
+
+    def check(self, connection: SSL.Connection) -> None:
+        """Verify the chain that the server sent; raises :class:`ServerNotTrusted`."""
+        chain = connection.get_peer_cert_chain(as_cryptography=True) or []
+        authority = next((c for c in chain[1:] if _has_pin(c, self._pin)), None)
+        if authority is None:
+            raise ServerNotTrusted(
+                f"{self._name}: the server does not belong to the authority that the join token"
+                " names: check the server's address, and that the token is this server's"
+            )
+        check_server_name(chain[0], self._name)
+        self._check_chain(chain[0], authority)
+        self.authority = authority
+
+    def _check_chain(self, leaf: x509.Certificate, authority: x509.Certificate) -> None:
+        subject = (
+            x509.IPAddress(ip_address(self._name))
+            if host_is_address(self._name)
+            else x509.DNSName(self._name)
+        )
+        policy = PolicyBuilder().store(Store([authority])).time(utc_now(self._clock))
+        try:
+            policy.build_server_verifier(subject).verify(leaf, [])
+        except VerificationError as error:
+            raise ServerNotTrusted(
+                f"{self._name}: the server's certificate is not good: {error}"
+            ) from None
+
+
+def _has_pin(certificate: x509.Certificate, pin: str) -> bool:
+    try:
+        return pin_of(certificate) == pin
+    except (ValueError, UnsupportedAlgorithm):
+        # A stranger's certificate may have a key of any kind.
+        return False
+
+
+def _checked(
+    clock: IReactorTime,
+    server_name: str,
+    response: EnrolmentResponse,
+    node: str,
+    identifiers: Identifiers,
+    key: PrivateKey,
+    authority: x509.Certificate,
+) -> Credentials:
+    """Make credentials of the answer, if it is what was asked for."""
+    try:
+        certificate = certificates_from_pem(response.certificate.encode())[0]
+        credentials = Credentials(key, certificate, (authority,), (authority,))
+        credentials.check(utc_now(clock))
+        identity = identity_from_certificate(certificate)
+    except (BadCredentials, BadIdentity) as error:
+        raise EnrolmentFailed(
+            f"{server_name}: the server sent a bad certificate: {error}"
+        ) from error
+    if not is_issued_by(certificate, authority):
+        raise EnrolmentFailed(f"{server_name}: it sent a certificate from another authority")
+    if identity.node != node or uncovered(identity, identifiers):
+        raise EnrolmentFailed(f"{server_name}: it sent a certificate for other names")
+    return credentials
+
+
+async def _exchange(
+    clock: IReactorTime,
+    server: ServerAddress,
+    creator: IOpenSSLClientConnectionCreator,
+    check: Callable[[SSL.Connection], None],
+    request: EnrolmentRequest,
+) -> EnrolmentResponse:
+    conversation = Deferred.fromCoroutine(_converse(clock, server, creator, check, request))
+    conversation = conversation.addTimeout(EXCHANGE_DEADLINE, clock)
+    try:
+        return decode_response(await conversation)
+    except (EnrolmentRefused, ServerNotTrusted, CancelledError):
+        raise
+    except BadMessage as error:
+        raise EnrolmentFailed(f"{server.name}: the server's answer is not valid: {error}") from None
+    except TimeoutError:
+        raise EnrolmentFailed(
+            f"{server.name}: no answer within {EXCHANGE_DEADLINE:.0f} seconds"
+        ) from None
+    except SSL.Error as error:
+        raise EnrolmentFailed(f"{server.name}: TLS failed: {_tls_problem(error)}") from error
+    except ConnectionDone:
+        raise EnrolmentFailed(f"{server.name}: the server closed without an answer") from None
+    except Exception as error:
+        # Endpoints fail with exceptions of many unrelated kinds.
+        raise EnrolmentFailed(f"{server.name}: {error}") from error
+
+
+async def _converse(
+    clock: IReactorTime,
+    server: ServerAddress,
+    creator: IOpenSSLClientConnectionCreator,
+    check: Callable[[SSL.Connection], None],
+    request: EnrolmentRequest,
+) -> bytes:
+    protocol = _ExchangeProtocol(check, request.encode())
+    factory = TLSMemoryBIOFactory(creator, True, _OneProtocolFactory(protocol), clock)
+    await server.endpoint.connect(factory)
+    try:
+        return await protocol.answer
+    finally:
+        protocol.close()
+
+
+@implementer(IHandshakeListener)
+class _ExchangeProtocol(Int32StringReceiver):
+    """Sends the request once the server is verified; ``answer`` fires with the response."""
+
+    transport: TLSMemoryBIOProtocol
+    MAX_LENGTH = MAX_MESSAGE_LENGTH
+
+    def __init__(self, check: Callable[[SSL.Connection], None], request: bytes) -> None:
+        self._check = check
+        self._request = request
+        self._open = False
+        self._done = False
+        self.answer: Deferred[bytes] = Deferred()
+
+    def connectionMade(self) -> None:
+        """Remember that there is something to close."""
+        self._open = True
+
+    def handshakeCompleted(self) -> None:
+        """Verify the server, and send the request."""
+        try:
+            self._check(self.transport.getHandle())
+        except Exception:
+            self._finish(Failure())
+        else:
+            self.sendString(self._request)  # type: ignore[no-untyped-call] # as in Twisted
+
+    def stringReceived(self, string: bytes) -> None:
+        """Take the response."""
+        self._finish(string)
+
+    def lengthLimitExceeded(self, length: int) -> None:
+        """Refuse a response that is too long."""
+        self._finish(Failure(BadMessage(f"it has {length} bytes")))
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Fail if there was no response."""
+        self._open = False
+        self._finish(reason)
+
+    def close(self) -> None:
+        """Close the connection; there is nothing left that it could carry."""
+        self._done = True
+        if self._open:
+            self.transport.abortConnection()
+
+    def _finish(self, result: bytes | Failure) -> None:
+        if not self._done:
+            self._done = True
+            self.answer.callback(result)
+
+
+class _OneProtocolFactory(Factory):
+    """Gives the one protocol of one exchange."""
+
+    noisy = False
+
+    def __init__(self, protocol: _ExchangeProtocol) -> None:
+        self._protocol = protocol
+
+    def buildProtocol(self, addr: IAddress | None) -> _ExchangeProtocol:
+        """Give the protocol."""
+        return self._protocol
+
+
+def _tls_problem(error: SSL.Error) -> str:
+    reasons = [entry[-1] for entry in error.args[0]] if error.args else []
+    return ", ".join(reasons) or "the connection was cut during the handshake"

@@ -1,0 +1,124 @@
+"""The server's end of the enrolment exchange."""
+
+from __future__ import annotations
+
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, ITCPTransport
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.logger import Logger
+from twisted.protocols.basic import Int32StringReceiver
+from twisted.python.failure import Failure
+
+from yurttunnel.pki.admission import Admission
+from yurttunnel.pki.contexts import peer_certificate
+from yurttunnel.pki.enrolment_messages import (
+    MAX_MESSAGE_LENGTH,
+    BadMessage,
+    EnrolmentRefused,
+    EnrolmentRequest,
+    Refusal,
+    encode_refusal,
+)
+
+REQUEST_DEADLINE = 10.0
+"""Seconds in which the request must have arrived, however slowly it is sent."""
+CLOSE_DEADLINE = 5.0
+"""Seconds in which the agent must have taken the answer and closed."""
+
+
+class EnrolmentProtocol(Int32StringReceiver):
+    """Answers one request on a TLS connection that chose ``yurttunnel-enroll/1``."""
+
+    transport: ITCPTransport
+    MAX_LENGTH = MAX_MESSAGE_LENGTH
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, admission: Admission) -> None:
+        self._clock = clock
+        self._admission = admission
+        self._deadline: IDelayedCall | None = None
+        self._answered = False
+        self._address = "an unknown address"
+
+    def connectionMade(self) -> None:
+        """Start to wait for the request."""
+        peer = self.transport.getPeer()
+        self._address = getattr(peer, "host", str(peer))
+        self._deadline = self._clock.callLater(REQUEST_DEADLINE, self._too_slow)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Collect the request; what comes after it is dropped."""
+        if not self._answered:
+            super().dataReceived(data)  # type: ignore[no-untyped-call] # as in Twisted
+
+    def stringReceived(self, string: bytes) -> None:
+        """Answer the request."""
+        if self._answered:
+            return
+        try:
+            request = EnrolmentRequest.decode(string)
+            presented = peer_certificate(self.transport)
+            answer = self._admission.decide(request, presented, self._address).encode()
+        except BadMessage as error:
+            self._refuse(EnrolmentRefused(Refusal.BAD_REQUEST, str(error)))
+        except EnrolmentRefused as error:
+            self._refuse(error)
+        except Exception:
+            self._log.failure("enrolling a node for {address} failed", address=self._address)
+            self._refuse(EnrolmentRefused(Refusal.INTERNAL, "the server failed: see its log"))
+        else:
+            self._answer(answer)
+
+    def lengthLimitExceeded(self, length: int) -> None:
+        """Refuse a request that is too long, from its length alone."""
+        self._refuse(
+            EnrolmentRefused(
+                Refusal.BAD_REQUEST,
+                f"the request has {length} bytes, more than {MAX_MESSAGE_LENGTH}",
+            )
+        )
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Stop waiting."""
+        self._answered = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        text = f"no request arrived within {REQUEST_DEADLINE:.0f} seconds"
+        self._refuse(EnrolmentRefused(Refusal.TIMEOUT, text))
+
+    def _refuse(self, refused: EnrolmentRefused) -> None:
+        self._log.warn(
+            "enrolment from {address}: {refused}", address=self._address, refused=refused
+        )
+        self._answer(encode_refusal(refused))
+
+    def _answer(self, content: bytes) -> None:
+        self._answered = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self._clock.callLater(CLOSE_DEADLINE, self._abort)
+        self.sendString(content)  # type: ignore[no-untyped-call] # as in Twisted
+        self.transport.loseConnection()
+
+    def _abort(self) -> None:
+        self._deadline = None
+        self.transport.abortConnection()
+
+
+class EnrolmentFactory(Factory):
+    """Makes an :class:`EnrolmentProtocol` for each connection."""
+
+    noisy = False
+
+    def __init__(self, clock: IReactorTime, admission: Admission) -> None:
+        self._clock = clock
+        self._admission = admission
+
+    def buildProtocol(self, addr: IAddress | None) -> EnrolmentProtocol:
+        """Make the protocol of one connection."""
+        protocol = EnrolmentProtocol(self._clock, self._admission)
+        protocol.factory = self
+        return protocol

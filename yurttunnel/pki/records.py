@@ -1,0 +1,114 @@
+"""What the server remembers of enrolled nodes: one file for each in ``nodes``."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import dataclass
+
+from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.pki.identity import (
+    BadIdentifiers,
+    BadIdentity,
+    Identifiers,
+    check_node_name,
+    format_identifiers,
+    parse_identifiers,
+)
+
+NODES_DIRECTORY = "nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """An enrolled node.
+
+    ``identifiers`` are those of all its certificates of this enrolment taken together.
+    ``enrolment`` is what they carry until it is revoked. ``keys`` are pins of
+    the keys by which the node can prove who it is: the one of its newest certificate and,
+    because the answer with that may have been lost, the one it renewed with.
+    """
+
+    node: str
+    identifiers: Identifiers
+    enrolment: str
+    keys: tuple[str, ...]
+    enrolled: datetime.datetime
+
+    def claims(self) -> frozenset[str]:
+        """List the names and addresses that no other node may have."""
+        addresses = (
+            a for a in self.identifiers.addresses if not (a.is_loopback or a.is_link_local)
+        )
+        return frozenset({self.node, *self.identifiers.hosts, *map(str, addresses)})
+
+
+def claims_of(node: str, identifiers: Identifiers) -> frozenset[str]:
+    """List what a node with these identifiers has to itself.
+
+    Not so loopback and link-local addresses, which every node has, and networks, which may
+    overlap.
+    """
+    addresses = (a for a in identifiers.addresses if not (a.is_loopback or a.is_link_local))
+    return frozenset({node, *identifiers.hosts, *map(str, addresses)})
+
+
+class NodeRecords:
+    """All records, read once and written through; raises :class:`StateError`."""
+
+    def __init__(self, directory: StateDirectory) -> None:
+        self._directory = directory.subdirectory(NODES_DIRECTORY)
+        self._records = {name: _decode(self._directory, name) for name in self._directory.names()}
+
+    def get(self, node: str) -> NodeRecord | None:
+        """Give the record of ``node``, if it has ever been enrolled."""
+        return self._records.get(node)
+
+    def all(self) -> list[NodeRecord]:
+        """List all records."""
+        return list(self._records.values())
+
+    def put(self, record: NodeRecord) -> None:
+        """Keep ``record`` in place of the node's former one."""
+        self._directory.write(record.node, _encode(record))
+        self._records[record.node] = record
+
+
+def read_record(directory: StateDirectory, node: str) -> NodeRecord | None:
+    """Read one record from the state directory of a server that may be running."""
+    check_node_name(node)
+    nodes = directory.path / NODES_DIRECTORY
+    if not nodes.exists():
+        return None
+    within = StateDirectory.open_existing(nodes)
+    return None if within.read(node) is None else _decode(within, node)
+
+
+def _encode(record: NodeRecord) -> bytes:
+    entry = {
+        "node": record.node,
+        "identifiers": format_identifiers(record.identifiers),
+        "enrolment": record.enrolment,
+        "keys": list(record.keys),
+        "enrolled": record.enrolled.isoformat(),
+    }
+    return json.dumps(entry, indent=1).encode()
+
+
+def _decode(directory: StateDirectory, name: str) -> NodeRecord:
+    try:
+        entry = json.loads(directory.read(name) or b"")
+        if entry["node"] != name:
+            raise ValueError("the name in the file is another")
+        return NodeRecord(
+            node=check_node_name(name),
+            identifiers=parse_identifiers(entry["identifiers"]),
+            enrolment=str(entry["enrolment"]),
+            keys=tuple(str(key) for key in entry["keys"]),
+            enrolled=datetime.datetime.fromisoformat(entry["enrolled"]),
+        )
+    except (ValueError, KeyError, TypeError, BadIdentity, BadIdentifiers) as error:
+        raise StateError(
+            f"{directory.path / name} is not a node's record: restore it from a backup"
+            " (removing it would let any join token take the node's name)"
+        ) from error

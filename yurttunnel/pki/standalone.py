@@ -1,0 +1,308 @@
+"""Trust without Kubernetes, ready to use: one facade for each command."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+
+from twisted.application.service import MultiService
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from yurttunnel.pki.admission import Admission
+from yurttunnel.pki.authority import DAY, DEFAULT_NODE_LIFETIME, Authority, utc_now
+from yurttunnel.pki.contexts import (
+    ENROLMENT_PROTOCOL,
+    ClientContexts,
+    ServerContexts,
+    peer_certificate,
+)
+from yurttunnel.pki.credentials import (
+    Credentials,
+    PrivateKey,
+    key_to_pem,
+    load_credentials,
+    load_key,
+    new_key,
+    save_credentials,
+)
+from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.pki.enrolment_client import EnrolmentFailed, ServerAddress, enroll, renew
+from yurttunnel.pki.enrolment_server import EnrolmentFactory
+from yurttunnel.pki.identity import (
+    BadIdentity,
+    Identifiers,
+    NodeIdentity,
+    check_node_name,
+    identity_from_certificate,
+    uncovered,
+)
+from yurttunnel.pki.join_token import JoinTokenFile
+from yurttunnel.pki.periodic import PeriodicService
+from yurttunnel.pki.records import NodeRecords
+from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.revocation import Revocations
+from yurttunnel.pki.serving import ServingCertificate, ensure_caller_certificate
+from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, JoinToken, TokenStore
+
+NODE_FILE = "node.pem"
+PENDING_KEY = "pending.key"
+
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+"""Seconds between an agent's attempts to enroll."""
+
+
+class ServerTrust(MultiService):
+    """Everything the server needs to know whom it talks to.
+
+    - ``contexts``: TLS for the agents' listener, tunnel and enrolment;
+    - ``identify(transport)``: who an agent is, when its handshake is over;
+    - ``enrolment_factory``: makes the protocol for connections that chose enrolment;
+    - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
+    - ``authority``, ``revocations``, ``renewal``: the parts, for metrics and other listeners.
+
+    As a service it renews the server's certificate, replaces the join token and watches for
+    revocations.
+    """
+
+    def __init__(
+        self,
+        authority: Authority,
+        contexts: ServerContexts,
+        enrolment_factory: EnrolmentFactory,
+        revocations: Revocations,
+        renewal: CertificateRenewal,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # Twisted's services are untyped
+        self.authority = authority
+        self.contexts = contexts
+        self.enrolment_factory = enrolment_factory
+        self.revocations = revocations
+        self.renewal = renewal
+        self.on_revoked = revocations.on_revoked
+
+    @classmethod
+    def open(
+        cls,
+        clock: IReactorTime,
+        state_dir: str | Path,
+        bind_addresses: Iterable[str],
+        names: Iterable[str] = (),
+        node_lifetime: float = DEFAULT_NODE_LIFETIME,
+        token_lifetime: float = DEFAULT_TOKEN_LIFETIME,
+    ) -> ServerTrust:
+        """Load or make all that is kept in ``state_dir``; raises :class:`StateError`.
+
+        ``bind_addresses`` and ``names`` (host names and addresses) are what agents may dial.
+        Lifetimes are in seconds. When this returns, ``ca.crt``, ``join-token``, ``client.crt``
+        and ``client.key`` are there.
+        """
+        directory = StateDirectory.open(state_dir)
+        authority = Authority.open(clock, directory)
+        tokens = TokenStore(clock, directory, authority.pin)
+        records = NodeRecords(directory)
+        revocations = Revocations(clock, directory)
+        admission = Admission(clock, authority, tokens, records, revocations, node_lifetime)
+        serving = ServingCertificate(clock, directory, authority, bind_addresses, names)
+        contexts = ServerContexts(serving.load(), optional=(ENROLMENT_PROTOCOL,))
+        join_token = JoinTokenFile(clock, directory, tokens, revocations, token_lifetime)
+        renewal = CertificateRenewal(clock, "the server", contexts, serving.obtain, serving.store)
+
+        async def renew_caller() -> None:
+            ensure_caller_certificate(clock, directory, authority)
+
+        ensure_caller_certificate(clock, directory, authority)
+        join_token.refresh()
+        caller = PeriodicService(clock, DAY, "renewing the caller's certificate", renew_caller)
+        trust = cls(authority, contexts, EnrolmentFactory(clock, admission), revocations, renewal)
+        for service in (revocations, join_token, renewal, caller):
+            service.setServiceParent(trust)  # type: ignore[no-untyped-call] # Twisted's services are untyped
+        return trust
+
+    def identify(self, transport: object) -> NodeIdentity:
+        """Say who the agent behind a TLS transport is, when its handshake is over.
+
+        Raises :class:`BadIdentity` when it presented no certificate, or one that is not a
+        node's, or has been revoked.
+        """
+        certificate = peer_certificate(transport)
+        if certificate is None:
+            raise BadIdentity("no certificate was presented")
+        identity = identity_from_certificate(certificate)
+        if self.revocations.is_revoked(identity):
+            raise BadIdentity(f"node {identity.node} has been revoked")
+        return identity
+
+
+class AgentTrust(MultiService):
+    """Everything the agent needs to be known by its servers.
+
+    ``ready`` gets a certificate, unless there is a good one from an earlier run, and gives the
+    TLS contexts for sessions. From then on the certificate is renewed while the service runs.
+    All servers share one authority, that of one state directory.
+
+    ``read_token`` is called for each enrolment, so that a file's newest token is used; ``None``
+    when there is no token.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        directory: StateDirectory,
+        node: str,
+        identifiers: Identifiers,
+        read_token: Callable[[], JoinToken] | None,
+        credentials: Credentials | None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # Twisted's services are untyped
+        self._clock = clock
+        self._directory = directory
+        self._node = node
+        self._identifiers = identifiers
+        self._read_token = read_token
+        self._credentials = credentials
+        self.contexts: ClientContexts | None = None
+        self.renewal: CertificateRenewal | None = None
+
+    @classmethod
+    def open(
+        cls,
+        clock: IReactorTime,
+        state_dir: str | Path,
+        node: str,
+        identifiers: Identifiers,
+        read_token: Callable[[], JoinToken] | None = None,
+    ) -> AgentTrust:
+        """Load what an earlier run left in ``state_dir``.
+
+        Raises :class:`StateError`, also when it is another node's, and :class:`BadIdentity`
+        for a name that no node can have.
+        """
+        check_node_name(node)
+        directory = StateDirectory.open(state_dir)
+        stored = load_credentials(directory, NODE_FILE)
+        if stored is not None:
+            owner = _owner(directory, stored).node
+            if owner != node:
+                raise StateError(
+                    f"{directory.path} is the state of node {owner}:"
+                    f" choose another --state-dir for {node}"
+                )
+        return cls(clock, directory, node, identifiers, read_token, stored)
+
+    async def ready(self, servers: Sequence[ServerAddress]) -> ClientContexts:
+        """Enroll if needed, and give the contexts for sessions.
+
+        Servers are asked in turn until one answers; while none does, this goes on with growing
+        pauses. Cancelling ends it. Raises ``EnrolmentRefused`` and ``ServerNotTrusted``, which
+        trying again would not change, :class:`BadToken` and :class:`StateError`.
+        """
+        credentials = self._credentials
+        if credentials is None or not self._is_good(credentials):
+            credentials = await self._enroll_patiently(servers)
+            self._store(credentials)
+
+        async def obtain() -> Credentials:
+            return await self._renew(servers)
+
+        self.contexts = ClientContexts(credentials)
+        self.renewal = CertificateRenewal(
+            self._clock, f"node {self._node}", self.contexts, obtain, self._store
+        )
+        self.renewal.setServiceParent(self)  # type: ignore[no-untyped-call] # Twisted's services are untyped
+        return self.contexts
+
+    def _is_good(self, credentials: Credentials) -> bool:
+        if utc_now(self._clock) >= credentials.certificate.not_valid_after_utc:
+            self._log.info("the certificate of {node} has expired", node=self._node)
+            return False
+        missing = uncovered(_owner(self._directory, credentials), self._identifiers)
+        if missing:
+            self._log.info(
+                "the certificate of {node} does not cover {missing}",
+                node=self._node,
+                missing=", ".join(missing),
+            )
+        return not missing
+
+    async def _enroll_patiently(self, servers: Sequence[ServerAddress]) -> Credentials:
+        longest = _FIRST_PAUSE
+        while True:
+            try:
+                return await self._enroll(servers)
+            except EnrolmentFailed as error:
+                pause = random.uniform(_FIRST_PAUSE / 2, longest)
+                self._log.warn(
+                    "enrolling {node} failed, trying again in {pause:.1f} seconds: {error}",
+                    node=self._node,
+                    pause=pause,
+                    error=error,
+                )
+            await deferLater(self._clock, pause)
+            longest = min(2 * longest, _LONGEST_PAUSE)
+
+    async def _enroll(self, servers: Sequence[ServerAddress]) -> Credentials:
+        if self._read_token is None:
+            raise StateError(
+                f"{self._directory.path} holds no certificate for {self._node} with all its"
+                " identifiers that is still good: start with --join-token-file or --join-token"
+            )
+        token = self._read_token()
+        key = self._key_to_enroll()
+        return await _first_answer(
+            servers,
+            lambda server: enroll(self._clock, server, token, self._node, self._identifiers, key),
+        )
+
+    def _key_to_enroll(self) -> PrivateKey:
+        """Give the key by which the server knows the node, or a new one.
+
+        It is kept before it is used. If the answer is lost, the server has enrolled this key,
+        and only a request with the same one gets another answer.
+        """
+        if self._credentials is not None:
+            return self._credentials.key
+        key = load_key(self._directory, PENDING_KEY)
+        if key is None:
+            key = new_key()
+            self._directory.write(PENDING_KEY, key_to_pem(key))
+        return key
+
+    async def _renew(self, servers: Sequence[ServerAddress]) -> Credentials:
+        current = self._credentials
+        if current is None or utc_now(self._clock) >= current.certificate.not_valid_after_utc:
+            return await self._enroll(servers)
+        return await _first_answer(
+            servers,
+            lambda server: renew(self._clock, server, current, self._node, self._identifiers),
+        )
+
+    def _store(self, credentials: Credentials) -> None:
+        save_credentials(self._directory, NODE_FILE, credentials)
+        self._directory.remove(PENDING_KEY)
+        self._credentials = credentials
+
+
+def _owner(directory: StateDirectory, credentials: Credentials) -> NodeIdentity:
+    try:
+        return identity_from_certificate(credentials.certificate)
+    except BadIdentity as error:
+        raise StateError(f"{directory.path / NODE_FILE}: {error}: remove it") from error
+
+
+async def _first_answer(
+    servers: Sequence[ServerAddress], ask: Callable[[ServerAddress], Awaitable[Credentials]]
+) -> Credentials:
+    """Ask one server after the other; raises what the last one failed with."""
+    problem = EnrolmentFailed("no server is known")
+    for server in servers:
+        try:
+            return await ask(server)
+        except EnrolmentFailed as error:
+            problem = error
+    raise problem

@@ -1,0 +1,187 @@
+"""Join tokens: one string that enrolls agents and tells them which authority to believe.
+
+The form is ``id.secret.sha256:pin``, after kubeadm's tokens: a public id (16 hex digits), a
+secret (32 hex digits, 128 bits) and the SHA-256 of the SubjectPublicKeyInfo of the authority's
+certificate. The server keeps only the hash of the secret.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+import json
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.directory import StateDirectory, StateError
+
+JOIN_TOKEN_FILE = "join-token"
+TOKENS_FILE = "tokens.json"
+DEFAULT_TOKEN_LIFETIME = 86400.0
+"""Seconds."""
+
+_TOKEN = re.compile("([0-9a-f]{16})\\.([0-9a-f]{32})\\.sha256:([0-9a-f]{64})")
+_MAX_TOKENS = 64
+"""How many tokens are good at once; each restart-safe replacement adds one."""
+
+
+class BadToken(Exception):
+    """Text that is not a join token; the token itself is never quoted."""
+
+
+class TokenRefused(Exception):
+    """A token that does not enroll anybody (any more)."""
+
+    def __init__(self, text: str, expired: bool = False) -> None:
+        super().__init__(text)
+        self.expired = expired
+
+
+@dataclass(frozen=True, slots=True)
+class JoinToken:
+    """A join token, as its holder has it."""
+
+    token_id: str
+    secret: str
+    pin: str
+
+    @classmethod
+    def parse(cls, text: str) -> JoinToken:
+        """Read the one-string form; raises :class:`BadToken`."""
+        match = _TOKEN.fullmatch(text.strip())
+        if match is None:
+            raise BadToken("the join token is not of the form id.secret.sha256:pin: copy it whole")
+        return cls(*match.groups())
+
+    @classmethod
+    def read(cls, path: str | Path) -> JoinToken:
+        """Read it from a file, such as the server's ``join-token``; raises :class:`BadToken`."""
+        try:
+            with open(path, encoding="ascii") as file:
+                text = file.read(4096)
+        except FileNotFoundError:
+            raise BadToken(
+                f"{path} does not exist: start the server first, or copy its {JOIN_TOKEN_FILE} here"
+            ) from None
+        except UnicodeDecodeError:
+            raise BadToken(f"{path} does not hold a join token") from None
+        except OSError as error:
+            raise BadToken(f"{path} cannot be read: {error.strerror}") from None
+        try:
+            return cls.parse(text)
+        except BadToken as error:
+            raise BadToken(f"{path}: {error}") from None
+
+    def __str__(self) -> str:
+        """Give the one-string form."""
+        return f"{self.token_id}.{self.secret}.sha256:{self.pin}"
+
+    def __repr__(self) -> str:
+        """Name the token without its secret: logs and tracebacks show this."""
+        return f"<JoinToken {self.token_id}>"
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """What the server keeps of a token. Times are in UTC."""
+
+    token_id: str
+    secret_hash: str
+    created: datetime.datetime
+    expires: datetime.datetime
+
+
+class TokenStore:
+    """The tokens that the server has issued, in ``tokens.json``.
+
+    Raises :class:`StateError` when it cannot be read or written.
+    """
+
+    def __init__(self, clock: IReactorTime, directory: StateDirectory, pin: str) -> None:
+        self._clock = clock
+        self._directory = directory
+        self._pin = pin
+        self._tokens = self._load()
+
+    def issue(self, lifetime: float = DEFAULT_TOKEN_LIFETIME) -> JoinToken:
+        """Make a token that is good for ``lifetime`` seconds; forgets expired ones."""
+        now = utc_now(self._clock)
+        token = JoinToken(secrets.token_hex(8), secrets.token_hex(16), self._pin)
+        issued = IssuedToken(
+            token.token_id,
+            _hash(token.secret),
+            created=now,
+            expires=now + datetime.timedelta(seconds=lifetime),
+        )
+        kept = [t for t in self._tokens.values() if t.expires > now][-(_MAX_TOKENS - 1) :]
+        self._save([*kept, issued])
+        return token
+
+    def check(self, token_id: str, secret: str) -> IssuedToken:
+        """Give the token if it is known, right and not expired; else raise TokenRefused."""
+        issued = self._tokens.get(token_id)
+        # Unknown ids take as long as wrong secrets.
+        expected = issued.secret_hash if issued is not None else _hash("")
+        right = hmac.compare_digest(_hash(secret), expected)
+        if issued is None or not right:
+            raise TokenRefused("the join token is not known here: use the server's current one")
+        if utc_now(self._clock) >= issued.expires:
+            raise TokenRefused(
+                f"the join token expired at {issued.expires:%F %T} UTC:"
+                " use the server's current one",
+                expired=True,
+            )
+        return issued
+
+    def find(self, token: JoinToken) -> IssuedToken | None:
+        """Give what is kept of ``token``, if it is good now and pins this authority."""
+        try:
+            issued = self.check(token.token_id, token.secret)
+        except TokenRefused:
+            return None
+        return issued if token.pin == self._pin else None
+
+    def _load(self) -> dict[str, IssuedToken]:
+        content = self._directory.read(TOKENS_FILE, secret=True)
+        if content is None:
+            return {}
+        try:
+            tokens = [
+                IssuedToken(
+                    str(entry["id"]),
+                    str(entry["secret_sha256"]),
+                    datetime.datetime.fromisoformat(entry["created"]),
+                    datetime.datetime.fromisoformat(entry["expires"]),
+                )
+                for entry in json.loads(content)["tokens"]
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            path = self._directory.path / TOKENS_FILE
+            raise StateError(
+                f"{path} is not readable as JSON of ours: remove it, which ends all join tokens"
+            ) from error
+        return {token.token_id: token for token in tokens}
+
+    def _save(self, tokens: list[IssuedToken]) -> None:
+        entries = [
+            {
+                "id": token.token_id,
+                "secret_sha256": token.secret_hash,
+                "created": token.created.isoformat(),
+                "expires": token.expires.isoformat(),
+            }
+            for token in tokens
+        ]
+        self._directory.write(TOKENS_FILE, json.dumps({"tokens": entries}, indent=1).encode())
+        self._tokens = {token.token_id: token for token in tokens}
+
+
+def _hash(secret: str) -> str:
+    # A plain hash is enough for a random secret of 128 bits: there is nothing to guess.
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,94 @@
+"""The server as a service: what listens where, and in which order it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IListeningPort, IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.ops.drain import within
+from yurttunnel.server.agents import AgentListener
+from yurttunnel.server.dialing import DialingFactory
+from yurttunnel.wire.codes import Code
+
+PORT_CLOSE_TIMEOUT = 2.0
+"""Seconds in which the listening ports have to be closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One thing to listen on: ``listen`` binds at once, or raises CannotListen."""
+
+    name: str
+    listen: Callable[[], IListeningPort]
+
+
+class ServerService(MultiService):
+    """Runs the listeners and ends the sessions in an orderly way.
+
+    ``listeners`` are bound in their order when the service starts; ``callers`` are the
+    factories behind those of them whose connections become streams. ``drain_timeout`` is in
+    seconds.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        listeners: list[Listener],
+        agents: AgentListener,
+        callers: list[DialingFactory],
+        drain_timeout: float,
+    ) -> None:
+        super().__init__()
+        self._clock = clock
+        self._listeners = listeners
+        self._agents = agents
+        self._callers = callers
+        self._drain_timeout = drain_timeout
+        self._ports: dict[str, IListeningPort] = {}
+
+    def not_listening(self) -> str | None:
+        """Say which listeners are not bound, for ``/readyz``."""
+        missing = [each.name for each in self._listeners if each.name not in self._ports]
+        return f"not listening: {', '.join(missing)}" if missing else None
+
+    def startService(self) -> None:
+        """Bind all listeners, or none: what cannot be bound ends the process with a sentence."""
+        try:
+            for listener in self._listeners:
+                self._ports[listener.name] = listener.listen()
+        except SystemExit:
+            for port in self._ports.values():
+                port.stopListening()
+            raise
+        super().startService()
+
+    def stopService(self) -> Deferred[None]:
+        """Take nothing new, let streams end within the drain timeout, then end the rest."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        closing = [Deferred.fromCoroutine(_stop_listening(port)) for port in self._ports.values()]
+        self._ports.clear()
+        ended = [session.ended() for session in self._agents.sessions()]
+        self._agents.drain("the server is about to stop")
+        if not await within(self._clock, self._drain_timeout, ended):
+            self._log.warn(
+                "{count} sessions still had streams after --drain-timeout; they are ended",
+                count=len(self._agents.sessions()),
+            )
+        self._agents.close_sessions(Code.GOING_AWAY, "the server has stopped")
+        for caller in self._callers:
+            caller.close()
+        await within(self._clock, PORT_CLOSE_TIMEOUT, closing)
+        await super().stopService()
+
+
+async def _stop_listening(port: IListeningPort) -> None:
+    await port.stopListening()
