@@ -88,7 +88,7 @@ class ValueTests(SynchronousTestCase):
 
     def test_identifiers_give_own_names_and_addresses(self) -> None:
         """They lead to the node as its name does."""
-        settings = parse("--agent-identifiers=host=Alias.example&ipv4=10.0.0.9")
+        settings = parse("--agent-identifiers=host=alias.example&ipv4=10.0.0.9")
         self.assertEqual(settings.own_addresses, {ip_address("10.0.0.5"), ip_address("10.0.0.9")})
         names = settings.own_names
         self.assertEqual(names["edge-1"], (ip_address("10.0.0.5"),))

@@ -94,6 +94,13 @@ class Peer(Protocol):
             self._end_waiters.append(waiter)
         return waiter
 
+    def when_ended(self) -> Deferred:
+        """Fire once the other end has finished or broken off.
+
+        A Unix socket tells its peer of both in the same way: by the end of what can be read.
+        """
+        return self.when_read_ended().addErrback(lambda reason: reason.trap(Incomplete))
+
     def drop(self) -> None:
         """End the connection at once."""
         if self.transport is not None and self.lost_reason is None:

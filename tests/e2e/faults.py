@@ -190,6 +190,11 @@ class Link:
         server.transport.registerProducer(self.up, True)
         client.transport.registerProducer(self.down, True)
 
+    @property
+    def works(self) -> bool:
+        """Whether both sides are there and bytes pass."""
+        return not (self._silent or self.client.lost or self.server.lost)
+
     def reset(self) -> None:
         """Send RST to both sides."""
         self.client.transport.abortConnection()
@@ -273,8 +278,8 @@ class FaultProxy:
             link.close()
 
     def for_all(self, fault: str) -> int:
-        """Apply the named method of :class:`Link` to each live link; how many there were."""
-        live = [link for link in self.links if not link.client.lost and not link.server.lost]
+        """Apply the named method of :class:`Link` to each link that works; how many there were."""
+        live = [link for link in self.links if link.works]
         for link in live:
             getattr(link, fault)()
         return len(live)

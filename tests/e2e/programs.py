@@ -235,7 +235,12 @@ class Program:
         """Lines of the log that no program may write, whatever is done to it."""
         marks = ("Traceback (most recent", "Unhandled", "Unexpected error", "Fatal Python error")
         marks += ("ResourceWarning", "DeprecationWarning")
-        return [line for line in self.log.splitlines() if any(mark in line for mark in marks)]
+        # "sys:1:" is what the interpreter says of itself while it ends.
+        return [
+            line
+            for line in self.log.splitlines()
+            if any(mark in line for mark in marks) and not line.startswith("sys:1:")
+        ]
 
 
 class _Page(Protocol):

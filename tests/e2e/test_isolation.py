@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from pathlib import Path
+
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint
+from twisted.internet.utils import getProcessOutputAndValue
 
 from tests.e2e.clients import (
     Download,
@@ -18,6 +24,8 @@ from tests.e2e.clients import (
 )
 from tests.e2e.programs import MEBIBYTE, Program, Tunnel
 from tests.e2e.support import EndToEndTestCase
+
+PROBE = Path(__file__).with_name("echo_probe.py")
 
 ECHO_P99 = 0.020
 """Seconds: the p99 of an interactive echo on loopback, whatever runs beside it."""
@@ -38,20 +46,22 @@ class IsolationTests(EndToEndTestCase):
         self.assertGreater(limit, 0, "no memory budget in /metrics")
         return limit
 
-    async def measured_echo(self, tunnel: Tunnel, port: int, seconds: float) -> Latencies:
+    async def measured_echo(self, tunnel: Tunnel, seconds: float) -> Latencies:
         """Latencies of an interactive echo through the CONNECT socket for some seconds."""
-        client = EchoClient(reactor)
-        answer = await self.connect(tunnel, f"127.0.0.1:{port}", client)
-        self.assertEqual(answer.status, 200, answer.body)
-        deadline = reactor.seconds() + seconds
-        return await client.run(lambda: reactor.seconds() < deadline)
+        output, errors, status = await getProcessOutputAndValue(
+            sys.executable,
+            [str(PROBE), tunnel.socket_path, str(seconds)],
+            env=os.environ,
+            reactor=reactor,
+        )
+        self.assertEqual(status, 0, errors.decode())
+        return Latencies(json.loads(output))
 
     async def undisturbed(self, tunnel: Tunnel, what: str, resident_before: dict) -> None:
         """Require a quick echo, a whole download and upload, and memory inside the budget."""
-        echo = self.listen(Echo)
         source = self.listen(lambda: Source(50_000_000))
         sink = self.listen(Sink)
-        latencies = await self.measured_echo(tunnel, echo.port, 2)
+        latencies = await self.measured_echo(tunnel, 2)
         print(f"\necho beside {what}: {latencies}")
         self.assertLess(latencies.percentile(99), ECHO_P99, str(latencies))
 
@@ -137,15 +147,16 @@ class IsolationTests(EndToEndTestCase):
 
     async def even_and_quick(self, what: str, start, moved) -> None:
         """Run eight bulk streams and an echo for three seconds after a second of warming up."""
-        echo = self.listen(Echo)
         tunnel = await self.start_tunnel()
         clients = [await start(tunnel) for _ in range(8)]
         await self.pause(1)
         before = [moved(client) for client in clients]
-        latencies = await self.measured_echo(tunnel, echo.port, 3)
+        started = reactor.seconds()
+        latencies = await self.measured_echo(tunnel, 3)
+        seconds = reactor.seconds() - started
         amounts = [moved(client) - old for client, old in zip(clients, before, strict=True)]
         share = min(amounts) / max(max(amounts), 1)
-        rate = sum(amounts) / 3 / MEBIBYTE
+        rate = sum(amounts) / seconds / MEBIBYTE
         print(f"\neight {what}: {rate:.0f} MiB/s, min/max {share:.2f}, echo {latencies}")
         self.assertGreater(min(amounts), 0)
         self.assertGreaterEqual(share, EVEN, str(amounts))

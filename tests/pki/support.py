@@ -75,6 +75,10 @@ class Issuer:
         )
         return self.authority.credentials(key, certificate)
 
+    def expired_node(self) -> Credentials:
+        """Make a node's credentials that ended a second ago: before that is the backdating."""
+        return self.node(lifetime=-1)
+
 
 def client_context(
     credentials: Credentials | None,
@@ -158,7 +162,9 @@ class MemoryServer:
         moved = True
         while moved:
             self._clock.advance(0)
-            moved = any([pump.pump() for pump in self._pumps])
+            moved = False
+            for pump in self._pumps:
+                moved = bool(pump.pump()) or moved
 
     @property
     def open_connections(self) -> int:

@@ -22,6 +22,7 @@ class StateDirectoryTests(SynchronousTestCase):
     """:class:`StateDirectory`."""
 
     def setUp(self) -> None:
+        """Choose a path where nothing is."""
         self.path = Path(self.mktemp())
 
     def refused(self, path: Path | None = None) -> str:
@@ -114,6 +115,7 @@ class StateFileTests(SynchronousTestCase):
     """Files in the state directory."""
 
     def setUp(self) -> None:
+        """Make an empty directory."""
         self.directory = StateDirectory.open(self.mktemp())
         self.path = self.directory.path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -30,6 +31,7 @@ from yurttunnel.pki.standalone import AgentTrust
 from yurttunnel.pki.token import JoinToken
 from yurttunnel.server.listen import listen_tcp
 from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.credit import MemoryBudget
@@ -49,7 +51,7 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     try:
-        return build(reactor, options.settings)
+        return build(_transports(reactor), options.settings)
     except (StateError, BadIdentity) as error:
         raise SystemExit(f"--state-dir: {error}") from None
 
@@ -94,7 +96,7 @@ def build(reactor: Any, settings: Settings) -> IService:
             ServerClient(
                 context,
                 f"{host}:{port}",
-                tls.SessionEndpoint(contexts.creator(host), endpoint, reactor),
+                tls.SessionEndpoint(reactor, contexts.creator(host), endpoint),
                 client_settings,
             )
             for (host, port), endpoint in endpoints.items()
@@ -133,3 +135,10 @@ def build(reactor: Any, settings: Settings) -> IService:
         part.setServiceParent(parts)
     forward_standard_logging()
     return parts
+
+
+def _transports(reactor: Any) -> Any:
+    """Choose the transports: our own unless the environment asks for Twisted's."""
+    return (
+        reactor if os.environ.get("YURTTUNNEL_TRANSPORT") == "twisted" else DirectReactor(reactor)
+    )

@@ -115,13 +115,16 @@ class Options(usage.Options):
 
     synopsis = "[options]"
 
-    longdesc = """The edge end of the tunnel. It runs on the node, connects out to every server
-    of --tunnelserver-addr, keeps a TLS connection to each, and makes the connections that the
-    servers ask for, as far as --allow-destination permits. First start: copy the file
-    join-token from the server's state directory to the node, and run "twist yurttunnel-agent
-    --standalone --state-dir DIR --node-name NAME --node-ip IP --tunnelserver-addr HOST:10262
-    --join-token-file FILE". Later starts need no token. Durations are seconds or carry units:
-    30, 30s, 5m, 1h30m. Other flags of yurttunnel 1.2 are accepted and ignored with a warning."""
+    longdesc = (
+        "The edge end of the tunnel. It runs on the node, connects out to every server of "
+        "--tunnelserver-addr, keeps a TLS connection to each, and makes the connections that "
+        "the servers ask for, as far as --allow-destination permits. First start: copy the "
+        "file join-token from the server's state directory to the node, and run \"twist "
+        "yurttunnel-agent --standalone --state-dir DIR --node-name NAME --node-ip IP "
+        '--tunnelserver-addr HOST:10262 --join-token-file FILE". Later starts need no token. '
+        "Durations are seconds or carry units: 30, 30s, 5m, 1h30m. Other flags of yurttunnel "
+        "1.2 are accepted and ignored with a warning."
+    )
 
     optFlags = [
         ["standalone", None, "Work without Kubernetes: enrol at the server with a join token. "
@@ -159,7 +162,9 @@ class Options(usage.Options):
     _log = Logger()
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # Twisted's Options has no types
+        super().__init__()
+        # Docstrings of opt_ methods are shown with their indentation otherwise.
+        self.docs = {name: " ".join((text or "").split()) for name, text in self.docs.items()}
         self._environment = environment
         self._patterns: list[Pattern] = []
         self._keep_default = True
@@ -207,7 +212,7 @@ class Options(usage.Options):
                 self._ignored_switches.append(name)
             else:
                 kept.append(argument)
-        super().parseOptions(kept)  # type: ignore[no-untyped-call] # as above
+        super().parseOptions(kept)
 
     def parseArgs(self, *arguments: str) -> None:
         """Refuse arguments that belong to no flag."""
@@ -268,7 +273,8 @@ class Options(usage.Options):
     def _parse_identifiers(self, text: str) -> Identifiers:
         """Parse identifiers, with a warning for those that have no effect."""
         return parse_identifiers(
-            text, lambda warning: self._log.warn("--agent-identifiers: {warning}", warning=warning)
+            text,
+            lambda sentence: self._log.warn("--agent-identifiers: {sentence}", sentence=sentence),
         )
 
     def _warn_of_ignored(self) -> None:

@@ -197,7 +197,7 @@ class Authority:
             .issuer_name(self.certificate.subject)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(max(now - BACKDATED, self.certificate.not_valid_before_utc))
+            .not_valid_before(now - BACKDATED)
             .not_valid_after(min(end, self.certificate.not_valid_after_utc))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)

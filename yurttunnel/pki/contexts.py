@@ -41,8 +41,10 @@ TUNNEL_PROTOCOL = b"yurttunnel/1"
 ENROLMENT_PROTOCOL = b"yurttunnel-enroll/1"
 """ALPN: an enrolment or a renewal; a certificate is not needed, but verified when presented."""
 
-_TLS12_CIPHERS = b"ECDHE+AESGCM:ECDHE+CHACHA20"
 # AES-128 first: as strong as the P-256 keys here, and cheaper per byte than AES-256.
+_TLS12_CIPHERS = (
+    b"ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE+AESGCM:ECDHE+CHACHA20"
+)
 _TLS13_CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 _OPTIONS = (
     SSL.OP_NO_TICKET

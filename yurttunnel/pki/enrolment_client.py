@@ -278,7 +278,7 @@ class _ExchangeProtocol(Int32StringReceiver):
         except Exception:
             self._finish(Failure())
         else:
-            self.sendString(self._request)  # type: ignore[no-untyped-call] # as in Twisted
+            self.sendString(self._request)
 
     def stringReceived(self, string: bytes) -> None:
         """Take the response."""

@@ -48,7 +48,7 @@ class EnrolmentProtocol(Int32StringReceiver):
     def dataReceived(self, data: bytes) -> None:
         """Collect the request; what comes after it is dropped."""
         if not self._answered:
-            super().dataReceived(data)  # type: ignore[no-untyped-call] # as in Twisted
+            super().dataReceived(data)
 
     def stringReceived(self, string: bytes) -> None:
         """Answer the request."""
@@ -100,7 +100,7 @@ class EnrolmentProtocol(Int32StringReceiver):
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self._clock.callLater(CLOSE_DEADLINE, self._abort)
-        self.sendString(content)  # type: ignore[no-untyped-call] # as in Twisted
+        self.sendString(content)
         self.transport.loseConnection()
 
     def _abort(self) -> None:

@@ -33,7 +33,7 @@ class PeriodicService(Service):
 
     def startService(self) -> None:
         """Run the job for the first time, and start the timer."""
-        super().startService()  # type: ignore[no-untyped-call] # Twisted's Service is untyped
+        super().startService()
         self._ended = self._looping.start(self._interval).addErrback(self._report)
 
     def stopService(self) -> None:
@@ -42,7 +42,7 @@ class PeriodicService(Service):
             self._looping.stop()
         if self._current is not None:
             self._current.cancel()
-        super().stopService()  # type: ignore[no-untyped-call] # Twisted's Service is untyped
+        super().stopService()
 
     def _run(self) -> Deferred[None]:
         self._current = Deferred.fromCoroutine(self._once())

@@ -17,7 +17,6 @@ from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
     ServerContexts,
-    peer_certificate,
 )
 from yurttunnel.pki.credentials import (
     Credentials,
@@ -59,7 +58,6 @@ class ServerTrust(MultiService):
     """Everything the server needs to know whom it talks to.
 
     - ``contexts``: TLS for the agents' listener, tunnel and enrolment;
-    - ``identify(transport)``: who an agent is, when its handshake is over;
     - ``enrolment_factory``: makes the protocol for connections that chose enrolment;
     - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
     - ``authority``, ``revocations``, ``renewal``: the parts, for metrics and other listeners.
@@ -76,7 +74,7 @@ class ServerTrust(MultiService):
         revocations: Revocations,
         renewal: CertificateRenewal,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # Twisted's services are untyped
+        super().__init__()
         self.authority = authority
         self.contexts = contexts
         self.enrolment_factory = enrolment_factory
@@ -119,22 +117,8 @@ class ServerTrust(MultiService):
         caller = PeriodicService(clock, DAY, "renewing the caller's certificate", renew_caller)
         trust = cls(authority, contexts, EnrolmentFactory(clock, admission), revocations, renewal)
         for service in (revocations, join_token, renewal, caller):
-            service.setServiceParent(trust)  # type: ignore[no-untyped-call] # Twisted's services are untyped
+            service.setServiceParent(trust)
         return trust
-
-    def identify(self, transport: object) -> NodeIdentity:
-        """Say who the agent behind a TLS transport is, when its handshake is over.
-
-        Raises :class:`BadIdentity` when it presented no certificate, or one that is not a
-        node's, or has been revoked.
-        """
-        certificate = peer_certificate(transport)
-        if certificate is None:
-            raise BadIdentity("no certificate was presented")
-        identity = identity_from_certificate(certificate)
-        if self.revocations.is_revoked(identity):
-            raise BadIdentity(f"node {identity.node} has been revoked")
-        return identity
 
 
 class AgentTrust(MultiService):
@@ -159,7 +143,7 @@ class AgentTrust(MultiService):
         read_token: Callable[[], JoinToken] | None,
         credentials: Credentials | None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # Twisted's services are untyped
+        super().__init__()
         self._clock = clock
         self._directory = directory
         self._node = node
@@ -214,7 +198,7 @@ class AgentTrust(MultiService):
         self.renewal = CertificateRenewal(
             self._clock, f"node {self._node}", self.contexts, obtain, self._store
         )
-        self.renewal.setServiceParent(self)  # type: ignore[no-untyped-call] # Twisted's services are untyped
+        self.renewal.setServiceParent(self)
         return self.contexts
 
     def _is_good(self, credentials: Credentials) -> bool:

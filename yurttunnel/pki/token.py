@@ -14,7 +14,6 @@ import json
 import re
 import secrets
 from dataclasses import dataclass
-from pathlib import Path
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -31,7 +30,7 @@ _MAX_TOKENS = 64
 """How many tokens are good at once; each restart-safe replacement adds one."""
 
 
-class BadToken(Exception):
+class BadToken(ValueError):
     """Text that is not a join token; the token itself is never quoted."""
 
 
@@ -58,25 +57,6 @@ class JoinToken:
         if match is None:
             raise BadToken("the join token is not of the form id.secret.sha256:pin: copy it whole")
         return cls(*match.groups())
-
-    @classmethod
-    def read(cls, path: str | Path) -> JoinToken:
-        """Read it from a file, such as the server's ``join-token``; raises :class:`BadToken`."""
-        try:
-            with open(path, encoding="ascii") as file:
-                text = file.read(4096)
-        except FileNotFoundError:
-            raise BadToken(
-                f"{path} does not exist: start the server first, or copy its {JOIN_TOKEN_FILE} here"
-            ) from None
-        except UnicodeDecodeError:
-            raise BadToken(f"{path} does not hold a join token") from None
-        except OSError as error:
-            raise BadToken(f"{path} cannot be read: {error.strerror}") from None
-        try:
-            return cls.parse(text)
-        except BadToken as error:
-            raise BadToken(f"{path}: {error}") from None
 
     def __str__(self) -> str:
         """Give the one-string form."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ from yurttunnel.server.options import Options, Settings
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import Listener, ServerService
 from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.sockets import tune_session_socket
 from yurttunnel.tunnel.statistics import TunnelCounters
@@ -51,7 +53,7 @@ def makeService(options: Options) -> IService:
             revoke_node(reactor, settings.state_dir, settings.revoke_node)
             print(f"node {settings.revoke_node} is revoked")
             raise SystemExit(0)
-        return build(reactor, settings)
+        return build(_transports(reactor), settings)
     except (StateError, RevocationFailed) as error:
         raise SystemExit(f"--state-dir: {error}") from None
 
@@ -149,7 +151,7 @@ def _listeners(
             "--tunnel-agent-connect-port",
             settings.bind_address,
             settings.agent_port,
-            tls.server_side(trust.contexts, agents, reactor),
+            tls.server_side(reactor, trust.contexts, agents),
             tune=tune_session_socket,
         ),
         tcp("--meta-port", settings.meta_address, settings.meta_port, meta),
@@ -160,3 +162,10 @@ def _listeners(
         flag = f"--forward {forward.text}"
         listeners.append(tcp(flag, forward.listen_host, forward.listen_port, callers[flag]))
     return listeners
+
+
+def _transports(reactor: Any) -> Any:
+    """Choose the transports: our own unless the environment asks for Twisted's."""
+    return (
+        reactor if os.environ.get("YURTTUNNEL_TRANSPORT") == "twisted" else DirectReactor(reactor)
+    )

@@ -101,6 +101,7 @@ def listen_unix(
     if not os.path.isdir(directory):
         raise CannotListen(flag, f"the directory {directory} does not exist: create it")
     port = _UnixPort(os.fsencode(path), factory, backlog, mode, reactor)
+    port.transport = getattr(reactor, "unix_transport", port.transport)
     umask = os.umask(0o777 & ~mode)
     try:
         _remove_stale_socket(flag, path)

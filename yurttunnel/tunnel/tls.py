@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
     IOpenSSLServerConnectionCreator,
     IProtocol,
     IProtocolFactory,
-    IReactorTime,
     IStreamClientEndpoint,
     ISystemHandle,
 )
-from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.internet.protocol import Factory
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
+from yurttunnel.tunnel.direct.reactor import DirectReactor
+from yurttunnel.tunnel.direct.tls import TLSFactory
 from yurttunnel.tunnel.sockets import tune_session_socket
 
 
 def server_side(
-    creator: IOpenSSLServerConnectionCreator, factory: IProtocolFactory, clock: IReactorTime
-) -> TLSMemoryBIOFactory:
-    """Put TLS under the protocols of ``factory``, as the side that accepts."""
-    return TLSMemoryBIOFactory(creator, False, factory, clock)
+    reactor: Any, creator: IOpenSSLServerConnectionCreator, factory: IProtocolFactory
+) -> Factory[Any]:
+    """Put TLS under the protocols of ``factory``, as the side that accepts.
+
+    It is the TLS of :mod:`yurttunnel.tunnel.direct` when ``reactor`` is from there, else
+    Twisted's.
+    """
+    if isinstance(reactor, DirectReactor):
+        return TLSFactory(creator.serverConnectionForTLS, False, factory)
+    return TLSMemoryBIOFactory(creator, False, factory, reactor)
+
+
+def client_side(
+    reactor: Any, creator: IOpenSSLClientConnectionCreator, factory: IProtocolFactory
+) -> Factory[Any]:
+    """Put TLS under the protocols of ``factory``, as the side that connects."""
+    if isinstance(reactor, DirectReactor):
+        return TLSFactory(creator.clientConnectionForTLS, True, factory)
+    return TLSMemoryBIOFactory(creator, True, factory, reactor)
 
 
 @implementer(IStreamClientEndpoint)
@@ -31,22 +50,22 @@ class SessionEndpoint:
 
     def __init__(
         self,
+        reactor: Any,
         creator: IOpenSSLClientConnectionCreator,
         endpoint: IStreamClientEndpoint,
-        clock: IReactorTime,
     ) -> None:
+        self._reactor = reactor
         self._creator = creator
         self._endpoint = endpoint
-        self._clock = clock
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect a protocol of ``protocolFactory``."""
-        secured = TLSMemoryBIOFactory(self._creator, True, protocolFactory, self._clock)
+        secured = client_side(self._reactor, self._creator, protocolFactory)
         connected = self._endpoint.connect(secured)
         return connected.addCallback(_tuned)
 
 
-def _tuned(protocol: TLSMemoryBIOProtocol) -> IProtocol:
+def _tuned(protocol: Any) -> IProtocol:
     transport = protocol.transport
     if ISystemHandle.providedBy(transport):
         tune_session_socket(transport.getHandle())

@@ -1,0 +1,67 @@
+"""An interactive echo in a process of its own: ``echo_probe.py SOCKET SECONDS``.
+
+It is target and client at once, with blocking sockets and nothing beside them, so that the load
+that a test makes in its own process does not count as latency of the tunnel. It prints the round
+trips in seconds as a JSON list.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+
+INTERVAL = 0.005
+"""Seconds between two messages."""
+
+
+def serve(listener: socket.socket) -> None:
+    """Echo one connection to its end."""
+    connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with connection:
+        while data := connection.recv(4096):
+            connection.sendall(data)
+
+
+def receive(connection: socket.socket, ending: bytes | None, length: int) -> bytes:
+    """Receive up to ``ending``, or ``length`` bytes."""
+    data = b""
+    while (ending and not data.endswith(ending)) or (not ending and len(data) < length):
+        more = connection.recv(1 if ending else length - len(data))
+        if not more:
+            raise SystemExit(f"cut off after {data!r}")
+        data += more
+    return data
+
+
+def measure(socket_path: str, seconds: float) -> list[float]:
+    """Make round trips through the CONNECT socket for ``seconds``."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_UNIX) as own:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        own.settimeout(20)
+        own.connect(socket_path)
+        authority = f"127.0.0.1:{listener.getsockname()[1]}"
+        own.sendall(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
+        head = receive(own, b"\r\n\r\n", 0)
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(head.decode())
+        samples = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            message = struct.pack("!Q", len(samples)) * 8
+            started = time.perf_counter()
+            own.sendall(message)
+            answer = receive(own, None, len(message))
+            samples.append(time.perf_counter() - started)
+            if answer != message:
+                raise SystemExit(f"message {len(samples)} came back altered")
+            time.sleep(INTERVAL)
+    return samples
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], float(sys.argv[2]))))

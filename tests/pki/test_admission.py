@@ -1,0 +1,273 @@
+"""Who gets a certificate: for a join token, and for a certificate."""
+
+from __future__ import annotations
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+
+from tests.pki.support import EDGE_1
+from tests.pki.world import ADDRESS, World
+from yurttunnel.pki.authority import request_certificate
+from yurttunnel.pki.credentials import certificates_from_pem, new_key
+from yurttunnel.pki.enrolment_messages import (
+    EnrolmentRequest,
+    Refusal,
+)
+from yurttunnel.pki.revocation import revoke_node
+from yurttunnel.pki.token import JoinToken
+
+
+class TokenAdmissionTests(World):
+    """Who gets a certificate for a join token."""
+
+    def test_many_nodes(self) -> None:
+        """One token enrolls any number of different nodes."""
+        for node in ("edge-1", "edge-2", "edge-3"):
+            self.assertEqual(self.identity(self.ask(node)).node, node)
+
+    def test_names_come_from_the_request(self) -> None:
+        """Names inside the certificate request are not copied."""
+        key = new_key()
+        builder = x509.CertificateSigningRequestBuilder().subject_name(
+            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "edge-2")])
+        )
+        names = x509.SubjectAlternativeName([x509.DNSName("edge-2")])
+        csr = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+        request = EnrolmentRequest(
+            "edge-1",
+            "ipv4=192.0.2.7",
+            csr.public_bytes(serialization.Encoding.PEM).decode(),
+            self.token.token_id,
+            self.token.secret,
+        )
+        response = self.admission.decide(request, None, ADDRESS)
+        identity = self.identity(certificates_from_pem(response.certificate.encode())[0])
+        self.assertEqual(identity.node, "edge-1")
+        self.assertEqual(identity.identifiers.hosts, {"edge-1"})
+
+    def test_wrong_token(self) -> None:
+        """A wrong secret and an unknown token enroll nobody."""
+        for token in (
+            JoinToken(self.token.token_id, "0" * 32, self.token.pin),
+            JoinToken("0" * 16, self.token.secret, self.token.pin),
+        ):
+            self.refuses(Refusal.BAD_TOKEN, "not known here", lambda t=token: self.ask(token=t))
+
+    def test_expired_token(self) -> None:
+        """An expired token enrolls nobody."""
+        self.clock.advance(600)
+        self.refuses(Refusal.TOKEN_EXPIRED, "expired at", self.ask)
+
+    def test_replayed_token(self) -> None:
+        """A name that is enrolled is not enrolled again, with the same or a newer token."""
+        self.ask()
+        for token in (self.token, self.tokens.issue()):
+            self.refuses(
+                Refusal.ALREADY_ENROLLED,
+                "edge-1 is enrolled already",
+                lambda t=token: self.ask(token=t),
+            )
+
+    def test_replay_after_restart(self) -> None:
+        """A restarted server knows who is enrolled."""
+        self.ask()
+        self.restart()
+        self.refuses(Refusal.ALREADY_ENROLLED, "edge-1 is enrolled already", self.ask)
+
+    def test_same_key(self) -> None:
+        """A node that has the key of its certificate may enroll again, with other identifiers."""
+        key = new_key()
+        first = self.ask(key=key)
+        again = self.ask(key=key, identifiers="host=edge-1&cidr=10.0.0.0/8")
+        self.assertEqual(self.identity(again).enrolment, self.identity(first).enrolment)
+        self.assertEqual(len(self.identity(again).identifiers.networks), 1)
+
+    def test_key_of_a_lost_renewal(self) -> None:
+        """After a renewal whose answer was lost, the former key still proves the node."""
+        key = new_key()
+        certificate = self.ask(key=key)
+        for _ in range(3):
+            self.ask(presented=certificate)
+        self.ask(key=key)
+
+    def test_after_revocation(self) -> None:
+        """A revoked node is enrolled again with a newer token only, and as a new enrolment."""
+        key = new_key()
+        revoked = self.ask(key=key)
+        revoke_node(self.clock, self.directory.path, "edge-1")
+        self.refuses(Refusal.TOKEN_EXPIRED, "older than the revocation", self.ask)
+        self.refuses(Refusal.TOKEN_EXPIRED, "older than the revocation", lambda: self.ask(key=key))
+        self.clock.advance(1)
+        again = self.ask(token=self.tokens.issue())
+        self.assertTrue(self.revocations.is_revoked(self.identity(revoked)))
+        self.assertFalse(self.revocations.is_revoked(self.identity(again)))
+        self.refuses(
+            Refusal.ALREADY_ENROLLED,
+            "enrolled already",
+            lambda: self.ask(token=self.tokens.issue()),
+        )
+
+    def test_names_of_others(self) -> None:
+        """No node gets the name or an address of another one, in whatever form."""
+        self.ask("edge-1", "host=edge-1&host=camera&ipv4=192.0.2.7&ipv6=2001:db8::7")
+        for taken in (
+            "host=edge-1",
+            "host=camera",
+            "ipv4=192.0.2.7",
+            "ipv6=2001:db8::7",
+            "host=192.0.2.7",
+        ):
+            self.refuses(
+                Refusal.ALREADY_ENROLLED,
+                f"{taken.split('=')[1]} belongs to node edge-1",
+                lambda t=taken: self.ask("edge-2", f"host=edge-2&{t}"),
+            )
+        self.refuses(Refusal.ALREADY_ENROLLED, "belongs to", lambda: self.ask("camera"))
+
+    def test_shared(self) -> None:
+        """Loopback addresses, networks and the default route may be had by several nodes."""
+        shared = "ipv4=127.0.0.1&ipv6=::1&cidr=10.0.0.0/8&default-route=true"
+        for node in ("edge-1", "edge-2"):
+            self.ask(node, shared)
+
+    def test_names_of_revoked_nodes_are_free(self) -> None:
+        """What a revoked node had may be had by another."""
+        self.ask("edge-1", "host=camera")
+        revoke_node(self.clock, self.directory.path, "edge-1")
+        self.ask("edge-2", "host=camera")
+
+    def test_dropped_names_stay_taken(self) -> None:
+        """What a node no longer claims stays its own: its older certificates are still good."""
+        key = new_key()
+        self.ask("edge-1", "host=camera", key=key)
+        self.ask("edge-1", "host=edge-1", key=key)
+        self.refuses(Refusal.ALREADY_ENROLLED, "camera", lambda: self.ask("edge-2", "host=camera"))
+
+    def test_bad_requests(self) -> None:
+        """Requests that cannot be understood are refused with the reason."""
+        token = (self.token.token_id, self.token.secret)
+        csr = request_certificate(new_key())
+        for request, words in (
+            (EnrolmentRequest("Edge-1", "host=edge-1", csr, *token), "is not a node's name"),
+            (EnrolmentRequest("../../x", "host=edge-1", csr, *token), "is not a node's name"),
+            (EnrolmentRequest("edge-1", "host=a b", csr, *token), "host=a b"),
+            (EnrolmentRequest("edge-1", "", csr, *token), "no identifier"),
+            (EnrolmentRequest("edge-1", "host=edge-1", "junk", *token), "PKCS #10"),
+        ):
+            self.refuses(
+                Refusal.BAD_REQUEST,
+                words,
+                lambda r=request: self.admission.decide(r, None, ADDRESS),
+            )
+        self.assertEqual(self.directory.subdirectory("nodes").names(), [])
+
+    def test_identifiers_do_not_pile_up(self) -> None:
+        """What a node has had in all is limited as one certificate is, also after a restart."""
+        key = new_key()
+        self.ask("edge-1", "&".join(f"host=a{n}" for n in range(200)), key=key)
+        more = "&".join(f"host=b{n}" for n in range(200))
+        self.refuses(
+            Refusal.BAD_REQUEST, "more than 256", lambda: self.ask("edge-1", more, key=key)
+        )
+        self.restart()
+        self.ask("edge-1", key=key)
+
+    def test_wrong_tokens_are_limited(self) -> None:
+        """After ten wrong tokens an address has to wait, even with a good one; others do not."""
+        wrong = JoinToken("0" * 16, "0" * 32, self.token.pin)
+        for _ in range(10):
+            self.refuses(Refusal.BAD_TOKEN, "", lambda: self.ask(token=wrong))
+        self.refuses(Refusal.RATE_LIMITED, "wait 60 seconds", self.ask)
+        self.ask("edge-2", address="192.0.2.100")
+        self.clock.advance(60)
+        self.ask()
+
+    def test_renewals_are_not_limited(self) -> None:
+        """Wrong tokens do not keep enrolled nodes at the same address from renewing."""
+        certificate = self.ask()
+        wrong = JoinToken("0" * 16, "0" * 32, self.token.pin)
+        for _ in range(10):
+            self.refuses(Refusal.BAD_TOKEN, "", lambda: self.ask(token=wrong))
+        self.ask(presented=certificate)
+
+
+class RenewalAdmissionTests(World):
+    """Who gets a certificate for a certificate."""
+
+    def setUp(self) -> None:
+        """Enroll one node."""
+        super().setUp()
+        self.certificate = self.ask("edge-1", "host=edge-1&ipv4=192.0.2.7&cidr=10.0.0.0/8")
+
+    def test_renewed(self) -> None:
+        """A renewal keeps the enrolment and gives what is asked for."""
+        again = self.ask("edge-1", "host=edge-1&ipv4=192.0.2.7", presented=self.certificate)
+        self.assertEqual(self.identity(again).enrolment, self.identity(self.certificate).enrolment)
+        self.assertEqual(self.identity(again).identifiers, EDGE_1)
+        self.assertNotEqual(again.serial_number, self.certificate.serial_number)
+
+    def test_other_name(self) -> None:
+        """One node's certificate does not renew another's."""
+        self.ask("edge-2")
+        self.refuses(
+            Refusal.NOT_AUTHORIZED,
+            "that of edge-1, not edge-2",
+            lambda: self.ask("edge-2", presented=self.certificate),
+        )
+
+    def test_more_identifiers(self) -> None:
+        """A renewal does not give more than the certificate has."""
+        self.refuses(
+            Refusal.NOT_AUTHORIZED,
+            "does not cover host=camera, default-route=true",
+            lambda: self.ask(
+                "edge-1", "host=camera&default-route=true", presented=self.certificate
+            ),
+        )
+
+    def test_revoked(self) -> None:
+        """A revoked certificate is not renewed, from the moment the command has returned."""
+        revoke_node(self.clock, self.directory.path, "edge-1")
+        self.refuses(
+            Refusal.REVOKED, "revoked", lambda: self.ask("edge-1", presented=self.certificate)
+        )
+
+    def test_revoked_then_enrolled_again(self) -> None:
+        """The certificate of a former enrolment is of no use after the node has a new one."""
+        revoke_node(self.clock, self.directory.path, "edge-1")
+        self.clock.advance(1)
+        self.ask("edge-1", token=self.tokens.issue())
+        self.refuses(
+            Refusal.REVOKED, "revoked", lambda: self.ask("edge-1", presented=self.certificate)
+        )
+
+    def test_expired(self) -> None:
+        """An expired certificate is not renewed."""
+        self.clock.advance(31 * 86400)
+        self.refuses(
+            Refusal.NOT_AUTHORIZED, "expired", lambda: self.ask(presented=self.certificate)
+        )
+
+    def test_not_enrolled_here(self) -> None:
+        """A certificate that no enrolment here stands behind is not renewed."""
+        for node in (self.issuer.node("edge-9"), self.issuer.node("edge-1")):
+            name = self.identity(node.certificate).node
+            self.refuses(
+                Refusal.NOT_AUTHORIZED,
+                "was not enrolled here",
+                lambda n=name, c=node.certificate: self.ask(n, presented=c),
+            )
+
+    def test_callers_certificate(self) -> None:
+        """A caller's certificate makes no node."""
+        caller = self.issuer.authority.sign_caller(new_key().public_key())
+        self.refuses(Refusal.NOT_AUTHORIZED, "", lambda: self.ask("edge-1", presented=caller))
+
+    def test_nothing_presented(self) -> None:
+        """Neither token nor certificate gives nothing."""
+        request = EnrolmentRequest("edge-1", "host=edge-1", request_certificate(new_key()))
+        self.refuses(
+            Refusal.NOT_AUTHORIZED,
+            "neither a join token nor a certificate",
+            lambda: self.admission.decide(request, None, ADDRESS),
+        )

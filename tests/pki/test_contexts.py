@@ -1,0 +1,314 @@
+"""TLS contexts: who gets through a handshake, and what rotation changes."""
+
+from __future__ import annotations
+
+import datetime
+from ipaddress import ip_address
+
+from OpenSSL import SSL
+from twisted.internet.interfaces import (
+    IOpenSSLClientConnectionCreator,
+    IOpenSSLServerConnectionCreator,
+)
+from twisted.trial.unittest import TestCase
+from zope.interface.verify import verifyObject
+
+from tests.pki.support import (
+    Issuer,
+    client_context,
+    exchange,
+    handshake,
+    peer_serial,
+)
+from yurttunnel.pki.contexts import (
+    ENROLMENT_PROTOCOL,
+    TUNNEL_PROTOCOL,
+    ClientContexts,
+    ServerContexts,
+    ServerNotTrusted,
+)
+from yurttunnel.pki.credentials import BadCredentials, Credentials, new_key
+from yurttunnel.pki.identity import host_is_address
+
+VERSIONS = {"TLS 1.2": SSL.TLS1_2_VERSION, "TLS 1.3": SSL.TLS1_3_VERSION}
+
+
+class ServerContextsTests(TestCase):
+    """Who gets through to the agents' listener."""
+
+    def setUp(self) -> None:
+        """Make a listener for tunnels and enrolments."""
+        self.issuer = Issuer.make(self)
+        self.contexts = ServerContexts(self.issuer.server(), optional=(ENROLMENT_PROTOCOL,))
+
+    def connect(
+        self, credentials: Credentials | None, protocols: list[bytes], version: int
+    ) -> SSL.Connection:
+        """Run a handshake with the listener, and give the server's side."""
+        client = SSL.Connection(client_context(credentials, protocols, version), None)
+        client.set_connect_state()
+        server = self.contexts.connection()
+        handshake(client, server)
+        return server
+
+    def refuses(self, credentials: Credentials | None, protocols: list[bytes], why: str) -> None:
+        """Assert that neither version of TLS lets the client in."""
+        for name, version in VERSIONS.items():
+            with self.subTest(name), self.assertRaises(SSL.Error) as caught:
+                self.connect(credentials, protocols, version)
+            self.assertIn(why, str(caught.exception))
+
+    def test_tunnel(self) -> None:
+        """A tunnel is had with a certificate of the authority."""
+        node = self.issuer.node()
+        for name, version in VERSIONS.items():
+            with self.subTest(name):
+                server = self.connect(node, [TUNNEL_PROTOCOL], version)
+                self.assertEqual(server.get_alpn_proto_negotiated(), TUNNEL_PROTOCOL)
+                self.assertEqual(peer_serial(server), node.certificate.serial_number)
+
+    def test_tunnel_without_certificate(self) -> None:
+        """A tunnel is not had without a certificate."""
+        self.refuses(None, [TUNNEL_PROTOCOL], "peer did not return a certificate")
+
+    def test_tunnel_preferred(self) -> None:
+        """Who offers enrolment beside the tunnel does not get around the certificate."""
+        both = [ENROLMENT_PROTOCOL, TUNNEL_PROTOCOL]
+        self.refuses(None, both, "peer did not return a certificate")
+
+    def test_enrolment_without_certificate(self) -> None:
+        """Enrolment is open to those who have no certificate yet."""
+        for name, version in VERSIONS.items():
+            with self.subTest(name):
+                server = self.connect(None, [ENROLMENT_PROTOCOL], version)
+                self.assertEqual(server.get_alpn_proto_negotiated(), ENROLMENT_PROTOCOL)
+                self.assertIsNone(server.get_peer_certificate(as_cryptography=True))
+
+    def test_enrolment_with_certificate(self) -> None:
+        """A renewal presents the certificate that it renews."""
+        node = self.issuer.node()
+        for name, version in VERSIONS.items():
+            with self.subTest(name):
+                server = self.connect(node, [ENROLMENT_PROTOCOL], version)
+                self.assertEqual(peer_serial(server), node.certificate.serial_number)
+
+    def test_enrolment_verifies(self) -> None:
+        """A certificate that is presented for a renewal must be good."""
+        foreign = Issuer.make(self).node()
+        self.refuses(foreign, [ENROLMENT_PROTOCOL], "certificate verify failed")
+
+    def test_enrolment_relaxes_one_connection(self) -> None:
+        """After an enrolment without a certificate the tunnel still demands one."""
+        self.connect(None, [ENROLMENT_PROTOCOL], SSL.TLS1_3_VERSION)
+        self.test_tunnel_without_certificate()
+
+    def test_other_protocols(self) -> None:
+        """No other protocol gets through, with or without a certificate."""
+        for credentials in (None, self.issuer.node()):
+            self.refuses(credentials, [b"h2", b"yurttunnel/2"], "no protocol that is served here")
+
+    def test_no_protocol(self) -> None:
+        """Clients without ALPN do not get through, with or without a certificate."""
+        self.refuses(None, [], "peer did not return a certificate")
+        self.refuses(self.issuer.node(), [], "certificate verify failed")
+
+    def test_enrolment_not_served(self) -> None:
+        """Contexts without enrolment refuse it."""
+        self.contexts = ServerContexts(self.issuer.server())
+        self.refuses(None, [ENROLMENT_PROTOCOL], "no protocol that is served here")
+
+    def test_bad_certificates(self) -> None:
+        """Expired and foreign certificates, and those not for clients, are refused."""
+        for case, credentials in {
+            "foreign": Issuer.make(self).node(),
+            "expired": self.issuer.expired_node(),
+            "not for clients": self.issuer.server(),
+        }.items():
+            with self.subTest(case):
+                self.refuses(credentials, [TUNNEL_PROTOCOL], "certificate verify failed")
+
+    def test_old_versions(self) -> None:
+        """TLS 1.1 is refused."""
+        context = client_context(self.issuer.node(), [TUNNEL_PROTOCOL], SSL.TLS1_1_VERSION)
+        # OpenSSL offers so old a version only when its own security level is lowered.
+        context.set_cipher_list(b"DEFAULT:@SECLEVEL=0")
+        client = SSL.Connection(context, None)
+        client.set_connect_state()
+        with self.assertRaises(SSL.Error) as caught:
+            handshake(client, self.contexts.connection())
+        self.assertIn("unsupported protocol", str(caught.exception))
+
+    def test_no_resumption(self) -> None:
+        """A session of an enrolment is not resumed as a tunnel."""
+        for name, version in VERSIONS.items():
+            with self.subTest(name):
+                context = client_context(None, [ENROLMENT_PROTOCOL], version)
+                first = SSL.Connection(context, None)
+                first.set_connect_state()
+                handshake(first, self.contexts.connection())
+                session = first.get_session()
+                second = SSL.Connection(context, None)
+                second.set_alpn_protos([TUNNEL_PROTOCOL])
+                second.set_connect_state()
+                if session is not None:
+                    second.set_session(session)
+                with self.assertRaises(SSL.Error):
+                    handshake(second, self.contexts.connection())
+
+    def test_forward_secrecy(self) -> None:
+        """Every connection uses an ephemeral key exchange and an authenticated cipher."""
+        node = self.issuer.node()
+        for name, version in VERSIONS.items():
+            with self.subTest(name):
+                cipher = self.connect(node, [TUNNEL_PROTOCOL], version).get_cipher_name()
+                self.assertRegex(
+                    str(cipher), "^(ECDHE-ECDSA-AES128-GCM|TLS_AES_128_GCM)-?_?SHA256$"
+                )
+
+    def test_interface(self) -> None:
+        """It is what Twisted's TLS makes its server connections with."""
+        verifyObject(IOpenSSLServerConnectionCreator, self.contexts)
+
+
+class ClientContextsTests(TestCase):
+    """Which servers an agent believes."""
+
+    def setUp(self) -> None:
+        """Make an agent's contexts."""
+        self.issuer = Issuer.make(self)
+        self.contexts = ClientContexts(self.issuer.node())
+        self.refusals: list[ServerNotTrusted] = []
+
+    def connect(self, server_name: str, credentials: Credentials) -> SSL.Connection:
+        """Run a handshake with a server, and give the server's side."""
+        accepting = ServerContexts(credentials).connection()
+        handshake(self.contexts.connection(server_name, self.refusals.append), accepting)
+        return accepting
+
+    def refuses(self, server_name: str, credentials: Credentials, why: str) -> None:
+        """Assert that the agent turns away, and says why."""
+        self.refusals.clear()
+        with self.assertRaises(SSL.Error):
+            self.connect(server_name, credentials)
+        self.assertEqual(len(self.refusals), 1)
+        self.assertIn(why, str(self.refusals[0]))
+        self.assertIn(server_name, str(self.refusals[0]))
+
+    def server(self, *names: str) -> Credentials:
+        """Make a certificate for names and addresses."""
+        key = new_key()
+        hosts = [name for name in names if not host_is_address(name)]
+        addresses = [ip_address(name) for name in names if host_is_address(name)]
+        certificate = self.issuer.authority.sign_server(key.public_key(), hosts, addresses)
+        return self.issuer.authority.credentials(key, certificate)
+
+    def test_name(self) -> None:
+        """A server is verified by its name, which it also learns (SNI)."""
+        server = self.connect("server.test", self.server("server.test"))
+        self.assertEqual(server.get_servername(), b"server.test")
+
+    def test_addresses(self) -> None:
+        """A server is verified by its address, which is not sent as a name."""
+        for address in ("192.0.2.1", "2001:db8::1"):
+            server = self.connect(address, self.server(address))
+            self.assertIsNone(server.get_servername())
+
+    def test_wrong_name(self) -> None:
+        """A server with a certificate for other names is refused, and they are named."""
+        self.refuses(
+            "other.test", self.server("server.test", "192.0.2.1"), "is for server.test, 192.0.2.1"
+        )
+        self.refuses("192.0.2.2", self.server("server.test", "192.0.2.1"), "--cert-ips")
+
+    def test_foreign_authority(self) -> None:
+        """A server of another authority is refused."""
+        foreign = Issuer.make(self).server()
+        both = Credentials(
+            foreign.key, foreign.certificate, foreign.chain, self.contexts.credentials.authorities
+        )
+        self.refuses("server.test", both, "not from the authority that this agent trusts")
+
+    def test_nodes_are_no_servers(self) -> None:
+        """A node's certificate does not make a server, whatever its names."""
+        node = self.issuer.node("server.test")
+        self.refuses("server.test", node, "not meant for servers")
+
+    def test_expired_server(self) -> None:
+        """An expired server certificate is refused, and the reason is said."""
+        key = new_key()
+        certificate = self.issuer.authority.sign_server(
+            key.public_key(), ["server.test"], (), lifetime=-1
+        )
+        expired = self.issuer.authority.credentials(key, certificate)
+        self.refuses("server.test", expired, "has expired")
+
+    def test_interface(self) -> None:
+        """It gives what Twisted's TLS makes its client connections with."""
+        verifyObject(IOpenSSLClientConnectionCreator, self.contexts.creator("server.test"))
+
+
+class RotationTests(TestCase):
+    """New certificates come into use for the handshakes that follow, and only for them."""
+
+    def setUp(self) -> None:
+        """Connect an agent and a server."""
+        self.issuer = Issuer.make(self)
+        self.now = datetime.datetime.now(datetime.UTC)
+        self.server = ServerContexts(self.issuer.server())
+        self.client = ClientContexts(self.issuer.node())
+        self.live = self.connect()
+
+    def connect(self) -> tuple[SSL.Connection, SSL.Connection]:
+        """Run a handshake with what is in use."""
+        client = self.client.connection("server.test", lambda refused: None)
+        server = self.server.connection()
+        handshake(client, server)
+        return client, server
+
+    def serials(self, pair: tuple[SSL.Connection, SSL.Connection]) -> tuple[int, int]:
+        """Give what client and server have presented."""
+        client, server = pair
+        return peer_serial(server), peer_serial(client)
+
+    def test_rotation(self) -> None:
+        """The live connection keeps its certificates and goes on; the next has the new ones."""
+        before = self.serials(self.live)
+        new_node, new_server = self.issuer.node(), self.issuer.server()
+        self.client.rotate(new_node, self.now)
+        self.server.rotate(new_server, self.now)
+        client, server = self.live
+        self.assertEqual(exchange(client, server, b"still here"), b"still here")
+        self.assertEqual(exchange(server, client, b"so am I"), b"so am I")
+        self.assertEqual(self.serials(self.live), before)
+        self.assertEqual(
+            self.serials(self.connect()),
+            (new_node.certificate.serial_number, new_server.certificate.serial_number),
+        )
+
+    def test_broken_credentials(self) -> None:
+        """Credentials that cannot be used are refused, and the old ones stay in use."""
+        good, other = self.issuer.node(), self.issuer.node()
+        expired = self.issuer.expired_node()
+        before = self.serials(self.live)
+        for reason, bad in {
+            "does not belong": Credentials(
+                other.key, good.certificate, good.chain, good.authorities
+            ),
+            "expired": expired,
+            "no authority": Credentials(good.key, good.certificate, good.chain, ()),
+        }.items():
+            for contexts in (self.client, self.server):
+                error = self.assertRaises(BadCredentials, contexts.rotate, bad, self.now)
+                self.assertIn(reason, str(error))
+        self.assertEqual(self.serials(self.connect()), before)
+
+    def test_context(self) -> None:
+        """The current context changes with rotation, and not without."""
+        for contexts, credentials in (
+            (self.client, self.issuer.node()),
+            (self.server, self.issuer.server()),
+        ):
+            before = contexts.context()
+            self.assertIs(contexts.context(), before)
+            contexts.rotate(credentials, self.now)
+            self.assertIsNot(contexts.context(), before)

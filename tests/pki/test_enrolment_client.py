@@ -1,0 +1,298 @@
+"""The agent's end of the enrolment exchange, over TLS in memory."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from cryptography import x509
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.protocol import Protocol
+from twisted.trial.unittest import TestCase
+
+from tests.pki.support import EDGE_1, Issuer, MemoryServer
+from tests.pki.world import World
+from yurttunnel.pki.contexts import (
+    ENROLMENT_PROTOCOL,
+    ServerContexts,
+    ServerNotTrusted,
+)
+from yurttunnel.pki.credentials import Credentials, certificates_to_pem, new_key
+from yurttunnel.pki.enrolment_client import EnrolmentFailed, ServerAddress, enroll, renew
+from yurttunnel.pki.enrolment_messages import (
+    EnrolmentRefused,
+    EnrolmentRequest,
+    EnrolmentResponse,
+    Refusal,
+    decode_response,
+    encode_refusal,
+)
+from yurttunnel.pki.enrolment_server import EnrolmentFactory
+from yurttunnel.pki.identity import (
+    parse_identifiers,
+)
+from yurttunnel.pki.token import JoinToken
+
+
+class Silent(Protocol):
+    """A server that takes everything and says nothing."""
+
+
+class Scripted(Protocol):
+    """A server that answers the first bytes with what it was told."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self.received = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        """Answer, once."""
+        self.received += data
+        assert self.transport is not None
+        self.transport.write(self._answer)
+        self._answer = b""
+        self.transport.loseConnection()
+
+
+def framed(content: bytes) -> bytes:
+    """Put the length before a message."""
+    return struct.pack("!I", len(content)) + content
+
+
+class ClientTests(World):
+    """The agent's end, against servers good and bad."""
+
+    def setUp(self) -> None:
+        """Run a good server."""
+        super().setUp()
+        self.key = new_key()
+        self.serve(self.issuer.server("server.test"))
+
+    def tearDown(self) -> None:
+        """See that every connection was closed, and no timer left."""
+        self.network.settle()
+        self.assertEqual(self.network.open_connections, 0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def serve(self, credentials: Credentials, build: Callable[[], Protocol] | None = None) -> None:
+        """Run a server with these credentials; by default it knows its trade."""
+        factory = EnrolmentFactory(self.clock, self.admission)
+        if build is not None:
+            factory.buildProtocol = lambda addr: build()
+        contexts = ServerContexts(credentials, optional=(ENROLMENT_PROTOCOL,))
+        self.network = MemoryServer(self.clock, contexts, factory)
+
+    def enroll(
+        self, name: str = "server.test", token: JoinToken | None = None
+    ) -> Deferred[Credentials]:
+        """Enroll over TLS in memory."""
+        server = ServerAddress(name, self.network)
+        enrolling = Deferred.fromCoroutine(
+            enroll(self.clock, server, token or self.token, "edge-1", EDGE_1, self.key)
+        )
+        self.network.settle()
+        return enrolling
+
+    def renew(self, current: Credentials, node: str = "edge-1") -> Deferred[Credentials]:
+        """Renew over TLS in memory."""
+        server = ServerAddress("server.test", self.network)
+        renewing = Deferred.fromCoroutine(renew(self.clock, server, current, node, EDGE_1))
+        self.network.settle()
+        return renewing
+
+    def fails(self, expected: type[Exception], words: str, deferred: Deferred[Credentials]) -> None:
+        """Assert how an exchange has failed."""
+        failure = self.failureResultOf(deferred, expected)
+        self.assertIn(words, str(failure.value))
+
+    def test_enrolled(self) -> None:
+        """The agent gets credentials for its key, from the authority that the token pins."""
+        credentials = self.successResultOf(self.enroll())
+        self.assertEqual(credentials.key, self.key)
+        self.assertEqual(credentials.authorities, (self.issuer.authority.certificate,))
+        self.assertEqual(self.identity(credentials.certificate).identifiers, EDGE_1)
+
+    def test_by_address(self) -> None:
+        """A server that is dialed by address is verified by it."""
+        key = new_key()
+        certificate = self.issuer.authority.sign_server(
+            key.public_key(), [], [ip_address("192.0.2.1"), ip_address("2001:db8::1")]
+        )
+        self.serve(self.issuer.authority.credentials(key, certificate))
+        self.successResultOf(self.enroll("192.0.2.1"))
+        self.successResultOf(self.enroll("2001:db8::1"))
+
+    def test_refused(self) -> None:
+        """The server's refusal arrives with its code and sentence."""
+        token = JoinToken(self.token.token_id, "0" * 32, self.token.pin)
+        failure = self.failureResultOf(self.enroll(token=token), EnrolmentRefused)
+        self.assertEqual(failure.value.code, Refusal.BAD_TOKEN)
+        self.assertIn("not known here", str(failure.value))
+
+    def refuses_to_send(self, credentials: Credentials, words: str, token: JoinToken) -> None:
+        """Assert that a server gets nothing of the token, because it is not trusted."""
+        scripted = Scripted(b"")
+        self.serve(credentials, lambda: scripted)
+        self.fails(ServerNotTrusted, words, self.enroll(token=token))
+        self.assertEqual(scripted.received, b"")
+
+    def test_wrong_pin(self) -> None:
+        """A token with another pin is not sent."""
+        token = JoinToken(self.token.token_id, self.token.secret, "0" * 64)
+        self.refuses_to_send(self.issuer.server(), "does not belong to the authority", token)
+
+    def test_foreign_authority(self) -> None:
+        """A token is not sent to a server of another authority."""
+        self.refuses_to_send(
+            Issuer.make(self).server(), "does not belong to the authority", self.token
+        )
+
+    def test_borrowed_authority(self) -> None:
+        """Sending along the pinned certificate does not make a server belong to it."""
+        foreign = Issuer.make(self).server()
+        borrowed = Credentials(
+            foreign.key,
+            foreign.certificate,
+            (self.issuer.authority.certificate,),
+            foreign.authorities,
+        )
+        self.refuses_to_send(borrowed, "is not good", self.token)
+
+    def test_wrong_name(self) -> None:
+        """A token is not sent to a server whose certificate is for other names."""
+        self.refuses_to_send(self.issuer.server("other.test"), "is for other.test", self.token)
+
+    def test_node_as_server(self) -> None:
+        """A token is not sent to a node that poses as the server."""
+        self.refuses_to_send(self.issuer.node("server.test"), "is not good", self.token)
+
+    def test_expired_server(self) -> None:
+        """A token is not sent to a server whose certificate has expired."""
+        key = new_key()
+        certificate = self.issuer.authority.sign_server(
+            key.public_key(), ["server.test"], [], lifetime=-1
+        )
+        expired = self.issuer.authority.credentials(key, certificate)
+        self.refuses_to_send(expired, "is not good", self.token)
+
+    def test_unreachable(self) -> None:
+        """A server that cannot be reached is worth another try."""
+        self.network.reachable = False
+        self.fails(EnrolmentFailed, "server.test: Connection was refused", self.enroll())
+
+    def test_no_enrolment_there(self) -> None:
+        """A server that serves no enrolment is named with what TLS said."""
+        self.network = MemoryServer(
+            self.clock,
+            ServerContexts(self.issuer.server()),
+            EnrolmentFactory(self.clock, self.admission),
+        )
+        self.fails(EnrolmentFailed, "server.test: TLS failed", self.enroll())
+
+    def test_silent_server(self) -> None:
+        """A server that does not answer is given up after fifteen seconds."""
+        self.serve(self.issuer.server(), Silent)
+        enrolling = self.enroll()
+        self.clock.advance(14.9)
+        self.assertNoResult(enrolling)
+        self.clock.advance(0.1)
+        self.fails(EnrolmentFailed, "no answer within 15 seconds", enrolling)
+
+    def test_black_hole(self) -> None:
+        """A connection on which nothing comes back is given up, too."""
+        self.network.frozen = True
+        enrolling = self.enroll()
+        self.clock.advance(15)
+        self.fails(EnrolmentFailed, "no answer within 15 seconds", enrolling)
+        self.network.frozen = False
+
+    def test_cancelled(self) -> None:
+        """Cancelling an exchange closes its connection."""
+        self.serve(self.issuer.server(), Silent)
+        enrolling = self.enroll()
+        enrolling.cancel()
+        self.failureResultOf(enrolling, CancelledError)
+
+    def test_bad_answers(self) -> None:
+        """Answers that are not what was asked for are refused."""
+        authority = certificates_to_pem([self.issuer.authority.certificate]).decode()
+
+        def answer(certificate: x509.Certificate) -> bytes:
+            pem = certificates_to_pem([certificate]).decode()
+            return framed(EnrolmentResponse(pem, authority).encode())
+
+        public = self.key.public_key()
+        sign = self.issuer.authority.sign_node
+        for content, words in (
+            (b"", "closed without an answer"),
+            (framed(b"{"), "not JSON"),
+            (framed(b"{}"), "certificate is missing"),
+            (struct.pack("!I", 65537), "65537 bytes"),
+            (framed(EnrolmentResponse("junk", authority).encode()), "PEM form"),
+            (answer(self.issuer.node().certificate), "does not belong to the certificate"),
+            (answer(sign("edge-2", EDGE_1, public, "ab")), "for other names"),
+            (
+                answer(sign("edge-1", parse_identifiers("host=edge-1"), public, "ab")),
+                "for other names",
+            ),
+            (answer(sign("edge-1", EDGE_1, public, "ab", -1)), "expired"),
+            (answer(self.issuer.authority.sign_caller(public)), "bad certificate"),
+            (
+                answer(Issuer.make(self).authority.sign_node("edge-1", EDGE_1, public, "ab")),
+                "from another authority",
+            ),
+        ):
+            self.serve(self.issuer.server(), lambda c=content: Scripted(c))
+            self.fails(EnrolmentFailed, words, self.enroll())
+
+    def test_unknown_refusal(self) -> None:
+        """A code that this version does not know is taken as a failure of the server."""
+        content = b'{"error": {"code": "no-such-code", "text": "a reason"}}'
+        self.serve(self.issuer.server(), lambda: Scripted(framed(content)))
+        failure = self.failureResultOf(self.enroll(), EnrolmentRefused)
+        self.assertEqual((failure.value.code, failure.value.text), (Refusal.INTERNAL, "a reason"))
+
+    def test_renewed(self) -> None:
+        """A renewal gives a new certificate with a new key, and the same enrolment."""
+        first = self.successResultOf(self.enroll())
+        second = self.successResultOf(self.renew(first))
+        self.assertNotEqual(second.key.public_key(), first.key.public_key())
+        self.assertEqual(
+            self.identity(second.certificate).enrolment, self.identity(first.certificate).enrolment
+        )
+
+    def test_renewal_of_another_name(self) -> None:
+        """A node's certificate renews no other node's."""
+        first = self.successResultOf(self.enroll())
+        self.fails(EnrolmentRefused, "not edge-2", self.renew(first, "edge-2"))
+
+    def test_renewal_with_expired_certificate(self) -> None:
+        """TLS does not let an expired certificate through to be renewed."""
+        self.fails(EnrolmentFailed, "TLS failed", self.renew(self.issuer.expired_node()))
+
+    def test_renewal_at_foreign_server(self) -> None:
+        """A certificate is not presented to a server of another authority."""
+        first = self.successResultOf(self.enroll())
+        self.serve(Issuer.make(self).server())
+        self.fails(ServerNotTrusted, "not from the authority", self.renew(first))
+
+
+class MessageTests(TestCase):
+    """The messages themselves."""
+
+    def test_requests(self) -> None:
+        """Requests survive their encoding, with and without a token."""
+        for request in (
+            EnrolmentRequest("edge-1", "host=a", "csr\n"),
+            EnrolmentRequest("edge-1", "host=a", "csr\n", "id", "secret"),
+        ):
+            self.assertEqual(EnrolmentRequest.decode(request.encode()), request)
+
+    def test_responses(self) -> None:
+        """Responses survive their encoding."""
+        response = EnrolmentResponse("certificate\n", "authority\n")
+        self.assertEqual(decode_response(response.encode()), response)
+        refused = EnrolmentRefused(Refusal.REVOKED, "node edge-1 has been revoked")
+        error = self.assertRaises(EnrolmentRefused, decode_response, encode_refusal(refused))
+        self.assertEqual(str(error), "node edge-1 has been revoked (revoked)")

@@ -1,0 +1,149 @@
+"""The server's end of the enrolment exchange, on one connection."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+
+from OpenSSL.crypto import X509
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import StringTransport
+
+from tests.pki.world import ADDRESS, World
+from yurttunnel.pki.authority import request_certificate
+from yurttunnel.pki.credentials import certificates_from_pem, new_key
+from yurttunnel.pki.enrolment_messages import (
+    EnrolmentRequest,
+    EnrolmentResponse,
+    Refusal,
+    decode_response,
+)
+from yurttunnel.pki.enrolment_server import EnrolmentFactory, EnrolmentProtocol
+
+
+class TLSStringTransport(StringTransport):
+    """A transport that remembers what is written, under a TLS that saw no certificate."""
+
+    def __init__(self) -> None:
+        super().__init__(peerAddress=IPv4Address("TCP", ADDRESS, 4321))
+
+    def getPeerCertificate(self) -> X509 | None:
+        """Give the client's certificate."""
+        return None
+
+
+class EnrolmentProtocolTests(World):
+    """The server's end, on one connection."""
+
+    def setUp(self) -> None:
+        """Connect."""
+        super().setUp()
+        self.transport = TLSStringTransport()
+        self.protocol = EnrolmentFactory(self.clock, self.admission).buildProtocol(None)
+        self.protocol.makeConnection(self.transport)
+
+    def tearDown(self) -> None:
+        """Close; nothing may be left to happen after that."""
+        self.protocol.connectionLost()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def answer(self) -> EnrolmentResponse:
+        """Read the answer; raises EnrolmentRefused."""
+        content = self.transport.value()
+        (length,) = struct.unpack("!I", content[:4])
+        self.assertEqual(len(content), 4 + length)
+        self.assertTrue(self.transport.disconnecting)
+        return decode_response(content[4:])
+
+    def refuses(self, code: Refusal, words: str, ask: Callable[[], object]) -> None:
+        """Assert that the answer is a refusal after ``ask`` was called."""
+        ask()
+        super().refuses(code, words, self.answer)
+
+    def request(self) -> bytes:
+        """Make a good request, as it is on the wire."""
+        content = EnrolmentRequest(
+            "edge-1",
+            "host=edge-1",
+            request_certificate(new_key()),
+            self.token.token_id,
+            self.token.secret,
+        ).encode()
+        return struct.pack("!I", len(content)) + content
+
+    def test_answer(self) -> None:
+        """A good request is answered, however it is cut, and the connection closed."""
+        for byte in self.request():
+            self.protocol.dataReceived(bytes([byte]))
+        certificate = certificates_from_pem(self.answer().certificate.encode())[0]
+        self.assertEqual(self.identity(certificate).node, "edge-1")
+
+    def test_one_request_only(self) -> None:
+        """What follows the request is dropped."""
+        request = self.request()
+        self.protocol.dataReceived(request + request)
+        self.protocol.dataReceived(request)
+        self.answer()
+
+    def test_slow_request(self) -> None:
+        """A request that trickles in is refused after ten seconds in all."""
+
+        def trickle() -> None:
+            for byte in self.request()[:99]:
+                self.protocol.dataReceived(bytes([byte]))
+                self.clock.advance(0.1)
+            self.assertEqual(self.transport.value(), b"")
+            self.clock.advance(0.2)
+
+        self.refuses(Refusal.TIMEOUT, "within 10 seconds", trickle)
+
+    def test_peer_that_does_not_close(self) -> None:
+        """A peer that does not close after the answer is cut off."""
+        self.protocol.dataReceived(self.request())
+        self.clock.advance(4.9)
+        self.assertFalse(self.transport.disconnected)
+        self.clock.advance(0.2)
+        self.assertTrue(self.transport.disconnected)
+
+    def test_oversized(self) -> None:
+        """A request over 64 KiB is refused from its length alone."""
+        self.refuses(
+            Refusal.BAD_REQUEST,
+            "65537 bytes",
+            lambda: self.protocol.dataReceived(struct.pack("!I", 65537)),
+        )
+
+    def test_garbage(self) -> None:
+        """What is not a request in JSON is refused with the reason."""
+        good = json.loads(self.request()[4:])
+        for content, words in (
+            (b"", "not JSON"),
+            (b"\xff\xfe", "not JSON"),
+            (b"[" * 60000, "not JSON"),
+            (b"[]", "not a JSON object"),
+            (b"{}", "node is missing"),
+            (json.dumps({**good, "csr": 7}).encode(), "csr is missing"),
+            (json.dumps({**good, "token": "x"}).encode(), "token is not an object"),
+            (json.dumps({**good, "token": {"id": "x"}}).encode(), "secret is missing"),
+            (json.dumps({**good, "node": "a\r\nb"}).encode(), "node is missing, or not plain"),
+            (json.dumps({**good, "node": "x" * 60000}).encode(), "is longer than"),
+        ):
+            self.protocol.connectionLost()
+            self.transport = TLSStringTransport()
+            self.protocol = EnrolmentProtocol(self.clock, self.admission)
+            self.protocol.makeConnection(self.transport)
+            message = struct.pack("!I", len(content)) + content
+            self.refuses(
+                Refusal.BAD_REQUEST, words, lambda m=message: self.protocol.dataReceived(m)
+            )
+
+    def test_trouble_of_the_server(self) -> None:
+        """When the state cannot be written, the peer learns no details and the log has them."""
+        nodes = self.directory.path / "nodes"
+        nodes.rmdir()
+        nodes.touch()
+        self.refuses(
+            Refusal.INTERNAL, "see its log", lambda: self.protocol.dataReceived(self.request())
+        )
+        self.assertEqual(len(self.flushLoggedErrors()), 1)

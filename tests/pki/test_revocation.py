@@ -1,0 +1,197 @@
+"""Revoking nodes: the command, and the server that notices."""
+
+from __future__ import annotations
+
+from twisted.logger import globalLogPublisher
+from twisted.trial.unittest import TestCase
+
+from tests.pki.support import EDGE_1, Issuer, clock_now, state_directory
+from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.identity import NodeIdentity, identity_from_certificate
+from yurttunnel.pki.records import NodeRecord, NodeRecords
+from yurttunnel.pki.revocation import RevocationFailed, Revocations, revoke_node
+
+
+class RevocationTests(TestCase):
+    """A command and a running server on the same directory."""
+
+    def setUp(self) -> None:
+        """Enroll two nodes, and start the server's part."""
+        self.clock = clock_now()
+        self.directory = state_directory(self)
+        self.records = NodeRecords(self.directory)
+        self.issuer = Issuer.make(self)
+        for node in ("edge-1", "edge-2"):
+            self.enroll(node, f"a{node[-1]}")
+        self.revoked: list[str] = []
+        self.revocations = Revocations(self.clock, self.directory)
+        self.revocations.on_revoked(self.revoked.append)
+        self.revocations.startService()
+        self.addCleanup(self.revocations.stopService)
+
+    def enroll(self, node: str, enrolment: str) -> None:
+        """Record an enrolment."""
+        self.records.put(NodeRecord(node, EDGE_1, enrolment, ("key",), utc_now(self.clock)))
+
+    def identity(self, node: str, enrolment: str) -> NodeIdentity:
+        """Make a certificate of an enrolment."""
+        certificate = self.issuer.node(node, enrolment=enrolment).certificate
+        return identity_from_certificate(certificate)
+
+    def revoke(self, node: str = "edge-1") -> None:
+        """Run the command."""
+        revoke_node(self.clock, self.directory.path, node)
+
+    def test_noticed_within_a_second(self) -> None:
+        """A running server learns of a revocation in less than a second, and once."""
+        self.revoke()
+        self.clock.advance(0.5)
+        self.assertEqual(self.revoked, ["edge-1"])
+        self.clock.pump([0.25] * 10)
+        self.assertEqual(self.revoked, ["edge-1"])
+
+    def test_every_certificate_of_the_enrolment(self) -> None:
+        """All certificates of the enrolment are revoked, others are not."""
+        first, renewed = self.identity("edge-1", "a1"), self.identity("edge-1", "a1")
+        self.assertFalse(self.revocations.is_revoked(first))
+        self.revoke()
+        self.revocations.refresh()
+        for identity, expected in (
+            (first, True),
+            (renewed, True),
+            (self.identity("edge-2", "a2"), False),
+            (self.identity("edge-1", "b1"), False),
+            (self.identity("edge-1", ""), False),
+        ):
+            self.assertEqual(self.revocations.is_revoked(identity), expected)
+
+    def test_restart(self) -> None:
+        """A server that is started later knows what was revoked, and calls nobody for it."""
+        self.revoke()
+        later = Revocations(self.clock, self.directory)
+        later.on_revoked(self.fail)
+        later.startService()
+        self.addCleanup(later.stopService)
+        self.assertTrue(later.is_revoked(self.identity("edge-1", "a1")))
+        self.assertEqual(later.revoked_at("edge-1"), utc_now(self.clock))
+        self.assertIsNone(later.revoked_at("edge-2"))
+
+    def test_several(self) -> None:
+        """Revocations add up, also those of one node that was enrolled again."""
+        self.revoke("edge-1")
+        self.clock.advance(1)
+        self.revoke("edge-2")
+        self.enroll("edge-1", "b1")
+        self.clock.advance(1)
+        self.revoke("edge-1")
+        self.clock.advance(1)
+        self.assertEqual(self.revoked, ["edge-1", "edge-2", "edge-1"])
+        for node, enrolment in (("edge-1", "a1"), ("edge-2", "a2"), ("edge-1", "b1")):
+            self.assertTrue(self.revocations.is_revoked(self.identity(node, enrolment)))
+
+    def test_failures_of_the_command(self) -> None:
+        """The command says clearly why it revokes nothing."""
+        self.revoke()
+        for node, words in (
+            ("edge-1", "node edge-1 has been revoked already"),
+            ("edge-9", "no node edge-9 has been enrolled in"),
+            ("../ca.key", "is not a node's name"),
+        ):
+            error = self.assertRaises(RevocationFailed, self.revoke, node)
+            self.assertIn(words, str(error))
+        missing = self.mktemp()
+        error = self.assertRaises(StateError, revoke_node, self.clock, missing, "edge-1")
+        self.assertIn("does not exist", str(error))
+        empty = state_directory(self).path
+        error = self.assertRaises(RevocationFailed, revoke_node, self.clock, empty, "edge-1")
+        self.assertIn("no node edge-1", str(error))
+
+    def test_broken_record(self) -> None:
+        """The command does not guess when the node's record cannot be read."""
+        self.directory.subdirectory("nodes").write("edge-1", b"{")
+        error = self.assertRaises(StateError, self.revoke)
+        self.assertIn("nodes/edge-1 is not a node's record", str(error))
+
+    def test_broken_file(self) -> None:
+        """A broken file keeps what was known, is logged once, and works again when repaired."""
+        self.revoke()
+        self.clock.advance(1)
+        good = self.directory.read("revoked.json") or b""
+
+        messages: list[str] = []
+
+        def observe(event: dict[str, object]) -> None:
+            if "problem" in event:
+                messages.append(str(event["problem"]))
+
+        globalLogPublisher.addObserver(observe)
+        self.addCleanup(globalLogPublisher.removeObserver, observe)
+        self.directory.write("revoked.json", b'{"revoked": [')
+        self.clock.pump([0.25] * 20)
+        self.assertEqual(len(messages), 1)
+        self.assertIn("revoked.json is not a list of revocations", messages[0])
+        self.assertTrue(self.revocations.is_revoked(self.identity("edge-1", "a1")))
+        self.assertRaises(StateError, self.revoke, "edge-2")
+        self.directory.write("revoked.json", good)
+        self.revoke("edge-2")
+        self.clock.advance(1)
+        self.assertEqual(self.revoked, ["edge-1", "edge-2"])
+
+    def test_nobody_is_pardoned_by_a_lost_file(self) -> None:
+        """While the server runs, a removed file pardons nobody."""
+        self.revoke()
+        self.clock.advance(1)
+        self.directory.remove("revoked.json")
+        self.clock.advance(1)
+        self.assertTrue(self.revocations.is_revoked(self.identity("edge-1", "a1")))
+
+    def test_unreadable_at_start(self) -> None:
+        """A server does not start when it cannot know who is revoked."""
+        self.directory.write("revoked.json", b"{}")
+        self.assertRaises(StateError, Revocations, self.clock, self.directory)
+        self.directory.remove("revoked.json")
+        (self.directory.path / "revoked.json").mkdir()
+        self.assertRaises(StateError, Revocations, self.clock, self.directory)
+
+    def test_locked(self) -> None:
+        """Two commands at the same time do not overwrite each other."""
+        with self.directory.lock():
+            error = self.assertRaises(StateError, self.revoke)
+        self.assertIn("try again", str(error))
+
+    def test_stopped(self) -> None:
+        """A stopped service looks no more."""
+        self.revocations.stopService()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class RecordTests(TestCase):
+    """What the server remembers of nodes."""
+
+    def test_round_trip(self) -> None:
+        """A record survives a restart."""
+        directory = state_directory(self)
+        record = NodeRecord("edge-1", EDGE_1, "ab", ("one", "two"), utc_now(clock_now()))
+        NodeRecords(directory).put(record)
+        self.assertEqual(NodeRecords(directory).get("edge-1"), record)
+
+    def test_broken(self) -> None:
+        """A broken record is an error, because the name would be free otherwise."""
+        directory = state_directory(self)
+        nodes = directory.subdirectory("nodes")
+        now = utc_now(clock_now())
+        NodeRecords(directory).put(NodeRecord("edge-1", EDGE_1, "ab", ("one",), now))
+        good = nodes.read("edge-1") or b""
+        for name, content in (
+            ("edge-1", b""),
+            ("edge-1", b"[]"),
+            ("edge-1", good.replace(b"ipv4", b"ipv5")),
+            ("edge-2", good),
+            ("Edge", good.replace(b"edge-1", b"Edge")),
+        ):
+            for former in nodes.names():
+                nodes.remove(former)
+            nodes.write(name, content)
+            error = self.assertRaises(StateError, NodeRecords, directory)
+            self.assertIn(f"nodes/{name} is not a node's record", str(error))

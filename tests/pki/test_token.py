@@ -1,0 +1,200 @@
+"""Join tokens: their form, what the server keeps of them, and the file that is always good."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+
+from twisted.trial.unittest import TestCase
+
+from tests.pki.support import Issuer, clock_now, state_directory
+from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.identity import parse_identifiers
+from yurttunnel.pki.join_token import JoinTokenFile
+from yurttunnel.pki.records import NodeRecord, NodeRecords
+from yurttunnel.pki.revocation import Revocations, revoke_node
+from yurttunnel.pki.token import BadToken, JoinToken, TokenRefused, TokenStore
+
+PIN = "5" * 64
+
+
+class JoinTokenTests(TestCase):
+    """The one-string form."""
+
+    def test_round_trip(self) -> None:
+        """A token's text gives the same token, whatever blanks surround it."""
+        token = JoinToken("0123456789abcdef", "f" * 32, PIN)
+        self.assertEqual(str(token), f"0123456789abcdef.{'f' * 32}.sha256:{PIN}")
+        self.assertEqual(JoinToken.parse(f" {token}\n"), token)
+
+    def test_malformed(self) -> None:
+        """Anything else is refused without repeating what may be a secret."""
+        good = str(JoinToken("0123456789abcdef", "f" * 32, PIN))
+        for text in ("", good[:-1], good.upper(), good.replace("sha256", "md5"), f"{good}.x"):
+            error = self.assertRaises(BadToken, JoinToken.parse, text)
+            self.assertNotIn("ffff", str(error))
+
+    def test_secret_is_not_shown(self) -> None:
+        """What logs and tracebacks show of a token lacks its secret."""
+        self.assertEqual(
+            repr(JoinToken("0123456789abcdef", "f" * 32, PIN)), "<JoinToken 0123456789abcdef>"
+        )
+
+
+class TokenStoreTests(TestCase):
+    """What the server keeps of tokens."""
+
+    def setUp(self) -> None:
+        """Make an empty store."""
+        self.clock = clock_now()
+        self.directory = state_directory(self)
+        self.store = TokenStore(self.clock, self.directory, PIN)
+
+    def test_issued(self) -> None:
+        """An issued token is good until it expires, also after a restart."""
+        token = self.store.issue(60)
+        self.assertEqual(token.pin, PIN)
+        for store in (self.store, TokenStore(self.clock, self.directory, PIN)):
+            self.assertEqual(store.check(token.token_id, token.secret).token_id, token.token_id)
+
+    def test_expired(self) -> None:
+        """A token is refused from the moment it expires."""
+        token = self.store.issue(60)
+        self.clock.advance(59.9)
+        self.store.check(token.token_id, token.secret)
+        self.clock.advance(0.1)
+        error = self.assertRaises(TokenRefused, self.store.check, token.token_id, token.secret)
+        self.assertTrue(error.expired)
+        self.assertIn("expired at", str(error))
+
+    def test_wrong(self) -> None:
+        """A wrong secret and an unknown id get the same answer, also after the expiry."""
+        token = self.store.issue(60)
+        answers = set()
+        for token_id, secret in (
+            (token.token_id, "0" * 32),
+            ("0" * 16, token.secret),
+            ("", ""),
+            (token.token_id, ""),
+        ):
+            error = self.assertRaises(TokenRefused, self.store.check, token_id, secret)
+            answers.add((str(error), error.expired))
+        self.clock.advance(61)
+        error = self.assertRaises(TokenRefused, self.store.check, token.token_id, "0" * 32)
+        answers.add((str(error), error.expired))
+        self.assertEqual(len(answers), 1)
+
+    def test_secret_is_not_kept(self) -> None:
+        """The file has the hash of the secret only, and is closed to others."""
+        token = self.store.issue(60)
+        content = self.directory.path.joinpath("tokens.json").read_text()
+        self.assertNotIn(token.secret, content)
+        self.assertIn(hashlib.sha256(token.secret.encode()).hexdigest(), content)
+        status = self.directory.path.joinpath("tokens.json").stat()
+        self.assertEqual(stat.S_IMODE(status.st_mode), 0o600)
+
+    def test_expired_ones_are_forgotten(self) -> None:
+        """Expired tokens leave the file with the next one issued."""
+        self.store.issue(60)
+        self.clock.advance(61)
+        self.store.issue(60)
+        content = json.loads(self.directory.path.joinpath("tokens.json").read_text())
+        self.assertEqual(len(content["tokens"]), 1)
+
+    def test_bound(self) -> None:
+        """At most 64 tokens are good at once: the oldest give way."""
+        tokens = [self.store.issue(60) for _ in range(65)]
+        self.assertIsNone(self.store.find(tokens[0]))
+        self.assertIsNotNone(self.store.find(tokens[1]))
+
+    def test_broken_file(self) -> None:
+        """A file that is not ours is an error that names it and the fix."""
+        for content in (b"{", b"[]", b'{"tokens": [{"id": "a"}]}', b'{"tokens": 1}'):
+            self.directory.write("tokens.json", content)
+            error = self.assertRaises(StateError, TokenStore, self.clock, self.directory, PIN)
+            self.assertIn("tokens.json is not readable", str(error))
+
+
+class JoinTokenFileTests(TestCase):
+    """The ``join-token`` file."""
+
+    def setUp(self) -> None:
+        """Start the service with a life of an hour."""
+        self.clock = clock_now()
+        self.directory = state_directory(self)
+        self.start()
+
+    def start(self) -> None:
+        """Start, as after a restart of the server."""
+        self.store = TokenStore(self.clock, self.directory, PIN)
+        self.revocations = Revocations(self.clock, self.directory)
+        self.service = JoinTokenFile(self.clock, self.directory, self.store, self.revocations, 3600)
+        self.service.startService()
+        self.addCleanup(self.service.stopService)
+
+    def token(self) -> JoinToken:
+        """Read the file."""
+        return JoinToken.parse((self.directory.read("join-token", secret=True) or b"").decode())
+
+    def test_written_at_start(self) -> None:
+        """The file holds a good token once the service has started, closed to others."""
+        self.assertIsNotNone(self.store.find(self.token()))
+
+    def test_always_good(self) -> None:
+        """Over several lives the token in the file is good and has a third of its life left."""
+        seen = set()
+        for _ in range(4 * 60):
+            self.clock.advance(60)
+            issued = self.store.find(self.token())
+            assert issued is not None
+            left = issued.expires.timestamp() - self.clock.seconds()
+            self.assertGreaterEqual(left, 3600 / 3 - 60)
+            seen.add(issued.token_id)
+        self.assertGreater(len(seen), 4)
+
+    def test_former_one_stays_good(self) -> None:
+        """A token that has been copied from the file is good until it expires."""
+        token = self.token()
+        self.clock.pump([60] * 50)
+        self.assertNotEqual(self.token(), token)
+        self.assertIsNotNone(self.store.find(token))
+
+    def test_restart(self) -> None:
+        """A restart keeps the token in the file as long as it is good."""
+        token = self.token()
+        self.service.stopService()
+        self.start()
+        self.assertEqual(self.token(), token)
+
+    def test_replaced_when_unusable(self) -> None:
+        """A file that was lost, spoiled or is of another authority is replaced."""
+        other = TokenStore(self.clock, state_directory(self), PIN).issue()
+        for content in (None, b"nonsense", b"\xff\xfe", str(other).encode()):
+            self.service.stopService()
+            self.directory.remove("join-token")
+            if content is not None:
+                self.directory.write("join-token", content)
+            self.start()
+            self.assertIsNotNone(self.store.find(self.token()))
+
+    def test_revocation_replaces_it(self) -> None:
+        """After a revocation the file has a token that is newer."""
+        records = NodeRecords(self.directory)
+        now = Issuer.make(self).authority.certificate.not_valid_before_utc
+        records.put(NodeRecord("edge-1", parse_identifiers("host=edge-1"), "ab", ("k",), now))
+        token = self.token()
+        revoke_node(self.clock, self.directory.path, "edge-1")
+        self.revocations.refresh()
+        self.assertNotEqual(self.token(), token)
+        self.assertIsNotNone(self.store.find(self.token()))
+
+    def test_trouble_is_logged(self) -> None:
+        """A file that cannot be written is logged, and written when it can be."""
+        self.directory.remove("join-token")
+        (self.directory.path / "join-token").mkdir()
+        self.clock.advance(60)
+        self.assertEqual(len(self.flushLoggedErrors(StateError)), 1)
+        (self.directory.path / "join-token").rmdir()
+        self.clock.advance(60)
+        self.assertIsNotNone(self.store.find(self.token()))

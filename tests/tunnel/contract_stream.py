@@ -1,0 +1,261 @@
+"""What every :class:`~yurttunnel.tunnel.interfaces.IStream` does; run on each that there is."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionDone
+from zope.interface.verify import verifyObject
+
+from tests.tunnel.memory import HalfCloseUser, Producer, User
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IHalfCloseableTransport, IStream
+from yurttunnel.wire.codes import Code
+
+
+class StreamContract:
+    """A mixin for test cases that give the two ends of a stream.
+
+    ``make_pair()`` returns them, not yet attached; ``settle()`` lets all that is under way
+    arrive.
+    """
+
+    def make_pair(self):
+        """Give both ends of a new stream."""
+        raise NotImplementedError
+
+    def settle(self):
+        """Let what is under way arrive."""
+        raise NotImplementedError
+
+    def attached(self, near_user=None, far_user=None):
+        """Give a stream's ends and their users."""
+        near, far = self.make_pair()
+        near_user = near_user or HalfCloseUser()
+        far_user = far_user or HalfCloseUser()
+        near.attach(near_user)
+        far.attach(far_user)
+        self.settle()
+        return near, far, near_user, far_user
+
+    def test_interfaces(self):
+        """A stream provides the interfaces of a half-closeable transport."""
+        for stream in self.make_pair():
+            self.assertTrue(verifyObject(IStream, stream))
+            self.assertTrue(verifyObject(IHalfCloseableTransport, stream))
+
+    def test_attach_connects(self):
+        """The protocol that is attached is connected to the stream, once."""
+        near, _, user, _ = self.attached()
+        self.assertIs(near, user.transport)
+        self.assertEqual(["made"], user.told)
+
+    def test_both_directions(self):
+        """Bytes arrive in order in both directions, and are counted at both ends."""
+        near, far, near_user, far_user = self.attached()
+        near.write(b"to ")
+        near.writeSequence([b"the ", b"agent"])
+        far.write(b"to the server")
+        self.settle()
+        self.assertEqual(b"to the agent", bytes(far_user.received))
+        self.assertEqual(b"to the server", bytes(near_user.received))
+        self.assertEqual((12, 13), (near.bytes_sent, near.bytes_received))
+        self.assertEqual((13, 12), (far.bytes_sent, far.bytes_received))
+
+    def test_held_until_attached(self):
+        """What comes before there is a user waits for the user, and so does the end."""
+        near, far = self.make_pair()
+        near.attach(HalfCloseUser())
+        near.write(b"early")
+        near.loseWriteConnection()
+        self.settle()
+        user = HalfCloseUser()
+        far.attach(user)
+        self.settle()
+        self.assertEqual(b"early", bytes(user.received))
+        self.assertEqual(["made", "read lost"], user.told)
+
+    def test_attach_after_reset(self):
+        """The user of a stream that was reset before is connected and told why it ended."""
+        near, far = self.make_pair()
+        near.abort(Code.CONNECTION_LOST, "broken")
+        self.settle()
+        user = HalfCloseUser()
+        far.attach(user)
+        self.settle()
+        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(Code.CONNECTION_LOST, user.reasons[0].value.code)
+
+    def test_half_close(self):
+        """The end of one direction is told to both ends, and the other direction goes on."""
+        near, far, near_user, far_user = self.attached()
+        near.write(b"question")
+        near.loseWriteConnection()
+        self.settle()
+        self.assertEqual(["made", "read lost"], far_user.told)
+        self.assertEqual(["made", "write lost"], near_user.told)
+        far.write(b"answer")
+        self.settle()
+        self.assertEqual(b"answer", bytes(near_user.received))
+
+    def test_both_half_closes(self):
+        """A stream of which both directions have ended is over, without an error."""
+        near, far, near_user, far_user = self.attached()
+        near.loseWriteConnection()
+        self.settle()
+        far.loseWriteConnection()
+        self.settle()
+        for user in (near_user, far_user):
+            self.assertEqual(1, user.told.count("lost"))
+            self.assertIsInstance(user.reasons[0].value, ConnectionDone)
+
+    def test_write_after_half_close(self):
+        """What is written after the end of this direction is dropped."""
+        near, _, _, far_user = self.attached()
+        near.loseWriteConnection()
+        near.write(b"too late")
+        self.settle()
+        self.assertEqual(b"", bytes(far_user.received))
+
+    def test_lose_connection(self):
+        """``loseConnection`` sends what was written, then ends both directions cleanly."""
+        near, _, near_user, far_user = self.attached(far_user=User())
+        near.write(b"last words")
+        near.loseConnection()
+        self.assertTrue(near.disconnecting)
+        self.settle()
+        self.assertEqual(b"last words", bytes(far_user.received))
+        for user in (near_user, far_user):
+            self.assertEqual(1, len(user.reasons))
+            self.assertIsInstance(user.reasons[0].value, ConnectionDone)
+
+    def test_lose_connection_twice(self):
+        """A second ``loseConnection`` changes nothing."""
+        near, _, near_user, _ = self.attached(far_user=User())
+        near.loseConnection()
+        near.loseConnection()
+        self.settle()
+        near.loseConnection()
+        self.assertEqual(1, len(near_user.reasons))
+
+    def test_plain_protocol(self):
+        """A protocol that knows no half-close is closed as soon as the peer has ended."""
+        near, _, near_user, far_user = self.attached(far_user=User())
+        near.loseWriteConnection()
+        self.settle()
+        self.assertEqual(["made", "lost"], far_user.told)
+        self.assertIsInstance(far_user.reasons[0].value, ConnectionDone)
+        self.assertIn("read lost", near_user.told)
+
+    def test_abort(self):
+        """An abort ends both ends, each of which is told the code and the text."""
+        near, _, near_user, far_user = self.attached()
+        near.abort(Code.CONNECTION_LOST, "the socket broke")
+        self.settle()
+        for user in (near_user, far_user):
+            self.assertEqual(["made", "lost"], user.told)
+            error = user.reasons[0].value
+            self.assertIsInstance(error, StreamFailed)
+            self.assertEqual((Code.CONNECTION_LOST, "the socket broke"), (error.code, error.text))
+
+    def test_abort_connection(self):
+        """``abortConnection`` is an abort, also after ``loseConnection``."""
+        near, far, near_user, far_user = self.attached()
+        far.pauseProducing()
+        near.loseWriteConnection()
+        near.abortConnection()
+        self.settle()
+        self.assertEqual(1, len(near_user.reasons))
+        self.assertEqual(Code.CANCELLED, far_user.reasons[0].value.code)
+
+    def test_pause(self):
+        """A paused stream delivers neither data nor the end until it is resumed."""
+        near, far, _, far_user = self.attached()
+        far.pauseProducing()
+        near.write(b"waits")
+        near.loseWriteConnection()
+        self.settle()
+        self.assertEqual((b"", ["made"]), (bytes(far_user.received), far_user.told))
+        far.resumeProducing()
+        self.settle()
+        self.assertEqual((b"waits", ["made", "read lost"]), (far_user.received, far_user.told))
+
+    def test_push_producer(self):
+        """A producer is paused while the far end does not read, once, and resumed, once."""
+        near, far, _, far_user = self.attached()
+        producer = Producer()
+        near.registerProducer(producer, True)
+        far.pauseProducing()
+        total = 0
+        while "pause" not in producer.told and total < 1000:
+            near.write(bytes(4096))
+            total += 1
+            self.settle()
+        near.write(b"more")
+        self.assertEqual(["pause"], producer.told)
+        far.resumeProducing()
+        self.settle()
+        self.assertEqual(["pause", "resume"], producer.told)
+        self.assertEqual(total * 4096 + 4, len(far_user.received))
+
+    def test_register_while_full(self):
+        """A producer that is registered while there is no room is paused at once."""
+        near, far, _, _ = self.attached()
+        far.pauseProducing()
+        near.write(bytes(1024 * 1024))
+        self.settle()
+        producer = Producer()
+        near.registerProducer(producer, True)
+        self.assertEqual(["pause"], producer.told)
+
+    def test_two_producers(self):
+        """A second producer is refused until the first one is unregistered."""
+        near, _, _, _ = self.attached()
+        near.registerProducer(Producer(), True)
+        self.assertRaises(RuntimeError, near.registerProducer, Producer(), True)
+        near.unregisterProducer()
+        near.registerProducer(Producer(), True)
+
+    def test_unregistered_producer(self):
+        """A producer that was unregistered while paused hears no more."""
+        near, far, _, _ = self.attached()
+        producer = Producer()
+        near.registerProducer(producer, True)
+        far.pauseProducing()
+        near.write(bytes(1024 * 1024))
+        self.settle()
+        near.unregisterProducer()
+        far.resumeProducing()
+        self.settle()
+        self.assertEqual(["pause"], producer.told)
+
+    def test_producer_of_reset_stream(self):
+        """The producer of a stream that is reset is stopped, once."""
+        near, far, _, _ = self.attached()
+        producer = Producer()
+        near.registerProducer(producer, True)
+        far.abort(Code.CONNECTION_LOST, "broken")
+        self.settle()
+        self.assertEqual(["stop"], producer.told)
+
+    def test_producer_of_closed_stream(self):
+        """A producer that is registered with a stream that is over is stopped at once."""
+        near, far, _, _ = self.attached()
+        far.abort(Code.CONNECTION_LOST, "broken")
+        self.settle()
+        producer = Producer()
+        near.registerProducer(producer, True)
+        self.assertEqual(["stop"], producer.told)
+
+    def test_after_the_end(self):
+        """Nothing that is done to a stream after its end has an effect, or raises."""
+        near, far, near_user, _ = self.attached()
+        far.abort(Code.CONNECTION_LOST, "broken")
+        self.settle()
+        near.write(b"x")
+        near.loseWriteConnection()
+        near.loseConnection()
+        near.abortConnection()
+        near.pauseProducing()
+        near.resumeProducing()
+        near.unregisterProducer()
+        self.settle()
+        self.assertEqual(["made", "lost"], near_user.told)

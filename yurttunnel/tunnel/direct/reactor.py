@@ -1,0 +1,61 @@
+"""The reactor with the transports of this package in the place of its own."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Any
+
+from twisted.internet.interfaces import (
+    IConnector,
+    IListeningPort,
+    IReactorPluggableNameResolver,
+    IReactorTCP,
+    IReactorTime,
+)
+from zope.interface import implementer
+
+from yurttunnel.tunnel.direct.connector import SocketConnector
+from yurttunnel.tunnel.direct.ports import DirectPort, accepted_unix
+
+
+@implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
+class DirectReactor:
+    """Passes everything on to ``reactor`` but the making of connections.
+
+    To whatever is given it as a reactor (endpoints, listeners, the dialer) it makes no other
+    difference. Targets must be addresses: endpoints look names up before they connect.
+    """
+
+    # What ports for Unix sockets make of the connections they accept.
+    unix_transport = staticmethod(accepted_unix)
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+
+    def __getattr__(self, name: str) -> Any:
+        """Be the reactor in everything else."""
+        return getattr(self._reactor, name)
+
+    def listenTCP(
+        self, port: int, factory: Any, backlog: int = 50, interface: str = ""
+    ) -> IListeningPort:
+        """Listen on a TCP port."""
+        listening = DirectPort(port, factory, backlog, interface, self._reactor)
+        listening.startListening()
+        return listening
+
+    def connectTCP(
+        self,
+        host: str,
+        port: int,
+        factory: Any,
+        timeout: float = 30,
+        bindAddress: tuple[str, int] | None = None,
+    ) -> IConnector:
+        """Connect to an address; raises :class:`ValueError` when it is none."""
+        ip_address(host)
+        if bindAddress is not None:
+            raise ValueError("a local address cannot be chosen")
+        connector = SocketConnector(self._reactor, host, port, factory, timeout)
+        connector.connect()
+        return connector
