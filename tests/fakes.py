@@ -97,11 +97,13 @@ class MemoryConnection(FileDescriptor):
             self.protocol.dataReceived(data)
 
     def startReading(self):
+        """Read, beginning with what came in the meantime."""
         super().startReading()
         if self._incoming:
             self.reactor.callLater(0, self._deliver)
 
     def writeSomeData(self, data):
+        """Send."""
         self.segments.append(bytes(data))
         return len(data)
 
@@ -110,11 +112,13 @@ class MemoryConnection(FileDescriptor):
         self.protocol.writeConnectionLost()
 
     def abortConnection(self):
+        """Reset the connection."""
         if not self.disconnected:
             self.aborted = True
             self.connectionLost(Failure(ConnectionAborted()))
 
     def connectionLost(self, reason):
+        """End, and tell the protocol why."""
         self.stopReading()
         self.stopWriting()
         super().connectionLost(reason)
@@ -122,9 +126,11 @@ class MemoryConnection(FileDescriptor):
         self.protocol.connectionLost(reason)
 
     def getPeer(self):
+        """Give an address."""
         return IPv4Address("TCP", "127.0.0.1", 40000)
 
     def getHost(self):
+        """Give an address."""
         return IPv4Address("TCP", "127.0.0.1", 9000)
 
 
@@ -161,6 +167,7 @@ class FakeStream:
         return near, far
 
     def attach(self, protocol):
+        """Give the stream its user."""
         self._protocol = protocol
         protocol.makeConnection(self)
         if self._end is not None:
@@ -169,6 +176,7 @@ class FakeStream:
             self.resumeProducing()
 
     def write(self, data):
+        """Send to the other end."""
         if self._sent_end or self._end is not None or not data:
             return
         self.bytes_sent += len(data)
@@ -178,9 +186,11 @@ class FakeStream:
             self._producer.pauseProducing()
 
     def writeSequence(self, data):
+        """Send pieces."""
         self.write(b"".join(data))
 
     def loseWriteConnection(self):
+        """End this direction."""
         if self._sent_end or self._end is not None:
             return
         self._sent_end = True
@@ -190,6 +200,7 @@ class FakeStream:
         self._close_if_ended()
 
     def loseConnection(self):
+        """End this direction and want nothing from the other."""
         if self.disconnecting or self._end is not None:
             return
         self.disconnecting = True
@@ -198,26 +209,32 @@ class FakeStream:
         self.resumeProducing()
 
     def abortConnection(self):
+        """Reset the connection."""
         self.abort(Code.CANCELLED, "the connection was aborted")
 
     def abort(self, code, text):
+        """End both directions with a reason."""
         peer = self._peer
         self._close(Failure(StreamFailed(code, text)))
         peer._close(Failure(StreamFailed(code, text)))
 
     def pauseProducing(self):
+        """Deliver no more for now."""
         self._paused = True
 
     def resumeProducing(self):
+        """Deliver again."""
         if self._end is None:
             self._paused = False
             self._deliver()
 
     def stopProducing(self):
+        """Deliver no more."""
         # How the stream ends is for the protocol to say that its consumer is lost with.
         self.pauseProducing()
 
     def registerProducer(self, producer, streaming):
+        """Pause ``producer`` while the window is full."""
         if self._producer is not None:
             raise RuntimeError("there is a producer already")
         if self._end is not None:
@@ -231,13 +248,16 @@ class FakeStream:
             producer.pauseProducing()
 
     def unregisterProducer(self):
+        """Forget the producer."""
         self._producer = None
         self._producer_paused = False
 
     def getPeer(self):
+        """Give an address."""
         return IPv4Address("TCP", "192.0.2.1", 80)
 
     def getHost(self):
+        """Give an address."""
         return IPv4Address("TCP", "192.0.2.2", 40000)
 
     @property
@@ -309,15 +329,19 @@ class Recorder(Protocol):
         self.ended_with = []
 
     def dataReceived(self, data):
+        """Keep it."""
         self.received += data
 
     def readConnectionLost(self):
+        """Count it."""
         self.read_ended += 1
 
     def writeConnectionLost(self):
+        """Count it."""
         self.write_ended += 1
 
     def connectionLost(self, reason=connectionDone):
+        """End, and tell the protocol why."""
         self.ended_with.append(reason.value)
 
 
@@ -372,11 +396,13 @@ class FakeSession:
         return f"<FakeSession {self.node}>"
 
     def open_stream(self, host, port, timeout, request_id):
+        """Keep the dial for the test to answer."""
         dial = FakeDial(host, port, timeout, request_id)
         self.dials.append(dial)
         return dial.opening
 
     def snapshot(self):
+        """Give some snapshot."""
         return SessionSnapshot(
             node=self.node,
             session_id="0",

@@ -39,6 +39,13 @@ class HostileTestCase(EndToEndTestCase):
         await client.when_lost()
 
 
+def unanswered(port: int) -> int:
+    """How many connections to a loopback port wait for the answer to their SYN."""
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table][1:]
+    return sum(row[2] == f"0100007F:{port:04X}" and row[3] == "02" for row in rows)
+
+
 class DestinationTests(HostileTestCase):
     """What a caller of CONNECT hears when there is no connection (design section 2.2)."""
 
@@ -53,7 +60,7 @@ class DestinationTests(HostileTestCase):
                 (f"127.0.0.1:{refused}", {}, 502, "refused"),
                 (f"edge-1:{refused}", {}, 502, "refused"),
                 ("192.0.2.1:80", to_edge, 403, "192.0.2.1"),
-                ("127.0.0.2:10250", to_edge, 403, "127.0.0.2"),
+                ("127.0.0.2:80", to_edge, 403, "127.0.0.2"),
                 ("edge-9:80", {}, 503, "edge-9"),
                 ("127.0.0.1:80", {"X-Tunnel-Proxy-Host": "edge-9"}, 503, "edge-9"),
                 ("10.9.8.7:80", {}, 503, "10.9.8.7"),
@@ -115,14 +122,14 @@ class DestinationTests(HostileTestCase):
                 filler.setblocking(False)
                 filler.connect_ex(listener.getsockname())
             port = listener.getsockname()[1]
+            waiting = unanswered(port)
             endpoint = UNIXClientEndpoint(reactor, tunnel.socket_path)
             request = f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
             caller = await connect_directly(endpoint, Question(request))
-            await self.eventually(
-                lambda: len(tunnel.agent.descriptors()) > len(before[1][1]), "the agent dials"
-            )
+            await self.eventually(lambda: unanswered(port) > waiting, "the agent dials")
             caller.drop()
             await caller.when_lost()
+            await self.eventually(lambda: unanswered(port) <= waiting, "the dial is given up", 5)
             for program, descriptors in before:
                 await self.descriptors_return(program, descriptors)
             for filler in fillers:

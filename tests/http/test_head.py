@@ -1,5 +1,7 @@
 """Reading request heads."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -52,7 +54,7 @@ class HeadTests(SynchronousTestCase):
         """Head and early bytes do not depend on how the bytes were cut into pieces."""
         reader = RequestHeadReader(HeadLimits())
         edges = [0, *sorted(cuts), len(data)]
-        pieces = [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+        pieces = [data[start:end] for start, end in itertools.pairwise(edges)]
         head, rest = None, b""
         for piece in pieces:
             if head is None:

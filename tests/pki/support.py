@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cryptography import x509
 from OpenSSL import SSL
@@ -18,13 +18,12 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.task import Clock
 from twisted.protocols.tls import TLSMemoryBIOFactory
-from twisted.python.failure import Failure
 from twisted.test.iosim import FakeTransport, IOPump
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from yurttunnel.pki.authority import Authority
-from yurttunnel.pki.credentials import Credentials, PrivateKey, new_key
+from yurttunnel.pki.credentials import Credentials, new_key
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.pki.identity import Identifiers, parse_identifiers
 
@@ -48,7 +47,6 @@ class Issuer:
     """An authority with short ways to credentials of each kind."""
 
     authority: Authority
-    keys: list[PrivateKey] = field(default_factory=list)
 
     @classmethod
     def make(cls, test: TestCase, clock: Clock | None = None) -> Issuer:
@@ -178,19 +176,6 @@ class MemoryServer:
 
 async def _refused() -> IProtocol:
     raise ConnectionRefusedError()
-
-
-def failure_of(deferred: Deferred[object]) -> Failure:
-    """Give the failure that ``deferred`` has ended with."""
-    failures: list[Failure] = []
-    deferred.addErrback(failures.append)
-    assert failures, "the Deferred has not failed"
-    return failures[0]
-
-
-def certificate_serial(credentials: Credentials) -> int:
-    """Give what tells certificates apart."""
-    return credentials.certificate.serial_number
 
 
 def peer_serial(connection: SSL.Connection) -> int:

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from unittest import mock
+from unittest import SkipTest, mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -126,6 +126,18 @@ class StateFileTests(SynchronousTestCase):
         self.assertEqual(self.directory.read("key", secret=True), b"two")
         self.assertEqual(mode(self.path / "key"), 0o600)
         self.assertEqual(os.listdir(self.path), ["key"])
+
+    def test_root_writes_for_the_owner(self) -> None:
+        """What root writes into another user's directory is readable for that user."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can write for other users")
+        os.chown(self.path, 12345, 12346)
+        StateDirectory.open(self.path).write("key", b"")
+        with self.directory.lock():
+            pass
+        for name in ("key", ".lock"):
+            status = (self.path / name).stat()
+            self.assertEqual((status.st_uid, status.st_gid), (12345, 12346))
 
     def test_failed_write_keeps_the_old(self) -> None:
         """When writing fails, the old content stays and no temporary file does."""

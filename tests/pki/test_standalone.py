@@ -1,26 +1,47 @@
-"""The facades: everything together, over TLS in memory."""
+"""The facades of the two commands: everything together, over TLS in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
 
-from twisted.internet.defer import Deferred
+from OpenSSL import SSL
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.trial.unittest import TestCase
+from zope.interface.verify import verifyObject
 
-from tests.pki.support import EDGE_1, MemoryServer, clock_now
-from yurttunnel.pki.contexts import ClientContexts
+from tests.pki.support import EDGE_1, MemoryServer, clock_now, exchange, handshake, peer_serial
+from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
+from yurttunnel.pki.credentials import certificates_from_pem, pin_of
+from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_client import ServerAddress
-from yurttunnel.pki.identity import Identifiers, identity_from_certificate
+from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
+from yurttunnel.pki.identity import (
+    BadIdentity,
+    Identifiers,
+    identity_from_certificate,
+    parse_identifiers,
+)
+from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.pki.standalone import AgentTrust, ServerTrust
-from yurttunnel.pki.token import JoinToken
+from yurttunnel.pki.token import BadToken, JoinToken
+
+DAY = 86400
 
 
-class StandaloneTests(TestCase):
-    """A server and its agents, as the commands put them together."""
+class World(TestCase):
+    """A server, and agents that enroll with it."""
 
     def setUp(self) -> None:
+        """Start the server."""
         self.clock = clock_now()
         self.state = self.mktemp()
+        self.start_server()
+
+    def start_server(self) -> None:
+        """Start the server's part on the state directory."""
         self.trust = ServerTrust.open(self.clock, self.state, ["127.0.0.1"])
         self.trust.startService()
         self.addCleanup(self.trust.stopService)
@@ -28,29 +49,277 @@ class StandaloneTests(TestCase):
         self.server = ServerAddress("127.0.0.1", self.network)
 
     def read_token(self) -> JoinToken:
-        return JoinToken.read(f"{self.state}/join-token")
+        """Read the server's current join token."""
+        return JoinToken.parse(Path(self.state, "join-token").read_text())
 
     def agent(
         self,
         node: str = "edge-1",
         identifiers: Identifiers = EDGE_1,
         state: str | None = None,
-        token: JoinToken | None = None,
+        read_token: Callable[[], JoinToken] | None = None,
     ) -> AgentTrust:
-        read: Callable[[], JoinToken] = self.read_token if token is None else lambda: token
-        agent = AgentTrust.open(self.clock, state or self.mktemp(), node, identifiers, read)
+        """Start an agent's part, on a new state directory if none is given."""
+        agent = AgentTrust.open(
+            self.clock, state or self.mktemp(), node, identifiers, read_token or self.read_token
+        )
         agent.startService()
         self.addCleanup(agent.stopService)
         return agent
 
     def get_ready(self, agent: AgentTrust) -> Deferred[ClientContexts]:
+        """Let the agent get its certificate."""
         ready = Deferred.fromCoroutine(agent.ready([self.server]))
         self.network.settle()
         return ready
 
-    def test_agent_enrolls(self) -> None:
+    def pass_time(self, seconds: float, step: float = 3600.0) -> None:
+        """Let time pass, and bytes flow."""
+        for _ in range(int(seconds / step)):
+            self.clock.advance(step)
+            self.network.settle()
+
+
+class ServerTrustTests(World):
+    """The server's facade."""
+
+    def test_files(self) -> None:
+        """Once it is open, all that others need is in the state directory."""
+        state = Path(self.state)
+        (authority,) = certificates_from_pem((state / "ca.crt").read_bytes())
+        self.assertEqual(self.read_token().pin, pin_of(authority))
+        (caller,) = certificates_from_pem((state / "client.crt").read_bytes())
+        caller.verify_directly_issued_by(authority)
+        for name in ("ca.key", "join-token", "client.key", "server.pem", "tokens.json"):
+            self.assertEqual((state / name).stat().st_mode & 0o777, 0o600)
+
+    def test_restart(self) -> None:
+        """A restart keeps authority, server certificate, caller's certificate and token."""
+        names = ("ca.crt", "ca.key", "server.pem", "client.crt", "client.key", "join-token")
+        before = [Path(self.state, name).read_bytes() for name in names]
+        self.trust.stopService()
+        self.start_server()
+        self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
+
+    def test_unusable_state(self) -> None:
+        """Whatever is wrong with the state directory is one line with the path."""
+        path = Path(self.mktemp())
+        path.touch()
+        error = self.assertRaises(StateError, ServerTrust.open, self.clock, path, ["127.0.0.1"])
+        self.assertEqual(str(error), f"{path} is not a directory: remove it or choose another")
+
+    def test_renews_its_own(self) -> None:
+        """The server's certificate is renewed in time and in use without a restart."""
+        before = self.trust.contexts.credentials.certificate
+        self.pass_time(70 * DAY, DAY)
+        after = self.trust.contexts.credentials.certificate
+        self.assertGreater(after.not_valid_after_utc, before.not_valid_after_utc)
+        self.assertEqual(self.trust.renewal.not_after, after.not_valid_after_utc)
+        self.assertEqual(self.trust.renewal.last_error, "")
+        (stored, _) = certificates_from_pem(Path(self.state, "server.pem").read_bytes())
+        self.assertEqual(stored, after)
+
+    def test_stops(self) -> None:
+        """Stopping leaves nothing to happen later."""
+        self.trust.stopService()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class AgentTrustTests(World):
+    """The agent's facade."""
+
+    def test_endpoint(self) -> None:
+        """The endpoint that these tests use is what the interface says."""
+        verifyObject(IStreamClientEndpoint, self.network)
+
+    def test_enrolls(self) -> None:
         """An agent with the join token gets a certificate for its name and identifiers."""
         contexts = self.successResultOf(self.get_ready(self.agent()))
         identity = identity_from_certificate(contexts.credentials.certificate)
         self.assertEqual((identity.node, identity.identifiers), ("edge-1", EDGE_1))
         self.assertEqual(self.network.open_connections, 0)
+
+    def test_tunnel(self) -> None:
+        """What the agent gets is good for a tunnel to the server."""
+        contexts = self.successResultOf(self.get_ready(self.agent()))
+        _, server = self.connect(contexts)
+        self.assertEqual(peer_serial(server), contexts.credentials.certificate.serial_number)
+
+    def test_restart(self) -> None:
+        """A restarted agent with a good certificate asks nobody, and needs no token."""
+        state = self.mktemp()
+        first = self.successResultOf(self.get_ready(self.agent(state=state)))
+        self.network.reachable = False
+        agent = AgentTrust.open(self.clock, state, "edge-1", EDGE_1, None)
+        second = self.successResultOf(self.get_ready(agent))
+        self.assertEqual(second.credentials.certificate, first.credentials.certificate)
+
+    def test_no_token(self) -> None:
+        """An agent that has neither certificate nor token says what it needs."""
+        agent = AgentTrust.open(self.clock, self.mktemp(), "edge-1", EDGE_1, None)
+        failure = self.failureResultOf(self.get_ready(agent), StateError)
+        self.assertIn("--join-token-file", str(failure.value))
+
+    def test_unreadable_token(self) -> None:
+        """An agent that cannot read its token ends with the reason."""
+
+        def read_token() -> JoinToken:
+            return JoinToken.parse("nonsense")
+
+        self.failureResultOf(self.get_ready(self.agent(read_token=read_token)), BadToken)
+
+    def test_refused(self) -> None:
+        """A refusal ends the attempt: trying again would not change it."""
+        self.successResultOf(self.get_ready(self.agent()))
+        failure = self.failureResultOf(self.get_ready(self.agent()), EnrolmentRefused)
+        self.assertEqual(failure.value.code, Refusal.ALREADY_ENROLLED)
+
+    def test_wrong_server(self) -> None:
+        """An agent whose token is of another server ends with the reason."""
+        other = ServerTrust.open(self.clock, self.mktemp(), ["127.0.0.1"])
+        token = other.authority.pin
+
+        def read_token() -> JoinToken:
+            mine = self.read_token()
+            return JoinToken(mine.token_id, mine.secret, token)
+
+        agent = self.agent(read_token=read_token)
+        self.failureResultOf(self.get_ready(agent), ServerNotTrusted)
+
+    def test_waits_for_the_server(self) -> None:
+        """An agent that is started before its server enrolls when that comes up."""
+        self.network.reachable = False
+        ready = self.get_ready(self.agent())
+        self.clock.pump([1.0] * 120)
+        self.assertNoResult(ready)
+        self.network.reachable = True
+        for _ in range(31):
+            self.clock.advance(1)
+            self.network.settle()
+        self.successResultOf(ready)
+
+    def test_waiting_is_cancelled(self) -> None:
+        """An agent that is stopped while it waits for its server waits no more."""
+        self.network.reachable = False
+        ready = self.get_ready(self.agent())
+        ready.cancel()
+        self.failureResultOf(ready, CancelledError)
+
+    def test_second_server(self) -> None:
+        """When one server is down, the next is asked."""
+        down = MemoryServer(self.clock, self.trust.contexts, self.trust.enrolment_factory)
+        down.reachable = False
+        servers = [ServerAddress("127.0.0.1", down), self.server]
+        ready = Deferred.fromCoroutine(self.agent().ready(servers))
+        self.network.settle()
+        self.successResultOf(ready)
+
+    def test_lost_answer(self) -> None:
+        """An agent that was killed before it got the answer enrolls at its next start."""
+        state = self.mktemp()
+        with mock.patch.object(AgentTrust, "_store", side_effect=StateError("killed")):
+            self.failureResultOf(self.get_ready(self.agent(state=state)), StateError)
+        self.successResultOf(self.get_ready(self.agent(state=state)))
+        self.assertEqual([path.name for path in Path(state).iterdir()], ["node.pem"])
+
+    def test_other_node(self) -> None:
+        """The state of one node is not used for another."""
+        state = self.mktemp()
+        self.successResultOf(self.get_ready(self.agent(state=state)))
+        error = self.assertRaises(
+            StateError, AgentTrust.open, self.clock, state, "edge-2", EDGE_1, None
+        )
+        self.assertIn("is the state of node edge-1", str(error))
+
+    def test_bad_name(self) -> None:
+        """A name that no node can have is refused before anything is done."""
+        self.assertRaises(
+            BadIdentity, AgentTrust.open, self.clock, self.mktemp(), "Edge", EDGE_1, None
+        )
+
+    def test_broken_state(self) -> None:
+        """A broken file in the state directory is an error that names it."""
+        state = self.mktemp()
+        self.successResultOf(self.get_ready(self.agent(state=state)))
+        file = Path(state, "node.pem")
+        good = file.read_bytes()
+        for content in (b"", good[:100], good[:600], good[good.index(b"-----BEGIN CERT") :]):
+            file.write_bytes(content)
+            error = self.assertRaises(
+                StateError, AgentTrust.open, self.clock, state, "edge-1", EDGE_1, None
+            )
+            self.assertIn("node.pem: it", str(error))
+
+    def test_more_identifiers(self) -> None:
+        """An agent that is restarted with more identifiers enrolls again for them."""
+        state = self.mktemp()
+        self.successResultOf(self.get_ready(self.agent(state=state)))
+        more = parse_identifiers("host=edge-1&cidr=10.0.0.0/8")
+        contexts = self.successResultOf(self.get_ready(self.agent(state=state, identifiers=more)))
+        identity = identity_from_certificate(contexts.credentials.certificate)
+        self.assertEqual(identity.identifiers, more)
+
+    def test_renewal(self) -> None:
+        """The certificate is renewed without a restart and without losing a session."""
+        # OpenSSL compares with the real time, at which old and new certificate are good, then.
+        self.clock.advance(-25 * DAY)
+        self.state = self.mktemp()
+        self.start_server()
+        agent = self.agent()
+        contexts = self.successResultOf(self.get_ready(agent))
+        live = self.connect(contexts)
+        first = contexts.credentials.certificate
+        self.pass_time(17 * DAY)
+        self.assertEqual(contexts.credentials.certificate, first)
+        self.pass_time(4 * DAY)
+        second = contexts.credentials.certificate
+        self.assertEqual(peer_serial(live[1]), first.serial_number)
+        self.assertEqual(exchange(*live, b"still here"), b"still here")
+        self.assertEqual(peer_serial(self.connect(contexts)[1]), second.serial_number)
+        self.assertNotEqual(second.serial_number, first.serial_number)
+        assert agent.renewal is not None
+        self.assertEqual(agent.renewal.not_after, second.not_valid_after_utc)
+
+    def connect(self, contexts: ClientContexts) -> tuple[SSL.Connection, SSL.Connection]:
+        """Run a handshake for a tunnel, and give the agent's and the server's side."""
+        client = contexts.connection("127.0.0.1", self.fail)
+        server = self.trust.contexts.connection()
+        handshake(client, server)
+        return client, server
+
+    def test_expired_while_off(self) -> None:
+        """A node whose certificate expired while it was off enrolls again with its key."""
+        state = self.mktemp()
+        agent = self.agent(state=state)
+        first = self.successResultOf(self.get_ready(agent))
+        agent.stopService()
+        self.clock.advance(31 * DAY)
+        second = self.successResultOf(self.get_ready(self.agent(state=state)))
+        self.assertEqual(second.credentials.key.public_key(), first.credentials.key.public_key())
+        self.assertGreater(
+            second.credentials.certificate.not_valid_after_utc,
+            first.credentials.certificate.not_valid_after_utc,
+        )
+
+    def test_revoked(self) -> None:
+        """A revoked node gets in again with the server's new token, after its state is removed."""
+        self.successResultOf(self.get_ready(self.agent()))
+        ended: list[str] = []
+        self.trust.on_revoked(ended.append)
+        old = self.read_token()
+        revoke_node(self.clock, self.state, "edge-1")
+        self.clock.advance(1)
+        self.assertEqual(ended, ["edge-1"])
+        failure = self.failureResultOf(
+            self.get_ready(self.agent(read_token=lambda: old)), EnrolmentRefused
+        )
+        self.assertEqual(failure.value.code, Refusal.TOKEN_EXPIRED)
+        self.successResultOf(self.get_ready(self.agent()))
+
+    def test_stops(self) -> None:
+        """Stopping leaves nothing to happen later."""
+        agent = self.agent()
+        self.successResultOf(self.get_ready(agent))
+        agent.stopService()
+        self.trust.stopService()
+        self.assertEqual(self.clock.getDelayedCalls(), [])

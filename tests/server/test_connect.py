@@ -509,9 +509,11 @@ class MemoryTLSConnection(MemoryConnection):
         self.records = []
 
     def getPeerCertificate(self):
+        """Have none."""
         raise NotImplementedError("no part of the front end looks at certificates")
 
     def write(self, data):
+        """Collect ``data`` until the next turn."""
         if not self.connected:
             return
         if not self.collected:
@@ -519,11 +521,13 @@ class MemoryTLSConnection(MemoryConnection):
         self.collected += data
 
     def send_collected(self):
+        """Send one record."""
         data, self.collected = self.collected, b""
         self.records.append(data)
         super().write(data)
 
     def loseWriteConnection(self):
+        """Fail, as it does."""
         raise AssertionError("this destroys data under TLS")
 
     def loseConnection(self):

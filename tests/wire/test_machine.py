@@ -190,7 +190,7 @@ class TwoSessions(RuleBasedStateMachine):
     @invariant()
     def memory_is_bounded(self) -> None:
         """Windows are inside the budget, what is kept or waits inside its bounds."""
-        for end in getattr(self, "pair", Pair()).ends.values():
+        for end in self.pair.ends.values():
             session = end.session
             streams = session.streams.values()
             assert session.memory.used == sum(stream.window.size for stream in streams)
@@ -214,7 +214,7 @@ class TwoSessions(RuleBasedStateMachine):
                     assert sent.finished and len(data) == sent.sent
                 if user_of(stream).end is Code.DONE:
                     assert all(direction.finished for direction in model.sent.values())
-        for end in getattr(self, "pair", Pair()).ends.values():
+        for end in self.pair.ends.values():
             assert end.log.close is None or (self.closed and end.closed is Code.REPLACED)
 
     def teardown(self) -> None:
@@ -254,5 +254,5 @@ class TwoSessionsTests(SynchronousTestCase):
     def test_machine(self) -> None:
         """Whatever users and connections do, streams carry what was sent and nothing leaks."""
         test = TwoSessions.TestCase("runTest")
-        test.settings = settings(max_examples=60, stateful_step_count=60)
+        test.settings = settings(max_examples=120, stateful_step_count=60)
         test.runTest()

@@ -90,6 +90,14 @@ class FrameParserTests(SynchronousTestCase):
         )
         self.assertEqual(2, parsed.pieces)
 
+    def test_no_bytes(self) -> None:
+        """No bytes mean nothing, within DATA or elsewhere."""
+        parsed = Parsed()
+        parsed.parser.feed(b"")
+        parsed.parser.feed(frames.HEADER.pack(3, frames.DATA, 1) + b"a")
+        parsed.parser.feed(b"")
+        self.assertEqual((1, 10), (parsed.pieces, parsed.parser.received))
+
     @conformance("C-025", "C-026")
     def test_data_too_long(self) -> None:
         """DATA beyond the largest frame is refused from its header, the largest is taken."""

@@ -58,6 +58,16 @@ class CallingBackTests(SynchronousTestCase):
         self.assertIsNone(self.end.closed)
         self.assert_nothing_left()
 
+    def test_reset_while_credit_is_due(self) -> None:
+        """A user that resets its stream when it has earned credit gets none for it."""
+        end = self.end = End(local=limits(stream_window=100))
+        stream = end.opened_by_peer()
+        end.sent()
+        user_of(stream).on["deliver"] = lambda: end.session.reset(stream, Code.CANCELLED, "")
+        end.feed(F.frame(F.DATA, 2, bytes(100)))
+        self.assertEqual([F.RESET], [kind for kind, _, _ in end.sent()])
+        self.assert_nothing_left()
+
     def test_reset_while_kept_data_are_delivered(self) -> None:
         """A user that resets its stream gets nothing more of what was kept either."""
         self.end.session.pause(self.stream)

@@ -29,7 +29,7 @@ from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.identity import BadIdentity, format_identifiers
 from yurttunnel.pki.standalone import AgentTrust
 from yurttunnel.pki.token import JoinToken
-from yurttunnel.server.listen import listen_tcp
+from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.session import SessionContext

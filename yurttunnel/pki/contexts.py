@@ -27,6 +27,7 @@ from service_identity.exceptions import CertificateError
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
     IOpenSSLServerConnectionCreator,
+    ISSLTransport,
 )
 from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOProtocol
@@ -220,15 +221,13 @@ def pinning_context(protocol: bytes) -> SSL.Context:
     return context
 
 
-def peer_certificate(transport: object) -> x509.Certificate | None:
+def peer_certificate(transport: ISSLTransport) -> x509.Certificate | None:
     """Read the certificate that the peer of a TLS transport presented, once it is verified.
 
-    ``transport`` provides ``getPeerCertificate`` as ``ISSLTransport`` has it, and the handshake
-    is over. ``None`` when the peer presented none.
+    That is when the handshake is over. ``None`` when the peer presented none.
     """
-    getter: Callable[[], X509 | None] = getattr(transport, "getPeerCertificate")  # noqa: B009 # typed as object, because Twisted has no interface that its TLS transports declare
-    certificate = getter()
-    return None if certificate is None else certificate.to_cryptography()
+    certificate = transport.getPeerCertificate()
+    return certificate.to_cryptography() if isinstance(certificate, X509) else None
 
 
 def _new_context(method: int, authorities: Sequence[x509.Certificate]) -> SSL.Context:

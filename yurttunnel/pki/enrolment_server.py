@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, ITCPTransport
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, ISSLTransport
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
@@ -28,7 +28,7 @@ CLOSE_DEADLINE = 5.0
 class EnrolmentProtocol(Int32StringReceiver):
     """Answers one request on a TLS connection that chose ``yurttunnel-enroll/1``."""
 
-    transport: ITCPTransport
+    transport: ISSLTransport
     MAX_LENGTH = MAX_MESSAGE_LENGTH
     _log = Logger()
 

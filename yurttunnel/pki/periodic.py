@@ -38,11 +38,11 @@ class PeriodicService(Service):
 
     def stopService(self) -> None:
         """Stop the timer, and the job."""
+        super().stopService()
         if self._looping.running:
             self._looping.stop()
         if self._current is not None:
             self._current.cancel()
-        super().stopService()
 
     def _run(self) -> Deferred[None]:
         self._current = Deferred.fromCoroutine(self._once())

@@ -25,7 +25,7 @@ from yurttunnel.server.agents import AgentListener, AgentListenerSettings, Refus
 from yurttunnel.server.connect import ConnectFactory
 from yurttunnel.server.dialing import DialingFactory
 from yurttunnel.server.forward import ForwardFactory
-from yurttunnel.server.listen import listen_tcp
+from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.server.options import Options, Settings
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import Listener, ServerService

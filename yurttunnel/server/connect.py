@@ -142,7 +142,7 @@ class ConnectProtocol(DialingConnection):
             # Its users can end one direction, and then it closes both.
             self._secure = True
             transport = cast(ITransport, _ClosesWhole(transport, self))
-        super().makeConnection(transport)  # type: ignore[no-untyped-call] # Twisted's has none
+        super().makeConnection(transport)
 
     def connectionMade(self) -> None:
         """Expect a head within the time there is for it."""

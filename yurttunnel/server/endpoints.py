@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
@@ -32,7 +32,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import parse_port
-from yurttunnel.server.listen import BACKLOG, SOCKET_MODE, CannotListen, listen_tcp, listen_unix
+from yurttunnel.ops.listen import BACKLOG, SOCKET_MODE, CannotListen, listen_tcp, listen_unix
 
 log = Logger()
 
@@ -136,9 +136,7 @@ class TlsEndpoint:
             credentials = self._load(flag)
         if credentials is None:
             raise CannotListen(flag, "the server has no certificate of its own: add privateKey=")
-        secured = cast(
-            ServerFactory, TLSMemoryBIOFactory(credentials, False, factory, clock=reactor)
-        )
+        secured = TLSMemoryBIOFactory(credentials, False, factory, clock=reactor)
         return listen_tcp(reactor, flag, self.interface, self.port, secured, self.backlog)
 
     def _load(self, flag: str) -> CertificateOptions:

@@ -136,7 +136,7 @@ class Options(usage.Options):
     _log = Logger()
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # Twisted's Options has no types
+        super().__init__()
         self._connect_endpoints: dict[str, Endpoint] = {}
         self._forwards: list[Forward] = []
         self._ignored_switches: list[str] = []
@@ -188,7 +188,7 @@ class Options(usage.Options):
                 self._ignored_switches.append(name)
             else:
                 kept.append(argument)
-        super().parseOptions(kept)  # type: ignore[no-untyped-call] # as above
+        super().parseOptions(kept)
 
     def parseArgs(self, *arguments: str) -> None:
         """Refuse arguments that belong to no flag."""

@@ -174,7 +174,8 @@ class TunnelSession:
     ) -> Deferred[IStream]:
         """Ask the peer to connect to a target; see :class:`IStreamOpener`."""
         stream = TunnelStream(self, request_id)
-        request = OpenRequest(host, port, max(1, int(timeout * 1000)), request_id)
+        milliseconds = int(min(max(1, timeout * 1000), 0xFFFFFFFF))
+        request = OpenRequest(host, port, milliseconds, request_id)
         try:
             wire = self.wire.open(request, stream, self.clock.seconds())
         except OpenRefused as error:

@@ -13,6 +13,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from typing import cast
 
 from twisted.internet import tcp, unix
 from twisted.internet.defer import Deferred
@@ -20,10 +21,11 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import (
     IFileDescriptor,
     IListeningPort,
+    IProtocolFactory,
     IReactorTCP,
     IReactorUNIX,
 )
-from twisted.internet.protocol import ServerFactory
+from twisted.internet.protocol import ServerFactory, connectionDone
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import join_authority
@@ -62,7 +64,7 @@ def listen_tcp(
     flag: str,
     host: str,
     port: int,
-    factory: ServerFactory,
+    factory: IProtocolFactory,
     backlog: int = BACKLOG,
     tune: Callable[[socket.socket], None] = tune_local_socket,
 ) -> IListeningPort:
@@ -72,7 +74,8 @@ def listen_tcp(
     socket.
     """
     try:
-        listening = reactor.listenTCP(port, factory, backlog, host)
+        # Any protocol factory will do; the annotation of listenTCP is narrower.
+        listening = reactor.listenTCP(port, cast(ServerFactory, factory), backlog, host)
     except CannotListenError as error:
         where = join_authority(host, port)
         raise CannotListen(flag, f"cannot listen on {where}: {_hint(error)}") from None
@@ -155,13 +158,13 @@ class _UnixPort(unix.Port):
 
     def startListening(self) -> None:
         """Listen, and note which file that made."""
-        super().startListening()  # type: ignore[no-untyped-call] # Twisted's port has no types
+        super().startListening()
         self._file = self._identify()
 
-    def stopListening(self) -> Deferred[None] | None:
+    def stopListening(self, connDone: Failure = connectionDone) -> Deferred[None] | None:
         """Remove the file now, since before the reactor runs nothing later happens, and close."""
         self._remove_file()
-        return super().stopListening()  # type: ignore[no-any-return] # as above
+        return super().stopListening(connDone)  # type: ignore[no-any-return] # Twisted's has no types
 
     def connectionLost(self, reason: Failure) -> None:
         """Remove the file and close."""

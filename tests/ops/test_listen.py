@@ -12,7 +12,7 @@ from twisted.internet.protocol import ServerFactory
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.server.listen import BACKLOG, CannotListen, listen_tcp, listen_unix
+from yurttunnel.ops.listen import BACKLOG, CannotListen, listen_tcp, listen_unix
 
 
 class RefusingReactor(MemoryReactorClock):
@@ -22,7 +22,7 @@ class RefusingReactor(MemoryReactorClock):
         super().__init__()
         self.reason = reason
 
-    def listenTCP(self, port, factory, backlog=50, interface=""):  # noqa: N802 # Twisted's name
+    def listenTCP(self, port, factory, backlog=50, interface=""):  # Twisted's name
         """Fail as the real one does."""
         raise CannotListenError(interface, port, self.reason)
 
@@ -94,8 +94,9 @@ class ListenUnixTests(SynchronousTestCase):
 
     def stop(self, port):
         """Stop listening, as far as the reactor is needed too."""
-        port.stopListening()
-        self.reactor.advance(0)
+        if port.connected:
+            port.stopListening()
+            self.reactor.advance(0)
 
     def assert_cannot_listen(self, path, words):
         """It fails with one line that has the flag, the path and ``words``."""
@@ -126,6 +127,7 @@ class ListenUnixTests(SynchronousTestCase):
         port = self.listen()
         port.stopListening()
         self.assertFalse(os.path.lexists(self.path))
+        self.reactor.advance(0)
 
     def test_a_file_that_somebody_has_removed(self):
         """Stopping comes to its end all the same."""

@@ -1,0 +1,127 @@
+"""Renewal in good time, and what happens when it fails."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from tests.pki.support import Issuer, clock_now
+from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.renewal import CertificateRenewal
+
+LIFE = 3600.0
+
+
+class RenewalTests(TestCase):
+    """A certificate of one hour."""
+
+    def setUp(self) -> None:
+        """Start the service."""
+        self.clock = clock_now()
+        self.start = self.clock.seconds()
+        self.issuer = Issuer.make(self, self.clock)
+        self.contexts = ClientContexts(self.issuer.node(lifetime=LIFE))
+        self.attempts: list[float] = []
+        self.stored: list[Credentials] = []
+        self.problem: Exception | None = None
+        self.renewal = CertificateRenewal(
+            self.clock, "node edge-1", self.contexts, self.obtain, self.stored.append
+        )
+        self.renewal.startService()
+        self.addCleanup(self.renewal.stopService)
+
+    async def obtain(self) -> Credentials:
+        """Renew, or fail as told."""
+        self.attempts.append(self.clock.seconds() - self.start)
+        if self.problem is not None:
+            raise self.problem
+        return self.issuer.node(lifetime=LIFE)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass in seconds."""
+        self.clock.pump([1.0] * int(seconds))
+
+    def test_in_time(self) -> None:
+        """Renewal comes after about two thirds of the life, and the certificate is then in use."""
+        self.pass_time(LIFE * 0.58)
+        self.assertEqual(self.attempts, [])
+        self.pass_time(LIFE * 0.12)
+        self.assertEqual(len(self.attempts), 1)
+        self.assertEqual(self.stored, [self.contexts.credentials])
+        self.assertEqual(
+            self.renewal.not_after, self.contexts.credentials.certificate.not_valid_after_utc
+        )
+        self.assertEqual((self.renewal.renewals, self.renewal.failures), (1, 0))
+
+    def test_again_and_again(self) -> None:
+        """Over several lives the certificate in use is always good."""
+        for _ in range(6):
+            self.pass_time(LIFE / 2)
+            self.assertGreater(self.renewal.not_after, utc_now(self.clock))
+        self.assertGreaterEqual(self.renewal.renewals, 4)
+
+    def test_spread(self) -> None:
+        """Certificates of the same moment are not renewed at the same moment."""
+        due = {
+            CertificateRenewal(
+                self.clock, "a node", self.contexts, self.obtain, self.stored.append
+            )._renewal_time()
+            for _ in range(20)
+        }
+        self.assertGreater(len(due), 15)
+
+    def test_failures(self) -> None:
+        """A failure is tried again with growing pauses, until it works."""
+        self.problem = OSError("the server is away")
+        self.pass_time(LIFE * 0.95)
+        pauses = [
+            later - earlier
+            for earlier, later in zip(self.attempts, self.attempts[1:], strict=False)
+        ]
+        self.assertGreaterEqual(len(self.attempts), 4)
+        self.assertLess(len(self.attempts), 30)
+        self.assertGreaterEqual(min(pauses), 36)
+        self.assertGreater(max(pauses), 72)
+        self.assertEqual(self.renewal.last_error, "the server is away")
+        self.assertEqual(self.renewal.failures, len(self.attempts))
+        self.problem = None
+        self.pass_time(LIFE * 0.05)
+        self.assertEqual((self.renewal.renewals, self.renewal.last_error), (1, ""))
+
+    def test_goes_on_after_the_end(self) -> None:
+        """A certificate that has expired is still tried to be renewed."""
+        self.problem = OSError("the server is away")
+        self.pass_time(2 * LIFE)
+        self.problem = None
+        self.pass_time(120)
+        self.assertGreater(self.renewal.not_after, utc_now(self.clock))
+
+    def test_bad_credentials(self) -> None:
+        """What cannot be used is neither stored nor put into use."""
+        before = self.contexts.credentials
+        good, other = self.issuer.node(), self.issuer.node()
+        bad = Credentials(other.key, good.certificate, good.chain, good.authorities)
+
+        async def obtain() -> Credentials:
+            return bad
+
+        self.renewal._obtain = obtain
+        self.pass_time(LIFE * 0.7)
+        self.assertEqual((self.stored, self.contexts.credentials), ([], before))
+        self.assertIn("does not belong", self.renewal.last_error)
+
+    def test_stopped(self) -> None:
+        """Stopping ends an attempt that is under way, without complaint."""
+        pending: Deferred[Credentials] = Deferred()
+
+        async def obtain() -> Credentials:
+            return await pending
+
+        self.renewal._obtain = obtain
+        self.pass_time(LIFE * 0.7)
+        self.renewal.stopService()
+        self.assertTrue(pending.called)
+        self.assertEqual(self.renewal.failures, 0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])

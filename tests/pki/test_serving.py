@@ -1,0 +1,152 @@
+"""The certificates that the server makes for itself and its callers."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from cryptography import x509
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from tests.pki.support import Issuer, clock_now, state_directory
+from yurttunnel.pki.addresses import local_addresses
+from yurttunnel.pki.contexts import names_in
+from yurttunnel.pki.credentials import certificates_from_pem, key_from_pem
+from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.serving import ServingCertificate, ensure_caller_certificate
+
+DAY = 86400
+
+
+class ServingCertificateTests(TestCase):
+    """``server.pem``."""
+
+    def setUp(self) -> None:
+        """Make an authority and an empty directory."""
+        self.clock = clock_now()
+        self.authority = Issuer.make(self, self.clock).authority
+        self.directory = state_directory(self)
+
+    def load(self, bind: str = "192.0.2.1", *names: str) -> x509.Certificate:
+        """Load the certificate, as at each start."""
+        serving = ServingCertificate(self.clock, self.directory, self.authority, [bind], names)
+        return serving.load().certificate
+
+    def test_names(self) -> None:
+        """It is for the bind address, the names given, the machine's name and loopback."""
+        names = names_in(self.load("192.0.2.1", "Tunnel.example", "203.0.113.5", ""))
+        machine = socket.gethostname().lower()
+        self.assertEqual(
+            set(names),
+            {
+                "localhost",
+                machine,
+                "tunnel.example",
+                "192.0.2.1",
+                "203.0.113.5",
+                "127.0.0.1",
+                "::1",
+            },
+        )
+
+    def test_wildcard(self) -> None:
+        """For a wildcard it has the machine's addresses instead."""
+        own = local_addresses()
+        names = set(names_in(self.load("::")))
+        self.assertLessEqual({str(address) for address in own}, names)
+        self.assertNotIn("::", names)
+        self.assertNotIn("0.0.0.0", names_in(self.load("0.0.0.0")))
+
+    def test_kept(self) -> None:
+        """A restart keeps it, also when fewer names are wanted."""
+        first = self.load("192.0.2.1", "a.test")
+        self.assertEqual(self.load("192.0.2.1", "a.test"), first)
+        self.assertEqual(self.load("192.0.2.1"), first)
+
+    def test_reissued(self) -> None:
+        """Another name, another authority or a late date give a new one."""
+        first = self.load()
+        second = self.load("192.0.2.2")
+        self.assertNotEqual(second, first)
+        self.authority = Issuer.make(self, self.clock).authority
+        third = self.load("192.0.2.2")
+        third.verify_directly_issued_by(self.authority.certificate)
+        self.clock.advance(61 * DAY)
+        self.assertNotEqual(self.load("192.0.2.2"), third)
+
+    def test_broken(self) -> None:
+        """A broken file is replaced: nothing is lost with it."""
+        self.load()
+        self.directory.write("server.pem", b"nonsense")
+        self.load()
+        self.assertIn(b"BEGIN CERTIFICATE", self.directory.read("server.pem") or b"")
+
+    def test_bad_name(self) -> None:
+        """A name that no certificate can have is an error that quotes it."""
+        error = self.assertRaises(StateError, self.load, "192.0.2.1", "münchen.example")
+        self.assertIn("'münchen.example' cannot be in", str(error))
+
+
+class CallerCertificateTests(TestCase):
+    """``client.crt`` and ``client.key``."""
+
+    def setUp(self) -> None:
+        """Make the pair."""
+        self.clock = clock_now()
+        self.authority = Issuer.make(self, self.clock).authority
+        self.directory = state_directory(self)
+        self.first = self.ensure()
+
+    def ensure(self) -> bytes:
+        """See to the pair, check that it fits, and give the certificate."""
+        ensure_caller_certificate(self.clock, self.directory, self.authority)
+        content = self.directory.read("client.crt") or b""
+        (certificate,) = certificates_from_pem(content)
+        key = key_from_pem(self.directory.read("client.key", secret=True) or b"")
+        self.assertEqual(certificate.public_key(), key.public_key())
+        certificate.verify_directly_issued_by(self.authority.certificate)
+        return content
+
+    def test_kept(self) -> None:
+        """A good pair is kept."""
+        self.assertEqual(self.ensure(), self.first)
+
+    def test_replaced(self) -> None:
+        """A pair that is late, broken, mixed up or of another authority is replaced."""
+        self.clock.advance(250 * DAY)
+        second = self.ensure()
+        self.assertNotEqual(second, self.first)
+        self.directory.write("client.crt", self.first)
+        self.assertNotIn(self.ensure(), (self.first, second))
+        self.directory.write("client.key", b"nonsense")
+        self.ensure()
+        self.directory.remove("client.key")
+        self.ensure()
+        self.authority = Issuer.make(self, self.clock).authority
+        self.ensure()
+
+
+class LocalAddressTests(SynchronousTestCase):
+    """The machine's addresses."""
+
+    def test_listed(self) -> None:
+        """Both families are read from what the kernel shows, without link-local addresses."""
+        proc = Path(self.mktemp())
+        proc.mkdir()
+        (proc / "fib_trie").write_text(
+            "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n"
+            "     +-- 192.0.2.0/24 2 0 2\n        |-- 192.0.2.0\n           /24 link UNICAST\n"
+            "        |-- 192.0.2.7\n           /32 host LOCAL\n"
+            "        |-- 192.0.2.255\n           /32 link BROADCAST\n"
+            "     |-- 169.254.1.1\n        /32 host LOCAL\n"
+        )
+        (proc / "if_inet6").write_text(
+            "20010db8000000000000000000000007 02 40 00 80     eth0\n"
+            "fe800000000000000000000000000001 02 40 20 80     eth0\n"
+        )
+        found = {str(address) for address in local_addresses(proc)}
+        self.assertEqual(found, {"192.0.2.7", "2001:db8::7"})
+
+    def test_no_such_files(self) -> None:
+        """A system without these files has no addresses to tell."""
+        self.assertEqual(local_addresses(Path(self.mktemp())), set())

@@ -1,0 +1,184 @@
+"""Endpoint strings of ``--connect-endpoint``."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import stat
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from twisted.internet.protocol import ServerFactory
+from twisted.internet.ssl import CertificateOptions
+from twisted.internet.testing import MemoryReactorClock
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.server.endpoints import (
+    OtherEndpoint,
+    TcpEndpoint,
+    TlsEndpoint,
+    UnixEndpoint,
+    parse_endpoint,
+)
+from yurttunnel.ops.listen import CannotListen
+
+
+class ParseTests(SynchronousTestCase):
+    """``parse_endpoint`` reads endpoint strings as Twisted does, with safer defaults."""
+
+    def test_endpoints(self):
+        """Paths, ports, addresses and files; a backslash takes a colon's meaning away."""
+        for text, expected in {
+            "unix:/run/a.sock": UnixEndpoint("/run/a.sock"),
+            "unix:/run/a\\:b:mode=600:backlog=7": UnixEndpoint("/run/a:b", 0o600, 7),
+            "tcp:9000": TcpEndpoint(9000, "127.0.0.1"),
+            "tcp:9000:interface=0.0.0.0:backlog=7": TcpEndpoint(9000, "0.0.0.0", 7),
+            "tcp:9000:interface=\\:\\:1": TcpEndpoint(9000, "::1"),
+            "ssl:9443": TlsEndpoint(9443),
+            "ssl:9443:interface=192.0.2.1:privateKey=k:certKey=c:extraCertChain=e:caCerts=a": (
+                TlsEndpoint(9443, "192.0.2.1", private_key="k", certificate="c", chain="e", ca="a")
+            ),
+            "systemd:domain=INET:index=0": OtherEndpoint("systemd:domain=INET:index=0"),
+        }.items():
+            self.assertEqual(parse_endpoint(text), expected)
+
+    def test_anything_else_is_refused_in_one_line(self):
+        """The message quotes the text."""
+        for text in (
+            "",
+            "unix",
+            "unix:",
+            "unix:/a:/b",
+            "unix:/a:mode=rw",
+            "unix:/a:lock=1",
+            "tcp:",
+            "tcp:http",
+            "tcp:0",
+            "tcp:1:interface=localhost",
+            "tcp:1:backlog=x",
+            "/run/a.sock",
+            "127.0.0.1:9000",
+            "ssl:1:privateKey=k",
+            "ssl:1:caCerts=a",
+            "ssl:1:certKey=c",
+            "unix:/a\\",
+        ):
+            error = self.assertRaises(ValueError, parse_endpoint, text)
+            self.assertIn(repr(text), str(error))
+            self.assertNotIn("\n", str(error))
+
+
+class ListenTests(SynchronousTestCase):
+    """Each kind of endpoint listens at once."""
+
+    def setUp(self):
+        """Have something that listens."""
+        self.reactor = MemoryReactorClock()
+        self.factory = ServerFactory()
+
+    def listen(self, text, credentials=None):
+        """Listen on what ``text`` describes."""
+        return parse_endpoint(text).listen(self.reactor, "--flag", self.factory, credentials)
+
+    def assert_cannot_listen(self, text, words):
+        """It fails with one line that has the flag and ``words``."""
+        error = self.assertRaises(CannotListen, self.listen, text)
+        self.assertTrue(error.code.startswith("--flag: "), error.code)
+        self.assertIn(words, error.code)
+        self.assertNotIn("\n", error.code)
+
+    def test_unix(self):
+        """The socket is there, with its mode."""
+        path = self.mktemp()
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        path = os.path.relpath(path)
+        port = self.listen(f"unix:{path}:mode=600")
+        self.addCleanup(port.stopListening)
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+
+    def test_tcp(self):
+        """The port is bound on the loopback address."""
+        self.listen("tcp:9000")
+        self.assertEqual(self.reactor.tcpServers[0][0], 9000)
+        self.assertEqual(self.reactor.tcpServers[0][3], "127.0.0.1")
+
+    def test_tls_with_the_servers_own_credentials(self):
+        """``ssl:`` without files wraps the factory with what the server has."""
+        self.listen("ssl:9443", CertificateOptions())
+        port, factory, _, interface = self.reactor.tcpServers[0]
+        self.assertEqual((port, interface), (9443, "127.0.0.1"))
+        self.assertIsInstance(factory, TLSMemoryBIOFactory)
+        self.assertIs(factory.wrappedFactory, self.factory)
+
+    def test_tls_without_any_credentials(self):
+        """Say what to add."""
+        self.assert_cannot_listen("ssl:9443", "add privateKey=")
+
+    def test_tls_with_files(self):
+        """Key, certificate and authorities come from files."""
+        pem = self.write(*make_certificate())
+        self.listen(f"ssl:9443:privateKey={pem}:caCerts={pem}")
+        self.assertIsInstance(self.reactor.tcpServers[0][1], TLSMemoryBIOFactory)
+
+    def test_tls_with_bad_files(self):
+        """Files that are missing, empty or do not belong together are named."""
+        key, certificate = make_certificate()
+        pem = self.write(key, certificate)
+        other = self.write(*make_certificate())
+        empty = self.write()
+        self.assert_cannot_listen(f"ssl:1:privateKey=none:caCerts={pem}", "cannot read none")
+        for options in (
+            f"privateKey={empty}:caCerts={pem}",
+            f"privateKey={pem}:certKey={other}:caCerts={pem}",
+            f"privateKey={pem}:caCerts={empty}",
+            f"privateKey={pem}:certKey={empty}:caCerts={pem}",
+        ):
+            self.assert_cannot_listen(f"ssl:1:{options}", "no usable key and certificates in ")
+
+    def test_endpoints_of_twisted(self):
+        """Other strings are Twisted's, and its errors are told in one line."""
+        self.listen("tcp6:9000")
+        self.assertEqual(self.reactor.tcpServers[0][0], 9000)
+        self.assert_cannot_listen("nonsense:9000", "bad endpoint 'nonsense:9000'")
+
+    def test_endpoints_of_twisted_that_cannot_be_bound(self):
+        """What the endpoint's Deferred fails with is raised at once."""
+        self.patch(self.reactor, "listenTCP", self.fail_to_listen)
+        self.assert_cannot_listen("tcp6:9000", "cannot listen on 'tcp6:9000': taken")
+
+    def fail_to_listen(self, *args, **kwargs):
+        """Fail."""
+        raise OSError("taken")
+
+    def write(self, *contents):
+        """Write a file."""
+        path = self.mktemp()
+        with open(path, "wb") as file:
+            file.write(b"".join(contents))
+        return path
+
+
+def make_certificate():
+    """Make a key and a certificate of its own, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    return (
+        key.private_bytes(
+            encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+        certificate.public_bytes(encoding),
+    )

@@ -1,0 +1,247 @@
+"""The command line of the server."""
+
+from __future__ import annotations
+
+import io
+import sys
+from importlib.metadata import version
+from ipaddress import ip_address
+from pathlib import Path
+
+from twisted.logger import globalLogPublisher
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.server.endpoints import TcpEndpoint, UnixEndpoint
+from yurttunnel.server.forward import parse_forward
+from yurttunnel.server.options import Options, Settings
+
+MINIMUM = ["--standalone", "--state-dir", "S"]
+
+
+def parse(*arguments):
+    """Parse a command line."""
+    options = Options()
+    options.parseOptions([*MINIMUM, *arguments])
+    return options.settings
+
+
+class SettingsTests(SynchronousTestCase):
+    """``Options.settings`` has the command line typed."""
+
+    def test_defaults(self):
+        """They are those of yurttunnel 1.2 and of the design."""
+        self.assertEqual(
+            parse(),
+            Settings(
+                state_dir=Path("S"),
+                bind_address="0.0.0.0",
+                agent_port=10262,
+                meta_address="127.0.0.1",
+                meta_port=10265,
+                connect_endpoints=(),
+                forwards=(),
+                resume_window=30.0,
+                return_grace=0.8,
+                drain_timeout=30.0,
+                certificate_names=(),
+                certificate_addresses=(),
+                join_token_lifetime=86400.0,
+                node_certificate_lifetime=30 * 86400.0,
+                revoke_node=None,
+            ),
+        )
+
+    def test_values(self):
+        """Every flag reaches the settings."""
+        forward = "127.0.0.1:9000=edge-1/127.0.0.1:80"
+        self.assertEqual(
+            parse(
+                "--bind-address=::1",
+                "--tunnel-agent-connect-port=1",
+                "--insecure-bind-address=192.0.2.1",
+                "--meta-port=2",
+                "--connect-endpoint=unix:a",
+                "--connect-endpoint=tcp:3",
+                f"--forward={forward}",
+                "--resume-window=1m",
+                "--return-grace=2.5",
+                "--drain-timeout=5",
+                "--cert-dns-names=a.example, b.example",
+                "--cert-ips=192.0.2.1,::1",
+                "--join-token-lifetime=30m",
+                "--node-certificate-lifetime=720h",
+                "--revoke-node=edge-1",
+            ),
+            Settings(
+                state_dir=Path("S"),
+                bind_address="::1",
+                agent_port=1,
+                meta_address="192.0.2.1",
+                meta_port=2,
+                connect_endpoints=(
+                    ("--connect-endpoint unix:a", UnixEndpoint("a")),
+                    ("--connect-endpoint tcp:3", TcpEndpoint(3)),
+                ),
+                forwards=(parse_forward(forward),),
+                resume_window=60.0,
+                return_grace=2.5,
+                drain_timeout=5.0,
+                certificate_names=("a.example", "b.example"),
+                certificate_addresses=(ip_address("192.0.2.1"), ip_address("::1")),
+                join_token_lifetime=1800.0,
+                node_certificate_lifetime=720 * 3600.0,
+                revoke_node="edge-1",
+            ),
+        )
+
+    def test_the_meta_pages_stay_on_this_machine(self):
+        """By default on the loopback address of the family of ``--bind-address``."""
+        self.assertEqual(parse("--bind-address=::").meta_address, "::1")
+        self.assertEqual(parse("--bind-address=192.0.2.1").meta_address, "127.0.0.1")
+
+    def test_a_short_resume_window_shortens_the_default_return_grace(self):
+        """Nothing waits longer than the window."""
+        self.assertEqual(parse("--resume-window=0").return_grace, 0)
+
+    def test_settings_need_a_command_line(self):
+        """Before it has been parsed there are none."""
+        self.assertRaises(RuntimeError, getattr, Options(), "settings")
+
+
+class ErrorTests(SynchronousTestCase):
+    """Every mistake is one line that names the flag."""
+
+    def assert_refused(self, words, *arguments):
+        """The command line is refused with ``words`` in one line."""
+        error = self.assertRaises(UsageError, Options().parseOptions, list(arguments))
+        self.assertIn(words, str(error))
+        self.assertNotIn("\n", str(error))
+
+    def test_the_mode(self):
+        """Only the standalone mode exists so far."""
+        self.assert_refused("add --standalone", "--state-dir", "S")
+
+    def test_the_state_directory(self):
+        """It is required."""
+        self.assert_refused("--state-dir is missing", "--standalone")
+        self.assert_refused("--state-dir: it is empty", "--standalone", "--state-dir=")
+
+    def test_values(self):
+        """Each flag refuses what it cannot use."""
+        for flag, *values in (
+            ("bind-address", "", "host", "1.2.3"),
+            ("insecure-bind-address", "host"),
+            ("tunnel-agent-connect-port", "0", "65536", "http"),
+            ("meta-port", "-1"),
+            ("resume-window", "-1", "soon", ""),
+            ("return-grace", "x", "31"),
+            ("drain-timeout", "1 week"),
+            ("cert-dns-names", "a b"),
+            ("cert-ips", "a.example"),
+            ("join-token-lifetime", "0"),
+            ("node-certificate-lifetime", "0s"),
+            ("revoke-node", "Edge_1", ""),
+            ("connect-endpoint", "9000"),
+            ("forward", "9000"),
+        ):
+            for value in values:
+                self.assert_refused(f"--{flag}: ", *MINIMUM, f"--{flag}={value}")
+
+    def test_unknown_flags_and_arguments(self):
+        """They are quoted."""
+        self.assert_refused("passthrough-port", *MINIMUM, "--passthrough-port=1")
+        self.assert_refused("unexpected argument 'start'", *MINIMUM, "start")
+
+    def test_one_port_for_two_purposes(self):
+        """Both flags are named."""
+        self.assert_refused(
+            "--meta-port and --forward 10265=a/b:1 both want 127.0.0.1:10265",
+            *MINIMUM,
+            "--forward=10265=a/b:1",
+        )
+        self.assert_refused(
+            "both want 127.0.0.1:7",
+            *MINIMUM,
+            "--connect-endpoint=tcp:7",
+            "--connect-endpoint=ssl:7",
+        )
+        self.assert_refused(
+            "--tunnel-agent-connect-port and --meta-port both want 127.0.0.1:1",
+            *MINIMUM,
+            "--bind-address=127.0.0.1",
+            "--tunnel-agent-connect-port=1",
+            "--meta-port=1",
+        )
+        self.assert_refused(
+            "is given twice", *MINIMUM, "--connect-endpoint=unix:a", "--connect-endpoint=unix:a"
+        )
+
+
+class CompatibilityTests(SynchronousTestCase):
+    """Command lines of yurttunnel 1.2 work."""
+
+    def setUp(self):
+        """Listen to the log."""
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+
+    def warned(self):
+        """Give the flags of which the log warns."""
+        return [event["flag"] for event in self.events if "flag" in event]
+
+    def test_flags_without_a_meaning_are_ignored_with_a_warning(self):
+        """Each is named; switches of Go come with a value or alone."""
+        parse(
+            "--kube-config=/etc/kubernetes/admin.conf",
+            "--cert-dir=/var/lib/yurttunnel-server/pki",
+            "--enable-iptables=true",
+            "--enable-dns-controller",
+            "--egress-selector-enable=false",
+            "--iptables-sync-period=60",
+            "--dns-sync-period=1800",
+            "--server-count=1",
+            "--proxy-strategy=destHost",
+            "--secure-port=10263",
+            "--insecure-port=10264",
+            "--v=2",
+            "--logtostderr",
+        )
+        self.assertEqual(
+            sorted(self.warned()),
+            [
+                "cert-dir",
+                "dns-sync-period",
+                "egress-selector-enable",
+                "enable-dns-controller",
+                "enable-iptables",
+                "insecure-port",
+                "iptables-sync-period",
+                "kube-config",
+                "logtostderr",
+                "proxy-strategy",
+                "secure-port",
+                "server-count",
+                "v",
+            ],
+        )
+
+    def test_flags_that_are_not_given_cause_no_warning(self):
+        """The minimum is silent."""
+        parse()
+        self.assertEqual(self.warned(), [])
+
+    def test_version(self):
+        """``--version`` prints our version and ends with status 0."""
+        output = io.StringIO()
+        self.patch(sys, "stdout", output)
+        error = self.assertRaises(SystemExit, Options().parseOptions, ["--version"])
+        self.assertEqual(error.code, 0)
+        self.assertEqual(output.getvalue(), f"yurttunnel {version('yurttunnel')}\n")
+
+    def test_help_names_every_flag(self):
+        """``--help`` shows the repeatable flags as well as the others."""
+        text = str(Options())
+        for flag in ("--connect-endpoint=", "--forward=", "--revoke-node=", "--return-grace="):
+            self.assertIn(flag, text)

@@ -1,0 +1,576 @@
+"""Sessions on a clock: flushing, timers, lost connections and going away."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import random
+
+from twisted.internet.interfaces import IPushProducer
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.tunnel.memory import (
+    SESSION_ID,
+    Acceptor,
+    HalfCloseUser,
+    MemoryCarrier,
+    SessionPair,
+    User,
+)
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamOpener
+from yurttunnel.tunnel.session import BURST, GOAWAY_STEP
+from yurttunnel.wire import frames
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.frames import Violation
+from yurttunnel.wire.hello import Limits
+
+
+class SessionTestCase(SynchronousTestCase):
+    """Two sessions."""
+
+    def setUp(self):
+        """Join them."""
+        self.pair = SessionPair()
+        self.addCleanup(self.pair.close)
+        self.near_user, self.far_user = HalfCloseUser(), HalfCloseUser()
+        self.ends = []
+        for session in (self.pair.server, self.pair.agent):
+            session.on_closed.append(lambda code, text, s=session: self.ends.append((s, code)))
+
+    def join(self):
+        """Open a stream."""
+        self.near, self.far = self.pair.joined(self.near_user, self.far_user)
+        self.pair.pump()
+
+    def assert_no_timers(self):
+        """Check that no delayed call is left."""
+        self.assertEqual([], self.pair.clock.getDelayedCalls())
+
+
+class IdentityTests(SessionTestCase):
+    """What a session is and says."""
+
+    def test_interfaces(self):
+        """A session opens streams, and is its connection's producer."""
+        self.assertTrue(verifyObject(IStreamOpener, self.pair.server))
+        self.assertTrue(verifyObject(IPushProducer, self.pair.server))
+        self.assertTrue(verifyObject(IStreamAcceptor, Acceptor()))
+
+    def test_session_id(self):
+        """Both ends name the session by the id that the server has given it."""
+        self.assertEqual(SESSION_ID, self.pair.server.session_id)
+        self.assertEqual(SESSION_ID, self.pair.agent.session_id)
+
+    def test_snapshot(self):
+        """A snapshot has the figures of the moment."""
+        self.join()
+        self.near.write(b"12345")
+        self.far.write(b"123")
+        self.pair.pass_time(1)
+        snapshot = self.pair.server.snapshot()
+        self.assertEqual("edge-1", snapshot.node)
+        self.assertEqual(SESSION_ID.hex(), snapshot.session_id)
+        self.assertEqual((1, 5, 3), (snapshot.streams, snapshot.bytes_sent, 3))
+        self.assertEqual(3, snapshot.bytes_received)
+        self.assertEqual("test 1", snapshot.version)
+        self.assertEqual("192.0.2.1:40000", snapshot.address)
+        self.assertEqual(0.0, snapshot.round_trip)
+        self.assertIsNone(snapshot.certificate_not_after)
+        self.assertEqual(datetime.UTC, snapshot.since.tzinfo)
+        self.assertTrue(snapshot.connected)
+        self.pair.cut()
+        self.assertFalse(self.pair.server.snapshot().connected)
+
+    def test_software_that_is_not_named(self):
+        """A peer that does not say what it is has an unknown version."""
+        self.pair.server.wire.peer.properties.clear()
+        self.assertEqual("unknown", self.pair.server.snapshot().version)
+
+    def test_bytes_are_counted(self):
+        """The process counts the payload of all sessions, both ways."""
+        self.join()
+        self.near.write(bytes(1000))
+        self.far.write(bytes(10))
+        self.pair.pump()
+        server = self.pair.server_context.counters
+        agent = self.pair.agent_context.counters
+        self.assertEqual((1000, 10), (server.bytes_sent, server.bytes_received))
+        self.assertEqual((10, 1000), (agent.bytes_sent, agent.bytes_received))
+        self.assertEqual((1, 1), (server.sessions_started, agent.sessions_started))
+
+
+class FlushTests(SessionTestCase):
+    """When bytes go to the connection."""
+
+    def setUp(self):
+        """Open a stream, and let everything calm down."""
+        super().setUp()
+        self.join()
+        self.pair.pass_time(1)
+        self.carrier = self.pair.server_carrier
+
+    def test_first_write_is_direct(self):
+        """What is written after a pause goes to the connection within the call."""
+        self.near.write(b"x")
+        self.assertEqual(1, len(self.carrier.sent))
+
+    def test_writes_are_joined(self):
+        """What is written right after that goes out together, at the end of the turn."""
+        self.near.write(b"first")
+        for _ in range(50):
+            self.near.write(b"more")
+        self.assertEqual(1, len(self.carrier.sent))
+        self.pair.clock.advance(0)
+        self.assertEqual(2, len(self.carrier.sent))
+        self.pair.pump()
+        self.assertEqual(b"first" + 50 * b"more", self.far_user.received)
+
+    def test_write_after_a_burst(self):
+        """The next write is direct again once a burst is over."""
+        self.near.write(b"x")
+        self.pair.clock.advance(2 * BURST)
+        self.near.write(b"y")
+        self.assertEqual(2, len(self.carrier.sent))
+
+    def test_answers_are_joined(self):
+        """What is written while a read of the connection is dealt with goes out in one write."""
+        users = []
+        for _ in range(5):
+            user = User()
+            user.dataReceived = lambda data, u=user: u.transport.write(data)
+            users.append(self.pair.joined(HalfCloseUser(), user)[0])
+        self.pair.pass_time(1)
+        for stream in users:
+            stream.write(b"question")
+        self.pair.clock.advance(0)
+        data = self.carrier.take(100_000)
+        self.pair.agent.data_received(data)
+        self.assertEqual(1, len(self.pair.agent_carrier.sent))
+        self.pair.pump()
+
+    def test_busy_connection(self):
+        """Nothing is written while the connection is busy, and everything once it is not."""
+        self.pair.server.pauseProducing()
+        self.near.write(b"x")
+        self.pair.clock.advance(1)
+        self.assertEqual([], self.carrier.sent)
+        self.pair.server.resumeProducing()
+        self.assertEqual(1, len(self.carrier.sent))
+
+    def test_stopped_connection(self):
+        """Nothing is written after the connection has told its producer to stop."""
+        self.pair.server.stopProducing()
+        self.near.write(b"x")
+        self.pair.clock.advance(1)
+        self.assertEqual([], self.carrier.sent)
+
+    def test_connection_that_is_busy_at_once(self):
+        """A session stops in the middle of what it has to send when the connection is full."""
+        self.carrier.capacity = 0
+        self.near.write(bytes(4 * self.pair.server.wire.chunk))
+        self.assertEqual(1, len(self.carrier.sent))
+        self.pair.pump()
+        self.assertEqual(4 * self.pair.server.wire.chunk, len(self.far_user.received))
+
+
+class LivenessTests(SessionTestCase):
+    """Connections on which nothing comes any more."""
+
+    def elapse_until_silent(self, limit):
+        """Drop all that is sent; give the seconds until the server gives up the connection."""
+        self.pair.silent = True
+        seconds = 0.0
+        while not self.pair.server_carrier.abandoned and seconds < limit:
+            self.pair.clock.advance(0.25)
+            seconds += 0.25
+        return seconds
+
+    def test_idle(self):
+        """An idle peer that has fallen silent is noticed within 25 seconds."""
+        self.pair.pass_time(30)
+        seconds = self.elapse_until_silent(60)
+        self.assertLessEqual(seconds, 25)
+        self.assertGreater(seconds, 12)
+        self.assertFalse(self.pair.server.connected)
+        self.assertFalse(self.pair.server.closed)
+
+    def test_busy(self):
+        """With a stream open it is noticed within 7.5 seconds."""
+        self.join()
+        self.pair.pass_time(30)
+        self.assertLessEqual(self.elapse_until_silent(60), 7.5)
+
+    def test_peer_that_answers(self):
+        """A peer that answers pings is never given up, however long nothing else happens."""
+        self.join()
+        self.pair.pass_time(300, 1)
+        self.assertTrue(self.pair.server.connected)
+        self.assertTrue(self.pair.agent.connected)
+
+    def test_kept_for_the_resume_window(self):
+        """A session whose peer fell silent is kept for the whole resume window."""
+        self.join()
+        self.elapse_until_silent(60)
+        self.pair.clock.pump([1] * 29)
+        self.assertFalse(self.pair.server.closed)
+        self.pair.clock.pump([1] * 2)
+        self.assertTrue(self.pair.server.closed)
+        self.assertIn((self.pair.server, Code.SESSION_LOST), self.ends)
+        self.assertEqual(Code.SESSION_LOST, self.near_user.reasons[0].value.code)
+
+
+class ResumptionTests(SessionTestCase):
+    """Sessions outlive their connections."""
+
+    def test_return_grace(self):
+        """After a loss that the peer's side told, the server keeps the session a moment only."""
+        self.join()
+        self.pair.cut(told=True)
+        self.pair.clock.advance(0.4)
+        self.assertFalse(self.pair.server.closed)
+        self.pair.clock.advance(0.2)
+        self.assertTrue(self.pair.server.closed)
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.clock.advance(30)
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_return_grace_of_distant_peers(self):
+        """The moment is longer for a peer that is far away."""
+        pair = SessionPair(return_grace=0.5)
+        pair.clock.pump([0, 1])
+        pair.pump()
+        self.assertEqual(1.0, pair.server.snapshot().round_trip)
+        pair.cut()
+        pair.clock.advance(4.4)
+        self.assertFalse(pair.server.closed)
+        pair.clock.advance(0.2)
+        self.assertTrue(pair.server.closed)
+        pair.close()
+
+    def test_resume_window(self):
+        """The resume window is the smaller one of both ends."""
+        pair = SessionPair(limits=Limits(resume_window=2_000))
+        pair.cut(told=False)
+        pair.clock.advance(1.9)
+        self.assertFalse(pair.server.closed)
+        pair.clock.advance(0.2)
+        self.assertTrue(pair.server.closed)
+        self.assertTrue(pair.agent.closed)
+        self.assertEqual([], pair.clock.getDelayedCalls())
+
+    def test_counted(self):
+        """Resumptions and lost connections are counted; the first connection is neither."""
+        self.pair.cut()
+        self.pair.connect()
+        self.pair.pump()
+        for context in (self.pair.server_context, self.pair.agent_context):
+            self.assertEqual(1, context.counters.resumptions)
+            self.assertEqual(1, context.counters.connections_lost)
+        self.assertEqual(1, self.pair.server.snapshot().resumptions)
+
+    def test_replaced_connection(self):
+        """A new connection takes over from one that still seems to live, which is abandoned."""
+        self.join()
+        self.near.write(b"lost with the old one")
+        old = self.pair.server_carrier
+        self.pair.agent.connection_lost(told=False)
+        self.pair.connect()
+        self.assertTrue(old.abandoned)
+        self.pair.pump()
+        self.assertEqual(b"lost with the old one", self.far_user.received)
+        self.assertEqual([], self.near_user.reasons)
+
+    def test_data_both_ways(self):
+        """Whatever is cut off, and however often, all bytes arrive once and in order."""
+        self.join()
+        chance = random.Random(3)
+        sent = [chance.randbytes(600_000), chance.randbytes(600_000)]
+        for stream, data in zip((self.near, self.far), sent, strict=True):
+            stream.registerProducer(_Bulk(stream, data), True)
+        cuts = 0
+        for _ in range(100_000):
+            self.pair.piece = chance.randrange(1, 30_000)
+            self.pair.clock.advance(0.001)
+            if not self.pair.turn() and not self.pair.turn():
+                break
+            if chance.random() < 0.05:
+                self.pair.cut()
+                self.pair.clock.advance(0.1)
+                self.pair.connect()
+                cuts += 1
+        self.assertGreater(cuts, 3)
+        for user, data in ((self.far_user, sent[0]), (self.near_user, sent[1])):
+            self.assertEqual(
+                hashlib.sha256(data).digest(), hashlib.sha256(user.received).digest()
+            )
+
+    def test_end_under_way(self):
+        """Data and the end that were under way when the connection was lost arrive after it."""
+        self.join()
+        self.near.write(b"last words")
+        self.near.loseWriteConnection()
+        self.pair.cut()
+        self.pair.connect()
+        self.pair.pump()
+        self.assertEqual(b"last words", self.far_user.received)
+        self.assertEqual(["made", "read lost"], self.far_user.told)
+        self.assertEqual(["made", "write lost"], self.near_user.told)
+
+    def test_dial_while_detached(self):
+        """A stream that is opened while there is no connection is opened on the next one."""
+        self.pair.acceptor.answer = lambda request: request.accept()
+        self.pair.cut()
+        opening = self.pair.dial()
+        self.pair.connect()
+        self.pair.pump()
+        self.successResultOf(opening)
+
+    def test_impossible_position(self):
+        """A peer that claims to have what was never sent ends the session with PROTOCOL."""
+        self.pair.cut()
+        with self.assertRaises(Violation) as caught:
+            self.pair.server.carry(MemoryCarrier(self.pair.server), 10**9)
+        self.assertEqual(Code.PROTOCOL, caught.exception.code)
+        self.assertEqual([(self.pair.server, Code.PROTOCOL)], self.ends)
+
+
+class _Bulk:
+    """A push producer of ``data``."""
+
+    def __init__(self, stream, data):
+        self.stream = stream
+        self.data = data
+        self.paused = False
+        self.position = 0
+        stream._session.clock.callLater(0, self.go_on)
+
+    def go_on(self):
+        """Write until paused."""
+        while not self.paused and self.position < len(self.data):
+            position, self.position = self.position, self.position + 7_000
+            self.stream.write(self.data[position : position + 7_000])
+
+    def pauseProducing(self):
+        """Write no more."""
+        self.paused = True
+
+    def resumeProducing(self):
+        """Go on."""
+        self.paused = False
+        self.go_on()
+
+    def stopProducing(self):
+        """Write no more."""
+        self.paused = True
+
+
+class CloseTests(SessionTestCase):
+    """The end of a session."""
+
+    def test_close(self):
+        """A close tells the peer the code; both ends tell their owners, once, and are still."""
+        self.join()
+        ended = self.pair.server.ended()
+        self.pair.server.close(Code.REVOKED, "revoked")
+        self.pair.server.close(Code.DONE, "again")
+        self.successResultOf(ended)
+        self.assertTrue(self.pair.server_carrier.ended)
+        self.pair.pump()
+        self.assertEqual(
+            [(self.pair.server, Code.REVOKED), (self.pair.agent, Code.REVOKED)], self.ends
+        )
+        self.assertTrue(self.pair.agent_carrier.ended)
+        self.assert_no_timers()
+
+    def test_ended_already(self):
+        """Who waits for the end of a session that is over waits no longer."""
+        self.pair.server.close(Code.DONE, "over")
+        self.successResultOf(self.pair.server.ended())
+
+    def test_close_while_detached(self):
+        """A session without a connection can be closed; no timer is left."""
+        self.join()
+        self.pair.cut()
+        self.near.write(b"x")
+        self.pair.server.close(Code.GOING_AWAY, "stop")
+        self.pair.agent.close(Code.GOING_AWAY, "stop")
+        self.assert_no_timers()
+
+    def test_close_with_writes_pending(self):
+        """What was to be sent at the end of the turn is dropped with its timer."""
+        self.join()
+        self.near.write(b"x")
+        self.near.write(b"y")
+        self.pair.server.close(Code.REVOKED, "revoked")
+        self.pair.pump()
+        self.assert_no_timers()
+
+    def test_connection_lost_after_close(self):
+        """The end of the connection of a session that is over changes nothing."""
+        self.pair.server.close(Code.DONE, "over")
+        self.pair.server.connection_lost(told=True)
+        self.assertEqual(0, self.pair.server_context.counters.connections_lost)
+
+    def test_violation(self):
+        """A peer that breaks the protocol is told so, and the session is over."""
+        self.pair.server.data_received(frames.frame(0xBF, 0))
+        self.pair.pump()
+        self.assertEqual(
+            [(self.pair.server, Code.UNKNOWN_CRITICAL), (self.pair.agent, Code.UNKNOWN_CRITICAL)],
+            self.ends,
+        )
+        self.assertEqual(
+            {Code.UNKNOWN_CRITICAL: 1}, dict(self.pair.agent_context.counters.session_ends)
+        )
+
+    def test_garbage_cut_anywhere(self):
+        """Garbage at any offset ends a session with a code, and raises nothing."""
+        chance = random.Random(4)
+        for _ in range(200):
+            pair = SessionPair()
+            pair.pump()
+            data = chance.randbytes(60)
+            cut = chance.randrange(60)
+            pair.server.data_received(data[:cut])
+            pair.server.data_received(data[cut:])
+            pair.pump()
+            pair.close()
+            self.assertEqual([], pair.clock.getDelayedCalls())
+
+    def test_memory_is_given_back(self):
+        """What a session has reserved is free for others when it is over."""
+        self.join()
+        self.assertGreater(self.pair.agent_context.budget.used, 0)
+        self.pair.server.close(Code.REVOKED, "revoked")
+        self.pair.pump()
+        self.assertEqual(0, self.pair.agent_context.budget.used)
+        self.assertEqual(0, self.pair.server_context.budget.used)
+
+
+class GoAwayTests(SessionTestCase):
+    """Draining."""
+
+    def test_two_steps(self):
+        """GOAWAY is sent in two steps, between which streams that are under way are served."""
+        self.pair.acceptor.answer = lambda request: request.accept()
+        self.pair.agent.go_away("the agent stops")
+        opening = self.pair.dial()
+        self.pair.pump()
+        self.successResultOf(opening).attach(self.near_user)
+        self.assertFalse(self.pair.agent.closed)
+        self.assertTrue(self.pair.server.going_away)
+        self.failureResultOf(self.pair.dial(), StreamFailed)
+
+    def test_idle_session(self):
+        """A session without streams ends after the second step, not before."""
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pump()
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.clock.advance(GOAWAY_STEP)
+        self.pair.pump()
+        self.assertEqual(
+            [(self.pair.agent, Code.GOING_AWAY), (self.pair.server, Code.GOING_AWAY)], self.ends
+        )
+        self.assert_no_timers()
+
+    def test_steps_are_two_round_trips_apart(self):
+        """With a distant peer the second step waits for two round trips."""
+        self.pair.clock.pump([0, 1])
+        self.pair.pump()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.clock.advance(1.9)
+        self.pair.pump()
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.clock.advance(0.2)
+        self.pair.pump()
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_told_once(self):
+        """The peer's owner is told once that the session takes no new streams."""
+        self.join()
+        told = []
+        self.pair.server.on_going_away.append(lambda: told.append(True))
+        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(1)
+        self.assertEqual([True], told)
+
+    def test_drained(self):
+        """The session ends with its last stream, whose data and end arrive first."""
+        for last in (self.drain_by_near, self.drain_by_far):
+            self.setUp()
+            self.join()
+            self.pair.agent.go_away("the agent stops")
+            self.pair.pass_time(1)
+            self.assertFalse(self.pair.agent.closed)
+            last()
+            self.pair.pump()
+            self.assertTrue(self.pair.agent.closed)
+            self.assertTrue(self.pair.server.closed)
+            for user in (self.near_user, self.far_user):
+                self.assertEqual("Connection was closed cleanly.", str(user.reasons[0].value))
+            self.pair.clock.advance(0)
+            self.assert_no_timers()
+
+    def drain_by_near(self):
+        """Have the server's end finish last."""
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.near.write(bytes(100_000))
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.assertEqual(100_000, len(self.far_user.received))
+
+    def drain_by_far(self):
+        """Have the end that goes away finish last."""
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.far.write(bytes(100_000))
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.assertEqual(100_000, len(self.near_user.received))
+
+    def test_drained_by_an_end_alone(self):
+        """So does an end that comes without data."""
+        self.join()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(1)
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_drained_on_a_busy_connection(self):
+        """A session whose connection is busy ends once the last bytes are in it."""
+        self.join()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(1)
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.pair.agent.pauseProducing()
+        self.far.write(b"last words")
+        self.far.loseWriteConnection()
+        self.pair.pump()
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.agent.resumeProducing()
+        self.pair.pump()
+        self.assertTrue(self.pair.agent.closed)
+        self.assertEqual(b"last words", self.near_user.received)
+
+    def test_close_while_going_away(self):
+        """A session that is closed between the two steps leaves no timer."""
+        self.pair.agent.go_away("the agent stops")
+        self.pair.agent.close(Code.GOING_AWAY, "now")
+        self.pair.pump()
+        self.assert_no_timers()
+
+    def test_go_away_after_close(self):
+        """A session that is over does not go away."""
+        self.pair.agent.close(Code.DONE, "over")
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pump()
+        self.assert_no_timers()
