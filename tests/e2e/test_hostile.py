@@ -178,11 +178,15 @@ class SlowLorisTests(HostileTestCase):
             self._end_peer_with_test(peer)
         dripping = slow["a dripping head"]
         deadline = reactor.seconds() + DEADLINE + 6
-        while reactor.seconds() < deadline and any(p.lost_reason is None for p in slow.values()):
-            if dripping.lost_reason is None:
+
+        def still_open(peer: Peer) -> bool:
+            return not peer.read_ended and peer.lost_reason is None
+
+        while reactor.seconds() < deadline and any(map(still_open, slow.values())):
+            if still_open(dripping):
                 dripping.transport.write(b"x")
             await self.pause(0.5)
-        alive = [what for what, peer in slow.items() if peer.lost_reason is None]
+        alive = [what for what, peer in slow.items() if still_open(peer)]
         self.assertEqual(alive, [])
         await self.still_serves(tunnel)
         await self.descriptors_return(tunnel.server, before)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from twisted.application.service import IService, MultiService
-from twisted.internet.protocol import ServerFactory
+from twisted.internet.interfaces import IProtocolFactory
 
 from yurttunnel import __version__
 from yurttunnel.ops.lag import ReactorLag
@@ -139,11 +139,11 @@ def _listeners(
     trust: ServerTrust,
     agents: AgentListener,
     callers: Mapping[str, DialingFactory],
-    meta: ServerFactory,
+    meta: IProtocolFactory,
 ) -> list[Listener]:
     """Say what to listen on, each with the flag that an error names."""
 
-    def tcp(flag: str, host: str, port: int, factory: ServerFactory, **more: Any) -> Listener:
+    def tcp(flag: str, host: str, port: int, factory: IProtocolFactory, **more: Any) -> Listener:
         return Listener(flag, lambda: listen_tcp(reactor, flag, host, port, factory, **more))
 
     listeners = [

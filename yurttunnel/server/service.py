@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twisted.application.service import MultiService
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort, IReactorTime
 from twisted.logger import Logger
 
@@ -74,7 +74,7 @@ class ServerService(MultiService):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        closing = [Deferred.fromCoroutine(_stop_listening(port)) for port in self._ports.values()]
+        closing = [maybeDeferred(port.stopListening) for port in self._ports.values()]
         self._ports.clear()
         ended = [session.ended() for session in self._agents.sessions()]
         self._agents.drain("the server is about to stop")
@@ -88,7 +88,3 @@ class ServerService(MultiService):
             caller.close()
         await within(self._clock, PORT_CLOSE_TIMEOUT, closing)
         await super().stopService()
-
-
-async def _stop_listening(port: IListeningPort) -> None:
-    await port.stopListening()

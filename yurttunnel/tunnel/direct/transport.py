@@ -114,7 +114,7 @@ class SocketTransport:
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
-        """Close after everything has been sent, and the producer has been unregistered."""
+        """Close after everything has been sent, that of a producer that is paused included."""
         if self._connected and not self.disconnecting:
             self.disconnecting = True
             self._reactor.removeReader(self)
@@ -302,10 +302,10 @@ class SocketTransport:
             self._reactor.removeWriter(self)
         if self._write_ending and not self._write_ended:
             self._end_writing()
-        if producer is not None:
-            if not self._streaming or self._producer_paused:
-                self._producer_paused = False
-                producer.resumeProducing()
+        if producer is not None and (self._producer_paused or not self._streaming):
+            # It has more to come, which is sent even before a close.
+            self._producer_paused = False
+            producer.resumeProducing()
         elif self.disconnecting:
             return main.CONNECTION_DONE
         return None
