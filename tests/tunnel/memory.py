@@ -244,6 +244,18 @@ class SessionPair:
         near_stream.attach(near)
         return near_stream, far_stream
 
+    def joined_while_busy(self, near: Protocol, far: Protocol) -> tuple[IStream, IStream]:
+        """Open a stream between two protocols while other streams never cease to send."""
+        opened: list[IStream] = []
+        self.acceptor.answer = lambda request: accepted.append(request.accept())
+        accepted: list[IStream] = []
+        self.dial().addCallback(opened.append)
+        while not opened:
+            self.turn()
+        accepted[0].attach(far)
+        opened[0].attach(near)
+        return opened[0], accepted[0]
+
     def close(self) -> None:
         """End both sessions."""
         self.server.close(Code.DONE, "the test is over")

@@ -303,9 +303,9 @@ class ConnectionTests:
 
     def test_no_certificate(self):
         """A client without a certificate never becomes ready at the server."""
-        server = self.server_factory(
-            ServerTLS([ALPN]), _factory(self.listener.make)
-        ).buildProtocol(None)
+        server = self.server_factory(ServerTLS([ALPN]), _factory(self.listener.make)).buildProtocol(
+            None
+        )
         client = self.client_factory(
             ClientTLS([ALPN], name=None), _factory(self.client.make)
         ).buildProtocol(None)
@@ -524,7 +524,7 @@ class ConnectionTests:
     def test_replaced_by_a_newer_connection(self):
         """A session that is resumed while its old connection seems alive leaves that one."""
         old = self.connect()
-        near, far = self.join(old)
+        near, _ = self.join(old)
         self.client.session.connection_lost(told=False)
         self.connect()
         self.assertTrue(old.server_io.disconnecting)

@@ -15,6 +15,7 @@ from tests.tunnel.memory import (
     Acceptor,
     HalfCloseUser,
     MemoryCarrier,
+    Producer,
     SessionPair,
     User,
 )
@@ -302,9 +303,7 @@ class ResumptionTests(SessionTestCase):
                 cuts += 1
         self.assertGreater(cuts, 3)
         for user, data in ((self.far_user, sent[0]), (self.near_user, sent[1])):
-            self.assertEqual(
-                hashlib.sha256(data).digest(), hashlib.sha256(user.received).digest()
-            )
+            self.assertEqual(hashlib.sha256(data).digest(), hashlib.sha256(user.received).digest())
 
     def test_end_under_way(self):
         """Data and the end that were under way when the connection was lost arrive after it."""
@@ -406,6 +405,20 @@ class CloseTests(SessionTestCase):
         self.pair.server.close(Code.REVOKED, "revoked")
         self.pair.pump()
         self.assert_no_timers()
+
+    def test_close_while_sending(self):
+        """A session that a producer closes sends nothing more after its CLOSE."""
+        self.join()
+        producer = Producer()
+        producer.resumeProducing = lambda: self.pair.server.close(Code.REVOKED, "revoked")
+        self.near.registerProducer(producer, True)
+        self.far.pauseProducing()
+        self.near.write(bytes(1024 * 1024))
+        self.pair.pump()
+        self.far.resumeProducing()
+        self.pair.pump()
+        self.assertTrue(self.pair.agent.closed)
+        self.assertEqual(Code.REVOKED, self.far_user.reasons[0].value.code)
 
     def test_connection_lost_after_close(self):
         """The end of the connection of a session that is over changes nothing."""
@@ -560,6 +573,22 @@ class GoAwayTests(SessionTestCase):
         self.pair.pump()
         self.assertTrue(self.pair.agent.closed)
         self.assertEqual(b"last words", self.near_user.received)
+
+    def test_drained_with_the_end_waiting(self):
+        """What comes in meanwhile does not end the session before the last end is sent."""
+        self.join()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(1)
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.pair.agent.pauseProducing()
+        self.far.loseWriteConnection()
+        self.pair.agent.data_received(frames.offset_frame(frames.PING, 0, 1))
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.agent.resumeProducing()
+        self.pair.pump()
+        self.assertTrue(self.pair.agent.closed)
+        self.assertIn("read lost", self.near_user.told)
 
     def test_close_while_going_away(self):
         """A session that is closed between the two steps leaves no timer."""

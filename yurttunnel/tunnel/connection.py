@@ -81,6 +81,11 @@ class SessionConnection(Protocol):
         return self._greeted
 
     @property
+    def handed_over(self) -> bool:
+        """Whether the connection belongs to one of the other protocols of the port."""
+        return self._other is not None
+
+    @property
     def peer_certificate(self) -> x509.Certificate | None:
         """What the peer has shown, verified by TLS; there once the connection is ready."""
         certificate = self.transport.getPeerCertificate()
