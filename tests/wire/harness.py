@@ -17,10 +17,16 @@ from yurttunnel.wire.hello import Hello, Limits
 from yurttunnel.wire.session import Session, SessionState, Side
 from yurttunnel.wire.stream import Stream
 
-# The same examples each time, unless YURTTUNNEL_HYPOTHESIS asks to look for new ones.
+# The same examples each time, unless YURTTUNNEL_HYPOTHESIS=explore asks to look for new ones.
 settings.register_profile("suite", deadline=None, derandomize=True, database=None)
-settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
+settings.register_profile("explore", deadline=None, max_examples=5000, print_blob=True)
 settings.load_profile(os.environ.get("YURTTUNNEL_HYPOTHESIS", "suite"))
+
+
+def examples(count: int) -> settings:
+    """Try ``count`` examples, or as many more as the profile in use tries more."""
+    return settings(max_examples=count * settings.default.max_examples // 100)
+
 
 LIMITS = Limits()
 AGENT_PROCESS = b"agent process id"
@@ -164,9 +170,7 @@ class End:
         self.now = 0.0
         self.log = SessionLog()
         other = Side.SERVER if side is Side.AGENT else Side.AGENT
-        self.session = Session(
-            side, hellos[side], hellos[other], self.log, self.now, parent_budget
-        )
+        self.session = Session(side, hellos[side], hellos[other], self.log, self.now, parent_budget)
         if attached:
             self.session.attach(0, self.now)
 

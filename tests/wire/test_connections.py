@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.wire.conformance import conformance
-from tests.wire.harness import REQUEST, End, Frame, Pair, frames_in, limits, user_of
+from tests.wire.harness import REQUEST, End, Frame, Pair, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
@@ -165,6 +165,22 @@ class ResumptionTests(SynchronousTestCase):
         self.pair.connect()
         self.pair.settle()
         self.assertEqual(b"abc", user_of(self.far).data)
+
+    def test_hello_acknowledges(self) -> None:
+        """What the HELLO of a new connection has acknowledged is not acknowledged again."""
+        self.server.send(self.near, bytes(60_000))
+        self.pair.move(Side.SERVER, 100_000)
+        self.pair.lose()
+        self.pair.connect()
+        self.assertEqual(0, self.server.kept)
+        self.agent.send(self.far, b"x")
+        self.assertEqual([], acks_in(self.pair.agent.sent()))
+
+    def test_impossible_count_while_connected(self) -> None:
+        """A violation in a HELLO is for the caller to answer, on the new connection."""
+        self.assertRaises(Violation, self.server.attach, 1 << 20, 0.0)
+        self.assertEqual((Code.PROTOCOL, False), self.pair.server.log.close)
+        self.assertEqual(b"", self.server.data_to_send(100))
 
     def test_users_go_on(self) -> None:
         """While there is no connection, streams can be opened, written, ended and read."""
@@ -353,9 +369,7 @@ class GoingAwayTests(SynchronousTestCase):
         self.agent.go_away(Code.GOING_AWAY, "upgrade")
         self.assertRaises(OpenRefused, self.pair.agent.open)
         self.pair.settle()
-        self.assertIn(
-            ("going away", Code.GOING_AWAY, "upgrade"), self.pair.server.log.calls
-        )
+        self.assertIn(("going away", Code.GOING_AWAY, "upgrade"), self.pair.server.log.calls)
         refused = self.assertRaises(OpenRefused, self.pair.server.open)
         self.assertEqual(Code.GOING_AWAY, refused.code)
         self.assertEqual(2, len(self.pair.agent.log.requested))
@@ -384,7 +398,7 @@ class GoingAwayTests(SynchronousTestCase):
             end.session.go_away(Code.GOING_AWAY, "")
         end.sent()
         end.feed(frames.open_frame(2, REQUEST))
-        (kind, number, payload), = end.sent()
+        ((kind, number, payload),) = end.sent()
         self.assertEqual((frames.FAIL, 2), (kind, number))
         self.assertEqual(Code.GOING_AWAY, frames.decode_coded(payload)[0])
 
@@ -394,9 +408,7 @@ class GoingAwayTests(SynchronousTestCase):
         end = End()
         streams = [end.open() for _ in range(3)]
         end.feed(frames.goaway_frame(3, Code.GOING_AWAY, "bye"))
-        self.assertEqual(
-            [None, None, Code.GOING_AWAY], [user_of(stream).end for stream in streams]
-        )
+        self.assertEqual([None, None, Code.GOING_AWAY], [user_of(stream).end for stream in streams])
         end.feed(frames.frame(frames.OK, 3), frames.coded_frame(frames.FAIL, 5, Code.DONE, ""))
         self.assertIsNone(end.closed)
 
@@ -513,7 +525,7 @@ class ClosingTests(SynchronousTestCase):
         """A violation is answered by CLOSE with its code and a sentence."""
         end = End()
         end.feed(frames.frame(frames.OK, 9))
-        (kind, number, payload), = end.sent()
+        ((kind, number, payload),) = end.sent()
         self.assertEqual((frames.CLOSE, 0), (kind, number))
         code, text = frames.decode_coded(payload)
         self.assertEqual(Code.PROTOCOL, code)

@@ -71,6 +71,16 @@ class SendingCreditTests(SynchronousTestCase):
         self.assertEqual(100, data_in(end.sent()))
         self.assertEqual(1600, end.session.bytes_sent)
 
+    def test_closed_streams_do_not_wait_for_credit(self) -> None:
+        """Streams closed while the session has no credit leave nothing behind."""
+        end = End(peer=limits(session_window=1))
+        for _ in range(100):
+            stream = end.open()
+            end.session.send(stream, b"abc")
+            end.sent()
+            end.session.reset(stream, Code.CANCELLED, "")
+        self.assertEqual(0, len(end.session._queue._new) + len(end.session._queue._old))
+
     def test_fin_needs_no_credit(self) -> None:
         """FIN is sent without credit when no data are before it."""
         end = End(peer=limits(stream_window=10))
@@ -243,6 +253,19 @@ class ReceivingCreditTests(SynchronousTestCase):
         # Half of the budget is left for new streams.
         self.assertLessEqual(agent.memory.used, agent.memory.limit // 2)
 
+    def test_a_new_window_is_measured_from_its_opening(self) -> None:
+        """The first half of a window opened after an idle time doubles it when it goes fast."""
+        end = End()
+        end.advance(0.0)
+        end.now = 0.1
+        end.feed(frames.offset_frame(frames.PONG, 0, 1))
+        end.now = 100.0
+        stream = end.open()
+        end.now = 100.1
+        end.session.resume(stream, end.now)
+        end.feed(frames.frame(frames.OK, 1), frames.frame(DATA, 1, bytes(32 * KIB)))
+        self.assertEqual(128 * KIB, stream.window.size)
+
     def test_stalled_streams_cannot_use_up_the_session(self) -> None:
         """With all the memory in stalled streams, another one still gets its data."""
         pair = Pair(agent=limits(session_window=400 * KIB))
@@ -333,4 +356,3 @@ class OrderTests(SynchronousTestCase):
 def frames_of(end: End, limit: int) -> list[Frame]:
     """Give what one call gives."""
     return frames_in(end.session.data_to_send(limit))
-

@@ -14,7 +14,7 @@ from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.session import (
     CANCELS_PER_SECOND,
-    CONTROL_PER_SECOND,
+    FRAMES_PER_SECOND,
     MAX_ANSWERS,
     SessionState,
     Side,
@@ -136,7 +136,9 @@ class MalformedTests(SynchronousTestCase):
         end = End(local=limits(stream_window=65536))
         stream = end.opened_by_peer()
         end.session.pause(stream)
-        end.feed(F.frame(F.DATA, 2, b"x") * 65536)
+        for second in range(2):
+            end.now = float(second)
+            end.feed(F.frame(F.DATA, 2, b"x") * 32768)
         cost = sum(map(sys.getsizeof, stream.backlog))
         self.assertLess(cost, 2 * 65536)
         end.session.resume(stream, 0.0)
@@ -160,11 +162,24 @@ class FloodTests(SynchronousTestCase):
             stream = end.opened_by_peer(2)
             end.session.reset(stream, Code.CANCELLED, "")
             end.now = 10.0
-            end.feed(frame * CONTROL_PER_SECOND)
+            end.feed(frame * FRAMES_PER_SECOND)
             self.assertIsNone(end.closed)
             end.now = 10.999
             end.feed(frame)
             self.assertEqual(Code.FLOOD, end.closed)
+
+    @conformance("C-127")
+    def test_small_data(self) -> None:
+        """DATA with next to nothing in it count like control frames, larger ones do not."""
+        for size, code in ((63, Code.FLOOD), (64, None)):
+            end = End(local=limits(stream_window=1 << 22))
+            end.opened_by_peer(2)
+            end.now = 10.0
+            frame = F.frame(F.DATA, 2, bytes(size))
+            end.feed(frame * FRAMES_PER_SECOND)
+            self.assertIsNone(end.closed)
+            end.feed(frame)
+            self.assertEqual(code, end.closed)
 
     @conformance("C-127")
     def test_many_seconds(self) -> None:
@@ -172,7 +187,7 @@ class FloodTests(SynchronousTestCase):
         end = End()
         for second in range(3):
             end.now = float(second)
-            end.feed(F.offset_frame(F.PING, 0, 1) * CONTROL_PER_SECOND)
+            end.feed(F.offset_frame(F.PING, 0, 1) * FRAMES_PER_SECOND)
         self.assertIsNone(end.closed)
         self.assertEqual([(F.PONG, 0)], [frame[:2] for frame in end.sent()])
 
@@ -188,6 +203,17 @@ class FloodTests(SynchronousTestCase):
             )
             number += 2
         self.assertEqual(Code.FLOOD, end.closed)
+
+    @conformance("C-128")
+    def test_cancelled_openings_of_many_seconds(self) -> None:
+        """As many cancelled streams as the limit are fine every second."""
+        end = End()
+        for number in range(2, 6 * CANCELS_PER_SECOND, 2):
+            end.now = float(number // (2 * CANCELS_PER_SECOND))
+            end.feed(
+                F.open_frame(number, REQUEST), F.coded_frame(F.RESET, number, Code.CANCELLED, "")
+            )
+        self.assertIsNone(end.closed)
 
     @conformance("C-129")
     def test_answers_that_nobody_reads(self) -> None:
@@ -208,8 +234,9 @@ class NoiseTests(SynchronousTestCase):
     """Bytes without sense."""
 
     FRAME = st.builds(
-        lambda kind, stream, payload, lie: F.HEADER.pack(len(payload) + lie, kind, stream)
-        + payload,
+        lambda kind, stream, payload, lie: (
+            F.HEADER.pack(len(payload) + lie, kind, stream) + payload
+        ),
         st.sampled_from([*range(0x80, 0x88), *range(0xC0, 0xC5), 0x00, 0x40, 0x90]),
         st.sampled_from([0, 1, 2, 3, 4, 6, 0xFFFFFFFF]),
         st.one_of(

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.wire.conformance import conformance
-from tests.wire.harness import Pair, limits, user_of
+from tests.wire.harness import Pair, examples, limits, user_of
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.session import MAX_CONTROL, MAX_KEPT, OpenRefused, SessionState, Side
 from yurttunnel.wire.stream import FULL_ABOVE, Stream, StreamState
@@ -213,6 +213,7 @@ class TwoSessions(RuleBasedStateMachine):
                 if "ended" in user_of(stream).calls:
                     assert sent.finished and len(data) == sent.sent
                 if user_of(stream).end is Code.DONE:
+                    assert "ended" in user_of(stream).calls
                     assert all(direction.finished for direction in model.sent.values())
         for end in self.pair.ends.values():
             assert end.log.close is None or (self.closed and end.closed is Code.REPLACED)
@@ -222,7 +223,8 @@ class TwoSessions(RuleBasedStateMachine):
         if not hasattr(self, "pair") or self.closed:
             return
         self.connect()
-        for _ in range(300):
+        # The smallest windows let only 50 bytes go by in each round.
+        for _ in range(20_000):
             self.note_requests()
             for side in Side:
                 self.answer(side, True)
@@ -254,5 +256,5 @@ class TwoSessionsTests(SynchronousTestCase):
     def test_machine(self) -> None:
         """Whatever users and connections do, streams carry what was sent and nothing leaks."""
         test = TwoSessions.TestCase("runTest")
-        test.settings = settings(max_examples=120, stateful_step_count=60)
+        test.settings = settings(examples(120), stateful_step_count=60)
         test.runTest()

@@ -44,8 +44,7 @@ SEQUENCE = (
     frames.frame(frames.RESET, 3, b"\0\x10" + b"z" * 1024),
 )
 EVENTS = [
-    (frame[4], int.from_bytes(frame[5:9], "big"), frame[frames.HEADER_SIZE :])
-    for frame in SEQUENCE
+    (frame[4], int.from_bytes(frame[5:9], "big"), frame[frames.HEADER_SIZE :]) for frame in SEQUENCE
 ]
 SESSION_BYTES = sum(len(frame) for frame in SEQUENCE if not frame[4] & frames.LINK)
 
@@ -113,9 +112,7 @@ class FrameParserTests(SynchronousTestCase):
     @conformance("C-027")
     def test_data_empty(self) -> None:
         """Empty DATA is refused."""
-        violation = self.assertRaises(
-            Violation, Parsed().parser.feed, frames.frame(frames.DATA, 1)
-        )
+        violation = self.assertRaises(Violation, Parsed().parser.feed, frames.frame(frames.DATA, 1))
         self.assertEqual(Code.PROTOCOL, violation.code)
 
     @conformance("C-028")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.wire.conformance import conformance
-from tests.wire.harness import LIMITS, End, Pair, limits, user_of
+from tests.wire.harness import LIMITS, End, Pair, examples, limits, user_of
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import OpenRequest
 from yurttunnel.wire.hello import Limits
@@ -130,7 +130,7 @@ class CuttingTests(SynchronousTestCase):
         return events_of(end)
 
     @conformance("C-023")
-    @settings(max_examples=60)
+    @examples(100)
     @given(st.lists(st.integers(1, 6000), min_size=1, max_size=40))
     def test_any_cutting(self, sizes: list[int]) -> None:
         """Any cutting of the bytes gives the same events."""
@@ -159,12 +159,10 @@ class LossTests(SynchronousTestCase):
     """The connection is lost, again and again."""
 
     @conformance("C-105", "C-106")
-    @settings(max_examples=60)
+    @examples(100)
     @given(
         st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 10_000)), min_size=1, max_size=4),
-        st.lists(
-            st.tuples(st.integers(0, 6000), st.integers(0, 6000), st.booleans()), max_size=12
-        ),
+        st.lists(st.tuples(st.integers(0, 6000), st.integers(0, 6000), st.booleans()), max_size=12),
         st.integers(300, 5000),
     )
     def test_any_loss(

@@ -19,9 +19,7 @@ from yurttunnel.wire.parser import FrameParser
 from yurttunnel.wire.session import Session, Side
 from yurttunnel.wire.stream import Stream
 
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "docs" / "protocol-vectors.json").read_text()
-)
+VECTORS = json.loads((Path(__file__).parents[2] / "docs" / "protocol-vectors.json").read_text())
 Vector = dict[str, Any]
 
 

@@ -114,7 +114,7 @@ class TunnelSession:
         self._busy = False
         self._flushing = False
         self._flush_call: IDelayedCall | None = None
-        self._last_flush = 0.0
+        self._last_sent = 0.0
         self._timer: IDelayedCall | None = None
         self._goaway_call: IDelayedCall | None = None
         self._ending: list[TunnelStream] = []
@@ -289,7 +289,7 @@ class TunnelSession:
         """Send soon: at once when the last time is a while ago, else at the end of this turn."""
         if self._flushing or self._busy or self._flush_call is not None or self._carrier is None:
             return
-        if self.clock.seconds() - self._last_flush > BURST:
+        if self.clock.seconds() - self._last_sent > BURST:
             self._send()
         else:
             self._flush_soon()
@@ -323,10 +323,10 @@ class TunnelSession:
                 if not chunk or self._carrier is not carrier:
                     break
                 carrier.write(chunk)
+                self._last_sent = self.clock.seconds()
         finally:
             self._flushing = False
         self._counters.bytes_sent += wire.bytes_sent - before
-        self._last_flush = self.clock.seconds()
         if self._drained and not self._busy:
             self.close(Code.GOING_AWAY, "the session has been drained")
 

@@ -92,7 +92,7 @@ def tune(
     """
     elapsed = now - window.last_grant
     size = window.size
-    if round_trip is not None and elapsed < 2 * round_trip:
+    if round_trip is not None and elapsed < 2 * max(round_trip, 0.005):
         if 2 * size <= MAX_STREAM_WINDOW and budget.reserve_growth(size):
             window.size = 2 * size
     elif elapsed > SHRINK_AFTER and size > initial:

@@ -52,7 +52,7 @@ from yurttunnel.wire.stream import WRITABLE_BELOW, Stream, StreamEvents, StreamS
 MAX_KEPT: Final = 16 * 1024 * 1024
 """No new data are sent while this much is unacknowledged, bytes."""
 
-MAX_CONTROL: Final = 128 * 1024
+MAX_CONTROL: Final = 64 * 1024
 """No stream is opened while this much of control frames waits to be sent, bytes. It also is
 what control frames may add to :data:`MAX_KEPT`, so a peer that acknowledges nothing costs no
 more than both."""
@@ -79,10 +79,13 @@ RATE_INTERVAL: Final = 0.05
 
 MAX_CHUNK: Final = 256 * 1024
 
-CONTROL_PER_SECOND: Final = 50_000
-"""More frames other than DATA than this in a second are a flood. An honest peer sends an ACK
-each 128 KiB, two CREDITs each 32 KiB and three frames a stream: 5,000 new streams and 1 GB/s
-at once would be needed."""
+FRAMES_PER_SECOND: Final = 50_000
+"""More frames other than DATA, and pieces of DATA below :data:`SMALL_DATA`, than this in a
+second are a flood. An honest peer sends an ACK each 128 KiB, a CREDIT each 32 KiB and three
+frames a stream, and joins small pieces: 5,000 new streams and 1 GB/s would be needed at once."""
+
+SMALL_DATA: Final = 64
+"""Bytes of DATA below which the frame around them costs more than they do."""
 
 CANCELS_PER_SECOND: Final = 2_000
 """More unanswered streams reset than this in a second are a flood ("rapid reset")."""
@@ -198,7 +201,7 @@ class Session:
         self._acknowledged = 0
         self._ack_at = float("inf")
         self._second = now
-        self._controls = 0
+        self._frames = 0
         self._cancels = 0
         # Sending.
         self._log = SendLog()
@@ -503,7 +506,7 @@ class Session:
         while stream.backlog and not stream.paused:
             piece = stream.backlog.popleft()
             self._deliver(stream, piece)
-        if stream.end_waiting and not stream.backlog and not stream.paused:
+        if stream.end_waiting and not stream.paused:
             stream.end_waiting = False
             self._end_received(stream)
 
@@ -529,6 +532,8 @@ class Session:
         elif stream.receive_ended or stream.state is StreamState.OPENING:
             raise Violation(Code.PROTOCOL, f"data for stream {number}, which cannot have any now")
         size = len(piece)
+        if size < SMALL_DATA:
+            self._count_frame()
         window = self._window
         window.received += size
         if window.received > window.limit:
@@ -579,10 +584,7 @@ class Session:
     def _on_control(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is SessionState.CLOSED:
             return
-        self._start_second()
-        self._controls += 1
-        if self._controls > CONTROL_PER_SECOND:
-            raise Violation(Code.FLOOD, "too many control frames")
+        self._count_frame()
         handler = self._control_handlers.get(kind)
         if handler is not None:
             if number and kind & frames.LINK:
@@ -641,7 +643,7 @@ class Session:
         if stream.receive_ended or stream.state is StreamState.OPENING:
             raise Violation(Code.PROTOCOL, f"FIN for stream {number}, which cannot end now")
         stream.receive_ended = True
-        if stream.paused or stream.backlog:
+        if stream.paused:
             stream.end_waiting = True
         else:
             self._end_received(stream)
@@ -792,15 +794,18 @@ class Session:
         if leaving and not self.streams and self.state is not SessionState.CLOSED:
             self._events.session_drained()
 
+    def _count_frame(self) -> None:
+        if self._now - self._second >= 1:
+            self._second = self._now
+            self._frames = self._cancels = 0
+        self._frames += 1
+        if self._frames > FRAMES_PER_SECOND:
+            raise Violation(Code.FLOOD, "too many small frames")
+
     def _count_cancel(self) -> None:
         self._cancels += 1
         if self._cancels > CANCELS_PER_SECOND:
             raise Violation(Code.FLOOD, "too many streams opened and reset")
-
-    def _start_second(self) -> None:
-        if self._now - self._second >= 1:
-            self._second = self._now
-            self._controls = self._cancels = 0
 
     def _end(self, code: Code, text: str, by_peer: bool) -> None:
         self._link.clear()
@@ -812,7 +817,6 @@ class Session:
         self.state = SessionState.CLOSED
         for stream in list(self.streams.values()):
             self._forget(stream, code if code is not Code.DONE else Code.GOING_AWAY, text)
-        self._control.clear()
         self._events.session_closed(code, text, by_peer)
 
 

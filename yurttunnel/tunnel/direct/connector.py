@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import socket
 from errno import ECONNREFUSED, EINPROGRESS
-from ipaddress import ip_address
 from typing import Any
 
-from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import (
     ConnectError,
     NotConnectingError,
@@ -18,27 +16,29 @@ from twisted.internet.error import (
 )
 from twisted.internet.interfaces import IAddress, IConnector, IDelayedCall, IReadWriteDescriptor
 from twisted.internet.protocol import ClientFactory
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.tunnel.direct.transport import SocketTransport
+from yurttunnel.tunnel.direct.transport import SocketTransport, address_of
 
 
 @implementer(IConnector, IReadWriteDescriptor)
 class SocketConnector:
     """One connection of ``factory`` to ``host``, an address, and ``port``.
 
-    ``timeout`` is in seconds. The factory is told as by Twisted's connectors, never before
-    :meth:`connect` has returned.
+    ``timeout`` is in seconds. Raises ``OSError`` when ``host`` is not an address, or its zone
+    is none of this host. The factory is told of everything else as by Twisted's connectors,
+    never before :meth:`connect` has returned.
     """
+
+    _log = Logger()
 
     def __init__(
         self, reactor: Any, host: str, port: int, factory: ClientFactory, timeout: float
     ) -> None:
         self._reactor = reactor
-        self._family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
-        self._host = host
-        self._port = port
+        self._family, self._address = _socket_address(host, port)
         self._factory = factory
         self._timeout = timeout
         self._socket: socket.socket | None = None
@@ -49,25 +49,13 @@ class SocketConnector:
 
     def connect(self) -> None:
         """Begin an attempt."""
-        if self._socket is not None or self._transport is not None:
+        if self._timer is not None or self._transport is not None:
             raise RuntimeError("an attempt is under way already")
         self._factory.doStart()
+        error = self._begin()
+        delay, result = (self._timeout, TimeoutError()) if error is None else (0, error)
+        self._timer = self._reactor.callLater(delay, self._failed, result)
         self._factory.startedConnecting(self)
-        try:
-            connecting = socket.socket(self._family, socket.SOCK_STREAM)
-        except OSError as error:
-            # Out of descriptors, mostly.
-            self._timer = self._reactor.callLater(0, self._failed, getConnectError(error))
-            return
-        connecting.setblocking(False)
-        self._socket = connecting
-        number = connecting.connect_ex((self._host, self._port))
-        if number not in (0, EINPROGRESS):
-            reason = getConnectError((number, os.strerror(number)))
-            self._timer = self._reactor.callLater(0, self._failed, reason)
-            return
-        self._timer = self._reactor.callLater(self._timeout, self._failed, TimeoutError())
-        self._reactor.addWriter(self)
 
     def stopConnecting(self) -> None:
         """Give up the attempt."""
@@ -84,8 +72,7 @@ class SocketConnector:
 
     def getDestination(self) -> IAddress:
         """Give the address."""
-        kind = IPv6Address if self._family == socket.AF_INET6 else IPv4Address
-        return kind("TCP", self._host, self._port)
+        return address_of(self._family, self._address)
 
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
@@ -98,47 +85,60 @@ class SocketConnector:
         return type(self._factory).__name__
 
     def doRead(self) -> None:
-        """Do what :meth:`doWrite` does: an attempt that fails may be reported either way."""
-        self.doWrite()
+        """Do nothing: an attempt is not registered for reading."""
 
     def doWrite(self) -> None:
         """Find out how the attempt went."""
-        connected = self._socket
-        if connected is None:
+        if self._socket is None:
             return
-        number = connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if number:
-            self._failed(getConnectError((number, os.strerror(number))))
-            return
-        if connected.getsockname() == connected.getpeername():
-            # TCP's simultaneous open: an unused port of this host has been connected to itself.
-            self._failed(getConnectError((ECONNREFUSED, os.strerror(ECONNREFUSED))))
-            return
-        self._finish()
-        self._socket = None
-        self._connected(connected)
+        error = _pending_error(self._socket)
+        if error is None:
+            self._connected(self._socket)
+        else:
+            self._failed(error)
 
     def connectionLost(self, reason: Failure) -> None:
         """Find out why the reactor reports a broken descriptor."""
         if self._socket is not None:
-            number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            self._failed(getConnectError((number, os.strerror(number))))
+            self._failed(_pending_error(self._socket) or ConnectError(string=reason.value))
 
     # -- helpers -------------------------------------------------------------------------------
 
+    def _begin(self) -> Exception | None:
+        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+        try:
+            self._socket = socket.socket(self._family, kind)
+        except OSError as error:
+            # Out of descriptors, mostly.
+            return getConnectError(error)
+        number = self._socket.connect_ex(self._address)
+        if number not in (0, EINPROGRESS):
+            return _connect_error(number)
+        self._reactor.addWriter(self)
+        return None
+
     def _connected(self, connected: socket.socket) -> None:
-        peer = self.getDestination()
-        protocol = self._factory.buildProtocol(peer)
-        if protocol is None:
+        self._finish()
+        self._socket = None
+        try:
+            protocol = self._factory.buildProtocol(self.getDestination())
+            if protocol is None:
+                raise ConnectError(string="the factory has built no protocol")
+        except Exception as error:
             connected.close()
-            self._factory.clientConnectionFailed(self, Failure(ConnectError("no protocol")))
-            self._factory.doStop()
+            if not isinstance(error, ConnectError):
+                self._log.failure("{factory} failed", factory=self.logPrefix())
+            self._tell_failed(Failure(error))
             return
-        host = type(peer)("TCP", *connected.getsockname()[:2])
-        self._transport = SocketTransport(
-            self._reactor, connected, protocol, host, peer, self._connection_lost
+        transport = self._transport = SocketTransport(
+            self._reactor, connected, protocol, self.getDestination(), self._connection_lost
         )
-        self._transport.begin()
+        transport.resumeProducing()
+        try:
+            protocol.makeConnection(transport)
+        except Exception as error:
+            self._log.failure("{protocol} failed", protocol=transport.logPrefix())
+            transport.connectionLost(Failure(error))
 
     def _connection_lost(self, reason: Failure) -> None:
         self._transport = None
@@ -150,7 +150,10 @@ class SocketConnector:
         failed, self._socket = self._socket, None
         if failed is not None:
             failed.close()
-        self._factory.clientConnectionFailed(self, Failure(error))
+        self._tell_failed(Failure(error))
+
+    def _tell_failed(self, reason: Failure) -> None:
+        self._factory.clientConnectionFailed(self, reason)
         self._factory.doStop()
 
     def _finish(self) -> None:
@@ -159,3 +162,31 @@ class SocketConnector:
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
             timer.cancel()
+
+
+def _socket_address(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
+    """Give the family and what the socket module wants; raises ``OSError``."""
+    if ":" in host:
+        # It is the one that turns the name of a zone into its number.
+        numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        found = socket.getaddrinfo(host, port, socket.AF_INET6, socket.SOCK_STREAM, 0, numeric)
+        return socket.AF_INET6, found[0][4]
+    socket.inet_pton(socket.AF_INET, host)
+    return socket.AF_INET, (host, port)
+
+
+def _pending_error(connecting: socket.socket) -> ConnectError | None:
+    """Give what went wrong with an attempt, if anything did."""
+    number = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    try:
+        if not number and connecting.getsockname() == connecting.getpeername():
+            # TCP's simultaneous open: an unused port of this host has been connected to itself.
+            number = ECONNREFUSED
+    except OSError as error:
+        # It has been reset since.
+        return getConnectError(error)
+    return _connect_error(number) if number else None
+
+
+def _connect_error(number: int) -> ConnectError:
+    return getConnectError((number, os.strerror(number)))

@@ -6,33 +6,17 @@ import socket
 from typing import Any
 
 from twisted.internet import tcp
-from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
-from twisted.internet.interfaces import IAddress, IProtocol
+from twisted.internet.interfaces import IProtocol
 
-from yurttunnel.tunnel.direct.transport import SocketTransport
+from yurttunnel.tunnel.direct.transport import SocketTransport, address_of
 
 
-def accepted_tcp(
+def accepted(
     connection: socket.socket, protocol: IProtocol, peer: Any, port: Any, _: int, reactor: Any
 ) -> SocketTransport:
-    """Make the transport of a connection that a TCP port has accepted."""
-    kind = IPv6Address if connection.family == socket.AF_INET6 else IPv4Address
-    host = kind("TCP", *connection.getsockname()[:2])
-    return _serve(reactor, connection, protocol, host, kind("TCP", *peer[:2]))
-
-
-def accepted_unix(
-    connection: socket.socket, protocol: IProtocol, peer: Any, port: Any, _: int, reactor: Any
-) -> SocketTransport:
-    """Make the transport of a connection that a Unix socket has accepted."""
-    return _serve(reactor, connection, protocol, port.getHost(), UNIXAddress(peer or None))
-
-
-def _serve(
-    reactor: Any, connection: socket.socket, protocol: IProtocol, host: IAddress, peer: IAddress
-) -> SocketTransport:
+    """Make the transport of a connection that a port of Twisted's has accepted."""
     connection.setblocking(False)
-    transport = SocketTransport(reactor, connection, protocol, host, peer)
+    transport = SocketTransport(reactor, connection, protocol, address_of(connection.family, peer))
     # The port calls makeConnection next; a pause in there takes this back.
     transport.resumeProducing()
     return transport
@@ -41,4 +25,4 @@ def _serve(
 class DirectPort(tcp.Port):
     """A TCP port."""
 
-    transport = staticmethod(accepted_tcp)  # type: ignore[assignment] # called like the class
+    transport = staticmethod(accepted)  # type: ignore[assignment] # called like the class

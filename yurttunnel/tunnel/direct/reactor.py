@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Any
 
 from twisted.internet.interfaces import (
@@ -15,7 +14,10 @@ from twisted.internet.interfaces import (
 from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.connector import SocketConnector
-from yurttunnel.tunnel.direct.ports import DirectPort, accepted_unix
+from yurttunnel.tunnel.direct.ports import DirectPort, accepted
+
+TRANSPORTS = ("direct", "twisted")
+"""Those of this package, and Twisted's own."""
 
 
 @implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
@@ -27,10 +29,13 @@ class DirectReactor:
     """
 
     # What ports for Unix sockets make of the connections they accept.
-    unix_transport = staticmethod(accepted_unix)
+    unix_transport = staticmethod(accepted)
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
+        # Found once: these are called for each piece of data.
+        self.seconds = reactor.seconds
+        self.callLater = reactor.callLater
 
     def __getattr__(self, name: str) -> Any:
         """Be the reactor in everything else."""
@@ -52,10 +57,14 @@ class DirectReactor:
         timeout: float = 30,
         bindAddress: tuple[str, int] | None = None,
     ) -> IConnector:
-        """Connect to an address; raises :class:`ValueError` when it is none."""
-        ip_address(host)
+        """Connect to an address; raises ``OSError`` when it is none."""
         if bindAddress is not None:
             raise ValueError("a local address cannot be chosen")
         connector = SocketConnector(self._reactor, host, port, factory, timeout)
         connector.connect()
         return connector
+
+
+def with_transports(reactor: Any, transports: str) -> Any:
+    """Give ``reactor`` with the transports that ``--transport`` names, one of ``TRANSPORTS``."""
+    return DirectReactor(reactor) if transports == "direct" else reactor

@@ -36,6 +36,13 @@ RECORD_OVERHEAD = 64
 """More than header, tag and padding of a record take, bytes."""
 
 HANDSHAKE_SIZE = 16 * 1024
+"""More than one flight of a handshake takes, mostly, bytes."""
+
+HEADER = 5
+"""Type, version and length of a record, bytes (RFC 8446 section 5.1)."""
+
+RECORD_EXPANSION = 2048
+"""What a record may be longer than its plaintext, bytes (RFC 5246 section 6.2.3)."""
 
 
 @implementer(ITransport, IConsumer, IPushProducer)
@@ -47,6 +54,10 @@ class TLSTransport(Protocol):
 
     As with Twisted's layer a close waits for the peer's ``close_notify``; whoever closes bounds
     that by ``abortConnection``.
+
+    Nothing is sent for what is read after the handshake: a ``KeyUpdate`` is answered by OpenSSL
+    in front of the next data, as RFC 8446 section 4.6.3 asks for. Contexts must not allow the
+    renegotiation of TLS 1.2 (``OP_NO_RENEGOTIATION``), which would have to be answered at once.
     """
 
     transport: IHalfCloseableTransport
@@ -62,11 +73,15 @@ class TLSTransport(Protocol):
         self._make_connection = make_connection
         self._is_client = is_client
         self._tls: SSL.Connection
+        self._records = RecordCounter()
+        self._early: list[bytes] | None = []
         self._established = False
+        # Our close_notify has been sent, the peer's has come, nothing goes in or out any more.
+        self._sealed = False
         self._ended = False
-        self._aborted = False
-        self._early: list[bytes] = []
+        self._closed = False
         self._error: Failure | None = None
+        self._producer: IProducer | None = None
 
     # -- IProtocol: from the plain transport ---------------------------------------------------
 
@@ -78,34 +93,37 @@ class TLSTransport(Protocol):
         else:
             self._tls.set_accept_state()
         self.wrappedProtocol.makeConnection(self)
-        if not self._aborted:
+        if not self._closed:
             self._shake_hands()
 
     def dataReceived(self, data: bytes) -> None:
         """Decrypt ``data`` and hand it on."""
-        if self._aborted:
+        if self._closed:
             return
         self._tls.bio_write(data)
+        records = self._records.feed(data)
         if not self._established:
             self._shake_hands()
-            if not self._established:
+            if not self._established or self._closed:
                 return
-        self._read()
+        if records:
+            self._read(records)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Tell the protocol; an end that TLS was not told of is a loss."""
-        if self._established and not self._ended and reason.check(ConnectionDone):
+        if not self._ended and reason.check(ConnectionDone):
             reason = Failure(ConnectionLost("the peer did not end TLS"))
-        self._aborted = True
+        self._closed = True
+        self._producer = None
         self.wrappedProtocol.connectionLost(self._error or reason)
 
     # -- ITransport: for the protocol ----------------------------------------------------------
 
     def write(self, data: bytes) -> None:
         """Encrypt ``data`` and send it now."""
-        if self._aborted or self._ended:
+        if self._sealed or self._ended or self._closed:
             return
-        if not self._established:
+        if self._early is not None:
             self._early.append(data)
             return
         try:
@@ -120,18 +138,22 @@ class TLSTransport(Protocol):
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
-        """End TLS after what has been written, and close when the peer has ended it, too."""
-        if self.disconnecting:
+        """End TLS after what has been written, and close when the peer has ended it, too.
+
+        As with Twisted's layer a registered producer goes on until it is unregistered, and a
+        connection on which nothing waits for the end of the handshake is aborted before it.
+        """
+        if self.disconnecting or self._closed:
             return
-        self.disconnecting = True
-        if not self._established:
-            self.transport.loseConnection()
-        elif not self._aborted:
-            self._end_tls()
+        if self._established or self._early:
+            self.disconnecting = True
+            self._end_when_sent()
+        else:
+            self.abortConnection()
 
     def abortConnection(self) -> None:
         """Reset the connection."""
-        self.disconnecting = self._aborted = True
+        self.disconnecting = self._closed = True
         self.transport.abortConnection()
 
     def getPeer(self) -> IAddress:
@@ -158,18 +180,27 @@ class TLSTransport(Protocol):
         return self._tls
 
     def failVerification(self, reason: Failure) -> None:
-        """Have ``reason`` told as the reason why the handshake fails."""
+        """Have the handshake fail, if it does not do so by itself, and ``reason`` told."""
         self._error = reason
 
     # -- producers: the plain transport knows best ---------------------------------------------
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
         """Pause ``producer`` while the plain transport has enough to send."""
-        self.transport.registerProducer(producer, streaming)
+        if self._producer is not None:
+            raise RuntimeError("a producer is registered already")
+        if self._closed:
+            producer.stopProducing()
+        else:
+            self._producer = producer
+            self.transport.registerProducer(producer, streaming)
 
     def unregisterProducer(self) -> None:
         """Forget the producer."""
-        self.transport.unregisterProducer()
+        if self._producer is not None:
+            self._producer = None
+            self.transport.unregisterProducer()
+            self._end_when_sent()
 
     def pauseProducing(self) -> None:
         """Read no more for now."""
@@ -190,30 +221,34 @@ class TLSTransport(Protocol):
             self._tls.do_handshake()
         except SSL.WantReadError:
             self._send_encrypted(HANDSHAKE_SIZE)
+            if self._error is not None:
+                self.abortConnection()
             return
         except SSL.Error as error:
-            self._send_encrypted(HANDSHAKE_SIZE)
             self._fail(error)
             return
+        if self._error is not None:
+            # Verified by a callback that cannot make OpenSSL's handshake fail.
+            self.abortConnection()
+            return
         self._established = True
-        self._send_encrypted(HANDSHAKE_SIZE)
         if IHandshakeListener.providedBy(self.wrappedProtocol):
             IHandshakeListener(self.wrappedProtocol).handshakeCompleted()
-        early, self._early = self._early, []
-        if early:
-            self.writeSequence(early)
-        if self.disconnecting and not self._aborted:
-            self._end_tls()
+        early, self._early = self._early, None
+        # Sends the last of the handshake, too, and what was written just now.
+        self.writeSequence(early or ())
+        self._end_when_sent()
 
-    def _read(self) -> None:
+    def _read(self, records: int) -> None:
+        """Read as often as there can be something: to be told "not now" is dear."""
         pieces: list[bytes] = []
         receive = self._tls.recv
         error: SSL.Error | None = None
         try:
-            while True:
+            for _ in range(records):
                 pieces.append(receive(RECORD))
         except SSL.WantReadError:
-            # All that has come has been read.
+            # Some records held no data: the handshake's, a key update.
             pass
         except SSL.ZeroReturnError:
             self._ended = True
@@ -221,14 +256,13 @@ class TLSTransport(Protocol):
             error = failed
         if pieces:
             self.wrappedProtocol.dataReceived(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if self._aborted:
+        if self._closed:
             return
         if error is not None:
-            self._send_encrypted(HANDSHAKE_SIZE)
             self._fail(error)
         elif self._ended:
             self._end_tls()
-            self.transport.loseConnection()
+            self._close()
 
     def _send_encrypted(self, size: int) -> None:
         """Send what TLS has produced, expected to be less than ``size`` bytes."""
@@ -241,7 +275,15 @@ class TLSTransport(Protocol):
             # TLS has produced nothing.
             return
 
+    def _end_when_sent(self) -> None:
+        """Do what is left to do of a close, if one has been asked for."""
+        if self.disconnecting and not self._early and self._producer is None and not self._closed:
+            self._end_tls()
+
     def _end_tls(self) -> None:
+        if self._sealed:
+            return
+        self._sealed = True
         try:
             self._tls.shutdown()
         except SSL.Error as error:
@@ -252,9 +294,47 @@ class TLSTransport(Protocol):
     def _fail(self, error: SSL.Error) -> None:
         if self._error is None:
             self._error = Failure(error)
-        self._aborted = True
         # Not aborted: the alert that says what was wrong is on its way.
+        self._send_encrypted(HANDSHAKE_SIZE)
+        self._close()
+
+    def _close(self) -> None:
+        """Close the plain transport after everything has been sent: TLS is over."""
+        self._closed = True
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            self.transport.unregisterProducer()
+            producer.stopProducing()
         self.transport.loseConnection()
+
+
+class RecordCounter:
+    """Follows the records of TLS in a stream of bytes (RFC 8446 section 5.1)."""
+
+    __slots__ = ("_header", "_missing")
+
+    def __init__(self) -> None:
+        # What has come of a header that is not complete, or what is to come of a record.
+        self._header = b""
+        self._missing = 0
+
+    def feed(self, data: bytes) -> int:
+        """Give how many records ``data`` completes, counting one that is too long to be true."""
+        if self._header:
+            data = self._header + data
+            self._header = b""
+        end = len(data)
+        position = self._missing
+        complete = 1 if 0 < position <= end else 0
+        while end - position >= HEADER:
+            length = (data[position + 3] << 8) | data[position + 4]
+            position += HEADER + length
+            if position <= end or length > RECORD + RECORD_EXPANSION:
+                complete += 1
+        self._missing = max(0, position - end)
+        if not self._missing:
+            self._header = data[position:]
+        return complete
 
 
 class TLSFactory(Factory):

@@ -3,7 +3,8 @@
 Twisted's own transports put every ``write`` off to the next turn of the reactor: register for
 writing, wait, send, unregister. This one sends when it is asked to, and waits only for what the
 kernel did not take. It stands on the reactor's public descriptor interface (``IReactorFDSet``),
-and behaves like ``tcp.Connection`` otherwise.
+and behaves like ``tcp.Connection`` otherwise. As there, a protocol's ``connectionLost`` and
+``writeConnectionLost`` are never called from within a method that the protocol has called.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
+from errno import EAGAIN, ENOBUFS
 from typing import Any
 
 from twisted.internet import main
-from twisted.internet.error import ConnectionAborted, ConnectionLost
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
     IAddress,
     IHalfCloseableDescriptor,
@@ -28,6 +31,7 @@ from twisted.internet.interfaces import (
     IReadWriteDescriptor,
     ISystemHandle,
 )
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -42,6 +46,8 @@ SEND_SIZE = 256 * 1024
 BUSY_ABOVE = 64 * 1024
 """The producer is paused while more than this waits, as Twisted's transports do it."""
 
+_NOT_NOW = frozenset({EAGAIN, ENOBUFS})
+
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -49,18 +55,20 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class SocketTransport:
     """Owns ``connection``, a connected non-blocking stream socket, and serves ``protocol``.
 
-    Reading begins with :meth:`begin`. ``on_lost`` is called after the protocol's
-    ``connectionLost``, with its reason.
+    Whoever makes it starts to read by ``resumeProducing``, *then* calls ``makeConnection``, in
+    which the protocol may pause. ``on_lost`` is called after the protocol's ``connectionLost``,
+    with its reason.
     """
 
     disconnecting = False
+
+    _log = Logger()
 
     def __init__(
         self,
         reactor: Any,
         connection: socket.socket,
         protocol: IProtocol,
-        host: IAddress,
         peer: IAddress,
         on_lost: Callable[[Failure], object] | None = None,
     ) -> None:
@@ -70,66 +78,65 @@ class SocketTransport:
         self._socket = connection
         self._send = connection.send
         self._receive = connection.recv
-        self._host = host
         self._peer = peer
         self._waiting: deque[bytes | memoryview] = deque()
         self._waiting_size = 0
         self._producer: IPushProducer | IPullProducer | None = None
-        self._streaming = False
+        self._pulling = False
+        self._asking = False
         self._producer_paused = False
         self._connected = True
-        self._read_ended = False
+        # Whether it may be read, and what is written is not dropped.
+        self._readable = True
+        self._writable = True
         self._write_ending = False
-        self._write_ended = False
-        self._error: Exception | None = None
-
-    def begin(self) -> None:
-        """Give the protocol its transport and start to read."""
-        self.protocol.makeConnection(self)
-        self.resumeProducing()
+        self._failed = False
 
     # -- ITransport ----------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
         """Send ``data`` now; keep what the kernel does not take."""
-        if not data or not self._connected or self._write_ending:
+        if not data or not self._writable:
             return
-        if not self._waiting:
-            try:
-                sent = self._send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError as error:
-                self._fail(error)
+        if self._waiting:
+            self._keep(data)
+            return
+        try:
+            sent = self._send(data)
+        except OSError as error:
+            if error.errno not in _NOT_NOW:
+                self._fail(ConnectionLost(str(error)))
                 return
-            if sent == len(data):
-                return
+            sent = 0
+        if sent < len(data):
             self._reactor.addWriter(self)
             self._keep(memoryview(data)[sent:] if sent else data)
-        else:
-            self._keep(data)
+        elif self._pulling:
+            self._ask_later()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """Send the pieces of ``data``."""
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
-        """Close after everything has been sent, that of a producer that is paused included."""
+        """Close after everything has been sent, and a pull producer has been unregistered."""
         if self._connected and not self.disconnecting:
             self.disconnecting = True
+            self._readable = False
             self._reactor.removeReader(self)
-            self._reactor.addWriter(self)
+            self._reactor.callLater(0, self._close_when_sent)
 
     def loseWriteConnection(self) -> None:
         """End the sending direction after everything has been sent."""
-        if self._connected and not self._write_ending:
+        if self._writable:
+            self._writable = False
             self._write_ending = True
             if not self._waiting:
                 self._end_writing()
 
     def abortConnection(self) -> None:
-        """Reset the connection."""
-        if self._connected and self._error is None:
+        """Reset the connection, dropping what waits."""
+        if self._connected and not self._failed:
             self.disconnecting = True
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -140,8 +147,8 @@ class SocketTransport:
         return self._peer
 
     def getHost(self) -> IAddress:
-        """Give the address of this end."""
-        return self._host
+        """Give the address of this end; the socket must be open."""
+        return address_of(self._socket.family, self._socket.getsockname())
 
     def getHandle(self) -> socket.socket:
         """Give the socket, for its options."""
@@ -166,34 +173,37 @@ class SocketTransport:
     # -- producers -----------------------------------------------------------------------------
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
-        """Pause ``producer`` while more waits than the kernel takes."""
+        """Pause ``producer`` while more waits than the kernel takes.
+
+        One that does not stream is asked at once, and again each time all that was written has
+        gone to the kernel, but never from within ``write``.
+        """
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
         if not self._connected:
             producer.stopProducing()
-            return
-        self._streaming = streaming
-        if streaming:
+        elif streaming:
             self._producer = IPushProducer(producer)
-            self._pause_producer_if_busy()
         else:
-            self._producer = IPullProducer(producer)
-            self._reactor.addWriter(self)
+            pulled = self._producer = IPullProducer(producer)
+            self._pulling = True
+            pulled.resumeProducing()
 
     def unregisterProducer(self) -> None:
         """Forget the producer."""
         self._producer = None
+        self._pulling = False
         self._producer_paused = False
         if self._connected and self.disconnecting:
-            self._reactor.addWriter(self)
+            self._reactor.callLater(0, self._close_when_sent)
 
     def pauseProducing(self) -> None:
         """Read no more for now."""
         self._reactor.removeReader(self)
 
     def resumeProducing(self) -> None:
-        """Read again, if the peer has not ended."""
-        if self._connected and not self.disconnecting and not self._read_ended:
+        """Read again; after the peer's end that means to be told of it again."""
+        if self._readable:
             self._reactor.addReader(self)
 
     def stopProducing(self) -> None:
@@ -226,44 +236,45 @@ class SocketTransport:
     def doWrite(self) -> Any:
         """Send what waits, then do what was to be done after it."""
         waiting = self._waiting
-        if waiting:
-            data = waiting[0] if len(waiting) == 1 else self._join_waiting()
-            try:
-                sent = self._send(data)
-            except BlockingIOError:
-                return None
-            except OSError:
-                return main.CONNECTION_LOST
-            self._waiting_size -= sent
-            if sent < len(data):
-                waiting[0] = memoryview(data)[sent:]
-                return None
-            waiting.popleft()
-            if waiting:
-                return None
-        return self._drained()
+        if not waiting or self._failed:
+            # The same event said that there was something to read, and the protocol aborted.
+            return None
+        data = waiting[0] if len(waiting) == 1 else self._join_waiting()
+        try:
+            sent = self._send(data)
+        except OSError as error:
+            return None if error.errno in _NOT_NOW else main.CONNECTION_LOST
+        self._waiting_size -= sent
+        if sent < len(data):
+            waiting[0] = memoryview(data)[sent:]
+            return None
+        waiting.popleft()
+        return None if waiting else self._drained()
 
     def connectionLost(self, reason: Failure) -> None:
         """Close the socket and tell the protocol, once."""
         if not self._connected:
             return
-        self._connected = False
+        self._connected = self._readable = self._writable = False
         self._reactor.removeReader(self)
         self._reactor.removeWriter(self)
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.stopProducing()
-        self._waiting.clear()
         self._socket.close()
-        self.protocol.connectionLost(reason)
-        if self._on_lost is not None:
-            self._on_lost(reason)
+        self._waiting.clear()
+        producer, self._producer = self._producer, None
+        try:
+            if producer is not None:
+                producer.stopProducing()
+        finally:
+            try:
+                self.protocol.connectionLost(reason)
+            finally:
+                if self._on_lost is not None:
+                    self._on_lost(reason)
 
     def readConnectionLost(self, reason: Failure) -> None:
         """Tell a protocol that knows half-close; close for any other."""
-        self._read_ended = True
         if IHalfCloseableProtocol.providedBy(self.protocol):
-            IHalfCloseableProtocol(self.protocol).readConnectionLost()
+            self._call(IHalfCloseableProtocol(self.protocol).readConnectionLost)
         else:
             self.connectionLost(reason)
 
@@ -276,14 +287,14 @@ class SocketTransport:
     def _keep(self, data: bytes | memoryview) -> None:
         self._waiting.append(data)
         self._waiting_size += len(data)
-        self._pause_producer_if_busy()
-
-    def _pause_producer_if_busy(self) -> None:
-        if self._waiting_size > BUSY_ABOVE and self._streaming and not self._producer_paused:
-            producer = self._producer
-            if producer is not None:
-                self._producer_paused = True
-                IPushProducer(producer).pauseProducing()
+        if (
+            self._waiting_size > BUSY_ABOVE
+            and self._producer is not None
+            and not self._pulling
+            and not self._producer_paused
+        ):
+            self._producer_paused = True
+            IPushProducer(self._producer).pauseProducing()
 
     def _join_waiting(self) -> bytes:
         pieces: list[bytes | memoryview] = []
@@ -297,38 +308,67 @@ class SocketTransport:
         return joined
 
     def _drained(self) -> Exception | None:
-        producer = self._producer
-        if producer is None or self._streaming:
-            self._reactor.removeWriter(self)
-        if self._write_ending and not self._write_ended:
+        self._reactor.removeWriter(self)
+        if self._write_ending:
             self._end_writing()
-        if producer is not None and (self._producer_paused or not self._streaming):
-            # It has more to come, which is sent even before a close.
+        producer = self._producer
+        if producer is not None and (self._pulling or self._producer_paused):
             self._producer_paused = False
             producer.resumeProducing()
-        elif self.disconnecting:
+        elif self.disconnecting and not self._failed:
             return main.CONNECTION_DONE
         return None
 
+    def _ask_later(self) -> None:
+        if not self._asking:
+            self._asking = True
+            self._reactor.callLater(0, self._ask)
+
+    def _ask(self) -> None:
+        self._asking = False
+        if self._pulling and self._producer is not None and not self._waiting and not self._failed:
+            self._call(self._producer.resumeProducing)
+
+    def _close_when_sent(self) -> None:
+        if not self._waiting and not self._pulling and not self._failed:
+            self.connectionLost(Failure(ConnectionDone()))
+
     def _end_writing(self) -> None:
-        self._write_ended = True
+        self._write_ending = False
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
-            self._fail(error)
+            self._fail(ConnectionLost(str(error)))
             return
         if IHalfCloseableProtocol.providedBy(self.protocol):
-            IHalfCloseableProtocol(self.protocol).writeConnectionLost()
+            self._reactor.callLater(0, self._tell_writing_ended)
+
+    def _tell_writing_ended(self) -> None:
+        if self._connected and not self._failed:
+            self._call(IHalfCloseableProtocol(self.protocol).writeConnectionLost)
+
+    def _call(self, method: Callable[[], object]) -> None:
+        """Call what is not ours; a defect in it is logged and ends the connection."""
+        try:
+            method()
+        except Exception as error:
+            self._log.failure("{protocol} failed", protocol=self.logPrefix())
+            self.connectionLost(Failure(error))
 
     def _fail(self, error: Exception) -> None:
         """Lose the connection in the next turn: whoever wrote does not expect it now."""
-        if self._error is None:
-            self._error = error
+        if not self._failed:
+            self._failed = True
+            self._readable = self._writable = False
             self._reactor.removeReader(self)
             self._reactor.removeWriter(self)
-            self._reactor.callLater(0, self.connectionLost, Failure(as_lost(error)))
+            self._reactor.callLater(0, self.connectionLost, Failure(error))
 
 
-def as_lost(error: Exception) -> Exception:
-    """Give the error with which Twisted's transports report ``error`` of a socket."""
-    return ConnectionLost(str(error)) if isinstance(error, OSError) else error
+def address_of(family: int, address: Any) -> IAddress:
+    """Give what the socket module calls ``address`` as Twisted's object."""
+    if family == socket.AF_INET:
+        return IPv4Address("TCP", *address)
+    if family == socket.AF_INET6:
+        return IPv6Address("TCP", *address)
+    return UNIXAddress(address or None)
