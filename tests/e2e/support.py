@@ -16,15 +16,21 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.clients import ConnectAnswer, Peer, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Program, Tunnel
+from tests.e2e.turns import take_turn
 
 
 class EndToEndTestCase(TestCase):
     """Gives a test programs, clients, targets and faults, and takes them all away again."""
 
-    timeout = 60
+    timeout = 120
 
-    def setUp(self) -> None:
+    alone = False
+    """Whether a test of this class measures, so that no other one may run beside it."""
+
+    async def setUp(self) -> None:
         """Make a directory with a short name: the path of a Unix socket has 107 bytes."""
+        turn = await take_turn(reactor, self.alone)
+        self.addCleanup(turn.close)
         self.directory = tempfile.mkdtemp(prefix="yurttunnel-")
         self.addCleanup(self._keep_logs)
 

@@ -40,6 +40,8 @@ BESIDES_BUFFERS = 32 * MEBIBYTE
 class IsolationTests(EndToEndTestCase):
     """Echoes, downloads and uploads of one agent side by side."""
 
+    alone = True
+
     async def budget(self, program: Program, prefix: str) -> float:
         """What the program says its buffers may hold, in bytes."""
         limit = await program.metric(f"{prefix}_memory_budget_limit_bytes")
