@@ -47,11 +47,13 @@ class Issuer:
     """An authority with short ways to credentials of each kind."""
 
     authority: Authority
+    clock: Clock
 
     @classmethod
     def make(cls, test: TestCase, clock: Clock | None = None) -> Issuer:
         """Make an authority of its own directory."""
-        return cls(Authority.open(clock or clock_now(), state_directory(test)))
+        clock = clock or clock_now()
+        return cls(Authority.open(clock, state_directory(test)), clock)
 
     def server(self, *hosts: str) -> Credentials:
         """Make a server's credentials, for ``server.test`` when no name is given."""
@@ -71,6 +73,12 @@ class Issuer:
         certificate = self.authority.sign_node(
             node, identifiers, key.public_key(), enrolment, lifetime
         )
+        return self.authority.credentials(key, certificate)
+
+    def caller(self, lifetime: float = 3600.0) -> Credentials:
+        """Make a caller's credentials."""
+        key = new_key()
+        certificate = self.authority.sign_caller(key.public_key(), lifetime)
         return self.authority.credentials(key, certificate)
 
     def expired_node(self) -> Credentials:

@@ -10,6 +10,7 @@ from tests.pki.world import ADDRESS, World
 from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.credentials import certificates_from_pem, new_key
 from yurttunnel.pki.enrolment_messages import (
+    EnrolmentRefused,
     EnrolmentRequest,
     Refusal,
 )
@@ -173,14 +174,44 @@ class TokenAdmissionTests(World):
         self.ask("edge-1", key=key)
 
     def test_wrong_tokens_are_limited(self) -> None:
-        """After ten wrong tokens an address has to wait, even with a good one; others do not."""
+        """After ten wrong tokens an address has to wait before it is told more; others do not."""
         wrong = JoinToken("0" * 16, "0" * 32, self.token.pin)
         for _ in range(10):
             self.refuses(Refusal.BAD_TOKEN, "", lambda: self.ask(token=wrong))
-        self.refuses(Refusal.RATE_LIMITED, "wait 60 seconds", self.ask)
-        self.ask("edge-2", address="192.0.2.100")
+        self.refuses(Refusal.RATE_LIMITED, "wait 60 seconds", lambda: self.ask(token=wrong))
+        self.refuses(Refusal.BAD_TOKEN, "", lambda: self.ask(token=wrong, address="192.0.2.100"))
         self.clock.advance(60)
+        self.refuses(Refusal.BAD_TOKEN, "", lambda: self.ask(token=wrong))
+
+    def test_good_tokens_are_not_limited(self) -> None:
+        """Nobody can keep out the holders of a good token who share their address."""
+        wrong = JoinToken("0" * 16, "0" * 32, self.token.pin)
+        for _ in range(20):
+            self.assertRaises(EnrolmentRefused, self.ask, token=wrong)
         self.ask()
+
+    def test_strangers_are_not_parsed(self) -> None:
+        """Without a good token or certificate nothing else of the request is looked at."""
+        junk = EnrolmentRequest("../x", "", "junk", "0" * 16, "0" * 32)
+        self.refuses(Refusal.BAD_TOKEN, "", lambda: self.admission.decide(junk, None, ADDRESS))
+        junk = EnrolmentRequest("../x", "", "junk")
+        self.refuses(Refusal.NOT_AUTHORIZED, "", lambda: self.admission.decide(junk, None, ADDRESS))
+
+    def test_token_of_before_the_revocation(self) -> None:
+        """A token counts as older than a revocation that came later, also by a clock set back."""
+        self.ask()
+        self.clock.rightNow -= 3600
+        revoke_node(self.clock, self.directory.path, "edge-1")
+        self.refuses(Refusal.TOKEN_EXPIRED, "older than the revocation", self.ask)
+
+    def test_token_of_after_the_revocation(self) -> None:
+        """A token that is issued after a revocation is newer, also by a clock set back."""
+        self.ask()
+        revoke_node(self.clock, self.directory.path, "edge-1")
+        self.revocations.refresh()
+        self.clock.rightNow -= 3600
+        token = self.tokens.issue(after=self.revocations.last_revocation())
+        self.ask(token=token)
 
     def test_renewals_are_not_limited(self) -> None:
         """Wrong tokens do not keep enrolled nodes at the same address from renewing."""

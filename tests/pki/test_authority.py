@@ -205,4 +205,4 @@ class RequestTests(TestCase):
             request = builder.sign(key, algorithm)
             pem = request.public_bytes(serialization.Encoding.PEM).decode()
             error = self.assertRaises(BadRequest, key_of_request, pem)
-            self.assertIn("too weak or of an unsupported kind", str(error))
+            self.assertIn("too weak, too long or of an unsupported kind", str(error))

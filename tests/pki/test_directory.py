@@ -180,6 +180,24 @@ class StateFileTests(SynchronousTestCase):
         self.assertEqual(outside.read_bytes(), b"outside")
         self.assertEqual(self.directory.read("key"), b"inside")
 
+    def test_linked_subdirectory(self) -> None:
+        """A subdirectory is not looked for behind a symbolic link."""
+        (self.path / "nodes").symlink_to(Path(self.mktemp()).absolute())
+        error = self.assertRaises(StateError, self.directory.subdirectory, "nodes")
+        self.assertIn("is a symbolic link", str(error))
+
+    def test_root_gives_away_no_linked_file(self) -> None:
+        """What a directory's owner has linked to the lock stays with whom it belongs to."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can give files away")
+        other = self.path.parent / f"{self.path.name}-other"
+        other.touch()
+        os.link(other, self.path / ".lock")
+        os.chown(self.path, 12345, 12346)
+        with StateDirectory.open(self.path).lock():
+            pass
+        self.assertEqual(other.stat().st_uid, 0)
+
     def test_directory_in_place_of_a_file(self) -> None:
         """A directory where a file is due is named as the problem, reading and writing."""
         (self.path / "key").mkdir()

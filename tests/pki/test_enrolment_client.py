@@ -188,7 +188,11 @@ class ClientTests(World):
             ServerContexts(self.issuer.server()),
             EnrolmentFactory(self.clock, self.admission),
         )
-        self.fails(EnrolmentFailed, "server.test: TLS failed", self.enroll())
+        self.fails(
+            EnrolmentFailed,
+            "server.test: the server does not speak yurttunnel/1 there",
+            self.enroll(),
+        )
 
     def test_silent_server(self) -> None:
         """A server that does not answer is given up after fifteen seconds."""
@@ -269,7 +273,7 @@ class ClientTests(World):
 
     def test_renewal_with_expired_certificate(self) -> None:
         """TLS does not let an expired certificate through to be renewed."""
-        self.fails(EnrolmentFailed, "TLS failed", self.renew(self.issuer.expired_node()))
+        self.fails(EnrolmentFailed, "has expired: compare", self.renew(self.issuer.expired_node()))
 
     def test_renewal_at_foreign_server(self) -> None:
         """A certificate is not presented to a server of another authority."""

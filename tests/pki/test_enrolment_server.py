@@ -19,7 +19,7 @@ from yurttunnel.pki.enrolment_messages import (
     Refusal,
     decode_response,
 )
-from yurttunnel.pki.enrolment_server import EnrolmentFactory, EnrolmentProtocol
+from yurttunnel.pki.enrolment_server import MAX_WAITING, EnrolmentFactory, EnrolmentProtocol
 
 
 class TLSStringTransport(StringTransport):
@@ -39,9 +39,15 @@ class EnrolmentProtocolTests(World):
     def setUp(self) -> None:
         """Connect."""
         super().setUp()
+        self.factory = EnrolmentFactory(self.clock, self.admission)
+        self.connect()
+
+    def connect(self) -> EnrolmentProtocol:
+        """Make a connection, the one that the other methods speak of from now on."""
         self.transport = TLSStringTransport()
-        self.protocol = EnrolmentFactory(self.clock, self.admission).buildProtocol(None)
+        self.protocol = self.factory.buildProtocol(None)
         self.protocol.makeConnection(self.transport)
+        return self.protocol
 
     def tearDown(self) -> None:
         """Close; nothing may be left to happen after that."""
@@ -130,9 +136,7 @@ class EnrolmentProtocolTests(World):
             (json.dumps({**good, "node": "x" * 60000}).encode(), "is longer than"),
         ):
             self.protocol.connectionLost()
-            self.transport = TLSStringTransport()
-            self.protocol = EnrolmentProtocol(self.clock, self.admission)
-            self.protocol.makeConnection(self.transport)
+            self.connect()
             message = struct.pack("!I", len(content)) + content
             self.refuses(
                 Refusal.BAD_REQUEST, words, lambda m=message: self.protocol.dataReceived(m)
@@ -147,3 +151,20 @@ class EnrolmentProtocolTests(World):
             Refusal.INTERNAL, "see its log", lambda: self.protocol.dataReceived(self.request())
         )
         self.assertEqual(len(self.flushLoggedErrors()), 1)
+
+    def test_too_many(self) -> None:
+        """Beyond 256 connections that wait for a request, others are sent away for the moment."""
+        waiting = [self.protocol] + [self.connect() for _ in range(MAX_WAITING - 1)]
+        self.connect()
+        self.refuses(Refusal.BUSY, "try again", lambda: None)
+        self.protocol.connectionLost()
+        waiting.pop().connectionLost()
+        self.connect()
+        self.protocol.dataReceived(self.request())
+        self.assertIn("BEGIN CERTIFICATE", self.answer().certificate)
+        # One that is answered makes room, too, before it has closed.
+        waiting.append(self.protocol)
+        self.connect()
+        self.assertEqual(self.transport.value(), b"")
+        for protocol in waiting:
+            protocol.connectionLost()

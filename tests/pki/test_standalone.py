@@ -9,15 +9,30 @@ from unittest import mock
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
-from tests.pki.support import EDGE_1, MemoryServer, clock_now, exchange, handshake, peer_serial
+from tests.pki.support import (
+    EDGE_1,
+    MemoryServer,
+    client_context,
+    clock_now,
+    exchange,
+    handshake,
+    peer_serial,
+)
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
-from yurttunnel.pki.credentials import certificates_from_pem, pin_of
+from yurttunnel.pki.credentials import (
+    Credentials,
+    certificates_from_pem,
+    key_from_pem,
+    pin_of,
+)
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
+from yurttunnel.pki.enrolment_server import MAX_WAITING
 from yurttunnel.pki.identity import (
     BadIdentity,
     Identifiers,
@@ -101,6 +116,23 @@ class ServerTrustTests(World):
         self.start_server()
         self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
 
+    def test_callers(self) -> None:
+        """Callers get in with the certificate in the directory, and the server's own rotates."""
+        state = Path(self.state)
+        (certificate,) = certificates_from_pem((state / "client.crt").read_bytes())
+        key = key_from_pem((state / "client.key").read_bytes())
+        before = self.trust.callers.credentials
+        caller = Credentials(key, certificate, (), ())
+        client = SSL.Connection(client_context(caller, []), None)
+        client.set_connect_state()
+        server = self.trust.callers.serverConnectionForTLS(None)
+        server.set_accept_state()
+        handshake(client, server)
+        self.assertEqual(peer_serial(client), before.certificate.serial_number)
+        self.pass_time(61 * DAY, DAY)
+        self.assertIsNot(self.trust.callers.credentials, before)
+        self.assertIs(self.trust.callers.credentials, self.trust.contexts.credentials)
+
     def test_unusable_state(self) -> None:
         """Whatever is wrong with the state directory is one line with the path."""
         path = Path(self.mktemp())
@@ -173,6 +205,21 @@ class AgentTrustTests(World):
         self.successResultOf(self.get_ready(self.agent()))
         failure = self.failureResultOf(self.get_ready(self.agent()), EnrolmentRefused)
         self.assertEqual(failure.value.code, Refusal.ALREADY_ENROLLED)
+
+    def test_refused_for_the_moment(self) -> None:
+        """After a refusal for the moment the agent tries again by itself."""
+        waiting = []
+        for _ in range(MAX_WAITING):
+            protocol = self.trust.enrolment_factory.buildProtocol(None)
+            protocol.makeConnection(StringTransport())
+            waiting.append(protocol)
+        ready = self.get_ready(self.agent())
+        self.assertNoResult(ready)
+        for protocol in waiting:
+            protocol.connectionLost()
+        self.clock.advance(1)
+        self.network.settle()
+        self.successResultOf(ready)
 
     def test_wrong_server(self) -> None:
         """An agent whose token is of another server ends with the reason."""

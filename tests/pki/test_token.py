@@ -94,13 +94,37 @@ class TokenStoreTests(TestCase):
         status = self.directory.path.joinpath("tokens.json").stat()
         self.assertEqual(stat.S_IMODE(status.st_mode), 0o600)
 
-    def test_expired_ones_are_forgotten(self) -> None:
-        """Expired tokens leave the file with the next one issued."""
-        self.store.issue(60)
-        self.clock.advance(61)
+    def test_expired_ones_are_remembered(self) -> None:
+        """The last 64 expired tokens are told from unknown ones, also after a restart."""
+        tokens = []
+        for _ in range(66):
+            tokens.append(self.store.issue(60))
+            self.clock.advance(61)
         self.store.issue(60)
         content = json.loads(self.directory.path.joinpath("tokens.json").read_text())
-        self.assertEqual(len(content["tokens"]), 1)
+        self.assertEqual(len(content["tokens"]), 65)
+        store = TokenStore(self.clock, self.directory, PIN)
+        for token, expired in ((tokens[1], False), (tokens[2], True), (tokens[-1], True)):
+            error = self.assertRaises(TokenRefused, store.check, token.token_id, token.secret)
+            self.assertEqual(error.expired, expired)
+
+    def test_expired_for_good(self) -> None:
+        """A clock that is set back does not make an expired token good again."""
+        token = self.store.issue(60)
+        self.clock.advance(61)
+        self.store.issue(60)
+        self.clock.rightNow -= 61
+        for store in (self.store, TokenStore(self.clock, self.directory, PIN)):
+            error = self.assertRaises(TokenRefused, store.check, token.token_id, token.secret)
+            self.assertTrue(error.expired)
+
+    def test_expired_ones_do_not_displace_good_ones(self) -> None:
+        """What is remembered of expired tokens takes no room from good ones."""
+        for _ in range(70):
+            self.store.issue(1)
+        self.clock.advance(2)
+        tokens = [self.store.issue(60) for _ in range(64)]
+        self.assertTrue(all(self.store.find(token) for token in tokens))
 
     def test_bound(self) -> None:
         """At most 64 tokens are good at once: the oldest give way."""
@@ -188,6 +212,15 @@ class JoinTokenFileTests(TestCase):
         self.revocations.refresh()
         self.assertNotEqual(self.token(), token)
         self.assertIsNotNone(self.store.find(self.token()))
+
+    def test_revocation_in_the_future(self) -> None:
+        """When the clock is set back behind a revocation, the token is replaced once."""
+        self.test_revocation_replaces_it()
+        self.clock.rightNow -= 86400
+        token = self.token()
+        for _ in range(3):
+            self.service.refresh()
+        self.assertEqual(self.token(), token)
 
     def test_trouble_is_logged(self) -> None:
         """A file that cannot be written is logged, and written when it can be."""

@@ -9,12 +9,16 @@ import stat
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from twisted.internet.protocol import ServerFactory
+from OpenSSL import SSL
+from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.ssl import CertificateOptions
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.pki.support import Issuer, client_context, handshake
+from yurttunnel.ops.listen import CannotListen
+from yurttunnel.pki.credentials import certificates_to_pem, key_to_pem
 from yurttunnel.server.endpoints import (
     OtherEndpoint,
     TcpEndpoint,
@@ -22,7 +26,6 @@ from yurttunnel.server.endpoints import (
     UnixEndpoint,
     parse_endpoint,
 )
-from yurttunnel.ops.listen import CannotListen
 
 
 class ParseTests(SynchronousTestCase):
@@ -121,6 +124,27 @@ class ListenTests(SynchronousTestCase):
         pem = self.write(*make_certificate())
         self.listen(f"ssl:9443:privateKey={pem}:caCerts={pem}")
         self.assertIsInstance(self.reactor.tcpServers[0][1], TLSMemoryBIOFactory)
+
+    def test_tls_with_files_keeps_nodes_out(self):
+        """Whatever authority is named, a node's certificate opens no way to other nodes."""
+        issuer = Issuer.make(self)
+        own = issuer.server()
+        pem = self.write(key_to_pem(own.key), certificates_to_pem([own.certificate]))
+        ca = self.write(certificates_to_pem(own.authorities))
+        self.listen(f"ssl:9443:privateKey={pem}:caCerts={ca}")
+        self.factory.protocol = Protocol
+        secured = self.reactor.tcpServers[0][1]
+        for credentials, refused in ((issuer.caller(), False), (issuer.node(), True)):
+            client = SSL.Connection(client_context(credentials, []), None)
+            client.set_connect_state()
+            server = secured.buildProtocol(None)
+            server.makeConnection(StringTransport())
+            if refused:
+                with self.assertRaises(SSL.Error) as caught:
+                    handshake(client, server.getHandle())
+                self.assertIn("that of a node", str(caught.exception))
+            else:
+                handshake(client, server.getHandle())
 
     def test_tls_with_bad_files(self):
         """Files that are missing, empty or do not belong together are named."""

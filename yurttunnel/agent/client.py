@@ -15,11 +15,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from yurttunnel.agent.connector import EndpointConnector
+from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import NO_SESSION, Hello, Limits
-from yurttunnel.wire.session import Side
+from yurttunnel.wire.stream_table import Side
 
 FIRST_DELAY = 0.3
 """A lost connection is tried again within this many seconds: streams are waiting."""
@@ -97,16 +98,14 @@ class ServerClient(ReconnectingClientFactory):
                 session.go_away(text)
             else:
                 session.close(Code.GOING_AWAY, text)
-        if self._connection is not None and self._session is None:
-            self._connection.abandon()
+        self._abandon_attempt()
 
     def close(self, code: Code, text: str) -> None:
         """End the sessions now, and come back no more."""
         self.stopTrying()
         for session in self.sessions():
             session.close(code, text)
-        if self._connection is not None:
-            self._connection.abandon()
+        self._abandon_attempt()
 
     def sessions(self) -> list[TunnelSession]:
         """Give the session, and those of the same server that still end their streams."""
@@ -161,6 +160,7 @@ class ServerClient(ReconnectingClientFactory):
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
         """Come back, unless the connection was that of a session that is being left."""
+        self._close_abandoned()
         if connection is not self._connection:
             return
         self._connection = None
@@ -174,6 +174,17 @@ class ServerClient(ReconnectingClientFactory):
         self.clientConnectionLost(self._connector, reason)
 
     # -- helpers -------------------------------------------------------------------------------
+
+    def _abandon_attempt(self) -> None:
+        """Abort a connection before its HELLO; after it the session ends it, with a CLOSE."""
+        if self._connection is not None and not self._connection.greeted:
+            self._connection.abandon()
+
+    def _close_abandoned(self) -> None:
+        """End the sessions that have lost their connection and get no other one."""
+        for session in list(self._leaving) if self.continueTrying else self.sessions():
+            if not session.connected:
+                session.close(Code.SESSION_LOST, "the connection was lost while the session ended")
 
     def _hello(self) -> Hello:
         return Hello(
@@ -222,8 +233,10 @@ class ServerClient(ReconnectingClientFactory):
             self._log.info("{server}: session ended: {text}", server=self.server, text=text)
 
     def _attempt_failed(self, reason: Failure) -> None:
+        if not self.continueTrying:
+            return
         self.failed_attempts += 1
-        error = reason.getErrorMessage()
+        error = problem_with_server(reason)
         # The same message again and again tells nothing.
         if error != self.last_error:
             self._log.warn("{server}: cannot connect: {error}", server=self.server, error=error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.resolver import NodeResolver
 from yurttunnel.agent.service import AgentService, PortService
 from yurttunnel.ops.lag import ReactorLag
+from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.ops.meta import meta_site
 from yurttunnel.ops.metrics import Figures, agent_registry
@@ -29,9 +29,8 @@ from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.identity import BadIdentity, format_identifiers
 from yurttunnel.pki.standalone import AgentTrust
 from yurttunnel.pki.token import JoinToken
-from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.tunnel import tls
-from yurttunnel.tunnel.direct.reactor import DirectReactor
+from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.credit import MemoryBudget
@@ -51,7 +50,7 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     try:
-        return build(_transports(reactor), options.settings)
+        return build(with_transports(reactor, options.settings.transport), options.settings)
     except (StateError, BadIdentity) as error:
         raise SystemExit(f"--state-dir: {error}") from None
 
@@ -135,10 +134,3 @@ def build(reactor: Any, settings: Settings) -> IService:
         part.setServiceParent(parts)
     forward_standard_logging()
     return parts
-
-
-def _transports(reactor: Any) -> Any:
-    """Choose the transports: our own unless the environment asks for Twisted's."""
-    return (
-        reactor if os.environ.get("YURTTUNNEL_TRANSPORT") == "twisted" else DirectReactor(reactor)
-    )

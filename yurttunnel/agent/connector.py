@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import NotConnectingError
+from twisted.internet.error import ConnectingCancelledError, NotConnectingError
 from twisted.internet.interfaces import (
     IAddress,
     IConnector,
@@ -71,5 +71,5 @@ class EndpointConnector:
 
     def _failed(self, reason: Failure) -> None:
         self._attempt = None
-        if not reason.check(CancelledError):
+        if not reason.check(CancelledError, ConnectingCancelledError):
             self._factory.clientConnectionFailed(self, reason)

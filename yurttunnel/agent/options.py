@@ -22,6 +22,7 @@ from yurttunnel.pki.identity import (
     check_node_name,
     parse_identifiers,
 )
+from yurttunnel.tunnel.direct.reactor import known_transports
 
 SERVER_PORT = 10262
 META_PORT = 10266
@@ -68,6 +69,8 @@ class Settings:
     keep_default_destinations: bool
     resume_window: float
     drain_timeout: float
+    transport: str
+    """As :func:`~yurttunnel.tunnel.direct.reactor.with_transports` takes it."""
     meta_host: str
     meta_port: int
 
@@ -153,6 +156,8 @@ class Options(usage.Options):
         ["resume-window", None, "30", "How long streams outlive a lost connection to the "
          "server; with 0 they end at once."],
         ["drain-timeout", None, "30", "How long SIGTERM waits for streams to end."],
+        ["transport", None, "direct", "What sends and encrypts: direct, made for this tunnel, or "
+         "twisted, Twisted's own, which is slower."],
         ["meta-host", None, None, "Address on which to serve /healthz, /readyz, /metrics, /agents "
          "and a status page. [default: loopback of the family of --node-ip]"],
         ["meta-port", None, str(META_PORT), "Port on which to serve them."],
@@ -251,6 +256,7 @@ class Options(usage.Options):
             keep_default_destinations=self._keep_default,
             resume_window=self._parse("resume-window", flags.duration),
             drain_timeout=self._parse("drain-timeout", flags.duration),
+            transport=self._parse("transport", known_transports),
             meta_host=meta_host,
             meta_port=self._parse("meta-port", flags.port),
         )

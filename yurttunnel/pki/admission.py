@@ -29,6 +29,7 @@ from yurttunnel.pki.identity import (
     BadIdentifiers,
     BadIdentity,
     Identifiers,
+    NodeIdentity,
     check_node_name,
     identity_from_certificate,
     parse_identifiers,
@@ -40,7 +41,9 @@ from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import IssuedToken, TokenRefused, TokenStore
 
 MAX_TOKEN_FAILURES = 10
-"""How many wrong tokens one address may send within :data:`FAILURE_WINDOW`."""
+"""How many wrong tokens of one address within :data:`FAILURE_WINDOW` are told what is wrong.
+
+Further ones are told to wait. A good token is always good: many nodes may share an address."""
 FAILURE_WINDOW = 60.0
 """Seconds."""
 _MAX_ADDRESSES = 1024
@@ -90,14 +93,18 @@ class Admission:
         connection comes from.
         """
         self._revocations.refresh()
-        if request.token_id:
-            self._failures.check(address)
-        node, identifiers, key = _understand(request)
+        # First who asks, then what: strangers cost no parsing, and no public key operation.
         if request.token_id:
             token = self._check_token(request, address)
+            node, identifiers, key = _understand(request)
             record = self._enroll(node, identifiers, pin_of(key), token)
+        elif presented is not None:
+            identity, known = self._check_certificate(presented)
+            node, identifiers, key = _understand(request)
+            keys = (pin_of(key), pin_of(presented))
+            record = self._renew(node, identifiers, keys, identity, known)
         else:
-            record = self._renew(node, identifiers, pin_of(key), presented)
+            raise _not_authorized("neither a join token nor a certificate was presented")
         response = self._sign(record, identifiers, key)
         self._log.info(
             "{what} node {node} for {address}, with the {kind} {by}",
@@ -114,6 +121,7 @@ class Admission:
             return self._tokens.check(request.token_id, request.token_secret)
         except TokenRefused as error:
             self._failures.add(address)
+            self._failures.check(address)
             code = Refusal.TOKEN_EXPIRED if error.expired else Refusal.BAD_TOKEN
             raise EnrolmentRefused(code, str(error)) from None
 
@@ -148,17 +156,12 @@ class Admission:
             f" directory it was enrolled with, or revoke {node} on the server",
         )
 
-    def _renew(
-        self, node: str, identifiers: Identifiers, key_pin: str, presented: x509.Certificate | None
-    ) -> NodeRecord:
-        if presented is None:
-            raise _not_authorized("neither a join token nor a certificate was presented")
+    def _check_certificate(self, presented: x509.Certificate) -> tuple[NodeIdentity, NodeRecord]:
         try:
             identity = identity_from_certificate(presented)
         except BadIdentity as error:
             raise _not_authorized(str(error)) from None
-        if identity.node != node:
-            raise _not_authorized(f"the certificate is that of {identity.node}, not {node}")
+        node = identity.node
         if self._revocations.is_revoked(identity):
             raise EnrolmentRefused(Refusal.REVOKED, f"node {node} has been revoked")
         if utc_now(self._clock) >= identity.not_after:
@@ -166,13 +169,25 @@ class Admission:
         known = self._records.get(node)
         if known is None or known.enrolment != identity.enrolment:
             raise _not_authorized(f"node {node} was not enrolled here with this certificate")
+        return identity, known
+
+    def _renew(
+        self,
+        node: str,
+        identifiers: Identifiers,
+        keys: tuple[str, str],
+        identity: NodeIdentity,
+        known: NodeRecord,
+    ) -> NodeRecord:
+        if identity.node != node:
+            raise _not_authorized(f"the certificate is that of {identity.node}, not {node}")
         missing = uncovered(identity, identifiers)
         if missing:
             raise _not_authorized(
                 f"the certificate of {node} does not cover {', '.join(missing)}:"
                 " enroll again with a join token"
             )
-        return dataclasses.replace(known, keys=(key_pin, pin_of(presented)))
+        return dataclasses.replace(known, keys=keys)
 
     def _check_claims(self, node: str, identifiers: Identifiers) -> None:
         wanted = claims_of(node, identifiers)
@@ -245,7 +260,7 @@ class _FailureLimit:
         """Raise :class:`EnrolmentRefused` for an address with too many failures."""
         begin, count = self._windows.get(address, (0.0, 0))
         wait = begin + FAILURE_WINDOW - self._clock.seconds()
-        if count >= MAX_TOKEN_FAILURES and wait > 0:
+        if count > MAX_TOKEN_FAILURES:
             raise EnrolmentRefused(
                 Refusal.RATE_LIMITED,
                 f"too many wrong join tokens came from {address}: wait {wait:.0f} seconds",

@@ -45,7 +45,8 @@ _AUTHORITY_LIFETIME = 10 * 365 * DAY
 BACKDATED = datetime.timedelta(minutes=5)
 """How long before its issue a certificate is valid: how far two machines' clocks may differ."""
 
-_MIN_RSA_BITS = 2048
+_RSA_BITS = range(2048, 4096 + 1)
+"""Weaker keys protect nothing, and stronger ones cost the server time to check."""
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
@@ -68,18 +69,23 @@ def key_of_request(pem: str) -> PublicKey:
     """
     try:
         request = x509.load_pem_x509_csr(pem.encode("ascii"))
+        key = _acceptable(request.public_key())
         signed = request.is_signature_valid
-        key = request.public_key()
     except (ValueError, UnsupportedAlgorithm, InvalidSignature):
         raise BadRequest("the certificate request is not a PKCS #10 request in PEM form") from None
     if not signed:
         raise BadRequest("the certificate request is not signed by the key that it contains")
+    return key
+
+
+def _acceptable(key: object) -> PublicKey:
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _CURVES):
         return key
-    if isinstance(key, rsa.RSAPublicKey) and key.key_size >= _MIN_RSA_BITS:
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size in _RSA_BITS:
         return key
     raise BadRequest(
-        "the key of the certificate request is too weak or of an unsupported kind: use P-256"
+        "the key of the certificate request is too weak, too long or of an unsupported kind:"
+        " use P-256"
     )
 
 

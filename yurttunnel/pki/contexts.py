@@ -36,6 +36,7 @@ from zope.interface import implementer
 
 from yurttunnel.pki.credentials import BadCredentials, Credentials
 from yurttunnel.pki.identity import host_is_address
+from yurttunnel.pki.problems import certificate_problem, refusal
 
 TUNNEL_PROTOCOL = b"yurttunnel/1"
 """ALPN: a session; the client's certificate is demanded and verified."""
@@ -53,7 +54,8 @@ _OPTIONS = (
     | SSL.OP_NO_RENEGOTIATION
     | SSL.OP_CIPHER_SERVER_PREFERENCE
 )
-_PEER_MUST_PRESENT = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+PEER_MUST_PRESENT = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+"""The mode of verification that refuses peers without a certificate."""
 
 _log = Logger()
 
@@ -112,11 +114,9 @@ class ServerContexts:
         return SSL.Connection(self._context, None)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
-        context = _new_context(SSL.TLS_SERVER_METHOD, credentials.authorities)
-        _present(context, credentials)
-        context.set_session_id(b"yurttunnel")
+        context = server_context(credentials)
         context.set_alpn_select_callback(self._select_protocol)
-        context.set_verify(_PEER_MUST_PRESENT, self._verify)
+        context.set_verify(PEER_MUST_PRESENT, self._verify)
         return context
 
     def _select_protocol(self, connection: SSL.Connection, offered: list[bytes]) -> bytes:
@@ -128,14 +128,19 @@ class ServerContexts:
                 connection.set_verify(SSL.VERIFY_PEER)
                 return protocol
         # Only an exception ends the handshake with the alert for this (RFC 7301 section 3.2).
-        raise SSL.Error([("TLS", "ALPN", "the client offers no protocol that is served here")])
+        raise refusal("it offers no protocol that is served here (ALPN)")
 
     def _verify(
         self, connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
     ) -> bool:
         # The selection above is not called for clients that send no ALPN at all.
         chosen = connection.get_alpn_proto_negotiated()
-        return bool(valid) and (chosen in self._required or chosen in self._optional)
+        if not valid:
+            problem = certificate_problem(error, "this server's authority")
+            raise refusal(f"its certificate {problem}")
+        if chosen not in self._required and chosen not in self._optional:
+            raise refusal("it does not say by ALPN that it is an agent")
+        return True
 
 
 class ClientContexts:
@@ -185,7 +190,7 @@ class ClientContexts:
         context = _new_context(SSL.TLS_CLIENT_METHOD, credentials.authorities)
         _present(context, credentials)
         context.set_alpn_protos([self._protocol])
-        context.set_verify(_PEER_MUST_PRESENT)
+        context.set_verify(PEER_MUST_PRESENT)
         return context
 
 
@@ -230,6 +235,14 @@ def peer_certificate(transport: ISSLTransport) -> x509.Certificate | None:
     return certificate.to_cryptography() if isinstance(certificate, X509) else None
 
 
+def server_context(credentials: Credentials) -> SSL.Context:
+    """Make a context that presents ``credentials``, without the rules for clients."""
+    context = _new_context(SSL.TLS_SERVER_METHOD, credentials.authorities)
+    _present(context, credentials)
+    context.set_session_id(b"yurttunnel")
+    return context
+
+
 def _new_context(method: int, authorities: Sequence[x509.Certificate]) -> SSL.Context:
     context = SSL.Context(method)
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
@@ -263,7 +276,7 @@ def _expect_server(
     if not host_is_address(server_name):
         # Addresses are not permitted as server names (RFC 6066 section 3).
         connection.set_tlsext_host_name(server_name.encode("idna"))
-    connection.set_verify(_PEER_MUST_PRESENT, _server_verification(server_name, refused))
+    connection.set_verify(PEER_MUST_PRESENT, _server_verification(server_name, refused))
 
 
 def _server_verification(
@@ -275,7 +288,8 @@ def _server_verification(
         # An exception that leaves this function would be lost inside OpenSSL.
         try:
             if not valid:
-                refused(ServerNotTrusted(f"{server_name}: {_chain_problem(error)}"))
+                problem = certificate_problem(error, "the authority that this agent trusts")
+                refused(ServerNotTrusted(f"{server_name}: the server's certificate {problem}"))
                 return False
             if depth == 0:
                 check_server_name(certificate.to_cryptography(), server_name)
@@ -313,24 +327,3 @@ def names_in(certificate: x509.Certificate) -> list[str]:
         return []
     addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
     return names.get_values_for_type(x509.DNSName) + addresses
-
-
-def _chain_problem(error: int) -> str:
-    codes = SSL.X509VerificationCodes
-    match error:
-        case codes.ERR_CERT_HAS_EXPIRED:
-            return "the server's certificate has expired"
-        case codes.ERR_CERT_NOT_YET_VALID:
-            return "the server's certificate is not valid yet: compare the two machines' clocks"
-        case (
-            codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT
-            | codes.ERR_SELF_SIGNED_CERT_IN_CHAIN
-            | codes.ERR_UNABLE_TO_GET_ISSUER_CERT
-            | codes.ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY
-            | codes.ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE
-        ):
-            return "the server's certificate is not from the authority that this agent trusts"
-        case codes.ERR_INVALID_PURPOSE:
-            return "the server's certificate is not meant for servers"
-        case _:
-            return f"the server's certificate is refused (OpenSSL verification error {error})"

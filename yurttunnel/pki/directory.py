@@ -54,7 +54,9 @@ class StateDirectory:
         return directory
 
     def subdirectory(self, name: str) -> StateDirectory:
-        """Use a directory within this one, made when it is not there."""
+        """Use a directory within this one, made when it is not there; links are not followed."""
+        if (self.path / name).is_symlink():
+            raise StateError(f"{self.path / name} is a symbolic link: put a directory there")
         return StateDirectory.open(self.path / name)
 
     def read(self, name: str, secret: bool = False) -> bytes | None:
@@ -177,8 +179,11 @@ class StateDirectory:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     def _give_to_owner(self, descriptor: int) -> None:
-        """Let the directory's owner read what root writes: a command for a server's state."""
-        if os.geteuid() == 0:
+        """Let the directory's owner read what root writes: a command for a server's state.
+
+        Not a file with other names: its owner may have linked somebody else's to here.
+        """
+        if os.geteuid() == 0 and os.fstat(descriptor).st_nlink == 1:
             status = os.stat(self.path)
             os.fchown(descriptor, status.st_uid, status.st_gid)
 

@@ -58,6 +58,7 @@ from yurttunnel.pki.identity import (
     identity_from_certificate,
     uncovered,
 )
+from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.pki.token import JoinToken
 
 EXCHANGE_DEADLINE = 15.0
@@ -229,7 +230,7 @@ async def _exchange(
             f"{server.name}: no answer within {EXCHANGE_DEADLINE:.0f} seconds"
         ) from None
     except SSL.Error as error:
-        raise EnrolmentFailed(f"{server.name}: TLS failed: {_tls_problem(error)}") from error
+        raise EnrolmentFailed(f"{server.name}: {problem_with_server(Failure(error))}") from error
     except ConnectionDone:
         raise EnrolmentFailed(f"{server.name}: the server closed without an answer") from None
     except Exception as error:
@@ -316,8 +317,3 @@ class _OneProtocolFactory(Factory):
     def buildProtocol(self, addr: IAddress | None) -> _ExchangeProtocol:
         """Give the protocol."""
         return self._protocol
-
-
-def _tls_problem(error: SSL.Error) -> str:
-    reasons = [entry[-1] for entry in error.args[0]] if error.args else []
-    return ", ".join(reasons) or "the connection was cut during the handshake"

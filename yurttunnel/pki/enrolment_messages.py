@@ -40,10 +40,17 @@ class Refusal(enum.StrEnum):
     """The certificate does not allow what the renewal asks for, or there is none."""
     RATE_LIMITED = "rate-limited"
     """Too many wrong tokens came from this address; trying later may work."""
+    BUSY = "busy"
+    """The server has too many enrolments under way; trying later works."""
     TIMEOUT = "timeout"
     """The request did not arrive in time."""
     INTERNAL = "internal"
     """The server failed; its log says how."""
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same request may be answered otherwise later."""
+        return self in (Refusal.BUSY, Refusal.TIMEOUT, Refusal.INTERNAL)
 
     @classmethod
     def from_wire(cls, value: object) -> Refusal:

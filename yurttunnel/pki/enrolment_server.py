@@ -21,6 +21,8 @@ from yurttunnel.pki.enrolment_messages import (
 
 REQUEST_DEADLINE = 10.0
 """Seconds in which the request must have arrived, however slowly it is sent."""
+MAX_WAITING = 256
+"""Connections whose request has not arrived; each may hold 64 KiB of one."""
 CLOSE_DEADLINE = 5.0
 """Seconds in which the agent must have taken the answer and closed."""
 
@@ -32,9 +34,12 @@ class EnrolmentProtocol(Int32StringReceiver):
     MAX_LENGTH = MAX_MESSAGE_LENGTH
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime, admission: Admission) -> None:
+    def __init__(
+        self, clock: IReactorTime, admission: Admission, waiting: set[EnrolmentProtocol]
+    ) -> None:
         self._clock = clock
         self._admission = admission
+        self._waiting = waiting
         self._deadline: IDelayedCall | None = None
         self._answered = False
         self._address = "an unknown address"
@@ -43,6 +48,11 @@ class EnrolmentProtocol(Int32StringReceiver):
         """Start to wait for the request."""
         peer = self.transport.getPeer()
         self._address = getattr(peer, "host", str(peer))
+        if len(self._waiting) >= MAX_WAITING:
+            text = "too many nodes are being enrolled at this moment: try again"
+            self._refuse(EnrolmentRefused(Refusal.BUSY, text))
+            return
+        self._waiting.add(self)
         self._deadline = self._clock.callLater(REQUEST_DEADLINE, self._too_slow)
 
     def dataReceived(self, data: bytes) -> None:
@@ -80,6 +90,7 @@ class EnrolmentProtocol(Int32StringReceiver):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Stop waiting."""
         self._answered = True
+        self._waiting.discard(self)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -97,6 +108,7 @@ class EnrolmentProtocol(Int32StringReceiver):
 
     def _answer(self, content: bytes) -> None:
         self._answered = True
+        self._waiting.discard(self)
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self._clock.callLater(CLOSE_DEADLINE, self._abort)
@@ -109,16 +121,21 @@ class EnrolmentProtocol(Int32StringReceiver):
 
 
 class EnrolmentFactory(Factory):
-    """Makes an :class:`EnrolmentProtocol` for each connection."""
+    """Makes an :class:`EnrolmentProtocol` for each connection.
+
+    At most :data:`MAX_WAITING` of them wait for their request at a time: whoever reaches the
+    port can open them.
+    """
 
     noisy = False
 
     def __init__(self, clock: IReactorTime, admission: Admission) -> None:
         self._clock = clock
         self._admission = admission
+        self._waiting: set[EnrolmentProtocol] = set()
 
     def buildProtocol(self, addr: IAddress | None) -> EnrolmentProtocol:
         """Make the protocol of one connection."""
-        protocol = EnrolmentProtocol(self._clock, self._admission)
+        protocol = EnrolmentProtocol(self._clock, self._admission, self._waiting)
         protocol.factory = self
         return protocol

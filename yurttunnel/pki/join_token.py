@@ -51,7 +51,7 @@ class JoinTokenFile(PeriodicService):
     def refresh(self) -> None:
         """Replace the token if it is time; raises ``StateError``."""
         if not self._is_good():
-            token = self._tokens.issue(self._lifetime)
+            token = self._tokens.issue(self._lifetime, after=self._revocations.last_revocation())
             self._directory.write(JOIN_TOKEN_FILE, f"{token}\n".encode())
 
     def _node_revoked(self, node: str) -> None:

@@ -33,6 +33,23 @@ class RotatingContexts(Protocol):
         """Use ``credentials`` from now on, or raise and leave everything as it was."""
 
 
+class ContextsTogether:
+    """Several contexts with the same certificate, which is replaced in all of them or none."""
+
+    def __init__(self, *contexts: RotatingContexts) -> None:
+        self._contexts = contexts
+        self.credentials = contexts[0].credentials
+
+    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
+        """Use ``credentials`` from now on, or raise and leave everything as it was.
+
+        What one of the contexts takes, the others take: they check the same.
+        """
+        for contexts in self._contexts:
+            contexts.rotate(credentials, now)
+        self.credentials = credentials
+
+
 class CertificateRenewal(PeriodicService):
     """Renews the certificate of ``contexts`` after about two thirds of its life.
 

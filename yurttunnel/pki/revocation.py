@@ -21,6 +21,7 @@ from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.identity import BadIdentity, NodeIdentity, check_node_name
 from yurttunnel.pki.periodic import PeriodicService
 from yurttunnel.pki.records import read_record
+from yurttunnel.pki.token import newest_token
 
 REVOCATIONS_FILE = "revoked.json"
 CHECK_INTERVAL = 0.25
@@ -60,7 +61,10 @@ def revoke_node(clock: IReactorTime, state_dir: str | Path, node: str) -> None:
         known = _load(directory)
         if any(r.enrolment == record.enrolment for r in known):
             raise RevocationFailed(f"node {node} has been revoked already")
-        _save(directory, [*known, Revocation(node, record.enrolment, utc_now(clock))])
+        # No token that exists now may pass for a newer one, even if the clock was set back.
+        now = utc_now(clock)
+        revoked = max(now, newest_token(directory) or now)
+        _save(directory, [*known, Revocation(node, record.enrolment, revoked)])
 
 
 class Revocations(PeriodicService):

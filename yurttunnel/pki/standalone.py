@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from twisted.application.service import MultiService
@@ -12,7 +12,14 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from yurttunnel.pki.admission import Admission
-from yurttunnel.pki.authority import DAY, DEFAULT_NODE_LIFETIME, Authority, utc_now
+from yurttunnel.pki.authority import (
+    CALLER_NAME,
+    DAY,
+    DEFAULT_NODE_LIFETIME,
+    Authority,
+    utc_now,
+)
+from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
@@ -29,6 +36,7 @@ from yurttunnel.pki.credentials import (
 )
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.enrolment_client import EnrolmentFailed, ServerAddress, enroll, renew
+from yurttunnel.pki.enrolment_messages import EnrolmentRefused
 from yurttunnel.pki.enrolment_server import EnrolmentFactory
 from yurttunnel.pki.identity import (
     BadIdentity,
@@ -41,7 +49,7 @@ from yurttunnel.pki.identity import (
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.periodic import PeriodicService
 from yurttunnel.pki.records import NodeRecords
-from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.renewal import CertificateRenewal, ContextsTogether
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.serving import ServingCertificate, ensure_caller_certificate
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, JoinToken, TokenStore
@@ -58,6 +66,7 @@ class ServerTrust(MultiService):
     """Everything the server needs to know whom it talks to.
 
     - ``contexts``: TLS for the agents' listener, tunnel and enrolment;
+    - ``callers``: TLS for listeners whose callers need the certificate in ``client.crt``;
     - ``enrolment_factory``: makes the protocol for connections that chose enrolment;
     - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
     - ``authority``, ``revocations``, ``renewal``: the parts, for metrics and other listeners.
@@ -70,6 +79,7 @@ class ServerTrust(MultiService):
         self,
         authority: Authority,
         contexts: ServerContexts,
+        callers: CallerContexts,
         enrolment_factory: EnrolmentFactory,
         revocations: Revocations,
         renewal: CertificateRenewal,
@@ -77,6 +87,7 @@ class ServerTrust(MultiService):
         super().__init__()
         self.authority = authority
         self.contexts = contexts
+        self.callers = callers
         self.enrolment_factory = enrolment_factory
         self.revocations = revocations
         self.renewal = renewal
@@ -91,10 +102,12 @@ class ServerTrust(MultiService):
         names: Iterable[str] = (),
         node_lifetime: float = DEFAULT_NODE_LIFETIME,
         token_lifetime: float = DEFAULT_TOKEN_LIFETIME,
+        callers: Collection[str] = (CALLER_NAME,),
     ) -> ServerTrust:
         """Load or make all that is kept in ``state_dir``; raises :class:`StateError`.
 
         ``bind_addresses`` and ``names`` (host names and addresses) are what agents may dial.
+        ``callers`` are the common names of those who may ask for connections to nodes.
         Lifetimes are in seconds. When this returns, ``ca.crt``, ``join-token``, ``client.crt``
         and ``client.key`` are there.
         """
@@ -106,8 +119,15 @@ class ServerTrust(MultiService):
         admission = Admission(clock, authority, tokens, records, revocations, node_lifetime)
         serving = ServingCertificate(clock, directory, authority, bind_addresses, names)
         contexts = ServerContexts(serving.load(), optional=(ENROLMENT_PROTOCOL,))
+        caller_contexts = CallerContexts(contexts.credentials, callers)
         join_token = JoinTokenFile(clock, directory, tokens, revocations, token_lifetime)
-        renewal = CertificateRenewal(clock, "the server", contexts, serving.obtain, serving.store)
+        renewal = CertificateRenewal(
+            clock,
+            "the server",
+            ContextsTogether(contexts, caller_contexts),
+            serving.obtain,
+            serving.store,
+        )
 
         async def renew_caller() -> None:
             ensure_caller_certificate(clock, directory, authority)
@@ -115,7 +135,8 @@ class ServerTrust(MultiService):
         ensure_caller_certificate(clock, directory, authority)
         join_token.refresh()
         caller = PeriodicService(clock, DAY, "renewing the caller's certificate", renew_caller)
-        trust = cls(authority, contexts, EnrolmentFactory(clock, admission), revocations, renewal)
+        enrolment = EnrolmentFactory(clock, admission)
+        trust = cls(authority, contexts, caller_contexts, enrolment, revocations, renewal)
         for service in (revocations, join_token, renewal, caller):
             service.setServiceParent(trust)
         return trust
@@ -183,8 +204,9 @@ class AgentTrust(MultiService):
         """Enroll if needed, and give the contexts for sessions.
 
         Servers are asked in turn until one answers; while none does, this goes on with growing
-        pauses. Cancelling ends it. Raises ``EnrolmentRefused`` and ``ServerNotTrusted``, which
-        trying again would not change, :class:`BadToken` and :class:`StateError`.
+        pauses, also when a refusal is temporary. Cancelling ends it. Raises
+        ``EnrolmentRefused`` and ``ServerNotTrusted``, which trying again would not change,
+        :class:`BadToken` and :class:`StateError`.
         """
         credentials = self._credentials
         if credentials is None or not self._is_good(credentials):
@@ -219,7 +241,9 @@ class AgentTrust(MultiService):
         while True:
             try:
                 return await self._enroll(servers)
-            except EnrolmentFailed as error:
+            except (EnrolmentFailed, EnrolmentRefused) as error:
+                if isinstance(error, EnrolmentRefused) and not error.code.is_temporary:
+                    raise
                 pause = random.uniform(_FIRST_PAUSE / 2, longest)
                 self._log.warn(
                     "enrolling {node} failed, trying again in {pause:.1f} seconds: {error}",

@@ -13,7 +13,7 @@ import hmac
 import json
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -28,6 +28,9 @@ DEFAULT_TOKEN_LIFETIME = 86400.0
 _TOKEN = re.compile("([0-9a-f]{16})\\.([0-9a-f]{32})\\.sha256:([0-9a-f]{64})")
 _MAX_TOKENS = 64
 """How many tokens are good at once; each restart-safe replacement adds one."""
+_MAX_EXPIRED = 64
+"""How many expired tokens are remembered, so that their holders are told what is wrong."""
+_JUST_AFTER = datetime.timedelta(microseconds=1)
 
 
 class BadToken(ValueError):
@@ -69,12 +72,18 @@ class JoinToken:
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """What the server keeps of a token. Times are in UTC."""
+    """What the server keeps of a token. Times are in UTC.
+
+    ``created`` is not before any revocation that was known then, whatever the clock said.
+    ``ended`` is set once it has been seen to be expired: setting the clock back does not
+    make it good again.
+    """
 
     token_id: str
     secret_hash: str
     created: datetime.datetime
     expires: datetime.datetime
+    ended: bool = False
 
 
 class TokenStore:
@@ -87,20 +96,30 @@ class TokenStore:
         self._clock = clock
         self._directory = directory
         self._pin = pin
-        self._tokens = self._load()
+        self._tokens = {token.token_id: token for token in _load(directory)}
 
-    def issue(self, lifetime: float = DEFAULT_TOKEN_LIFETIME) -> JoinToken:
-        """Make a token that is good for ``lifetime`` seconds; forgets expired ones."""
+    def issue(
+        self,
+        lifetime: float = DEFAULT_TOKEN_LIFETIME,
+        after: datetime.datetime | None = None,
+    ) -> JoinToken:
+        """Make a token that is good for ``lifetime`` seconds.
+
+        It counts as newer than ``after``, a revocation, even when the clock has been set back.
+        The oldest of those that have expired are forgotten.
+        """
         now = utc_now(self._clock)
         token = JoinToken(secrets.token_hex(8), secrets.token_hex(16), self._pin)
         issued = IssuedToken(
             token.token_id,
             _hash(token.secret),
-            created=now,
+            created=now if after is None else max(now, after + _JUST_AFTER),
             expires=now + datetime.timedelta(seconds=lifetime),
         )
-        kept = [t for t in self._tokens.values() if t.expires > now][-(_MAX_TOKENS - 1) :]
-        self._save([*kept, issued])
+        known = [replace(t, ended=t.ended or now >= t.expires) for t in self._tokens.values()]
+        ended = [t for t in known if t.ended][-_MAX_EXPIRED:]
+        good = [t for t in known if not t.ended][-(_MAX_TOKENS - 1) :]
+        self._save([*ended, *good, issued])
         return token
 
     def check(self, token_id: str, secret: str) -> IssuedToken:
@@ -111,7 +130,7 @@ class TokenStore:
         right = hmac.compare_digest(_hash(secret), expected)
         if issued is None or not right:
             raise TokenRefused("the join token is not known here: use the server's current one")
-        if utc_now(self._clock) >= issued.expires:
+        if issued.ended or utc_now(self._clock) >= issued.expires:
             raise TokenRefused(
                 f"the join token expired at {issued.expires:%F %T} UTC:"
                 " use the server's current one",
@@ -127,27 +146,6 @@ class TokenStore:
             return None
         return issued if token.pin == self._pin else None
 
-    def _load(self) -> dict[str, IssuedToken]:
-        content = self._directory.read(TOKENS_FILE, secret=True)
-        if content is None:
-            return {}
-        try:
-            tokens = [
-                IssuedToken(
-                    str(entry["id"]),
-                    str(entry["secret_sha256"]),
-                    datetime.datetime.fromisoformat(entry["created"]),
-                    datetime.datetime.fromisoformat(entry["expires"]),
-                )
-                for entry in json.loads(content)["tokens"]
-            ]
-        except (ValueError, KeyError, TypeError) as error:
-            path = self._directory.path / TOKENS_FILE
-            raise StateError(
-                f"{path} is not readable as JSON of ours: remove it, which ends all join tokens"
-            ) from error
-        return {token.token_id: token for token in tokens}
-
     def _save(self, tokens: list[IssuedToken]) -> None:
         entries = [
             {
@@ -155,11 +153,42 @@ class TokenStore:
                 "secret_sha256": token.secret_hash,
                 "created": token.created.isoformat(),
                 "expires": token.expires.isoformat(),
+                "ended": token.ended,
             }
             for token in tokens
         ]
         self._directory.write(TOKENS_FILE, json.dumps({"tokens": entries}, indent=1).encode())
         self._tokens = {token.token_id: token for token in tokens}
+
+
+def newest_token(directory: StateDirectory) -> datetime.datetime | None:
+    """Give when the newest token was created; ``None`` when there has been none.
+
+    For commands beside a running server. Raises :class:`StateError`.
+    """
+    return max((token.created for token in _load(directory)), default=None)
+
+
+def _load(directory: StateDirectory) -> list[IssuedToken]:
+    content = directory.read(TOKENS_FILE, secret=True)
+    if content is None:
+        return []
+    try:
+        return [
+            IssuedToken(
+                str(entry["id"]),
+                str(entry["secret_sha256"]),
+                datetime.datetime.fromisoformat(entry["created"]),
+                datetime.datetime.fromisoformat(entry["expires"]),
+                bool(entry.get("ended", False)),
+            )
+            for entry in json.loads(content)["tokens"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        path = directory.path / TOKENS_FILE
+        raise StateError(
+            f"{path} is not readable as JSON of ours: remove it, which ends all join tokens"
+        ) from error
 
 
 def _hash(secret: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IProtocol
@@ -21,6 +21,7 @@ from yurttunnel.pki.identity import (
     parse_identifiers,
     uncovered,
 )
+from yurttunnel.pki.problems import problem_with_peer
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest
@@ -29,7 +30,7 @@ from yurttunnel.tunnel.statistics import SessionSnapshot
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import NO_SESSION, Hello, Limits
-from yurttunnel.wire.session import Side
+from yurttunnel.wire.stream_table import Side
 
 MAX_UNFINISHED = 2048
 """Connections that may be before the end of their HELLO at the same time."""
@@ -119,12 +120,9 @@ class AgentListener(Factory):
     def drain(self, text: str) -> None:
         """Take no new agents, and let the sessions end with their last stream."""
         self._draining = True
+        self._close_disconnected()
         for session in self.sessions():
-            if session.connected:
-                session.go_away(text)
-            else:
-                # Its agent could not come back any more.
-                session.close(Code.GOING_AWAY, text)
+            session.go_away(text)
 
     def close_sessions(self, code: Code, text: str) -> None:
         """End every session now."""
@@ -155,12 +153,16 @@ class AgentListener(Factory):
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
         """Log connections that came to nothing; the others have a session that knows."""
+        if self._draining:
+            self._close_disconnected()
         if connection in self._unfinished:
             self._unfinished.remove(connection)
+            if connection.handed_over:
+                return
             self._log.info(
                 "a connection from {address} has not become a session: {reason}",
                 address=_address(connection),
-                reason=reason.getErrorMessage(),
+                reason=problem_with_peer(reason),
             )
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
@@ -170,14 +172,33 @@ class AgentListener(Factory):
         session = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
         if session is not None and _belongs_to(session, identity, hello):
             self._unfinished.discard(connection)
-            connection.send_hello(self._hello(hello.session, session.tunnel.wire.received))
-            connection.start(session.tunnel, hello)
-            self._log.info("{node}: back, its session goes on", node=identity.node)
+            self._resume(connection, session, identity, hello)
         elif self._draining:
             raise Violation(Code.GOING_AWAY, "this server is about to stop")
         else:
             self._unfinished.discard(connection)
             self._begin(connection, identity, identifiers, hello)
+
+    def _close_disconnected(self) -> None:
+        """End the sessions whose agents could not come back to a server that stops."""
+        for session in self.sessions():
+            if not session.connected:
+                session.close(Code.GOING_AWAY, "the connection was lost while the server stops")
+
+    def _resume(
+        self,
+        connection: SessionConnection,
+        session: NodeSession,
+        identity: NodeIdentity,
+        hello: Hello,
+    ) -> None:
+        tunnel = session.tunnel
+        # It may have been renewed, or be of a newer enrolment; and have a new address.
+        session.identity = identity
+        tunnel.description = self._description(connection, identity)
+        connection.send_hello(self._hello(tunnel.session_id, tunnel.wire.received))
+        connection.start(tunnel, hello)
+        self._log.info("{node}: back, its session goes on", node=identity.node)
 
     def _begin(
         self,
@@ -187,12 +208,9 @@ class AgentListener(Factory):
         hello: Hello,
     ) -> None:
         own = self._hello(os.urandom(16), 0)
-        description = PeerDescription(
-            local_name=self._settings.name,
-            peer_name=identity.node,
-            address=_address(connection),
-            certificate_not_after=identity.not_after,
-        )
+        # What it has received counts in the session that it asked for, not in the new one.
+        hello = replace(hello, received=0)
+        description = self._description(connection, identity)
         tunnel = TunnelSession(
             self._context, Side.SERVER, own, hello, description, self._settings.return_grace
         )
@@ -229,6 +247,16 @@ class AgentListener(Factory):
             session=session.tunnel.session_id.hex()[:8],
             text=text,
             code=code.name,
+        )
+
+    def _description(
+        self, connection: SessionConnection, identity: NodeIdentity
+    ) -> PeerDescription:
+        return PeerDescription(
+            local_name=self._settings.name,
+            peer_name=identity.node,
+            address=_address(connection),
+            certificate_not_after=identity.not_after,
         )
 
     def _identity(self, connection: SessionConnection) -> NodeIdentity:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from twisted.internet.interfaces import IProtocolFactory
 
 from yurttunnel import __version__
 from yurttunnel.ops.lag import ReactorLag
+from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.ops.meta import meta_site
 from yurttunnel.ops.metrics import Figures, server_registry
@@ -25,12 +25,11 @@ from yurttunnel.server.agents import AgentListener, AgentListenerSettings, Refus
 from yurttunnel.server.connect import ConnectFactory
 from yurttunnel.server.dialing import DialingFactory
 from yurttunnel.server.forward import ForwardFactory
-from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.server.options import Options, Settings
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import Listener, ServerService
 from yurttunnel.tunnel import tls
-from yurttunnel.tunnel.direct.reactor import DirectReactor
+from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.sockets import tune_session_socket
 from yurttunnel.tunnel.statistics import TunnelCounters
@@ -53,7 +52,7 @@ def makeService(options: Options) -> IService:
             revoke_node(reactor, settings.state_dir, settings.revoke_node)
             print(f"node {settings.revoke_node} is revoked")
             raise SystemExit(0)
-        return build(_transports(reactor), settings)
+        return build(with_transports(reactor, settings.transport), settings)
     except (StateError, RevocationFailed) as error:
         raise SystemExit(f"--state-dir: {error}") from None
 
@@ -157,15 +156,9 @@ def _listeners(
         tcp("--meta-port", settings.meta_address, settings.meta_port, meta),
     ]
     for flag, endpoint in settings.connect_endpoints:
-        listeners.append(Listener(flag, partial(endpoint.listen, reactor, flag, callers[flag])))
+        listen = partial(endpoint.listen, reactor, flag, callers[flag], trust.callers)
+        listeners.append(Listener(flag, listen))
     for forward in settings.forwards:
         flag = f"--forward {forward.text}"
         listeners.append(tcp(flag, forward.listen_host, forward.listen_port, callers[flag]))
     return listeners
-
-
-def _transports(reactor: Any) -> Any:
-    """Choose the transports: our own unless the environment asks for Twisted's."""
-    return (
-        reactor if os.environ.get("YURTTUNNEL_TRANSPORT") == "twisted" else DirectReactor(reactor)
-    )

@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 from typing import Any, cast
 
+from OpenSSL import SSL
 from twisted.internet.interfaces import (
     IAddress,
     IDelayedCall,
@@ -34,6 +35,7 @@ from zope.interface import implementer
 from yurttunnel.http.authority import BadAuthority, split_authority, strip_port
 from yurttunnel.http.errors import error_response, status_of
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
+from yurttunnel.pki.problems import problem_with_peer
 from yurttunnel.server.deadlines import Deadlines
 from yurttunnel.server.dialing import (
     DIAL_TIMEOUT,
@@ -172,6 +174,12 @@ class ConnectProtocol(DialingConnection):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Let go of whatever waits for this caller."""
+        if self._state is _State.HEAD and reason.check(SSL.Error):
+            self.log.info(
+                "a caller from {address} is refused: {problem}",
+                address=getattr(self.transport.getPeer(), "host", "an unknown address"),
+                problem=problem_with_peer(reason),
+            )
         self._factory.unread_heads.discard(self)
         self._factory.closing.discard(self)
         if self._join_call is not None:

@@ -15,24 +15,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from OpenSSL.SSL import Error as OpenSSLError
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import ServerFactory
-from twisted.internet.ssl import (
-    Certificate,
-    CertificateOptions,
-    TLSVersion,
-    trustRootFromCertificates,
-)
 from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import parse_port
 from yurttunnel.ops.listen import BACKLOG, SOCKET_MODE, CannotListen, listen_tcp, listen_unix
+from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.credentials import (
+    BadCredentials,
+    Credentials,
+    certificates_from_pem,
+    key_from_pem,
+)
 
 log = Logger()
 
@@ -57,7 +56,7 @@ class Endpoint(Protocol):
         """Listen; raises :class:`CannotListen` that names ``flag``.
 
         ``credentials`` are the server's own, for ``ssl:`` endpoints that name no files: they
-        must demand a certificate of each caller and offer the protocol ``http/1.1`` (ALPN).
+        must demand a certificate of each caller, and take the protocol ``http/1.1`` (ALPN).
         """
 
 
@@ -112,8 +111,11 @@ class TlsEndpoint:
     """``ssl:PORT[:interface=ADDRESS][:backlog=N][:privateKey=F:caCerts=F[:certKey=F]...]``.
 
     Without files the server's own credentials are used. With them callers need a certificate
-    of an authority in ``caCerts``; ``certKey`` is the certificate and, unless
-    ``extraCertChain`` names another file, its chain, and is in ``privateKey`` by default.
+    of an authority in ``caCerts``, which must not be that of a node; ``certKey`` is the
+    certificate and, unless ``extraCertChain`` names another file, its chain, and is in
+    ``privateKey`` by default.
+
+    A caller that ends TLS in its direction ends the connection: Twisted's TLS has no half-close.
     """
 
     port: int
@@ -139,36 +141,23 @@ class TlsEndpoint:
         secured = TLSMemoryBIOFactory(credentials, False, factory, clock=reactor)
         return listen_tcp(reactor, flag, self.interface, self.port, secured, self.backlog)
 
-    def _load(self, flag: str) -> CertificateOptions:
+    def _load(self, flag: str) -> CallerContexts:
         """Read the files; they are not read again."""
         try:
-            key = load_pem_private_key(Path(self.private_key).read_bytes(), None)
+            key = key_from_pem(Path(self.private_key).read_bytes())
             certificate, *chain = _load_certificates(self.certificate or self.private_key)
             if self.chain:
-                chain = _load_certificates(self.chain)
-            authorities = [
-                Certificate.loadPEM(authority.public_bytes(Encoding.PEM))
-                for authority in _load_certificates(self.ca)
-            ]
-            options = CertificateOptions(
-                # It takes objects of cryptography; its annotations know only those of pyOpenSSL.
-                privateKey=key,  # type: ignore[arg-type] # as above
-                certificate=certificate,  # type: ignore[arg-type] # as above
-                extraCertChain=chain,  # type: ignore[arg-type] # as above
-                trustRoot=trustRootFromCertificates(authorities),
-                raiseMinimumTo=TLSVersion.TLSv1_2,
-                # Named, because otherwise callers that offer it are refused (curl, Go).
-                acceptableProtocols=[b"http/1.1"],
-            )
-            options.getContext()  # Fails when key and certificate do not belong together.
+                chain = list(_load_certificates(self.chain))
+            authorities = _load_certificates(self.ca)
+            credentials = Credentials(key, certificate, tuple(chain), authorities)
+            return CallerContexts(credentials, names=None)
         except OSError as error:
             raise CannotListen(flag, f"cannot read {error.filename}: {error.strerror}") from None
-        except (ValueError, TypeError, OpenSSLError) as error:
+        except BadCredentials as error:
             files = ", ".join(filter(None, [self.private_key, self.certificate, self.ca]))
             raise CannotListen(
                 flag, f"no usable key and certificates in {files}: {error}"
             ) from None
-        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,5 +273,5 @@ def _pop_backlog(keywords: dict[str, str], text: str) -> int:
     return int(backlog)
 
 
-def _load_certificates(path: str) -> list[x509.Certificate]:
-    return x509.load_pem_x509_certificates(Path(path).read_bytes())
+def _load_certificates(path: str) -> tuple[x509.Certificate, ...]:
+    return certificates_from_pem(Path(path).read_bytes())

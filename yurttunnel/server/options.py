@@ -18,6 +18,7 @@ from yurttunnel.ops import flags
 from yurttunnel.pki.identity import BadIdentity, check_node_name
 from yurttunnel.server.endpoints import Endpoint, TcpEndpoint, TlsEndpoint, parse_endpoint
 from yurttunnel.server.forward import Forward, parse_forward
+from yurttunnel.tunnel.direct.reactor import known_transports
 
 _NO_API = "this version does not use a Kubernetes API"
 _NO_INTERCEPTION = "this version intercepts no traffic: use --connect-endpoint or --forward"
@@ -79,6 +80,8 @@ class Settings:
     resume_window: float
     return_grace: float
     drain_timeout: float
+    transport: str
+    """As :func:`~yurttunnel.tunnel.direct.reactor.with_transports` takes it."""
     certificate_names: tuple[str, ...]
     certificate_addresses: tuple[_Address, ...]
     join_token_lifetime: float
@@ -122,6 +125,8 @@ class Options(usage.Options):
          "machine has closed or reset, as it does when the agent's process dies. At most "
          "--resume-window. [default: 0.8]"],
         ["drain-timeout", None, "30", "How long SIGTERM waits for streams to end."],
+        ["transport", None, "direct", "What sends and encrypts: direct, made for this tunnel, or "
+         "twisted, Twisted's own, which is slower."],
         ["cert-dns-names", None, "", "Names, separated by commas, that the server's certificate "
          "is to have, by which agents connect."],
         ["cert-ips", None, "", "Addresses, separated by commas, that it is to have."],
@@ -215,6 +220,7 @@ class Options(usage.Options):
             resume_window=resume_window,
             return_grace=self._return_grace(resume_window),
             drain_timeout=self._parse("drain-timeout", flags.duration),
+            transport=self._parse("transport", known_transports),
             certificate_names=self._parse("cert-dns-names", _names),
             certificate_addresses=self._parse("cert-ips", _addresses),
             join_token_lifetime=self._parse("join-token-lifetime", _lifetime),

@@ -1,0 +1,150 @@
+"""What is said of handshakes that failed: on the server, and on the agent."""
+
+from __future__ import annotations
+
+from OpenSSL import SSL
+from twisted.internet.error import ConnectionRefusedError
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from tests.pki.support import Issuer, client_context, handshake
+from yurttunnel.pki.contexts import TUNNEL_PROTOCOL, ServerContexts
+from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.problems import problem_with_peer, problem_with_server, refusal
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import Refused
+
+VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
+
+
+class ProblemTests(TestCase):
+    """Sentences for failures of the handshake."""
+
+    def setUp(self) -> None:
+        """Make a server."""
+        self.issuer = Issuer.make(self)
+        self.contexts = ServerContexts(self.issuer.server())
+
+    def told(
+        self, credentials: Credentials | None, protocols: list[bytes], version: int
+    ) -> tuple[str, str]:
+        """Run a handshake that fails, and give what server and agent say of it."""
+        agent = SSL.Connection(client_context(credentials, protocols, version), None)
+        agent.set_connect_state()
+        server = self.contexts.connection()
+        with self.assertRaises(SSL.Error) as at_server:
+            handshake(agent, server)
+        agent.bio_write(server.bio_read(10000))
+        with self.assertRaises(SSL.Error) as at_agent:
+            agent.do_handshake()
+            agent.recv(1)
+        return (
+            problem_with_peer(Failure(at_server.exception)),
+            problem_with_server(Failure(at_agent.exception)),
+        )
+
+    def test_certificates(self) -> None:
+        """Both ends say what is wrong with an agent's certificate, and the agent what to do."""
+        self.issuer.clock.advance(3600)
+        early = self.issuer.node()
+        self.issuer.clock.rightNow -= 3600
+        for credentials, at_server, at_agent in (
+            (self.issuer.expired_node(), "its certificate has expired", "has expired: compare"),
+            (early, "is not valid yet: compare", "may not be valid yet"),
+            (
+                Issuer.make(self).node(),
+                "not from this server's authority",
+                "not know the authority",
+            ),
+            (self.issuer.server(), "not meant for this use", "not one of an agent"),
+        ):
+            for version in VERSIONS:
+                server, agent = self.told(credentials, [TUNNEL_PROTOCOL], version)
+                self.assertIn(at_server, server)
+                self.assertIn(at_agent, agent)
+
+    def test_no_certificate(self) -> None:
+        """An agent without a certificate is told from one with a bad one."""
+        server, agent = self.told(None, [TUNNEL_PROTOCOL], SSL.TLS1_3_VERSION)
+        self.assertEqual(server, "it has shown no certificate")
+        self.assertIn("remove node.pem", agent)
+
+    def test_other_protocol(self) -> None:
+        """An agent that has reached something else is told to check where."""
+        for version in VERSIONS:
+            server, agent = self.told(self.issuer.node(), [b"h2"], version)
+            self.assertIn("it offers no protocol that is served here", server)
+            self.assertIn("does not speak yurttunnel/1 there", agent)
+
+    def test_old_version(self) -> None:
+        """A version of TLS that is too old is named as the problem."""
+        context = client_context(self.issuer.node(), [TUNNEL_PROTOCOL], SSL.TLS1_1_VERSION)
+        context.set_cipher_list(b"DEFAULT:@SECLEVEL=0")
+        agent = SSL.Connection(context, None)
+        agent.set_connect_state()
+        with self.assertRaises(SSL.Error) as caught:
+            handshake(agent, self.contexts.connection())
+        self.assertIn("no version of TLS from 1.2", problem_with_peer(Failure(caught.exception)))
+
+    def test_no_tls(self) -> None:
+        """Somebody who does not speak TLS at all is told from a bad agent."""
+        for greeting in (b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-x\r\n"):
+            server = self.contexts.connection()
+            server.bio_write(greeting)
+            with self.assertRaises(SSL.Error) as caught:
+                server.do_handshake()
+            self.assertIn("does not speak TLS", problem_with_peer(Failure(caught.exception)))
+
+    def test_agent_distrusts_the_server(self) -> None:
+        """The server's operator learns that it is the agent that refuses."""
+        for version in VERSIONS:
+            context = client_context(self.issuer.node(), [TUNNEL_PROTOCOL], version)
+            context.set_verify(SSL.VERIFY_PEER)
+            agent = SSL.Connection(context, None)
+            agent.set_connect_state()
+            server = self.contexts.connection()
+            with self.assertRaises(SSL.Error):
+                handshake(agent, server)
+            server.bio_write(agent.bio_read(10000))
+            with self.assertRaises(SSL.Error) as caught:
+                server.do_handshake()
+            told = problem_with_peer(Failure(caught.exception))
+            self.assertIn("it does not trust this server's certificate", told)
+
+    def test_cut(self) -> None:
+        """A connection that was cut during the handshake is said to be so."""
+        for error in (SSL.Error(), SSL.Error([])):
+            self.assertIn("cut during the TLS handshake", problem_with_peer(Failure(error)))
+
+    def test_unknown_words(self) -> None:
+        """What is not known here is passed on, and alerts are called alerts."""
+        for text, told in (
+            ("something new", "something new"),
+            ("tlsv1 alert strange thing", "it has sent the TLS alert 'strange thing'"),
+        ):
+            error = SSL.Error([("SSL routines", "", text)])
+            self.assertEqual(problem_with_peer(Failure(error)), told)
+
+    def test_own_words(self) -> None:
+        """A refusal is told in its own words, whatever names are in it."""
+        error = refusal("its certificate is for 'alert unknown ca'")
+        self.assertEqual(
+            problem_with_peer(Failure(error)), "its certificate is for 'alert unknown ca'"
+        )
+
+    def test_refusals_of_the_session(self) -> None:
+        """The agent is told what to do after it has been revoked or claims too much."""
+        for code, words in (
+            (Code.REVOKED, "to let it in again, remove node.pem from the agent's --state-dir"),
+            (Code.NOT_AUTHORIZED, "leave that out of --agent-identifiers"),
+        ):
+            told = problem_with_server(Failure(Refused(code, "no")))
+            self.assertTrue(told.startswith(f"no ({code.name}): "))
+            self.assertIn(words, told)
+        told = problem_with_server(Failure(Refused(Code.GOING_AWAY, "about to stop")))
+        self.assertEqual(told, "about to stop (GOING_AWAY)")
+
+    def test_other_failures(self) -> None:
+        """Failures that are not of TLS keep their words."""
+        failure = Failure(ConnectionRefusedError())
+        self.assertEqual(problem_with_server(failure), failure.getErrorMessage())

@@ -1,0 +1,640 @@
+"""The agents' listener, with agents that say what a test has them say, over TLS in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+from twisted.internet.error import ConnectionLost
+from twisted.logger import globalLogPublisher
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from tests.network import MemoryNetwork, context_with
+from tests.pki.support import Issuer, clock_now
+from tests.tunnel.memory import Acceptor, HalfCloseUser
+from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts, ServerContexts
+from yurttunnel.pki.identity import parse_identifiers
+from yurttunnel.server import agents
+from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.connection import CLOSE_TIMEOUT, HELLO_TIMEOUT, SessionConnection
+from yurttunnel.tunnel.direct.tls import TLSFactory
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.session import PeerDescription, TunnelSession
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import NO_SESSION, Hello, Limits, Refused
+from yurttunnel.wire.session import Side
+
+GRACE = 0.8
+WINDOW = 30.0
+PROCESS = b"a" * 16
+
+
+class Agent:
+    """An agent's end that sends the HELLO it is told to send, and keeps what comes of it.
+
+    ``answer`` is the server's HELLO, ``error`` why the last connection ended.
+    """
+
+    def __init__(self, clock, issuer, node="edge-1", identifiers=None, process=PROCESS):
+        self.clock = clock
+        self.acceptor = Acceptor()
+        self.context = context_with(clock, self.acceptor)
+        identifiers = parse_identifiers(identifiers or f"host={node}&ipv4=192.0.2.7")
+        self.credentials = issuer.node(node, identifiers, enrolment=node.encode().hex())
+        self.hello = Hello(Limits(), NO_SESSION, process, properties={"software": "test 1"})
+        self.session = None
+        self.answer = None
+        self.error = None
+        self.ends = []
+
+    def buildProtocol(self, addr):
+        """Make a connection."""
+        return SessionConnection(self.clock, self)
+
+    def doStart(self):
+        """Be a factory."""
+
+    doStop = doStart
+
+    def claim(self, identifiers):
+        """Say in the HELLO what the agent is to be chosen for."""
+        properties = {**self.hello.properties, "identifiers": identifiers}
+        self.hello = replace(self.hello, properties=properties)
+
+    def ask_to_resume(self):
+        """Ask in the next HELLO for the session to go on."""
+        wire = self.session.wire
+        self.hello = replace(self.hello, session=self.session.session_id, received=wire.received)
+
+    def connection_ready(self, connection):
+        """Say HELLO."""
+        connection.send_hello(self.hello)
+
+    def hello_received(self, connection, hello):
+        """Begin a session, or go on with the one there is."""
+        self.answer = hello
+        if self.session is None or self.session.session_id != hello.session:
+            description = PeerDescription("agent", "server", "server")
+            own = replace(self.hello, session=NO_SESSION, received=0)
+            self.session = TunnelSession(self.context, Side.AGENT, own, hello, description)
+            self.session.on_closed.append(lambda code, text: self.ends.append((code, text)))
+        connection.start(self.session, hello)
+
+    def connection_ended(self, connection, reason):
+        """Note why."""
+        self.error = reason.value
+
+
+class ListenerTests(TestCase):
+    """What the tests share."""
+
+    def setUp(self):
+        """Make a server without agents."""
+        self.clock = clock_now()
+        self.issuer = Issuer.make(self, self.clock)
+        self.context = context_with(self.clock, RefuseStreams())
+        self.registry = SessionRegistry(self.clock)
+        self.revoked = set()
+        self.limits = Limits(resume_window=int(WINDOW * 1000))
+        self.listener = AgentListener(
+            self.context,
+            self.registry,
+            lambda identity: identity.enrolment in self.revoked,
+            AgentListenerSettings(self.limits, GRACE, "server", "test 2"),
+            {ENROLMENT_PROTOCOL: HalfCloseUser},
+        )
+        contexts = ServerContexts(self.issuer.server(), optional=(ENROLMENT_PROTOCOL,))
+        self.network = MemoryNetwork(
+            self.clock, tls.server_side(self.clock, contexts, self.listener)
+        )
+        self.addCleanup(self.check_nothing_is_left)
+
+    def check_nothing_is_left(self):
+        """End everything; no session, connection or timer may remain."""
+        self.listener.close_sessions(Code.GOING_AWAY, "the test is over")
+        self.network.settle()
+        self.clock.advance(CLOSE_TIMEOUT)
+        self.network.settle()
+        self.assertEqual(([], 0), (self.listener.sessions(), len(self.registry)))
+        self.assertEqual([], self.network.open_links)
+        self.clock.advance(2 * WINDOW)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def agent(self, node="edge-1", **more):
+        """Make an agent."""
+        return Agent(self.clock, self.issuer, node, **more)
+
+    def dial(self, agent):
+        """Have an agent connect; give its connection."""
+        creator = ClientContexts(agent.credentials).creator("server.test")
+        self.network.connect(TLSMemoryBIOFactory(creator, True, agent, self.clock))
+        self.network.settle()
+        return self.network.links[-1]
+
+    def connected(self, node="edge-1", **more):
+        """Have a new agent connect, and give it."""
+        agent = self.agent(node, **more)
+        self.dial(agent)
+        self.assertIsNotNone(agent.session, agent.error)
+        return agent
+
+    def stream(self, agent):
+        """Open a stream to an agent; give the user of its near end."""
+        opened, user = [], HalfCloseUser()
+        found = self.registry.find("edge-1")
+        found.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
+        self.network.settle()
+        agent.acceptor.requests[-1].accept().attach(HalfCloseUser())
+        self.network.settle()
+        opened[0].attach(user)
+        return user
+
+    def refused(self, agent, code, *words):
+        """Check that an agent is refused, and nothing is kept of it."""
+        before = self.listener.sessions()
+        agent.session = None
+        self.dial(agent)
+        self.assertIsInstance(agent.error, Refused)
+        self.assertEqual(code, agent.error.code, agent.error.text)
+        for word in words:
+            self.assertIn(word, agent.error.text)
+        self.assertEqual(before, self.listener.sessions())
+
+    def serving(self, agent):
+        """Whether the registry leads to an agent's session."""
+        return self.registry.find("edge-1").tunnel.session_id == agent.session.session_id
+
+
+class NewSessionTests(ListenerTests):
+    """From a certificate and a HELLO to a session."""
+
+    def test_registered(self):
+        """A node is found by what its certificate says when the HELLO claims nothing."""
+        agent = self.connected(identifiers="host=edge-1&host=camera&ipv4=192.0.2.7")
+        for host in ("edge-1", "camera", "192.0.2.7"):
+            found = self.registry.find(host)
+            self.assertEqual("edge-1", found.node)
+            self.assertEqual(agent.session.session_id, found.tunnel.session_id)
+        self.assertEqual(1, len(self.listener.sessions()))
+
+    def test_answer(self):
+        """The server's HELLO has its limits and version, and a session id of its own choice."""
+        first, second = self.connected(), self.connected("edge-2")
+        self.assertEqual(self.limits, first.answer.limits)
+        self.assertEqual("test 2", first.answer.properties["software"])
+        self.assertEqual(first.answer.process, second.answer.process)
+        ids = {first.answer.session, second.answer.session, NO_SESSION}
+        self.assertEqual(3, len(ids))
+
+    def test_snapshot(self):
+        """What is told of a session is of the certificate and the HELLO."""
+        agent = self.connected()
+        snapshot = self.registry.find("edge-1").snapshot()
+        self.assertEqual(("edge-1", "test 1", True), (snapshot.node, snapshot.version,
+                                                      snapshot.connected))  # fmt: skip
+        not_after = agent.credentials.certificate.not_valid_after_utc
+        self.assertEqual(not_after, snapshot.certificate_not_after)
+
+    def test_covered_identifiers(self):
+        """A HELLO may claim less than the certificate covers; the node's name is always served."""
+        agent = self.agent(identifiers="host=edge-1&host=camera&cidr=10.0.0.0/8")
+        agent.claim("host=edge-1&cidr=10.1.0.0/16")
+        self.dial(agent)
+        self.assertEqual("edge-1", self.registry.find("10.1.2.3").node)
+        for host in ("10.2.0.1", "camera"):
+            self.assertRaises(NodeNotConnected, self.registry.find, host)
+
+    def test_identifiers_not_covered(self):
+        """A claim beyond the certificate is refused, and names what is not covered."""
+        agent = self.agent()
+        agent.claim("host=edge-1&host=edge-2")
+        self.refused(agent, Code.NOT_AUTHORIZED, "edge-1", "host=edge-2")
+
+    def test_default_route_not_covered(self):
+        """Nor does a node become everybody's way out by saying so."""
+        agent = self.agent()
+        agent.claim("host=edge-1&default-route=true")
+        self.refused(agent, Code.NOT_AUTHORIZED, "default-route")
+
+    def test_identifiers_that_cannot_be_parsed(self):
+        """A claim that makes no sense is a violation of the protocol."""
+        agent = self.agent()
+        agent.claim("host")
+        self.refused(agent, Code.PROTOCOL, "edge-1", "key=value")
+
+    def test_certificate_that_names_no_node(self):
+        """A certificate of the authority that is no node's is refused."""
+        agent = self.agent()
+        agent.credentials = self.issuer.caller()
+        self.refused(agent, Code.NOT_AUTHORIZED, "not a node's")
+
+    def test_no_certificate(self):
+        """Should TLS ever let a connection through without a certificate, the listener does not."""
+        agent = self.agent()
+        with mock.patch.object(SessionConnection, "peer_certificate", None):
+            self.refused(agent, Code.NOT_AUTHORIZED, "no certificate")
+
+    def test_revoked(self):
+        """A node that is revoked gets no session."""
+        agent = self.agent()
+        self.revoked.add(b"edge-1".hex())
+        self.refused(agent, Code.REVOKED, "node edge-1 has been revoked")
+
+    def test_agents_open_no_streams(self):
+        """An agent that wants a stream is answered that there are none for it."""
+        agent = self.connected()
+        opened = agent.session.open_stream("127.0.0.1", 22, 15.0, "r")
+        self.network.settle()
+        self.assertEqual(Code.DENIED, self.failureResultOf(opened, StreamFailed).value.code)
+        self.assertTrue(agent.session.connected)
+
+
+class UnfinishedTests(ListenerTests):
+    """Connections before the end of their HELLO."""
+
+    def setUp(self):
+        """Allow three of them."""
+        super().setUp()
+        self.patch(agents, "MAX_UNFINISHED", 3)
+
+    def silent(self):
+        """Connect without a word."""
+        agent = self.agent()
+        agent.connection_ready = lambda connection: None
+        self.dial(agent)
+        return agent
+
+    def test_limit(self):
+        """As many as MAX_UNFINISHED may be unfinished; one more is not taken, until one ends."""
+        for _ in range(3):
+            self.silent()
+        self.assertIsNone(self.listener.buildProtocol(None))
+        self.clock.advance(HELLO_TIMEOUT)
+        self.network.settle()
+        self.connected()
+
+    def test_limit_under_tls(self):
+        """Both kinds of TLS pass on that a connection is not taken."""
+        creator = ServerContexts(self.issuer.server())
+        for _ in range(3):
+            self.silent()
+        for factory in (
+            tls.server_side(self.clock, creator, self.listener),
+            TLSFactory(creator.serverConnectionForTLS, False, self.listener),
+        ):
+            self.assertIsNone(factory.buildProtocol(None))
+
+    def test_sessions_do_not_count(self):
+        """A connection that has become a session, or a new one's refusal, is not unfinished."""
+        for number in range(4):
+            self.connected(f"edge-{number}")
+        agent = self.agent()
+        agent.claim("nonsense")
+        for _ in range(4):
+            self.refused(agent, Code.PROTOCOL)
+
+    def test_ended_by_close_sessions(self):
+        """Unfinished connections end with the server."""
+        self.silent()
+        self.listener.close_sessions(Code.GOING_AWAY, "the server has stopped")
+        self.network.settle()
+        self.assertEqual([], self.network.open_links)
+
+
+class ResumeTests(ListenerTests):
+    """Agents that come back."""
+
+    def lose(self, agent):
+        """Cut the agent's connection, and have it ask for its session."""
+        self.network.cut()
+        agent.ask_to_resume()
+
+    def assert_new(self, agent, before):
+        """Check that an agent has another session than before, its node's only one."""
+        self.assertNotEqual(before.session_id, agent.session.session_id)
+        self.assertTrue(self.serving(agent))
+
+    def test_same_agent(self):
+        """The same process of the same node gets its session, and its streams go on."""
+        agent = self.connected()
+        user = self.stream(agent)
+        before = agent.session
+        self.lose(agent)
+        self.dial(agent)
+        self.assertIs(before, agent.session)
+        self.assertTrue(agent.session.connected)
+        self.assertEqual(1, self.context.counters.resumptions)
+        user.transport.write(b"x")
+        self.network.settle()
+        self.assertEqual((["made"], []), (user.told, agent.ends))
+
+    def test_wrong_node(self):
+        """A node that names another's session gets a new one of its own; the other's stays."""
+        victim = self.connected()
+        thief = self.agent("edge-2")
+        thief.hello = replace(thief.hello, session=victim.session.session_id)
+        self.dial(thief)
+        self.assertNotEqual(victim.session.session_id, thief.session.session_id)
+        self.assertEqual({"edge-1", "edge-2"}, {s.node for s in self.registry.sessions()})
+        self.assertTrue(self.serving(victim))
+        self.assertTrue(victim.session.connected)
+
+    def test_other_process(self):
+        """A restarted agent that knows the session id gets a new session."""
+        agent = self.connected()
+        before = agent.session
+        self.lose(agent)
+        agent.hello = replace(agent.hello, process=b"b" * 16)
+        self.dial(agent)
+        self.assert_new(agent, before)
+        self.assertEqual({Code.SESSION_LOST: 1}, dict(self.context.counters.session_ends))
+
+    def test_closed_session(self):
+        """A session that is over is not resumed; the new one begins on the same connection."""
+        agent = self.connected()
+        self.stream(agent)
+        before = agent.session
+        self.lose(agent)
+        self.clock.advance(GRACE + 0.1)
+        self.assertEqual([], self.listener.sessions())
+        self.assertGreater(agent.hello.received, 0)
+        self.dial(agent)
+        self.assert_new(agent, before)
+        self.assertTrue(agent.session.connected, agent.error)
+
+    def test_old_connection_seems_alive(self):
+        """A session moves to the new connection; the end of the old one does not disturb it."""
+        agent = self.connected()
+        user = self.stream(agent)
+        old = self.network.links[-1]
+        old.lost = True
+        agent.session.connection_silent()
+        agent.ask_to_resume()
+        self.assertTrue(self.registry.find("edge-1").tunnel.connected)
+        self.dial(agent)
+        self.assertTrue(agent.session.connected)
+        self.assertTrue(old.server_io.disconnecting)
+        old.cut()
+        user.transport.write(b"x")
+        self.network.pass_time(2)
+        self.assertTrue(self.registry.find("edge-1").tunnel.connected)
+        self.assertEqual(["made"], user.told)
+
+    def test_revoked_meanwhile(self):
+        """A node that has been revoked does not get its session back."""
+        agent = self.connected()
+        self.lose(agent)
+        self.revoked.add(b"edge-1".hex())
+        self.dial(agent)
+        self.assertEqual(Code.REVOKED, agent.error.code)
+
+    def test_impossible_position(self):
+        """An agent that has received what was never sent loses its session, and may begin anew."""
+        agent = self.connected()
+        self.lose(agent)
+        agent.hello = replace(agent.hello, received=1 << 40)
+        self.dial(agent)
+        self.assertEqual(([], 0), (self.listener.sessions(), len(self.registry)))
+        agent.hello = replace(agent.hello, session=NO_SESSION, received=0)
+        self.dial(agent)
+        self.assertTrue(self.serving(agent))
+
+    def test_description_follows(self):
+        """After a return the certificate and the enrolment are those that the agent shows now."""
+        agent = self.connected()
+        agent.credentials = self.issuer.node(lifetime=7200.0, enrolment="cd")
+        self.lose(agent)
+        self.dial(agent)
+        not_after = agent.credentials.certificate.not_valid_after_utc
+        snapshot = self.registry.find("edge-1").snapshot()
+        self.assertEqual((1, not_after), (snapshot.resumptions, snapshot.certificate_not_after))
+        self.revoked.add("cd")
+        self.listener.revoke("edge-1")
+        self.assertEqual([], self.listener.sessions())
+
+    def test_told_loss(self):
+        """An agent whose machine says that it is gone has GRACE to come back."""
+        user = self.stream(self.connected())
+        self.network.cut()
+        self.clock.advance(GRACE - 0.1)
+        self.assertEqual(["made"], user.told)
+        self.clock.advance(0.2)
+        self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
+        self.assertEqual(([], 0), (self.listener.sessions(), len(self.registry)))
+
+    def test_silent_loss(self):
+        """One that falls silent has the whole resume window, from when that is noticed."""
+        user = self.stream(self.connected())
+        tunnel = self.registry.find("edge-1").tunnel
+        while tunnel.connected:
+            self.clock.advance(0.25)
+        self.network.cut()
+        self.clock.advance(WINDOW - 1)
+        self.assertEqual(["made"], user.told)
+        self.clock.advance(1.5)
+        self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
+        self.assertEqual([], self.listener.sessions())
+
+
+class ReplacementTests(ListenerTests):
+    """Two sessions of one node."""
+
+    def test_same_process(self):
+        """A process that begins a new session ends its old one with REPLACED."""
+        first = self.connected()
+        second = self.connected()
+        self.assertEqual([Code.REPLACED], [code for code, _ in first.ends])
+        self.assertTrue(self.serving(second))
+        self.assertEqual(1, len(self.listener.sessions()))
+
+    def test_other_process(self):
+        """A restarted agent ends its predecessor's streams with SESSION_LOST."""
+        first = self.connected()
+        user = self.stream(first)
+        second = self.connected(process=b"b" * 16)
+        self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
+        self.assertEqual([Code.SESSION_LOST], [code for code, _ in first.ends])
+        self.assertTrue(self.serving(second))
+
+    def test_end_of_the_replaced(self):
+        """What happens to a replaced session later does not concern the registry."""
+        self.connected()
+        old = self.network.links[-1]
+        second = self.connected()
+        old.cut()
+        self.network.pass_time(2)
+        self.assertTrue(self.serving(second))
+        self.assertEqual(1, len(self.listener.sessions()))
+
+    def test_draining_predecessor(self):
+        """An agent that drains finishes its streams beside its successor."""
+        first = self.connected()
+        user = self.stream(first)
+        first.session.go_away("the agent is about to stop")
+        self.network.settle()
+        second = self.connected(process=b"b" * 16)
+        self.network.pass_time(2)
+        self.assertEqual(2, len(self.listener.sessions()))
+        self.assertTrue(self.serving(second))
+        user.transport.write(b"still here")
+        self.network.settle()
+        self.assertEqual(["made"], user.told)
+        user.transport.abortConnection()
+        self.network.pass_time(1)
+        self.assertEqual([Code.GOING_AWAY], [code for code, _ in first.ends])
+        self.assertEqual(1, len(self.listener.sessions()))
+        self.assertTrue(self.serving(second))
+
+    def test_other_nodes(self):
+        """The sessions of other nodes are left alone."""
+        other = self.connected("edge-2")
+        self.connected()
+        self.connected()
+        self.assertEqual([], other.ends)
+        self.assertEqual(2, len(self.listener.sessions()))
+
+
+class DrainTests(ListenerTests):
+    """The end of the server."""
+
+    def test_without_streams(self):
+        """Sessions without streams end by themselves once both steps are through."""
+        agent = self.connected()
+        self.listener.drain("the server is about to stop")
+        self.network.pass_time(1)
+        self.assertEqual([Code.GOING_AWAY], [code for code, _ in agent.ends])
+        self.assertEqual(([], 0), (self.listener.sessions(), len(self.registry)))
+
+    def test_with_streams(self):
+        """Streams go on, new ones are not opened, and the last one's end is the session's."""
+        agent = self.connected()
+        user = self.stream(agent)
+        self.listener.drain("the server is about to stop")
+        self.network.pass_time(20)
+        self.assertEqual(["made"], user.told)
+        refused = self.registry.find("edge-1").open_stream("192.0.2.80", 80, 15.0, "r")
+        self.assertEqual(Code.GOING_AWAY, self.failureResultOf(refused, StreamFailed).value.code)
+        user.transport.abortConnection()
+        self.network.pass_time(1)
+        self.assertEqual([], self.listener.sessions())
+
+    def test_disconnected(self):
+        """A session without a connection ends at once: its agent could not come back."""
+        user = self.stream(self.connected())
+        self.network.cut()
+        self.listener.drain("the server is about to stop")
+        self.assertEqual([], self.listener.sessions())
+        self.assertEqual(Code.GOING_AWAY, user.reasons[0].value.code)
+
+    def test_disconnected_later(self):
+        """One that loses its connection while it drains ends at once, too."""
+        user = self.stream(self.connected())
+        self.listener.drain("the server is about to stop")
+        self.network.cut()
+        self.assertEqual([], self.listener.sessions())
+        self.assertEqual(Code.GOING_AWAY, user.reasons[0].value.code)
+
+    def test_new_agents(self):
+        """Whoever connects while the server drains is told to go elsewhere."""
+        self.listener.drain("the server is about to stop")
+        self.refused(self.agent(), Code.GOING_AWAY, "about to stop")
+
+    def test_close_sessions(self):
+        """What has not ended by itself is ended with a reason."""
+        agent = self.connected()
+        user = self.stream(agent)
+        self.listener.drain("the server is about to stop")
+        self.listener.close_sessions(Code.GOING_AWAY, "the server has stopped")
+        self.assertEqual(Code.GOING_AWAY, user.reasons[0].value.code)
+        self.network.settle()
+        self.assertEqual([(Code.GOING_AWAY, "the server has stopped")], agent.ends)
+        self.assertEqual([], self.network.open_links)
+
+
+class RevocationTests(ListenerTests):
+    """Nodes that are revoked while they are connected."""
+
+    def test_ends(self):
+        """A revoked node's sessions end with REVOKED, those that drain and those that wait too."""
+        agent = self.connected()
+        user = self.stream(agent)
+        agent.session.go_away("about to stop")
+        self.network.settle()
+        waiting = self.connected(process=b"b" * 16)
+        self.network.links[-1].cut()
+        self.revoked.add(b"edge-1".hex())
+        self.listener.revoke("edge-1")
+        self.network.settle()
+        self.assertEqual([], self.listener.sessions())
+        self.assertEqual([Code.REVOKED], [code for code, _ in agent.ends])
+        self.assertEqual(Code.REVOKED, user.reasons[0].value.code)
+        self.assertFalse(waiting.session.connected)
+
+    def test_others(self):
+        """Other nodes, and the node's session of a newer enrolment, go on."""
+        other = self.connected("edge-2")
+        self.connected()
+        self.revoked.add("ab")
+        self.listener.revoke("edge-1")
+        self.network.settle()
+        self.assertEqual(2, len(self.listener.sessions()))
+        self.assertEqual([], other.ends)
+
+
+class LogTests(ListenerTests):
+    """What the server's operator reads."""
+
+    def setUp(self):
+        """Keep what is logged."""
+        super().setUp()
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+
+    def lines(self):
+        """Give what the listener has logged."""
+        from twisted.logger import formatEvent
+
+        return [
+            formatEvent(event)
+            for event in self.events
+            if event.get("log_namespace", "").endswith("AgentListener")
+        ]
+
+    def test_came_to_nothing(self):
+        """A connection that does not become a session is told of once, with the reason."""
+        agent = self.agent()
+        agent.claim("host=edge-9")
+        self.dial(agent)
+        [line] = self.lines()
+        self.assertIn("does not cover host=edge-9", line)
+
+    def test_session(self):
+        """A session's beginning, return and end are told, with the node."""
+        agent = self.connected()
+        self.network.cut()
+        agent.ask_to_resume()
+        self.dial(agent)
+        agent.session.close(Code.DONE, "good-bye")
+        self.network.settle()
+        began, back, ended = self.lines()
+        for line in (began, back, ended):
+            self.assertTrue(line.startswith("edge-1: "), line)
+        self.assertIn("good-bye", ended)
+
+    def test_enrolment(self):
+        """A connection that was for enrolment is not called one that came to nothing."""
+        agent = self.agent()
+        creator = ClientContexts(agent.credentials, ENROLMENT_PROTOCOL).creator("server.test")
+        other = HalfCloseUser()
+        factory = mock.Mock(spec_set=["buildProtocol", "doStart", "doStop"])
+        factory.buildProtocol.return_value = other
+        self.network.connect(TLSMemoryBIOFactory(creator, True, factory, self.clock))
+        self.network.settle()
+        other.connectionLost(Failure(ConnectionLost()))
+        self.network.cut()
+        self.assertEqual([], self.lines())

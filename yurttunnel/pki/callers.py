@@ -1,0 +1,96 @@
+"""TLS for those who ask the server for connections to nodes.
+
+Whoever gets through reaches every node. A certificate of the authority is therefore not
+enough: every node has one, too.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Sequence
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+from OpenSSL import SSL
+from OpenSSL.crypto import X509
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+from zope.interface import implementer
+
+from yurttunnel.pki.contexts import PEER_MUST_PRESENT, server_context
+from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.identity import NODE_ORGANIZATION
+from yurttunnel.pki.problems import certificate_problem, refusal
+
+HTTP_PROTOCOL = b"http/1.1"
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class CallerContexts:
+    """Contexts for the listeners of callers.
+
+    A caller needs a certificate of the credentials' authorities for TLS clients, with one of
+    ``names`` as its common name; ``None`` allows every name. Certificates of nodes are refused
+    whatever their name is: a node may be called like a caller.
+
+    Callers may offer the ALPN protocol ``http/1.1`` or none at all (kube-apiserver).
+    """
+
+    def __init__(self, credentials: Credentials, names: Collection[str] | None) -> None:
+        self._names = None if names is None else frozenset(names)
+        self.credentials = credentials
+        self._context = self._build(credentials)
+
+    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
+        """Use ``credentials`` for the connections to come.
+
+        Raises ``BadCredentials``, and everything stays as it was, when they are unusable at
+        ``now`` (UTC).
+        """
+        credentials.check(now)
+        self._context = self._build(credentials)
+        self.credentials = credentials
+
+    def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        return SSL.Connection(self._context, None)
+
+    def _build(self, credentials: Credentials) -> SSL.Context:
+        context = server_context(credentials)
+        context.set_alpn_select_callback(_select_protocol)
+        context.set_verify(PEER_MUST_PRESENT, self._verify)
+        return context
+
+    def _verify(
+        self, connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
+    ) -> bool:
+        if not valid:
+            problem = certificate_problem(error, "an authority that is trusted here")
+            raise refusal(f"its certificate {problem}")
+        if depth == 0:
+            wrong = caller_problem(certificate.to_cryptography(), self._names)
+            if wrong is not None:
+                raise refusal(f"its certificate is {wrong}")
+        return True
+
+
+def caller_problem(certificate: x509.Certificate, names: Collection[str] | None) -> str | None:
+    """Say why a verified certificate is not that of a caller in ``names``, if it is not."""
+    subject = certificate.subject
+    organizations = [a.value for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    common_names = [a.value for a in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if NODE_ORGANIZATION in organizations:
+        return f"that of a node, {_quoted(common_names)}"
+    if names is not None and (len(common_names) != 1 or common_names[0] not in names):
+        return f"for {_quoted(common_names)}, allowed are {_quoted(sorted(names))}"
+    return None
+
+
+def _quoted(names: Sequence[str | bytes]) -> str:
+    return ", ".join(repr(name) for name in names) or "nobody"
+
+
+def _select_protocol(connection: SSL.Connection, offered: list[bytes]) -> bytes:
+    if HTTP_PROTOCOL in offered:
+        return HTTP_PROTOCOL
+    raise refusal("it offers other protocols than http/1.1 (ALPN)")

@@ -1,0 +1,143 @@
+"""Sentences for what TLS finds wrong, instead of OpenSSL's words for it.
+
+OpenSSL names what is wrong with a certificate by a number, and what the peer has told in an
+alert by a text such as ``tlsv13 alert certificate required``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from OpenSSL import SSL
+from twisted.python.failure import Failure
+
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import Refused
+
+_OURS = "yurttunnel"
+"""Stands in our own TLS errors where OpenSSL names its library."""
+
+_ENROLL_AGAIN = "remove node.pem from the agent's --state-dir and start it with a new join token"
+_COMPARE_CLOCKS = "compare the two machines' clocks"
+
+_ALERT = re.compile(r"alert (.+)")
+_CUT = "the connection was cut during the TLS handshake"
+_NO_TLS = "it does not speak TLS: check the port"
+
+# The reasons of OpenSSL's own errors, on either side.
+_ERRORS = {
+    "unexpected eof while reading": _CUT,
+    "http request": _NO_TLS,
+    "wrong version number": _NO_TLS,
+    "unsupported protocol": "it has no version of TLS from 1.2 on",
+    "no shared cipher": "it has no cipher in common with this end",
+    "no application protocol": "it does not speak yurttunnel/1 (ALPN): check the port",
+}
+
+_AT_THE_SERVER = {
+    "peer did not return a certificate": "it has shown no certificate",
+    "certificate verify failed": "its certificate is refused",
+}
+
+# What an agent says to the server by an alert: always that the server's certificate is bad.
+_AGENT_DISTRUSTS = dict.fromkeys(
+    ("unknown ca", "bad certificate", "certificate unknown", "certificate expired"),
+    "it does not trust this server's certificate; its log says why",
+)
+
+# What the server says to an agent by an alert.
+_SERVER_REFUSES = {
+    "certificate required": f"the server has got no certificate of this node: {_ENROLL_AGAIN}",
+    "certificate expired": (
+        f"to the server this node's certificate has expired: {_COMPARE_CLOCKS};"
+        f" if it is so, {_ENROLL_AGAIN}"
+    ),
+    # OpenSSL's alert for one that is not valid yet, and for a broken signature.
+    "bad certificate": (
+        "the server refuses this node's certificate; it may not be valid yet by the server's"
+        f" clock: {_COMPARE_CLOCKS}"
+    ),
+    "unknown ca": (
+        f"the server does not know the authority of this node's certificate: {_ENROLL_AGAIN}"
+    ),
+    "unsupported certificate": (
+        f"to the server this node's certificate is not one of an agent: {_ENROLL_AGAIN}"
+    ),
+    "certificate unknown": f"the server refuses this node's certificate: {_ENROLL_AGAIN}",
+    "internal error": "the server does not speak yurttunnel/1 there: check address and port",
+    "no application protocol": (
+        "the server does not speak yurttunnel/1 there: check address and port"
+    ),
+    "protocol version": "the server has no version of TLS from 1.2 on",
+}
+
+_AFTER_REFUSAL = {
+    Code.REVOKED: f"to let it in again, {_ENROLL_AGAIN}",
+    Code.NOT_AUTHORIZED: f"leave that out of --agent-identifiers, or {_ENROLL_AGAIN}",
+}
+
+
+def refusal(problem: str) -> SSL.Error:
+    """Make what a callback of a TLS context raises to refuse the peer.
+
+    pyOpenSSL passes it on out of the handshake, after the alert that OpenSSL chose.
+    ``problem`` says of the peer what is wrong: "its certificate ...".
+    """
+    return SSL.Error([(_OURS, "", problem)])
+
+
+def certificate_problem(error: int, authority: str) -> str:
+    """Complete "the certificate ..." for a verification error of OpenSSL.
+
+    ``authority`` says from whom it should be: "the authority that ...".
+    """
+    codes = SSL.X509VerificationCodes
+    match error:
+        case codes.ERR_CERT_HAS_EXPIRED:
+            return "has expired"
+        case codes.ERR_CERT_NOT_YET_VALID:
+            return f"is not valid yet: {_COMPARE_CLOCKS}"
+        case (
+            codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT
+            | codes.ERR_SELF_SIGNED_CERT_IN_CHAIN
+            | codes.ERR_UNABLE_TO_GET_ISSUER_CERT
+            | codes.ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY
+            | codes.ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE
+            | codes.ERR_CERT_SIGNATURE_FAILURE
+        ):
+            return f"is not from {authority}"
+        case codes.ERR_INVALID_PURPOSE:
+            return "is not meant for this use"
+        case _:
+            return f"is refused (OpenSSL verification error {error})"
+
+
+def problem_with_peer(reason: Failure) -> str:
+    """Say to the server's operator why a connection that was accepted came to nothing."""
+    return _explain(reason, _AT_THE_SERVER, _AGENT_DISTRUSTS)
+
+
+def problem_with_server(reason: Failure) -> str:
+    """Say to the agent's operator why a connection to a server failed, and what to do."""
+    error = reason.value
+    if isinstance(error, Refused) and error.code in _AFTER_REFUSAL:
+        return f"{error}: {_AFTER_REFUSAL[error.code]}"
+    return _explain(reason, {}, _SERVER_REFUSES)
+
+
+def _explain(reason: Failure, errors: Mapping[str, str], alerts: Mapping[str, str]) -> str:
+    if not isinstance(reason.value, SSL.Error):
+        return reason.getErrorMessage()
+    entries = reason.value.args[0] if reason.value.args else []
+    texts = [_sentence(library, text, errors, alerts) for library, _, text in entries]
+    return ", ".join(texts) or _CUT
+
+
+def _sentence(library: str, text: str, errors: Mapping[str, str], alerts: Mapping[str, str]) -> str:
+    if library == _OURS:
+        return text
+    alert = _ALERT.search(text)
+    if alert is not None:
+        return alerts.get(alert[1], f"it has sent the TLS alert {alert[1]!r}")
+    return errors.get(text) or _ERRORS.get(text, text)
