@@ -1,0 +1,82 @@
+"""One agent with several servers at once, and servers that go away and come back."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+
+from twisted.internet import reactor
+from twisted.internet.endpoints import UNIXClientEndpoint
+
+from tests.e2e.clients import Echo, EchoClient, Question, connect
+from tests.e2e.programs import Server, Tunnel
+from tests.e2e.support import EndToEndTestCase
+
+
+class SeveralServersTests(EndToEndTestCase):
+    """An agent keeps a session with each server of ``--tunnelserver-addr``."""
+
+    async def start_pair(self) -> tuple[Tunnel, Server]:
+        """Start an agent with two servers of one authority; both are ready, and so is it."""
+        tunnel = self.make_tunnel()
+        second = tunnel.another_server(state="S2")
+        servers = f"127.0.0.1:{tunnel.server.agent_port},127.0.0.1:{second.agent_port}"
+        arguments = tunnel.agent.arguments
+        arguments[arguments.index("--tunnelserver-addr") + 1] = servers
+        tunnel.server.start()
+        await tunnel.server.ready()
+        shutil.copytree(
+            tunnel.server.state, second.state, ignore=shutil.ignore_patterns("*.sock", "*.lock")
+        )
+        second.start()
+        await second.ready()
+        tunnel.agent.start()
+        await tunnel.agent.ready()
+        return tunnel, second
+
+    async def status_through(self, server: Server, port: int) -> int:
+        """The status of a CONNECT to the agent's machine through ``server``."""
+        answer = await connect(
+            UNIXClientEndpoint(reactor, server.socket_path), f"edge-1:{port}", Question()
+        )
+        if answer.peer is not None:
+            self._end_peer_with_test(answer.peer)
+            answer.peer.drop()
+        return answer.status
+
+    async def test_the_node_is_reached_through_each_server(self) -> None:
+        """Both servers have the node; when one is killed the other goes on undisturbed."""
+        tunnel, second = await self.start_pair()
+        echo = self.listen(Echo)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        self.assertEqual(await self.status_through(second, echo.port), 200)
+        second.kill()
+        await client.round_trip()
+        self.assertEqual(await self.status_through(tunnel.server, echo.port), 200)
+
+    async def test_a_server_that_comes_back_is_found_again(self) -> None:
+        """After a restart on the same state the agent is back without being told."""
+        tunnel, second = await self.start_pair()
+        echo = self.listen(Echo)
+        await second.stop()
+        second.start()
+        await second.ready()
+
+        async def reached() -> bool:
+            return await self.status_through(second, echo.port) == 200
+
+        await self.eventually(reached, "the agent is back", 20)
+        self.assertEqual(await self.status_through(tunnel.server, echo.port), 200)
+
+    async def test_a_draining_server_keeps_its_streams_and_the_other_takes_the_new(self) -> None:
+        """SIGTERM to one of two servers: its stream ends when it is over, new ones go on."""
+        tunnel, second = await self.start_pair()
+        echo = self.listen(Echo)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        tunnel.server.signal(signal.SIGTERM)
+        await client.round_trip()
+        self.assertEqual(await self.status_through(second, echo.port), 200)
+        client.transport.loseConnection()
+        self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
