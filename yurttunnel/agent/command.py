@@ -17,6 +17,7 @@ from yurttunnel.agent.options import Options, Settings
 from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.resolver import NodeResolver
 from yurttunnel.agent.service import AgentService, PortService
+from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log import forward_standard_logging
@@ -94,7 +95,7 @@ def build(reactor: Any, settings: Settings) -> IService:
         return [
             ServerClient(
                 context,
-                f"{host}:{port}",
+                join_authority(host, port),
                 tls.SessionEndpoint(reactor, contexts.creator(host), endpoint),
                 client_settings,
             )

@@ -27,8 +27,8 @@ from yurttunnel.wire.codes import Code
 class AgentService(Service):
     """Runs one client for each server, as soon as the node has a certificate.
 
-    ``make_clients`` builds the clients once there are TLS contexts. ``drain_timeout`` is in seconds: how long stopping waits for
-    streams to end.
+    ``make_clients`` builds the clients once there are TLS contexts. ``drain_timeout`` is in
+    seconds: how long stopping waits for streams to end.
     """
 
     _log = Logger()

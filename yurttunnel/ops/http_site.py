@@ -86,6 +86,7 @@ class LimitedSite(Site):
     ``connections`` is how many are open.
     """
 
+    noisy = False
     protocol = _LimitedChannel  # type: ignore[assignment] # twisted.web's own proxies to this class
 
     def __init__(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IProtocol
 from twisted.internet.protocol import Factory
@@ -13,6 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.http.authority import join_authority
 from yurttunnel.pki.identity import (
     BadIdentity,
     Identifiers,
@@ -307,4 +309,6 @@ def _belongs_to(session: NodeSession, identity: NodeIdentity, hello: Hello) -> b
 
 def _address(connection: SessionConnection) -> str:
     peer = connection.transport.getPeer()
-    return f"{getattr(peer, 'host', peer)}:{getattr(peer, 'port', '')}"
+    if isinstance(peer, IPv4Address | IPv6Address):
+        return join_authority(peer.host, peer.port)
+    return str(peer)
