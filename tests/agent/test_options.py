@@ -46,6 +46,7 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(settings.servers, (("tunnel.example.org", 10262),))
         self.assertEqual(settings.state_dir, Path("/var/lib/agent"))
         self.assertEqual((settings.resume_window, settings.drain_timeout), (30.0, 30.0))
+        self.assertEqual(settings.transport, "direct")
         self.assertEqual((settings.meta_host, settings.meta_port), ("127.0.0.1", 10266))
         self.assertEqual((settings.allowed_destinations, settings.join_token), ((), None))
         self.assertTrue(settings.keep_default_destinations)
@@ -71,6 +72,10 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(options.settings.node_name, "edge-2")
         self.assertEqual(options.settings.node_ip, ip_address("10.0.0.6"))
         self.assertEqual(parse(environment={"NODE_NAME": "edge-2"}).node_name, "edge-1")
+
+    def test_the_transports_can_be_twisteds(self) -> None:
+        """By name."""
+        self.assertEqual(parse("--transport=twisted").transport, "twisted")
 
     def test_durations_carry_units(self) -> None:
         """Zero is one, too."""
@@ -151,6 +156,7 @@ class ErrorTests(SynchronousTestCase):
             ("--resume-window", "soon"),
             ("--resume-window", "-1"),
             ("--drain-timeout", "1x"),
+            ("--transport", "uvloop"),
             ("--meta-host", "example.org"),
             ("--meta-port", "65536"),
             ("--state-dir", ""),

@@ -83,13 +83,17 @@ class AgentService(Service):
     async def _begin(self) -> None:
         try:
             contexts = await self._trust.ready(self._servers)
+            self._clients = self._make_clients(contexts)
         except CancelledError:
             return
         except (EnrolmentRefused, ServerNotTrusted, BadToken, StateError, ValueError) as error:
             # Trying again would not change it; whoever started the agent should see it.
             end_process(self._reactor, f"yurttunnel-agent: {error}")
             return
-        self._clients = self._make_clients(contexts)
+        except Exception as error:
+            self._log.failure("the agent could not begin, by a defect of its own")
+            end_process(self._reactor, f"yurttunnel-agent: internal error: {error!r}")
+            return
         for client in self._clients:
             client.start()
 

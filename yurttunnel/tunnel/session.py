@@ -22,8 +22,9 @@ from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import OpenRequest
 from yurttunnel.wire.hello import Hello
-from yurttunnel.wire.session import OpenRefused, Session, SessionState, Side
+from yurttunnel.wire.session import OpenRefused, Session, SessionState
 from yurttunnel.wire.stream import Stream
+from yurttunnel.wire.stream_table import Side
 
 BURST = 0.0001
 """Writes that follow one another within this many seconds are sent together."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
+    IAddress,
     IOpenSSLClientConnectionCreator,
     IOpenSSLServerConnectionCreator,
     IProtocol,
@@ -32,7 +34,7 @@ def server_side(
     """
     if isinstance(reactor, DirectReactor):
         return TLSFactory(creator.serverConnectionForTLS, False, factory)
-    return TLSMemoryBIOFactory(creator, False, factory, reactor)
+    return _TwistedTLSFactory(creator, False, factory, reactor)
 
 
 def client_side(
@@ -42,6 +44,15 @@ def client_side(
     if isinstance(reactor, DirectReactor):
         return TLSFactory(creator.clientConnectionForTLS, True, factory)
     return TLSMemoryBIOFactory(creator, True, factory, reactor)
+
+
+class _TwistedTLSFactory(TLSMemoryBIOFactory):
+    """Passes on that ``factory`` wants no connection; Twisted's would wrap the ``None``."""
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        """Make both protocols of a connection."""
+        protocol = self.wrappedFactory.buildProtocol(addr)
+        return None if protocol is None else self.protocol(self, protocol)
 
 
 @implementer(IStreamClientEndpoint)
@@ -68,6 +79,6 @@ class SessionEndpoint:
 def _tuned(protocol: Any) -> IProtocol:
     transport = protocol.transport
     if ISystemHandle.providedBy(transport):
-        tune_session_socket(transport.getHandle())
+        tune_session_socket(cast("socket.socket", transport.getHandle()))
     inner: IProtocol = protocol.wrappedProtocol
     return inner

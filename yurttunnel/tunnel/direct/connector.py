@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from errno import ECONNREFUSED, EINPROGRESS
+from errno import EALREADY, ECONNREFUSED, EINPROGRESS, EISCONN
 from typing import Any
 
 from twisted.internet.error import (
@@ -88,19 +89,26 @@ class SocketConnector:
         """Do nothing: an attempt is not registered for reading."""
 
     def doWrite(self) -> None:
-        """Find out how the attempt went."""
-        if self._socket is None:
+        """Find out how the attempt goes: connect(2) says so when it is called again."""
+        connecting = self._socket
+        if connecting is None:
             return
-        error = _pending_error(self._socket)
-        if error is None:
-            self._connected(self._socket)
+        number = connecting.connect_ex(self._address)
+        if number == EALREADY:
+            self._reactor.addWriter(self)
+        elif number not in (0, EISCONN):
+            self._failed(_connect_error(number))
+        elif _is_own_end(connecting, self._address[1]):
+            # TCP's simultaneous open: an unused port of this host has been connected to itself.
+            self._failed(_connect_error(ECONNREFUSED))
         else:
-            self._failed(error)
+            self._connected(connecting)
 
     def connectionLost(self, reason: Failure) -> None:
         """Find out why the reactor reports a broken descriptor."""
         if self._socket is not None:
-            self._failed(_pending_error(self._socket) or ConnectError(string=reason.value))
+            number = self._socket.connect_ex(self._address)
+            self._failed(_connect_error(number))
 
     # -- helpers -------------------------------------------------------------------------------
 
@@ -110,12 +118,17 @@ class SocketConnector:
             self._socket = socket.socket(self._family, kind)
         except OSError as error:
             # Out of descriptors, mostly.
-            return getConnectError(error)
+            return _connect_error(error.errno or 0)
         number = self._socket.connect_ex(self._address)
         if number not in (0, EINPROGRESS):
             return _connect_error(number)
-        self._reactor.addWriter(self)
+        # On this host it is over when the next turn begins, and the reactor need not wait for it.
+        self._reactor.callLater(0, self._look, self._socket)
         return None
+
+    def _look(self, connecting: socket.socket) -> None:
+        if self._socket is connecting:
+            self.doWrite()
 
     def _connected(self, connected: socket.socket) -> None:
         self._finish()
@@ -175,18 +188,15 @@ def _socket_address(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
     return socket.AF_INET, (host, port)
 
 
-def _pending_error(connecting: socket.socket) -> ConnectError | None:
-    """Give what went wrong with an attempt, if anything did."""
-    number = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    try:
-        if not number and connecting.getsockname() == connecting.getpeername():
-            # TCP's simultaneous open: an unused port of this host has been connected to itself.
-            number = ECONNREFUSED
-    except OSError as error:
-        # It has been reset since.
-        return getConnectError(error)
-    return _connect_error(number) if number else None
+def _is_own_end(connected: socket.socket, port: int) -> bool:
+    """Whether the connection to ``port`` begins where it ends."""
+    own = connected.getsockname()
+    with contextlib.suppress(OSError):
+        return bool(own[1] == port and own == connected.getpeername())
+    # It has been reset since, as its transport will find out.
+    return False
 
 
 def _connect_error(number: int) -> ConnectError:
-    return getConnectError((number, os.strerror(number)))
+    error: ConnectError = getConnectError((number, os.strerror(number)))
+    return error

@@ -17,7 +17,6 @@ from yurttunnel.tunnel.direct.connector import SocketConnector
 from yurttunnel.tunnel.direct.ports import DirectPort, accepted
 
 TRANSPORTS = ("direct", "twisted")
-"""Those of this package, and Twisted's own."""
 
 
 @implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
@@ -65,6 +64,13 @@ class DirectReactor:
         return connector
 
 
-def with_transports(reactor: Any, transports: str) -> Any:
-    """Give ``reactor`` with the transports that ``--transport`` names, one of ``TRANSPORTS``."""
-    return DirectReactor(reactor) if transports == "direct" else reactor
+def known_transports(name: str) -> str:
+    """Give ``name`` if :func:`with_transports` knows it; raises ``ValueError`` if not."""
+    if name not in TRANSPORTS:
+        raise ValueError(f"{name!r} is none of these: {', '.join(TRANSPORTS)}")
+    return name
+
+
+def with_transports(reactor: Any, name: str) -> Any:
+    """Give ``reactor`` with the transports ``name``: this package's, or Twisted's own."""
+    return DirectReactor(reactor) if name == "direct" else reactor

@@ -44,6 +44,9 @@ HEADER = 5
 RECORD_EXPANSION = 2048
 """What a record may be longer than its plaintext, bytes (RFC 5246 section 6.2.3)."""
 
+ConnectionMaker = Callable[[Any], SSL.Connection]
+"""A method of Twisted's connection creators; they are annotated for Twisted's own layer."""
+
 
 @implementer(ITransport, IConsumer, IPushProducer)
 class TLSTransport(Protocol):
@@ -65,7 +68,7 @@ class TLSTransport(Protocol):
 
     def __init__(
         self,
-        make_connection: Callable[[TLSTransport], SSL.Connection],
+        make_connection: ConnectionMaker,
         is_client: bool,
         protocol: IProtocol,
     ) -> None:
@@ -246,7 +249,7 @@ class TLSTransport(Protocol):
         error: SSL.Error | None = None
         try:
             for _ in range(records):
-                pieces.append(receive(RECORD))
+                pieces.append(receive(RECORD))  # noqa: PERF401 # keeps what came before an end
         except SSL.WantReadError:
             # Some records held no data: the handshake's, a key update.
             pass
@@ -344,27 +347,30 @@ class TLSFactory(Factory):
 
     def __init__(
         self,
-        make_connection: Callable[[TLSTransport], SSL.Connection],
+        make_connection: ConnectionMaker,
         is_client: bool,
         factory: IProtocolFactory,
     ) -> None:
         self._make_connection = make_connection
         self._is_client = is_client
-        self._factory = factory
+        self.wrappedFactory = factory
 
     def buildProtocol(self, addr: Any) -> TLSTransport | None:
         """Make both protocols of a connection."""
-        protocol = self._factory.buildProtocol(addr)
+        protocol = self.wrappedFactory.buildProtocol(addr)
         if protocol is None:
             return None
-        return TLSTransport(self._make_connection, self._is_client, protocol)
+        transport = TLSTransport(self._make_connection, self._is_client, protocol)
+        # Twisted's creators ask it for the protocols to negotiate.
+        transport.factory = self
+        return transport
 
     def doStart(self) -> None:
         """Start the inner factory."""
-        self._factory.doStart()
+        self.wrappedFactory.doStart()
         super().doStart()
 
     def doStop(self) -> None:
         """Stop the inner factory."""
-        self._factory.doStop()
+        self.wrappedFactory.doStop()
         super().doStop()

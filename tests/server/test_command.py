@@ -1,0 +1,194 @@
+"""The server as its command line builds it, on a reactor in memory."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from pathlib import Path
+from unittest import mock
+
+from twisted.application.service import IService
+from twisted.internet.error import CannotListenError
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.network import ProgramReactor
+from tests.pki.support import EDGE_1, clock_now
+from yurttunnel.pki.authority import request_certificate
+from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.enrolment_messages import EnrolmentRequest
+from yurttunnel.pki.identity import format_identifiers
+from yurttunnel.pki.standalone import ServerTrust
+from yurttunnel.pki.token import JoinToken
+from yurttunnel.server import command
+from yurttunnel.server.options import Options
+
+META = 10265
+PROMISED = (
+    "konnectivity_network_proxy_server_dial_duration_seconds",
+    "konnectivity_network_proxy_server_registered_agents",
+    "konnectivity_network_proxy_server_total_registered_agents",
+    "yurttunnel_server_bytes_total",
+    "yurttunnel_server_dial_results_total",
+    "yurttunnel_server_stream_ends_total",
+    "yurttunnel_server_session_ends_total",
+    "yurttunnel_server_resumptions_total",
+    "yurttunnel_server_session_round_trip_seconds",
+    "yurttunnel_server_certificate_expiry_timestamp_seconds",
+    "process_resident_memory_bytes",
+)
+"""Of the yurttunnel reference, section 8, and what has been promised beside that."""
+
+
+def options(*arguments):
+    """Parse a command line."""
+    parsed = Options()
+    parsed.parseOptions(["--standalone", "--bind-address", "127.0.0.1", *arguments])
+    return parsed
+
+
+class CommandTests(SynchronousTestCase):
+    """From a command line to a server."""
+
+    def setUp(self):
+        """Choose a state directory."""
+        self.reactor = ProgramReactor()
+        self.state = self.mktemp()
+
+    def start(self, *arguments):
+        """Build and start a server; it is stopped after the test."""
+        settings = options("--state-dir", self.state, *arguments).settings
+        server = command.build(self.reactor, settings)
+        self.assertTrue(IService.providedBy(server))
+        server.startService()
+        self.addCleanup(self.stop, server)
+        return server
+
+    def stop(self, server):
+        """Stop a server; nothing may be left."""
+        stopped = server.stopService()
+        self.reactor.pass_time(3)
+        self.successResultOf(stopped)
+        self.assertEqual([], self.reactor.getDelayedCalls())
+
+    def test_listeners(self):
+        """It listens where the flags say, the agents' port and the meta port included."""
+        self.start(
+            "--connect-endpoint", "tcp:9001", "--forward", "127.0.0.1:9002=edge-1/127.0.0.1:80",
+            "--forward", "9003=edge-1/127.0.0.1:81",
+        )  # fmt: skip
+        listening = {(interface, port) for port, _, _, interface in self.reactor.tcpServers}
+        ports = (10262, META, 9001, 9002, 9003)
+        self.assertEqual({("127.0.0.1", port) for port in ports}, listening)
+
+    def test_nothing_before_start(self):
+        """Building binds nothing and starts no timer."""
+        settings = options("--state-dir", self.state).settings
+        command.build(self.reactor, settings)
+        self.assertEqual(([], []), (self.reactor.tcpServers, self.reactor.getDelayedCalls()))
+
+    def test_port_taken(self):
+        """A port that is taken ends the process with a line that names the flag."""
+
+        def taken(port, *more):
+            raise CannotListenError("127.0.0.1", port, OSError(98, "Address already in use"))
+
+        settings = options("--state-dir", self.state).settings
+        server = command.build(self.reactor, settings)
+        self.reactor.listenTCP = taken
+        error = self.assertRaises(SystemExit, server.startService)
+        self.assertIn("--tunnel-agent-connect-port", str(error))
+        self.assertNotIn("\n", str(error))
+        server.stopService()
+
+    def test_pages(self):
+        """The pages of the meta port answer."""
+        self.start()
+        self.assertEqual((200, "ok\n"), self.reactor.get(META, "/healthz"))
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertEqual((200, "listeners: ok\ncertificate: ok\nready\n"), (status, body))
+        status, body = self.reactor.get(META, "/agents")
+        self.assertEqual((200, []), (status, json.loads(body)))
+        self.assertEqual(200, self.reactor.get(META, "/")[0])
+
+    def test_not_ready(self):
+        """A certificate that cannot be renewed makes the server not ready, and says why."""
+        server = self.start()
+        [trust] = [part for part in server if isinstance(part, ServerTrust)]
+        trust.renewal.last_error = "the disk is full"
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertEqual(503, status)
+        self.assertIn("certificate: the disk is full", body)
+
+    def test_metrics(self):
+        """All promised figures are there by name, before the first agent has come."""
+        self.start()
+        status, body = self.reactor.get(META, "/metrics")
+        self.assertEqual(200, status)
+        for name in PROMISED:
+            self.assertIn(f"# TYPE {name} ", body)
+        for certificate in ("server", "ca"):
+            self.assertIn(f'certificate="{certificate}"', body)
+
+    def test_flags_arrive(self):
+        """Names and addresses of the flags are in the server's certificate."""
+        server = self.start("--cert-dns-names", "tunnel.example", "--cert-ips", "192.0.2.10")
+        [trust] = [part for part in server if isinstance(part, ServerTrust)]
+        names = str(trust.contexts.credentials.certificate.extensions)
+        for name in ("tunnel.example", "192.0.2.10"):
+            self.assertIn(name, names)
+
+
+class MakeServiceTests(SynchronousTestCase):
+    """What ends the process before it has begun."""
+
+    def setUp(self):
+        """Choose a state directory."""
+        self.state = self.mktemp()
+
+    def make(self, *arguments):
+        """Make the service; give what the process ends with."""
+        parsed = options("--state-dir", self.state, *arguments)
+        return self.assertRaises(SystemExit, command.makeService, parsed).code
+
+    def enroll(self):
+        """Have a node enrolled in the state directory."""
+        trust = ServerTrust.open(clock_now(), self.state, ["127.0.0.1"])
+        token = JoinToken.parse(Path(self.state, "join-token").read_text())
+        request = EnrolmentRequest(
+            node="edge-1",
+            identifiers=format_identifiers(EDGE_1),
+            csr=request_certificate(new_key()),
+            token_id=token.token_id,
+            token_secret=token.secret,
+        )
+        trust.enrolment_factory._admission.decide(request, None, "192.0.2.7")
+
+    def test_state(self):
+        """A state directory that cannot be used is one line with the flag and the path."""
+        Path(self.state).touch()
+        sentence = self.make()
+        self.assertTrue(sentence.startswith("--state-dir: "), sentence)
+        self.assertIn(self.state, sentence)
+        self.assertNotIn("\n", sentence)
+
+    def test_revoke(self):
+        """--revoke-node revokes, says so, and ends with status 0."""
+        self.enroll()
+        said = []
+        with mock.patch.object(builtins, "print", said.append):
+            self.assertEqual(0, self.make("--revoke-node", "edge-1"))
+        self.assertEqual(["node edge-1 is revoked"], said)
+        self.assertIn("revoked already", self.make("--revoke-node", "edge-1"))
+
+    def test_revoke_unknown(self):
+        """A node that is not known is one line with the flag and the node."""
+        self.enroll()
+        sentence = self.make("--revoke-node", "edge-9")
+        self.assertTrue(sentence.startswith("--revoke-node: "), sentence)
+        self.assertIn("edge-9", sentence)
+
+    def test_revoke_nowhere(self):
+        """Without a state there is nothing to revoke in, and none is made."""
+        sentence = self.make("--revoke-node", "edge-1")
+        self.assertTrue(sentence.startswith("--state-dir: "), sentence)
+        self.assertFalse(Path(self.state).exists())

@@ -1,0 +1,167 @@
+"""The server as a service: binding, and the order in which it stops."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from tests.server.test_agents import ListenerTests
+from yurttunnel.ops.listen import CannotListen
+from yurttunnel.server.service import PORT_CLOSE_TIMEOUT, Listener, ServerService
+from yurttunnel.wire.codes import Code
+
+DRAIN_TIMEOUT = 10.0
+
+
+class Port:
+    """A port that notes its end, which ``closed`` completes."""
+
+    def __init__(self, happened, name):
+        self.happened = happened
+        self.name = name
+        self.closed = Deferred()
+
+    def stopListening(self):
+        """Begin to close."""
+        self.happened.append(f"{self.name} closes")
+        return self.closed
+
+
+class Caller:
+    """A factory for callers that notes its end."""
+
+    def __init__(self, happened):
+        self.happened = happened
+
+    def close(self):
+        """Note it."""
+        self.happened.append("callers end")
+
+
+class ServiceTests(ListenerTests):
+    """A service with two ports and the listener of the agents."""
+
+    def setUp(self):
+        """Make the service."""
+        super().setUp()
+        self.happened = []
+        self.ports = []
+        self.taken = False
+        self.service = ServerService(
+            self.clock,
+            [Listener("--agent-port", self.listen("agents")), Listener("--meta", self.meta)],
+            self.listener,
+            [Caller(self.happened)],
+            DRAIN_TIMEOUT,
+        )
+
+    def listen(self, name):
+        """Give what binds a port."""
+
+        def bind():
+            self.ports.append(Port(self.happened, name))
+            return self.ports[-1]
+
+        return bind
+
+    def meta(self):
+        """Bind the second port, unless it is taken."""
+        if self.taken:
+            raise CannotListen("--meta", "another process listens there")
+        return self.listen("meta")()
+
+    def close_ports(self):
+        """Have the ports closed."""
+        for port in self.ports:
+            port.closed.callback(None)
+
+    def stop(self):
+        """Begin to stop; give what fires at the end."""
+        return self.service.stopService()
+
+    def test_all(self):
+        """Every listener is bound when the service has started, and not before."""
+        self.assertEqual("not listening: --agent-port, --meta", self.service.not_listening())
+        self.service.startService()
+        self.assertIsNone(self.service.not_listening())
+        self.assertTrue(self.service.running)
+
+    def test_none(self):
+        """When one cannot be bound the others are closed, and the sentence goes through."""
+        self.taken = True
+        error = self.assertRaises(SystemExit, self.service.startService)
+        self.assertEqual("--meta: another process listens there", str(error))
+        self.assertEqual(["agents closes"], self.happened)
+        self.assertEqual("not listening: --agent-port, --meta", self.service.not_listening())
+        self.assertFalse(self.service.running)
+
+    def test_defect_while_binding(self):
+        """So it is when binding fails in a way that nobody has thought of."""
+        self.service._listeners.append(Listener("--x", lambda: {}["missing"]))
+        self.assertRaises(KeyError, self.service.startService)
+        self.assertEqual(["agents closes", "meta closes"], self.happened)
+
+    def test_stop_idle(self):
+        """Without sessions stopping takes no longer than the ports do."""
+        self.service.startService()
+        stopped = self.stop()
+        self.assertNoResult(stopped)
+        self.assertIsNotNone(self.service.not_listening())
+        self.close_ports()
+        self.successResultOf(stopped)
+        self.assertFalse(self.service.running)
+
+    def test_port_that_does_not_close(self):
+        """A port that does not close delays the end by PORT_CLOSE_TIMEOUT at most."""
+        self.service.startService()
+        stopped = self.stop()
+        self.clock.advance(PORT_CLOSE_TIMEOUT + 0.1)
+        self.successResultOf(stopped)
+
+    def test_order(self):
+        """Ports close first; callers are cut off when streams have had their time."""
+        self.service.startService()
+        user = self.stream(self.connected())
+        stopped = self.stop()
+        self.close_ports()
+        self.assertEqual(["agents closes", "meta closes"], self.happened)
+        self.network.pass_time(DRAIN_TIMEOUT / 2)
+        self.assertNoResult(stopped)
+        self.assertEqual(["made"], user.told)
+        user.transport.abortConnection()
+        self.network.pass_time(1)
+        self.successResultOf(stopped)
+        self.assertEqual("callers end", self.happened[-1])
+
+    def test_drain_timeout(self):
+        """Streams that do not end are ended after the drain timeout, both ends with a reason."""
+        self.service.startService()
+        agent = self.connected()
+        user = self.stream(agent)
+        stopped = self.stop()
+        self.close_ports()
+        self.network.pass_time(DRAIN_TIMEOUT - 0.5)
+        self.assertEqual(["made"], user.told)
+        self.network.pass_time(1)
+        self.successResultOf(stopped)
+        self.assertEqual(Code.GOING_AWAY, user.reasons[0].value.code)
+        self.assertEqual([(Code.GOING_AWAY, "the server has stopped")], agent.ends)
+        self.assertEqual([], self.network.open_links)
+
+    def test_no_drain(self):
+        """With a drain timeout of zero streams end at once."""
+        self.service._drain_timeout = 0.0
+        self.service.startService()
+        user = self.stream(self.connected())
+        stopped = self.stop()
+        self.close_ports()
+        self.clock.advance(0)
+        self.successResultOf(stopped)
+        self.assertEqual(Code.GOING_AWAY, user.reasons[0].value.code)
+
+    def test_agents_during_drain(self):
+        """An agent whose connection was accepted already is sent away while the server drains."""
+        self.service.startService()
+        self.stream(self.connected("edge-1"))
+        self.stop()
+        self.refused(self.agent("edge-2"), Code.GOING_AWAY, "about to stop")
+        self.network.pass_time(DRAIN_TIMEOUT + PORT_CLOSE_TIMEOUT + 1)

@@ -1,0 +1,296 @@
+"""Connecting: one contract for Twisted's connectors and for those of the direct transports."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+
+from twisted.internet import reactor
+from twisted.internet.address import IPv6Address
+from twisted.internet.error import (
+    ConnectError,
+    ConnectionDone,
+    ConnectionRefusedError,
+    NotConnectingError,
+    TimeoutError,
+    UserError,
+)
+from twisted.internet.protocol import ClientFactory
+from twisted.trial.unittest import TestCase
+
+from tests.tunnel.direct.test_transport import MUCH, Peer, turns, until
+from tests.tunnel.direct.users import HalfCloseUser, User
+from yurttunnel.tunnel.direct import connector as direct_connector
+from yurttunnel.tunnel.direct.reactor import with_transports
+
+
+class Client(ClientFactory):
+    """Notes in ``told`` what it is told of its connection."""
+
+    noisy = False
+
+    def __init__(self, user: User | None = None) -> None:
+        self.user = user or User()
+        self.told: list[str] = []
+        self.reason = None
+
+    def startedConnecting(self, connector) -> None:
+        """Note the beginning."""
+        self.told.append("started")
+
+    def buildProtocol(self, addr) -> User:
+        """Give the user."""
+        self.told.append("built")
+        return self.user
+
+    def clientConnectionFailed(self, connector, reason) -> None:
+        """Note the end."""
+        self.told.append("failed")
+        self.reason = reason
+
+    def clientConnectionLost(self, connector, reason) -> None:
+        """Note the end."""
+        self.told.append("lost")
+        self.reason = reason
+
+
+class ConnectorContract:
+    """What endpoints and the dialer rely on."""
+
+    transports: str
+    timeout = 20
+
+    def setUp(self) -> None:
+        """Hold a port; nobody listens yet."""
+        self.reactor = with_transports(reactor, self.transports)
+        self.held = socket.socket()
+        self.addCleanup(self.held.close)
+        self.held.bind(("127.0.0.1", 0))
+        self.port = self.held.getsockname()[1]
+
+    def dial(self, client: Client, host: str = "127.0.0.1", timeout: float = 10):
+        """Begin to connect."""
+        return self.reactor.connectTCP(host, self.port, client, timeout)
+
+    async def connect(self, client: Client) -> Peer:
+        """Connect to a socket of this test."""
+        self.held.listen()
+        self.connector = self.dial(client)
+        await until(lambda: client.user.told)
+        peer = Peer(self.held.accept()[0])
+        self.addCleanup(peer.socket.close)
+        return peer
+
+    async def test_a_connection_from_its_beginning_to_its_end(self) -> None:
+        """The factory is started, told of both, and stopped."""
+        client = Client(HalfCloseUser())
+        peer = await self.connect(client)
+        user = client.user
+        self.assertEqual(client.numPorts, 1)
+        self.assertEqual(user.transport.getHost().port, peer.socket.getpeername()[1])
+        self.assertEqual(user.transport.getPeer().port, self.port)
+        with self.assertRaises(NotConnectingError):
+            self.connector.stopConnecting()
+        with self.assertRaises(RuntimeError):
+            self.connector.connect()
+        peer.socket.sendall(b"x")
+        await until(lambda: user.received == b"x")
+        user.transport.write(MUCH)
+        self.connector.disconnect()
+        await until(lambda: peer.read().ended and client.reason)
+        self.assertEqual(len(peer.received), len(MUCH))
+        self.assertEqual(client.told, ["started", "built", "lost"])
+        client.reason.trap(ConnectionDone)
+        self.assertEqual(client.numPorts, 0)
+
+    async def test_a_pause_in_connection_made_holds(self) -> None:
+        """A dialed connection joins a stream there, which may have no room."""
+        client = Client()
+        client.user.on["made"] = lambda: client.user.transport.pauseProducing()
+        peer = await self.connect(client)
+        peer.socket.sendall(b"x")
+        await turns()
+        self.assertEqual(client.user.received, b"")
+        client.user.transport.resumeProducing()
+        await until(lambda: client.user.received == b"x")
+        client.user.transport.abortConnection()
+        await until(lambda: client.reason)
+
+    async def test_a_refusal_is_told_later(self) -> None:
+        """Never before ``connectTCP`` has returned."""
+        client = Client()
+        self.dial(client)
+        self.assertEqual(client.told, ["started"])
+        await until(lambda: client.reason)
+        client.reason.trap(ConnectionRefusedError)
+        self.assertEqual((client.told, client.numPorts), (["started", "failed"], 0))
+
+    def fill_queue(self) -> None:
+        """Have the kernel drop what else wants to connect."""
+        self.held.listen(0)
+        for _ in range(3):
+            waiting = socket.socket()
+            self.addCleanup(waiting.close)
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", self.port))
+
+    async def test_silence_ends_in_time(self) -> None:
+        """With a ``TimeoutError``."""
+        self.fill_queue()
+        client = Client()
+        self.dial(client, timeout=0.01)
+        await until(lambda: client.reason)
+        client.reason.trap(TimeoutError)
+        self.assertEqual(client.told, ["started", "failed"])
+
+    async def test_an_attempt_can_be_given_up(self) -> None:
+        """At once; afterwards there is nothing to give up, but it can be begun anew."""
+        self.fill_queue()
+        client = Client()
+        connector = self.dial(client)
+        connector.stopConnecting()
+        self.assertEqual(client.told, ["started", "failed"])
+        client.reason.trap(UserError)
+        with self.assertRaises(NotConnectingError):
+            connector.stopConnecting()
+        connector.connect()
+        connector.disconnect()
+        self.assertEqual(client.told, ["started", "failed"] * 2)
+        self.assertEqual(client.numPorts, 0)
+        await turns()
+
+    async def test_an_attempt_can_be_given_up_as_it_begins(self) -> None:
+        """In ``startedConnecting``, by a caller that left in the meantime."""
+
+        class Hasty(Client):
+            def startedConnecting(self, connector) -> None:
+                super().startedConnecting(connector)
+                connector.stopConnecting()
+
+        client = Hasty()
+        self.dial(client)
+        await turns()
+        self.assertEqual(client.told, ["started", "failed"])
+
+    async def test_a_zone_that_does_not_exist_is_found_at_once(self) -> None:
+        """As an ``OSError``, and it costs no descriptor."""
+        before = len(os.listdir("/proc/self/fd"))
+        with self.assertRaises(OSError):
+            self.dial(Client(), "fe80::1%no-such-if")
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    async def test_ipv6(self) -> None:
+        """Both ends are told addresses of it."""
+        listening = socket.socket(socket.AF_INET6)
+        self.addCleanup(listening.close)
+        listening.bind(("::1", 0))
+        listening.listen()
+        self.port = listening.getsockname()[1]
+        client = Client()
+        self.dial(client, "::1")
+        await until(lambda: client.user.told)
+        self.assertEqual(
+            client.user.transport.getPeer(), IPv6Address("TCP", "::1", self.port, 0, 0)
+        )
+        self.assertIsInstance(client.user.transport.getHost(), IPv6Address)
+        client.user.transport.abortConnection()
+        await until(lambda: client.reason)
+
+    async def test_running_out_of_descriptors_is_a_failure_with_its_number(self) -> None:
+        """The dialer tells it from the fault of a target."""
+        client = Client()
+        lowest = os.dup(0)
+        os.close(lowest)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            self.dial(client)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        self.assertEqual(client.told, ["started"])
+        await until(lambda: client.reason)
+        self.assertEqual(client.reason.value.osError, errno.EMFILE)
+
+    async def test_a_defect_in_connection_made_closes_the_connection(self) -> None:
+        """It is logged, and the factory is told."""
+        client = Client()
+        client.user.on["made"] = lambda: 1 // 0
+        peer = await self.connect(client)
+        await until(lambda: peer.read().ended)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(client.told, ["started", "built", "lost"])
+        client.reason.trap(ZeroDivisionError)
+
+    async def test_a_defect_in_a_factory_fails_the_attempt(self) -> None:
+        """It is logged, and the socket is closed."""
+
+        class Broken(Client):
+            def buildProtocol(self, addr) -> User:
+                raise ZeroDivisionError
+
+        self.held.listen()
+        client = Broken()
+        self.dial(client)
+        await until(lambda: client.reason)
+        peer = Peer(self.held.accept()[0])
+        self.addCleanup(peer.socket.close)
+        await until(lambda: peer.read().ended)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((client.told, client.numPorts), (["started", "failed"], 0))
+
+
+class TwistedConnectorTests(ConnectorContract, TestCase):
+    """Twisted's own keep it."""
+
+    transports = "twisted"
+
+
+class DirectConnectorTests(ConnectorContract, TestCase):
+    """Those of the direct transports keep it."""
+
+    transports = "direct"
+
+    async def test_a_zone_reaches_the_kernel(self) -> None:
+        """Without its number a link-local address leads nowhere."""
+        client = Client()
+        connector = self.dial(client, "fe80::1%lo")
+        self.assertEqual(connector.getDestination().scopeID, socket.if_nametoindex("lo"))
+        if client.reason is None:
+            connector.stopConnecting()
+        await turns()
+
+    async def test_a_name_is_no_address(self) -> None:
+        """Endpoints look names up before they connect."""
+        with self.assertRaises(OSError):
+            self.dial(Client(), "localhost")
+
+    async def test_a_factory_that_builds_no_protocol(self) -> None:
+        """Has its connection closed, and is told of a failure."""
+
+        class Unwilling(Client):
+            def buildProtocol(self, addr) -> None:
+                return None
+
+        self.held.listen()
+        client = Unwilling()
+        self.dial(client)
+        await until(lambda: client.reason)
+        client.reason.trap(ConnectError)
+
+    async def test_a_socket_connected_to_itself_is_refused(self) -> None:
+        """A free port of this host can be reached from the same port: nobody is there."""
+
+        class Bound(socket.socket):
+            def connect_ex(bound, address):
+                if self.held.fileno() != -1:
+                    self.held.close()
+                    bound.bind(address)
+                return super().connect_ex(address)
+
+        self.patch(direct_connector.socket, "socket", Bound)
+        client = Client()
+        self.dial(client)
+        await until(lambda: client.reason)
+        client.reason.trap(ConnectionRefusedError)

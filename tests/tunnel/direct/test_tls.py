@@ -1,0 +1,552 @@
+"""TLS in memory: one contract for Twisted's layer and for the one that works in large pieces.
+
+The peer is OpenSSL itself, driven by the test, over a plain transport that only keeps what it is
+told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cryptography.hazmat.primitives import serialization
+from hypothesis import given
+from hypothesis import strategies as st
+from OpenSSL import SSL
+from service_identity import VerificationError
+from twisted.internet import ssl
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IHandshakeListener
+from twisted.internet.protocol import Factory
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from tests.tunnel.certificates import HOST, ClientTLS, ServerTLS, authority
+from tests.tunnel.direct.users import Push, User
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.direct.reactor import with_transports
+from yurttunnel.tunnel.direct.tls import RecordCounter
+
+MUCH = bytes(range(256)) * 4 * 10 * 1024
+"""10 MiB."""
+
+
+@implementer(IHandshakeListener)
+class TLSUser(User):
+    """A :class:`User` that is told of the end of the handshake."""
+
+    def handshakeCompleted(self) -> None:
+        """Note it."""
+        self.note("shaken")
+
+
+class Plain:
+    """A plain transport that keeps what is written, and notes what is asked for."""
+
+    disconnecting = False
+    aborted = False
+    paused = False
+    producer = None
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Keep."""
+        if not self.aborted:
+            self.sent.append(data)
+
+    def loseConnection(self) -> None:
+        """Note."""
+        self.disconnecting = True
+
+    def abortConnection(self) -> None:
+        """Note."""
+        self.aborted = True
+
+    def registerProducer(self, producer, streaming: bool) -> None:
+        """Note."""
+        assert self.producer is None
+        self.producer = producer
+
+    def unregisterProducer(self) -> None:
+        """Note."""
+        self.producer = None
+
+    def pauseProducing(self) -> None:
+        """Note."""
+        self.paused = True
+
+    def resumeProducing(self) -> None:
+        """Note."""
+        self.paused = False
+
+
+class Link:
+    """A user above the tested layer, and OpenSSL as its peer."""
+
+    def __init__(
+        self, transports: str, is_client: bool = False, creator=None, peer_certificate="edge-1"
+    ) -> None:
+        self.clock = Clock()
+        self.user = TLSUser()
+        reactor = with_transports(self.clock, transports)
+        factory = Factory.forProtocol(lambda: self.user)
+        server, client = ServerTLS([b"a"]), ClientTLS([b"a"], peer_certificate)
+        if is_client:
+            self.peer = server.serverConnectionForTLS(None)
+            self.peer.set_accept_state()
+            secured = tls.client_side(reactor, creator or client, factory)
+        else:
+            self.peer = client.clientConnectionForTLS(None)
+            self.peer.set_connect_state()
+            secured = tls.server_side(reactor, creator or server, factory)
+        self.plain = Plain()
+        self.layer = secured.buildProtocol(None)
+        self.received = bytearray()
+        self.peer_ended = False
+        self.peer_error: SSL.Error | None = None
+        self.is_over = False
+
+    def start(self) -> Link:
+        """Connect, and let both shake hands."""
+        self.layer.makeConnection(self.plain)
+        return self.run()
+
+    def run(self) -> Link:
+        """Let both get what the other has sent, until nothing moves any more."""
+        while True:
+            self.clock.advance(0)
+            self.to_peer()
+            data = b"" if self.plain.paused else self.from_peer()
+            if data and not self.plain.disconnecting and not self.plain.aborted:
+                self.layer.dataReceived(data)
+            elif not self.plain.sent and not self.clock.getDelayedCalls():
+                break
+        self.close_plain()
+        return self
+
+    def to_peer(self) -> None:
+        """Hand what has been sent to OpenSSL."""
+        sent, self.plain.sent = b"".join(self.plain.sent), []
+        if sent:
+            self.peer.bio_write(sent)
+        try:
+            while True:
+                self.received += self.peer.recv(1 << 16)
+        except SSL.WantReadError:
+            pass
+        except SSL.ZeroReturnError:
+            self.peer_ended = True
+        except SSL.Error as error:
+            self.peer_error = self.peer_error or error
+
+    def from_peer(self) -> bytes:
+        """Take what OpenSSL sends."""
+        try:
+            return self.peer.bio_read(1 << 25)
+        except SSL.WantReadError:
+            return b""
+
+    def close_plain(self) -> None:
+        """Do what a socket does in the next turn."""
+        if not self.is_over and (self.plain.disconnecting or self.plain.aborted):
+            self.lose(ConnectionAborted() if self.plain.aborted else ConnectionDone())
+
+    def lose(self, error: Exception) -> None:
+        """End the plain connection."""
+        self.is_over = True
+        producer, self.plain.producer = self.plain.producer, None
+        if producer is not None:
+            producer.stopProducing()
+        self.layer.connectionLost(Failure(error))
+        self.clock.advance(0)
+
+
+def creator_for(host: str):
+    """Give what clients of ``twisted.internet.ssl`` use: it verifies in its own way."""
+    pem = authority().certificate.public_bytes(serialization.Encoding.PEM)
+    trusted = ssl.trustRootFromCertificates([ssl.Certificate.loadPEM(pem)])
+    return ssl.optionsForClientTLS(host, trustRoot=trusted)
+
+
+def pieces_of(data: bytes) -> Iterator[bytes]:
+    """Give each byte by itself."""
+    return (data[number : number + 1] for number in range(len(data)))
+
+
+class TLSContract:
+    """What the users of TLS rely on."""
+
+    transports: str
+
+    def link(self, **options) -> Link:
+        """Make both ends."""
+        return Link(self.transports, **options)
+
+    def both(self) -> Iterator[Link]:
+        """Give a link for each side of the handshake."""
+        for is_client in (False, True):
+            yield self.link(is_client=is_client)
+
+    def test_data_goes_both_ways(self) -> None:
+        """Little and much."""
+        for link in self.both():
+            link.start()
+            self.assertEqual(link.user.told, ["made", "shaken"])
+            self.assertEqual(link.user.transport.negotiatedProtocol, b"a")
+            link.user.transport.write(b"x")
+            link.user.transport.write(b"")
+            link.user.transport.writeSequence([MUCH, b"y"])
+            link.run()
+            self.assertTrue(link.received == b"x" + MUCH + b"y")
+            link.peer.sendall(MUCH)
+            link.run()
+            self.assertTrue(link.user.received == MUCH)
+            link.lose(ConnectionLost())
+
+    def test_data_written_before_the_end_of_the_handshake_waits_for_it(self) -> None:
+        """Nothing is lost."""
+        for link in self.both():
+            link.user.on["made"] = lambda link=link: link.user.transport.write(MUCH)
+            link.start()
+            self.assertTrue(link.received == MUCH)
+            link.lose(ConnectionLost())
+
+    def test_data_that_comes_with_the_end_of_the_handshake(self) -> None:
+        """Is delivered after it."""
+        link = self.link()
+        link.layer.makeConnection(link.plain)
+        link.to_peer()
+        link.layer.dataReceived(link.from_peer())
+        link.to_peer()
+        link.peer.sendall(b"at once")
+        link.layer.dataReceived(link.from_peer())
+        self.assertEqual(link.user.told, ["made", "shaken", "data"])
+        self.assertEqual(link.user.received, b"at once")
+        link.lose(ConnectionLost())
+
+    def test_records_may_come_in_any_pieces(self) -> None:
+        """Also of one byte, during the handshake and after it."""
+        link = self.link()
+        link.layer.makeConnection(link.plain)
+        while "shaken" not in link.user.told:
+            link.to_peer()
+            for piece in pieces_of(link.from_peer()):
+                link.layer.dataReceived(piece)
+        link.peer.sendall(b"x" * 20000)
+        link.peer.sendall(b"y")
+        for piece in pieces_of(link.from_peer()):
+            link.layer.dataReceived(piece)
+        self.assertEqual(link.user.received, b"x" * 20000 + b"y")
+        link.lose(ConnectionLost())
+
+    # Ends
+
+    def test_a_close_tells_the_peer_and_waits_for_it(self) -> None:
+        """The plain connection is closed after the peer's own ``close_notify``."""
+        for link in self.both():
+            link.start()
+            link.user.transport.write(b"x")
+            link.user.transport.loseConnection()
+            link.user.transport.loseConnection()
+            link.run()
+            self.assertEqual((link.received, link.peer_ended), (b"x", True))
+            self.assertFalse(link.is_over)
+            link.peer.sendall(b"still talking")
+            link.run()
+            self.assertEqual(link.user.received, b"still talking")
+            link.peer.shutdown()
+            link.run()
+            self.assertTrue(link.is_over)
+            link.user.reason.trap(ConnectionDone)
+
+    def test_the_peers_close_is_answered(self) -> None:
+        """After the data that came with it; then the plain connection is closed."""
+        for link in self.both():
+            link.start()
+            link.peer.sendall(b"bye")
+            link.peer.shutdown()
+            link.run()
+            self.assertEqual(link.user.told, ["made", "shaken", "data", "lost"])
+            link.user.reason.trap(ConnectionDone)
+            link.to_peer()
+            self.assertTrue(link.peer_ended)
+
+    def test_an_end_that_tls_was_not_told_of_is_a_loss(self) -> None:
+        """During the handshake, and after it."""
+        link = self.link()
+        link.layer.makeConnection(link.plain)
+        link.lose(ConnectionDone())
+        link.user.reason.trap(ConnectionLost)
+        for link in self.both():
+            link.start()
+            link.lose(ConnectionDone())
+            link.user.reason.trap(ConnectionLost)
+
+    def test_a_reset_is_told_as_such(self) -> None:
+        """The reason of the plain connection comes through where TLS has none."""
+        link = self.link().start()
+        link.lose(ConnectionAborted())
+        self.assertTrue(link.user.reason.check(ConnectionAborted, ConnectionLost))
+
+    def test_what_is_written_after_a_close_is_dropped(self) -> None:
+        """It is no error."""
+        link = self.link().start()
+        link.user.transport.loseConnection()
+        link.user.transport.write(b"late")
+        link.run()
+        link.peer.shutdown()
+        link.run()
+        self.assertEqual(link.received, b"")
+        link.user.reason.trap(ConnectionDone)
+        link.user.transport.write(b"later")
+
+    def test_a_close_before_the_handshake_aborts(self) -> None:
+        """There is nothing to tell a peer that TLS has not been agreed on with."""
+        link = self.link()
+        link.layer.makeConnection(link.plain)
+        link.user.transport.loseConnection()
+        self.assertTrue(link.plain.aborted)
+        link.close_plain()
+        self.assertTrue(link.user.lost)
+
+    def test_a_close_after_early_data_sends_it_first(self) -> None:
+        """The handshake is waited for."""
+        link = self.link(is_client=True)
+
+        def write_and_close() -> None:
+            link.user.transport.write(b"early")
+            link.user.transport.loseConnection()
+
+        link.user.on["made"] = write_and_close
+        link.start()
+        self.assertEqual((link.received, link.peer_ended), (b"early", True))
+        self.assertFalse(link.plain.aborted)
+        link.peer.shutdown()
+        link.run()
+        link.user.reason.trap(ConnectionDone)
+
+    # Producers
+
+    def test_a_producer_is_the_plain_transports(self) -> None:
+        """Which pauses and resumes it."""
+        link = self.link().start()
+        push = Push()
+        link.user.transport.registerProducer(push, True)
+        with self.assertRaises((RuntimeError, AssertionError)):
+            link.user.transport.registerProducer(Push(), True)
+        link.plain.producer.pauseProducing()
+        link.plain.producer.resumeProducing()
+        self.assertEqual(push.told, ["pause", "resume"])
+        link.user.transport.unregisterProducer()
+        link.user.transport.unregisterProducer()
+        self.assertIsNone(link.plain.producer)
+        link.lose(ConnectionLost())
+        self.assertEqual(push.told, ["pause", "resume"])
+
+    def test_a_close_waits_for_a_producer(self) -> None:
+        """What it still has is sent."""
+        link = self.link().start()
+        link.user.transport.registerProducer(Push(), True)
+        link.user.transport.loseConnection()
+        link.user.transport.write(b"rest")
+        link.run()
+        self.assertEqual((link.received, link.peer_ended), (b"rest", False))
+        link.user.transport.unregisterProducer()
+        link.run()
+        self.assertTrue(link.peer_ended)
+
+    def test_a_producer_ends_with_its_connection(self) -> None:
+        """By the peer's close, which is told as a clean end."""
+        link = self.link().start()
+        push = Push()
+        link.user.transport.registerProducer(push, True)
+        link.peer.shutdown()
+        link.run()
+        link.user.reason.trap(ConnectionDone)
+        self.assertEqual(push.told, ["stop"])
+
+    def test_reading_can_be_paused(self) -> None:
+        """By way of the plain transport."""
+        link = self.link().start()
+        link.user.transport.pauseProducing()
+        link.peer.sendall(b"x")
+        link.run()
+        self.assertEqual(link.user.received, b"")
+        link.user.transport.resumeProducing()
+        link.peer.sendall(b"y")
+        link.run()
+        self.assertTrue(link.user.received.endswith(b"y"))
+
+    # From within
+
+    def test_an_abort_in_any_callback_is_the_last_thing_that_happens(self) -> None:
+        """Nothing is delivered after it, also if it has come already."""
+        for what, told in (
+            ("made", ["made"]),
+            ("shaken", ["made", "shaken"]),
+            ("data", ["made", "shaken", "data"]),
+        ):
+            link = self.link()
+            link.user.on[what] = lambda link=link: link.user.transport.abortConnection()
+            link.layer.makeConnection(link.plain)
+            for _ in range(2):
+                link.to_peer()
+                try:
+                    link.peer.sendall(b"x")
+                except SSL.Error:
+                    pass  # The handshake is not over.
+                link.layer.dataReceived(link.from_peer() or b"\x17\x03\x03\x00\x01x")
+            self.assertTrue(link.plain.aborted)
+            link.close_plain()
+            self.assertEqual(link.user.told, [*told, "lost"])
+
+    def test_an_answer_and_a_close_on_data(self) -> None:
+        """Both reach the peer."""
+        link = self.link().start()
+
+        def answer() -> None:
+            link.user.transport.write(b"answer")
+            link.user.transport.loseConnection()
+
+        link.user.on["data"] = answer
+        link.peer.sendall(b"question")
+        link.run()
+        self.assertEqual((link.received, link.peer_ended), (b"answer", True))
+
+    def test_a_close_when_the_handshake_is_over(self) -> None:
+        """Ends TLS properly."""
+        for link in self.both():
+            link.user.on["shaken"] = lambda link=link: link.user.transport.loseConnection()
+            link.start()
+            self.assertTrue(link.peer_ended)
+            self.assertFalse(link.plain.aborted)
+
+    # Failures
+
+    def test_garbage_instead_of_a_handshake(self) -> None:
+        """Ends the connection with the reason of TLS."""
+        for link in self.both():
+            link.layer.makeConnection(link.plain)
+            link.plain.sent.clear()
+            link.layer.dataReceived(b"GET / HTTP/1.1\r\n\r\n")
+            self.assertTrue(link.plain.disconnecting)
+            link.close_plain()
+            link.user.reason.trap(SSL.Error)
+            self.assertNotIn("shaken", link.user.told)
+
+    def test_a_peer_without_a_certificate_is_told_why(self) -> None:
+        """By an alert."""
+        link = self.link(peer_certificate=None).start()
+        link.user.reason.trap(SSL.Error)
+        link.to_peer()
+        self.assertIn("alert", str(link.peer_error))
+
+    def test_a_broken_record_ends_the_connection(self) -> None:
+        """What came before it is delivered; the peer is told by an alert."""
+        link = self.link().start()
+        push = Push()
+        link.user.transport.registerProducer(push, True)
+        link.peer.sendall(b"good")
+        link.layer.dataReceived(link.from_peer() + b"\x17\x03\x03\x00\x20" + b"x" * 32)
+        link.run()
+        self.assertEqual(link.user.received, b"good")
+        link.user.reason.trap(SSL.Error)
+        self.assertIn("alert", str(link.peer_error))
+        self.assertEqual(push.told, ["stop"])
+
+    def test_a_verification_after_the_handshake_can_fail(self) -> None:
+        """Nothing is sent to that peer, and the user gets the reason."""
+        self.fail_verification()
+
+    def fail_verification(self) -> Link:
+        """Have a callback of OpenSSL refuse the peer when the handshake is over."""
+        creator = ClientTLS([b"a"])
+        link = self.link(is_client=True, creator=creator)
+
+        def look(_: SSL.Connection, where: int, result: int) -> None:
+            if where & SSL.SSL_CB_HANDSHAKE_DONE:
+                link.layer.failVerification(Failure(ZeroDivisionError()))
+
+        creator._context.set_info_callback(look)
+        link.user.on["made"] = lambda: link.user.transport.write(b"secret")
+        link.start()
+        self.assertTrue(link.plain.aborted)
+        self.assertEqual(link.received, b"")
+        link.user.reason.trap(ZeroDivisionError)
+        return link
+
+    def test_twisteds_own_creators_serve(self) -> None:
+        """They find what they need, and their verification counts."""
+        link = self.link(is_client=True, creator=creator_for(HOST)).start()
+        self.assertIn("shaken", link.user.told)
+        link = self.link(is_client=True, creator=creator_for("other.test")).start()
+        self.assertEqual(link.user.told, ["made", "lost"])
+        link.user.reason.trap(VerificationError)
+
+
+class TwistedTLSTests(TLSContract, SynchronousTestCase):
+    """Twisted's layer keeps it."""
+
+    transports = "twisted"
+
+
+class DirectTLSTests(TLSContract, SynchronousTestCase):
+    """The layer that works in large pieces keeps it."""
+
+    transports = "direct"
+
+    def test_what_comes_in_one_read_is_delivered_in_one_piece(self) -> None:
+        """However many records it has."""
+        link = self.link().start()
+        link.peer.sendall(b"x" * 100_000)
+        link.peer.sendall(b"y")
+        link.run()
+        self.assertEqual(link.user.told, ["made", "shaken", "data"])
+
+    def test_a_write_is_sent_in_one_piece_and_at_once(self) -> None:
+        """However many records it takes."""
+        link = self.link().start()
+        link.user.transport.write(b"x" * 100_000)
+        self.assertEqual(len(link.plain.sent), 1)
+
+    def test_early_data_goes_before_what_is_written_at_the_end_of_the_handshake(self) -> None:
+        """In the order of writing."""
+        link = self.link(is_client=True)
+        link.user.on["made"] = lambda: link.user.transport.write(b"1")
+        link.user.on["shaken"] = lambda: link.user.transport.write(b"2")
+        link.start()
+        self.assertEqual(link.received, b"12")
+
+    def test_a_handshake_with_a_peer_that_is_refused_is_never_over(self) -> None:
+        """Its user is not told that it is."""
+        self.assertEqual(self.fail_verification().user.told, ["made", "lost"])
+
+    def test_a_record_that_is_too_long_is_refused_at_once(self) -> None:
+        """Its end is not waited for."""
+        link = self.link().start()
+        link.layer.dataReceived(b"\x17\x03\x03\xff\xff")
+        link.run()
+        link.user.reason.trap(SSL.Error)
+
+
+class RecordCounterTests(SynchronousTestCase):
+    """How many records are complete."""
+
+    @given(
+        st.lists(st.integers(0, 40), max_size=8),
+        st.lists(st.integers(0, 60), max_size=12),
+    )
+    def test_pieces_complete_the_records_that_end_in_them(self, lengths, cuts) -> None:
+        """However the bytes are cut."""
+        data = b"".join(b"\x17\x03\x03" + n.to_bytes(2, "big") + bytes(n) for n in lengths)
+        ends = [sum(5 + n for n in lengths[: count + 1]) for count in range(len(lengths))]
+        counter = RecordCounter()
+        start = 0
+        for cut in [*cuts, len(data)]:
+            stop = min(len(data), start + cut)
+            expected = sum(start < end <= stop for end in ends)
+            self.assertEqual(counter.feed(data[start:stop]), expected)
+            start = stop
