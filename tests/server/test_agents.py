@@ -148,7 +148,8 @@ class ListenerTests(TestCase):
         found = self.registry.find("edge-1")
         found.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
         self.network.settle()
-        agent.acceptor.requests[-1].accept().attach(HalfCloseUser())
+        agent.far = HalfCloseUser()
+        agent.acceptor.requests[-1].accept().attach(agent.far)
         self.network.settle()
         opened[0].attach(user)
         return user
@@ -482,7 +483,7 @@ class ReplacementTests(ListenerTests):
         self.assertTrue(self.serving(second))
         user.transport.write(b"still here")
         self.network.settle()
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(b"still here", bytes(first.far.received))
         user.transport.abortConnection()
         self.network.pass_time(1)
         self.assertEqual([Code.GOING_AWAY], [code for code, _ in first.ends])

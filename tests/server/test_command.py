@@ -53,6 +53,9 @@ class CommandTests(SynchronousTestCase):
         """Choose a state directory."""
         self.reactor = ProgramReactor()
         self.state = self.mktemp()
+        # The real one changes the logging of the whole process.
+        self.forwarded = []
+        self.patch(command, "forward_standard_logging", lambda: self.forwarded.append(True))
 
     def start(self, *arguments):
         """Build and start a server; it is stopped after the test."""
@@ -85,6 +88,7 @@ class CommandTests(SynchronousTestCase):
         settings = options("--state-dir", self.state).settings
         command.build(self.reactor, settings)
         self.assertEqual(([], []), (self.reactor.tcpServers, self.reactor.getDelayedCalls()))
+        self.assertEqual([True], self.forwarded)
 
     def test_port_taken(self):
         """A port that is taken ends the process with a line that names the flag."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IReactorCore
 
 STATUS = 70
@@ -22,10 +24,18 @@ def end_process(reactor: IReactorCore, sentence: str) -> None:
     print(sentence, file=sys.__stderr__, flush=True)
     atexit.register(_exit)
     # Services are started before the reactor runs, and it cannot be stopped until then.
-    reactor.callWhenRunning(reactor.stop)
+    reactor.callWhenRunning(_stop, reactor)
+
+
+def _stop(reactor: IReactorCore) -> None:
+    # It may be stopping already, by a signal or another error.
+    with contextlib.suppress(ReactorNotRunning):
+        reactor.stop()
 
 
 def _exit() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # The status has to be right even when nobody reads them any more, or they are closed.
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
     os._exit(STATUS)

@@ -11,7 +11,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import ConnectingCancelledError, ConnectionDone
 from twisted.internet.interfaces import (
     IAddress,
     IHandshakeListener,
@@ -247,7 +247,11 @@ async def _converse(
 ) -> bytes:
     protocol = _ExchangeProtocol(check, request.encode())
     factory = TLSMemoryBIOFactory(creator, True, _OneProtocolFactory(protocol), clock)
-    await server.endpoint.connect(factory)
+    try:
+        await server.endpoint.connect(factory)
+    except ConnectingCancelledError:
+        # What Twisted's endpoints make of being cancelled; it is no CancelledError.
+        raise CancelledError from None
     try:
         return await protocol.answer
     finally:

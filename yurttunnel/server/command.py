@@ -53,8 +53,10 @@ def makeService(options: Options) -> IService:
             print(f"node {settings.revoke_node} is revoked")
             raise SystemExit(0)
         return build(with_transports(reactor, settings.transport), settings)
-    except (StateError, RevocationFailed) as error:
+    except StateError as error:
         raise SystemExit(f"--state-dir: {error}") from None
+    except RevocationFailed as error:
+        raise SystemExit(f"--revoke-node: {error}") from None
 
 
 def build(reactor: Any, settings: Settings) -> IService:

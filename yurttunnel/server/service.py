@@ -63,9 +63,11 @@ class ServerService(MultiService):
         try:
             for listener in self._listeners:
                 self._ports[listener.name] = listener.listen()
-        except SystemExit:
+        except BaseException:
+            # SystemExit, mostly: CannotListen.
             for port in self._ports.values():
                 port.stopListening()
+            self._ports.clear()
             raise
         super().startService()
 

@@ -1,0 +1,212 @@
+"""The agent as its command line builds it, and a server, on one reactor in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from twisted.internet.error import ConnectionLost
+from twisted.internet.protocol import Factory
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.network import ProgramReactor
+from tests.tunnel.memory import HalfCloseUser
+from yurttunnel.agent import command, service
+from yurttunnel.agent.options import Options
+from yurttunnel.agent.service import AgentService
+from yurttunnel.pki.revocation import revoke_node
+from yurttunnel.server import command as server_command
+from yurttunnel.server.options import Options as ServerOptions
+
+META = 10266
+SERVER_META = 10265
+PROMISED = (
+    "konnectivity_network_proxy_agent_dial_duration_seconds",
+    "konnectivity_network_proxy_agent_server_connection_failure_count",
+    "yurttunnel_agent_bytes_total",
+    "yurttunnel_agent_dial_results_total",
+    "yurttunnel_agent_stream_ends_total",
+    "yurttunnel_agent_session_ends_total",
+    "yurttunnel_agent_resumptions_total",
+    "yurttunnel_agent_session_round_trip_seconds",
+    "yurttunnel_agent_certificate_expiry_timestamp_seconds",
+    "process_resident_memory_bytes",
+)
+"""Of the yurttunnel reference, section 8, and what has been promised beside that."""
+
+
+class CommandTests(SynchronousTestCase):
+    """From command lines to a tunnel."""
+
+    def setUp(self):
+        """Choose state directories."""
+        self.reactor = ProgramReactor()
+        self.state = self.mktemp()
+        self.server_state = self.mktemp()
+        # The real ones change the logging of the whole process, or end it.
+        for module in (command, server_command):
+            self.patch(module, "forward_standard_logging", lambda: None)
+        self.patch(service, "end_process", lambda reactor, sentence: self.fail(sentence))
+        self.addCleanup(self.check_nothing_is_left)
+
+    def start_server(self, *arguments):
+        """Start a server."""
+        options = ServerOptions()
+        options.parseOptions(
+            ["--standalone", "--bind-address", "127.0.0.1", "--state-dir", self.server_state,
+             *arguments]
+        )  # fmt: skip
+        server = server_command.build(self.reactor, options.settings)
+        server.startService()
+        self.addCleanup(self.stop, server)
+
+    def options(self, *arguments):
+        """Parse an agent's command line."""
+        options = Options()
+        options.parseOptions(
+            ["--standalone", "--state-dir", self.state, "--node-name", "edge-1",
+             "--node-ip", "127.0.0.1", "--tunnelserver-addr", "127.0.0.1:10262",
+             "--join-token-file", f"{self.server_state}/join-token", *arguments]
+        )  # fmt: skip
+        return options
+
+    def start(self, *arguments):
+        """Start an agent."""
+        agent = command.build(self.reactor, self.options(*arguments).settings)
+        agent.startService()
+        self.addCleanup(self.stop, agent)
+        self.reactor.settle()
+        return agent
+
+    def stop(self, program):
+        """Stop a program."""
+        stopped = program.stopService()
+        self.reactor.pass_time(3)
+        self.successResultOf(stopped)
+
+    def check_nothing_is_left(self):
+        """Check that neither program has left a timer or an attempt to connect."""
+        self.reactor.pass_time(6)
+        self.assertEqual([], self.reactor.getDelayedCalls())
+
+    def test_tunnel(self):
+        """Both enrol, connect and carry bytes from a forward to a target and back."""
+        self.start_server("--forward", "9000=edge-1/127.0.0.1:8000")
+        self.start()
+        self.assertEqual(200, self.reactor.get(META, "/readyz")[0])
+        target = HalfCloseUser()
+        self.reactor.listenTCP(8000, Factory.forProtocol(lambda: target))
+        caller = self.reactor.site(9000).buildProtocol(None)
+        transport = StringTransport()
+        caller.makeConnection(transport)
+        self.reactor.settle()
+        caller.dataReceived(b"question")
+        self.reactor.settle()
+        self.assertEqual(b"question", bytes(target.received))
+        target.transport.write(b"answer")
+        self.reactor.settle()
+        self.assertEqual(b"answer", transport.value())
+        caller.connectionLost(Failure(ConnectionLost()))
+        self.reactor.settle()
+        self.assertEqual(1, len(target.reasons))
+
+    def test_agents_page(self):
+        """Both ends' pages tell of the session."""
+        self.start_server()
+        self.start()
+        for port, node in ((SERVER_META, "edge-1"), (META, "127.0.0.1:10262")):
+            status, body = self.reactor.get(port, "/agents")
+            [session] = json.loads(body)
+            self.assertEqual((200, node, True), (status, session["node"], session["connected"]))
+            self.assertTrue(session["version"])
+        _, body = self.reactor.get(SERVER_META, "/agents")
+        self.assertIsNotNone(json.loads(body)[0]["certificate_expiry"])
+        _, body = self.reactor.get(SERVER_META, "/metrics")
+        self.assertIn(
+            'konnectivity_network_proxy_server_registered_agents{agentID="edge-1"} 1', body
+        )
+
+    def test_metrics(self):
+        """All promised figures are there by name."""
+        self.start_server()
+        self.start()
+        status, body = self.reactor.get(META, "/metrics")
+        self.assertEqual(200, status)
+        for name in PROMISED:
+            self.assertIn(f"# TYPE {name} ", body)
+        self.assertIn('certificate="agent"', body)
+
+    def test_not_ready(self):
+        """Without a server the agent is alive, not ready, and says why."""
+        Path(self.server_state).mkdir()
+        Path(self.server_state, "join-token").write_text(f"{'a' * 16}.{'b' * 32}.sha256:{'c' * 64}")
+        agent = command.build(self.reactor, self.options().settings)
+        agent.startService()
+        self.addCleanup(self.stop, agent)
+        self.assertEqual((200, "ok\n"), self.reactor.get(META, "/healthz"))
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertEqual(503, status)
+        self.assertIn("servers: not enrolled yet\n", body)
+        self.assertIn("certificate: not enrolled yet\n", body)
+        self.assertEqual((200, "[]\n"), self.reactor.get(META, "/agents"))
+
+    def test_several_servers(self):
+        """There is a client for each server, and the agent is not ready before all are there."""
+        self.start_server()
+        agent = self.start("--tunnelserver-addr", "127.0.0.1:10262,127.0.0.1:10999")
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertEqual(503, status)
+        self.assertIn("127.0.0.1:10999", body)
+        self.assertNotIn("127.0.0.1:10262 (", body)
+        [clients] = [part for part in agent if isinstance(part, AgentService)]
+        self.assertEqual(1, len(clients.sessions()))
+
+    def test_failed_attempts(self):
+        """Attempts that fail are counted, for each server."""
+        self.start_server()
+        self.start("--tunnelserver-addr", "127.0.0.1:10262,127.0.0.1:10999")
+        self.reactor.refuse()
+        # The endpoint notices at its next tick that there is no other address to try.
+        self.reactor.pass_time(0.5)
+        _, body = self.reactor.get(META, "/metrics")
+        name = "konnectivity_network_proxy_agent_server_connection_failure_count"
+        line = f'{name}{{direction="to_server"}} 1'
+        self.assertIn(line, body.splitlines())
+        self.assertIn("refused", self.reactor.get(META, "/readyz")[1])
+
+    def test_revoked(self):
+        """Revoking the node on the server's state ends its session within a second."""
+        self.start_server()
+        self.start()
+        revoke_node(self.reactor, self.server_state, "edge-1")
+        self.reactor.pass_time(1)
+        self.assertEqual((200, "[]\n"), self.reactor.get(SERVER_META, "/agents"))
+        _, body = self.reactor.get(META, "/metrics")
+        self.assertIn('yurttunnel_agent_session_ends_total{reason="revoked"} 1', body)
+        self.assertIn("has been revoked", self.reactor.get(META, "/readyz")[1])
+
+    def test_nothing_before_start(self):
+        """Building binds nothing, connects to nothing and starts no timer."""
+        command.build(self.reactor, self.options().settings)
+        reactor = self.reactor
+        self.assertEqual(
+            ([], [], []), (reactor.tcpServers, reactor.tcpClients, reactor.getDelayedCalls())
+        )
+
+    def test_state(self):
+        """A state directory that cannot be used is one line with the flag and the path."""
+        Path(self.state).touch()
+        error = self.assertRaises(SystemExit, command.makeService, self.options())
+        self.assertTrue(error.code.startswith("--state-dir: "), error.code)
+        self.assertIn(self.state, error.code)
+        self.assertNotIn("\n", error.code)
+
+    def test_other_nodes_state(self):
+        """So is the state of another node."""
+        self.start_server()
+        self.start()
+        options = self.options("--node-name", "edge-2")
+        error = self.assertRaises(SystemExit, command.makeService, options)
+        self.assertIn("is the state of node edge-1", error.code)

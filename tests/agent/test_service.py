@@ -1,0 +1,317 @@
+"""The agent as a service, with a whole server at the other end, over TLS in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import TestCase
+
+from tests.network import MemoryNetwork, context_with
+from tests.pki.support import EDGE_1, clock_now
+from tests.tunnel.memory import Acceptor, HalfCloseUser
+from yurttunnel.agent import service
+from yurttunnel.agent.client import ClientSettings, ServerClient
+from yurttunnel.agent.service import AgentService, PortService
+from yurttunnel.ops.listen import CannotListen
+from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
+from yurttunnel.pki.enrolment_client import ServerAddress
+from yurttunnel.pki.standalone import AgentTrust, ServerTrust
+from yurttunnel.pki.token import JoinToken
+from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.connection import CLOSE_TIMEOUT
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import Limits
+
+DRAIN_TIMEOUT = 10.0
+HOST = "127.0.0.1"
+
+
+class ServiceTests(TestCase):
+    """A server, and an agent's service that has not been started."""
+
+    def setUp(self):
+        """Make both."""
+        self.clock = clock_now()
+        self.server_state = self.mktemp()
+        trust = ServerTrust.open(self.clock, self.server_state, [HOST])
+        self.registry = SessionRegistry(self.clock)
+        self.server_context = context_with(self.clock, RefuseStreams())
+        self.listener = AgentListener(
+            self.server_context,
+            self.registry,
+            trust.revocations.is_revoked,
+            AgentListenerSettings(Limits(), 0.8, "server", "test 2"),
+            {ENROLMENT_PROTOCOL: lambda: trust.enrolment_factory.buildProtocol(None)},
+        )
+        self.network = MemoryNetwork(
+            self.clock, tls.server_side(self.clock, trust.contexts, self.listener)
+        )
+        self.sentences = []
+        self.patch(service, "end_process", lambda reactor, text: self.sentences.append(text))
+        self.acceptor = Acceptor()
+        self.stopped_dialers = 0
+        self.token = None
+        self.state = self.mktemp()
+        self.make_service()
+        self.addCleanup(self.check_nothing_is_left)
+
+    def check_nothing_is_left(self):
+        """Stop both; no session, connection or timer may remain."""
+        self.stop()
+        self.clock.advance(DRAIN_TIMEOUT)
+        self.network.settle()
+        self.assertEqual([], self.service.sessions())
+        self.listener.close_sessions(Code.GOING_AWAY, "over")
+        self.network.settle()
+        self.clock.advance(CLOSE_TIMEOUT)
+        self.network.settle()
+        self.assertEqual([], self.network.open_links)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def read_token(self):
+        """Give the server's join token, or what the test says."""
+        return JoinToken.parse(self.token or Path(self.server_state, "join-token").read_text())
+
+    def make_service(self):
+        """Make the agent's service on its state directory."""
+        self.trust = AgentTrust.open(self.clock, self.state, "edge-1", EDGE_1, self.read_token)
+        self.context = context_with(self.clock, self.acceptor)
+        self.service = AgentService(
+            self.clock,
+            self.trust,
+            [ServerAddress(HOST, self.network)],
+            self.make_clients,
+            SimpleNamespace(stop=self.stop_dialer),
+            DRAIN_TIMEOUT,
+        )
+
+    def make_clients(self, contexts):
+        """Make the client of the one server."""
+        endpoint = tls.SessionEndpoint(self.clock, contexts.creator(HOST), self.network)
+        settings = ClientSettings("edge-1", "host=edge-1", Limits(), "test 1")
+        return [ServerClient(self.context, f"{HOST}:10262", endpoint, settings)]
+
+    def stop_dialer(self):
+        """Count it."""
+        self.stopped_dialers += 1
+
+    def start(self):
+        """Start as the command does: trust first."""
+        self.trust.startService()
+        self.service.startService()
+        self.network.settle()
+
+    def stop(self):
+        """Stop; give what fires at the end."""
+        if self.trust.running:
+            self.trust.stopService()
+        return self.service.stopService() if self.service.running else succeed(None)
+
+    def stream(self):
+        """Open a stream from the server; give its users."""
+        opened, near, far = [], HalfCloseUser(), HalfCloseUser()
+        session = self.registry.find("edge-1")
+        session.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
+        self.network.settle()
+        self.acceptor.requests[-1].accept().attach(far)
+        self.network.settle()
+        opened[0].attach(near)
+        return near, far
+
+
+class BeginningTests(ServiceTests):
+    """Enrolment, then sessions."""
+
+    def test_enrols_and_connects(self):
+        """The first start enrols the node and connects it."""
+        self.assertEqual("not enrolled yet", self.service.not_connected())
+        self.assertEqual("not enrolled yet", self.service.certificate_problem())
+        self.start()
+        self.assertIsNone(self.service.not_connected())
+        self.assertIsNone(self.service.certificate_problem())
+        self.assertEqual("edge-1", self.registry.find("edge-1").node)
+        self.assertEqual(1, len(self.service.sessions()))
+        self.assertEqual(0, self.service.failed_attempts())
+
+    def test_second_start(self):
+        """A later start needs no token."""
+        self.start()
+        self.stop()
+        self.network.pass_time(1)
+        self.token = "gone"
+        self.make_service()
+        self.start()
+        self.assertIsNone(self.service.not_connected())
+
+    def test_waits_for_the_server(self):
+        """While no server answers, the agent is not enrolled and goes on asking."""
+        self.network.refuse()
+        self.start()
+        self.network.pass_time(60)
+        self.assertEqual("not enrolled yet", self.service.not_connected())
+        self.assertEqual([], self.sentences)
+        self.network.problem = None
+        self.network.pass_time(40)
+        self.assertIsNone(self.service.not_connected())
+
+    def test_refused(self):
+        """A refusal that trying again would not change ends the process with the sentence."""
+        good = self.read_token()
+        self.token = str(JoinToken(good.token_id, "0" * len(good.secret), good.pin))
+        self.start()
+        [sentence] = self.sentences
+        self.assertTrue(sentence.startswith("yurttunnel-agent: "), sentence)
+        self.assertIn("token", sentence)
+        self.assertNotIn("\n", sentence)
+
+    def test_bad_token(self):
+        """So does a token that is none."""
+        self.token = "nonsense"
+        self.start()
+        self.assertEqual(1, len(self.sentences))
+        self.assertIn("token", self.sentences[0])
+
+    def test_no_token(self):
+        """So does a first start without a token; the sentence says which flag helps."""
+        self.trust._read_token = None
+        self.start()
+        self.assertIn("--join-token", self.sentences[0])
+
+    def test_defect(self):
+        """So does a defect, which is logged, rather than an agent that does nothing for ever."""
+        self.service._make_clients = lambda contexts: {}["missing"]
+        self.start()
+        self.assertEqual(1, len(self.flushLoggedErrors(KeyError)))
+        self.assertEqual(1, len(self.sentences))
+
+    def test_not_connected(self):
+        """Which server is not connected is told with the reason."""
+        self.start()
+        self.network.refuse()
+        self.network.cut()
+        problem = self.service.not_connected()
+        self.assertTrue(problem.startswith(f"not connected: {HOST}:10262 ("), problem)
+        self.network.pass_time(3)
+        self.assertIn("refused", self.service.not_connected())
+        self.assertGreater(self.service.failed_attempts(), 0)
+
+    def test_certificate_problem(self):
+        """A renewal that fails is told, until it succeeds."""
+        self.start()
+        self.trust.renewal.last_error = "no server answers"
+        self.assertEqual("no server answers", self.service.certificate_problem())
+
+
+class StopTests(ServiceTests):
+    """The end of the agent."""
+
+    def assert_stopped(self, stopped):
+        """Check that it is over and nothing begins again."""
+        self.successResultOf(stopped)
+        attempts = self.network.attempts
+        self.network.hangs, self.network.problem = False, None
+        self.network.settle()
+        self.clock.advance(CLOSE_TIMEOUT)
+        self.network.pass_time(60, 5)
+        self.assertEqual(attempts, self.network.attempts)
+        self.assertEqual([], self.clock.getDelayedCalls())
+        self.assertEqual([], self.sentences)
+
+    def test_before_the_connection(self):
+        """Stopping while the server is dialed for the enrolment ends that."""
+        self.network.hangs = True
+        self.start()
+        self.assert_stopped(self.stop())
+        self.assertEqual(1, self.network.cancelled)
+
+    def test_between_attempts(self):
+        """Stopping while the agent waits to ask again ends that."""
+        self.network.refuse()
+        self.start()
+        self.network.pass_time(5)
+        self.assert_stopped(self.stop())
+
+    def test_during_the_exchange(self):
+        """Stopping while the answer is awaited ends that."""
+        self.trust.startService()
+        self.service.startService()
+        self.assertEqual(1, len(self.network.open_links))
+        stopped = self.stop()
+        self.network.settle()
+        self.assert_stopped(stopped)
+        self.assertEqual([], self.network.open_links)
+
+    def test_idle(self):
+        """Without streams stopping takes two steps of going away."""
+        self.start()
+        stopped = self.stop()
+        self.assertNoResult(stopped)
+        self.network.pass_time(1)
+        self.assert_stopped(stopped)
+        self.assertEqual({Code.GOING_AWAY: 1}, dict(self.server_context.counters.session_ends))
+        self.assertEqual(1, self.stopped_dialers)
+
+    def test_drain(self):
+        """Streams have their time; when the last one ends, so does the agent."""
+        self.start()
+        near, _ = self.stream()
+        stopped = self.stop()
+        self.network.pass_time(DRAIN_TIMEOUT / 2)
+        self.assertNoResult(stopped)
+        self.assertEqual((["made"], 0), (near.told, self.stopped_dialers))
+        near.transport.abortConnection()
+        self.network.pass_time(1)
+        self.assert_stopped(stopped)
+
+    def test_drain_timeout(self):
+        """Streams that do not end are ended after the drain timeout; the server is told."""
+        self.start()
+        near, far = self.stream()
+        stopped = self.stop()
+        self.network.pass_time(DRAIN_TIMEOUT - 0.5)
+        self.assertNoResult(stopped)
+        self.network.pass_time(1)
+        self.assert_stopped(stopped)
+        for user in (near, far):
+            self.assertEqual(Code.GOING_AWAY, user.reasons[0].value.code)
+        self.assertIn("the agent has stopped", near.reasons[0].value.text)
+
+    def test_connection_lost_while_draining(self):
+        """Stopping does not wait for streams whose connection has been lost."""
+        self.start()
+        self.stream()
+        stopped = self.stop()
+        self.network.cut()
+        self.assert_stopped(stopped)
+
+
+class PortServiceTests(TestCase):
+    """A port as a service."""
+
+    def test_life(self):
+        """It listens from start to stop, and the stop waits for the port."""
+        closed = Deferred()
+        port = SimpleNamespace(stopListening=lambda: closed)
+        listened = []
+        service = PortService(lambda: listened.append(port) or port)
+        self.assertEqual([], listened)
+        service.startService()
+        self.assertTrue(service.running)
+        self.assertIs(closed, service.stopService())
+        self.assertFalse(service.running)
+        self.assertIsNone(service.stopService())
+
+    def test_taken(self):
+        """A port that is taken ends the start with a sentence."""
+
+        def listen():
+            raise CannotListen("--meta-port", "another process listens there")
+
+        service = PortService(listen)
+        error = self.assertRaises(SystemExit, service.startService)
+        self.assertIn("--meta-port", str(error))
+        self.assertFalse(service.running)

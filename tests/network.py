@@ -1,0 +1,140 @@
+"""Networks in memory: an endpoint whose connections tests cut, and a reactor for programs."""
+
+from __future__ import annotations
+
+import time
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectingCancelledError, ConnectionRefusedError
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.protocol import connectionDone
+from twisted.internet.testing import MemoryReactorClock
+from twisted.test.iosim import ConnectionCompleter
+from zope.interface import implementer
+
+from tests.ops.test_http_site import TcpTransport
+from tests.tunnel.memory import MIB, Acceptor
+from tests.tunnel.test_connection import Link
+from yurttunnel.tunnel.session import SessionContext
+from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.wire.credit import MemoryBudget
+
+
+def context_with(clock, acceptor=None):
+    """Make what the sessions of one process share."""
+    budget = MemoryBudget(512 * MIB)
+    return SessionContext(clock, TunnelCounters(), budget, acceptor or Acceptor())
+
+
+@implementer(IStreamClientEndpoint)
+class MemoryNetwork:
+    """Leads to ``factory``, which accepts TLS.
+
+    While ``problem`` is an exception, attempts fail with it; while ``hangs``, they get no answer.
+    """
+
+    def __init__(self, clock, factory):
+        self.clock = clock
+        self.factory = factory
+        self.problem = None
+        self.hangs = False
+        self.attempts = 0
+        self.cancelled = 0
+        self.links = []
+
+    def refuse(self):
+        """Answer that nobody listens."""
+        self.problem = ConnectionRefusedError()
+
+    def connect(self, protocolFactory):
+        """Connect, fail or do nothing."""
+        self.attempts += 1
+        if self.hangs:
+            return Deferred(self._cancel)
+        if self.problem is not None:
+            return fail(self.problem)
+        client, server = protocolFactory.buildProtocol(None), self.factory.buildProtocol(None)
+        self.links.append(Link(self.clock, client, server))
+        return succeed(client)
+
+    def _cancel(self, attempt):
+        # As Twisted's endpoints do; it is no CancelledError.
+        self.cancelled += 1
+        attempt.errback(ConnectingCancelledError(None))
+
+    @property
+    def open_links(self):
+        """The connections that neither end has closed."""
+        return [
+            link
+            for link in self.links
+            if not (link.client_io.disconnected or link.server_io.disconnected)
+        ]
+
+    def settle(self):
+        """Let everything arrive."""
+        idle = 0
+        while idle < 3:
+            moved = [link.turn() for link in self.links]
+            self.clock.advance(0)
+            idle = 0 if any(moved) else idle + 1
+
+    def pass_time(self, seconds, step=0.25):
+        """Let time pass in steps, and everything arrive."""
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            self.settle()
+
+    def cut(self):
+        """Break all connections; both ends are told."""
+        for link in self.open_links:
+            link.cut()
+
+
+class ProgramReactor(MemoryReactorClock):
+    """A reactor on which whole programs run in memory, beginning at the real time."""
+
+    def __init__(self):
+        super().__init__()
+        self.advance(time.time())
+        self._completer = ConnectionCompleter(self)
+        self._pumps = []
+
+    def settle(self):
+        """Complete connections to ports that listen, and let everything arrive."""
+        idle = 0
+        while idle < 3:
+            self.advance(0)
+            moved = False
+            while pump := self._completer.succeedOnce(greet=False):
+                self._pumps.append(pump)
+                moved = True
+            for pump in self._pumps:
+                moved = bool(pump.pump()) or moved
+            idle = 0 if moved else idle + 1
+
+    def refuse(self):
+        """Answer the oldest connection attempt that nobody listens."""
+        self._completer.failOnce()
+        self.settle()
+
+    def pass_time(self, seconds, step=0.25):
+        """Let time pass in steps, and everything arrive."""
+        for _ in range(round(seconds / step)):
+            self.advance(step)
+            self.settle()
+
+    def site(self, port):
+        """Give the factory that listens on a port."""
+        return next(factory for number, factory, _, _ in self.tcpServers if number == port)
+
+    def get(self, port, path):
+        """Get a page of a meta port; give the status and the body."""
+        transport = TcpTransport()
+        channel = self.site(port).buildProtocol(None)
+        channel.makeConnection(transport)
+        request = f"GET {path} HTTP/1.1\r\nHost: meta\r\nConnection: close\r\n\r\n"
+        channel.dataReceived(request.encode())
+        channel.connectionLost(connectionDone)
+        head, _, body = transport.value().decode().partition("\r\n\r\n")
+        return int(head.split()[1]), body

@@ -1,0 +1,71 @@
+"""Ending a process with an error; each test ends a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.fatal import STATUS
+
+_PROGRAM = """
+import atexit, sys
+from twisted.internet import reactor
+from yurttunnel.ops.fatal import end_process
+
+atexit.register(print, "an earlier exit handler")
+reactor.addSystemEventTrigger("before", "shutdown", print, "services stop")
+{body}
+reactor.callLater(20, reactor.stop)
+reactor.run()
+print("the reactor has ended")
+"""
+
+
+class EndProcessTests(SynchronousTestCase):
+    """What the shell sees."""
+
+    def end(self, body):
+        """Run a program that ends itself; give what it has written to stdout."""
+        program = [sys.executable, "-c", _PROGRAM.format(body=body)]
+        result = subprocess.run(program, capture_output=True, text=True, timeout=15, check=False)
+        self.assertEqual(70, STATUS)
+        self.assertEqual(STATUS, result.returncode, result.stderr)
+        self.assertEqual("the token has expired\n", result.stderr)
+        return result.stdout.splitlines()
+
+    def test_while_running(self):
+        """The reactor is stopped in order, and the status is 70 with the sentence on stderr."""
+        out = self.end("reactor.callLater(0, end_process, reactor, 'the token has expired')")
+        self.assertEqual(["services stop", "the reactor has ended"], out)
+
+    def test_before_the_reactor_runs(self):
+        """So it is when services fail while they are started, before the reactor runs."""
+        out = self.end("end_process(reactor, 'the token has expired')")
+        self.assertEqual(["services stop", "the reactor has ended"], out)
+
+    def test_captured_output(self):
+        """The sentence comes through when stderr has been replaced, as twist does."""
+        out = self.end(
+            "import io; sys.stderr = io.StringIO()\nend_process(reactor, 'the token has expired')"
+        )
+        self.assertIn("services stop", out)
+
+    def test_broken_output(self):
+        """The status is right even when nobody reads stdout any more."""
+        out = self.end(
+            "import os; r, w = os.pipe(); os.close(r); sys.stdout = open(w, 'w')\n"
+            "end_process(reactor, 'the token has expired')"
+        )
+        self.assertEqual([], out)
+
+    def test_twice(self):
+        """A second call while the first one takes effect does no harm."""
+        self.end(
+            "reactor.callLater(0, end_process, reactor, 'the token has expired')\n"
+            "def again():\n"
+            "    sys.__stderr__ = open('/dev/null', 'w')\n"
+            "    end_process(reactor, 'again')\n"
+            "reactor.addSystemEventTrigger('before', 'shutdown', again)"
+        )
