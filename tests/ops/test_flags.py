@@ -32,6 +32,12 @@ class FlagTests(SynchronousTestCase):
             with self.assertRaises(ValueError, msg=text):
                 flags.duration(text)
 
+    def test_a_resume_window_is_at_most_a_day(self) -> None:
+        """What is kept for absent agents is not kept for ever."""
+        self.assertEqual(flags.resume_window("24h"), 86400.0)
+        with self.assertRaises(ValueError):
+            flags.resume_window("24h1s")
+
     def test_ports_are_from_1_to_65535(self) -> None:
         """In plain ASCII digits."""
         self.assertEqual((flags.port("1"), flags.port("65535")), (1, 65535))

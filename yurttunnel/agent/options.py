@@ -254,7 +254,7 @@ class Options(usage.Options):
             ),
             allowed_destinations=tuple(self._patterns),
             keep_default_destinations=self._keep_default,
-            resume_window=self._parse("resume-window", flags.duration),
+            resume_window=self._parse("resume-window", flags.resume_window),
             drain_timeout=self._parse("drain-timeout", flags.duration),
             transport=self._parse("transport", known_transports),
             meta_host=meta_host,

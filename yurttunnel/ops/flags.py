@@ -16,6 +16,9 @@ _SECONDS_OF_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0,
 _LONGEST_DURATION = 10 * 365 * 86400.0
 """Seconds; above it a number is a mistake, and timers begin to overflow."""
 
+_LONGEST_RESUME_WINDOW = 86400.0
+"""Seconds."""
+
 # Host names as RFC 1123 has them, with the underscore that internal names often carry; a final
 # dot (an absolute name) is allowed. Digits and dots alone are an address, right or wrong.
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -46,6 +49,17 @@ def duration(text: str) -> float:
     if total > _LONGEST_DURATION:
         raise ValueError(f"{text!r} is longer than ten years")
     return total
+
+
+def resume_window(text: str) -> float:
+    """Parse how long streams outlive their connection: a duration of at most a day.
+
+    Whatever they keep in memory is kept so long. The wire could say 49 days.
+    """
+    seconds = duration(text)
+    if seconds > _LONGEST_RESUME_WINDOW:
+        raise ValueError(f"{text!r} is longer than a day")
+    return seconds
 
 
 def port(text: str) -> int:

@@ -208,7 +208,7 @@ class Options(usage.Options):
                 " Kubernetes"
             )
         bind_address = self._parse("bind-address", _listening_address)
-        resume_window = self._parse("resume-window", flags.duration)
+        resume_window = self._parse("resume-window", flags.resume_window)
         self._settings = Settings(
             state_dir=self._parse("state-dir", _path),
             bind_address=bind_address,
