@@ -86,7 +86,7 @@ class AcknowledgementTests(SynchronousTestCase):
         self.end.open()
         self.end.sent()
         self.assertGreater(self.end.session.kept, 0)
-        self.end.feed(frames.offset_frame(ACK, 0, self.end.session._log.end))
+        self.end.feed(frames.offset_frame(ACK, 0, self.end.session._outbox.log.end))
         self.assertEqual(0, self.end.session.kept)
 
 
@@ -239,6 +239,12 @@ class ResumptionTests(SynchronousTestCase):
         """Link frames that were not sent are forgotten with the connection."""
         self.pair.server.feed(frames.offset_frame(PING, 0, 1))
         self.pair.lose()
+        self.assertEqual([], self.pair.server.sent())
+        self.pair.server.feed(frames.offset_frame(PING, 0, 1))
+        self.pair.connect()
+        self.assertEqual([], self.pair.server.sent())
+        # The server has not noticed the loss when the agent comes back.
+        self.pair.server.feed(frames.offset_frame(PING, 0, 1))
         self.pair.connect()
         self.assertEqual([], self.pair.server.sent())
 

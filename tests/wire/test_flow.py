@@ -8,10 +8,12 @@ from tests.wire.conformance import conformance
 from tests.wire.harness import End, Frame, Pair, frames_in, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.session import MAX_CONTROL, MAX_KEPT, Side
+from yurttunnel.wire.outbox import MAX_CONTROL, MAX_KEPT, MIN_KEPT, RATE_INTERVAL
+from yurttunnel.wire.session import Side
 
 DATA, CREDIT, FIN = frames.DATA, frames.CREDIT, frames.FIN
 KIB = 1024
+PLENTY = 1 << 31
 
 
 def data_in(found: list[Frame]) -> int:
@@ -79,7 +81,7 @@ class SendingCreditTests(SynchronousTestCase):
             end.session.send(stream, b"abc")
             end.sent()
             end.session.reset(stream, Code.CANCELLED, "")
-        self.assertEqual(0, len(end.session._queue._new) + len(end.session._queue._old))
+        self.assertFalse(end.session._outbox.queue.active)
 
     def test_fin_needs_no_credit(self) -> None:
         """FIN is sent without credit when no data are before it."""
@@ -99,30 +101,33 @@ class SendingCreditTests(SynchronousTestCase):
 
     @conformance("C-106")
     def test_too_much_unacknowledged(self) -> None:
-        """No new data are sent beyond 16 MiB without an acknowledgement; control frames are."""
-        window = 64 * KIB * KIB
-        end = End(peer=limits(stream_window=window, session_window=window))
-        stream = end.open(answered=True)
-        for _ in range(32):
-            end.session.send(stream, bytes(KIB * KIB))
-        end.sent(64 * KIB)
-        self.assertTrue(MAX_KEPT <= end.session.kept < MAX_KEPT + 128 * KIB)
-        end.open()
-        found = end.sent(64 * KIB)
-        self.assertEqual([frames.OPEN], [kind for kind, _, _ in found])
-        end.feed(frames.offset_frame(frames.ACK, 0, end.session._log.end))
-        self.assertEqual(0, end.session.kept)
-        self.assertGreater(data_in(end.sent(64 * KIB)), 15 * KIB * KIB)
+        """No new data are sent beyond the bound without an acknowledgement; control frames are."""
+        for fast, bound in ((False, MIN_KEPT), (True, MAX_KEPT)):
+            end = End(peer=limits(stream_window=PLENTY, session_window=PLENTY))
+            if fast:
+                acknowledge_fast(end)
+            stream = end.open(answered=True)
+            for _ in range(48):
+                end.session.send(stream, bytes(KIB * KIB))
+            end.sent(64 * KIB)
+            self.assertTrue(bound <= end.session.kept < bound + 128 * KIB)
+            end.open()
+            found = end.sent(64 * KIB)
+            self.assertEqual([frames.OPEN], [kind for kind, _, _ in found])
+            acknowledge(end)
+            self.assertEqual(0, end.session.kept)
+            self.assertGreater(data_in(end.sent(64 * KIB)), bound * 15 // 16)
 
     @conformance("C-131")
     def test_nothing_is_ever_acknowledged(self) -> None:
         """A peer that reads all and acknowledges nothing costs a bounded amount of memory."""
-        window = 64 * KIB * KIB
-        end = End(peer=limits(stream_window=window, session_window=window))
+        end = End(peer=limits(stream_window=PLENTY, session_window=PLENTY))
+        acknowledge_fast(end)
         stream = end.open(answered=True)
         for _ in range(20):
             end.session.send(stream, bytes(KIB * KIB))
         end.sent(64 * KIB)
+        self.assertGreaterEqual(end.session.kept, MAX_KEPT)
         number = 2
         while not end.closed:
             end.now += 0.001
@@ -131,9 +136,59 @@ class SendingCreditTests(SynchronousTestCase):
             end.session.refuse(request, Code.DENIED, "x" * 1000)
             end.sent(64 * KIB)
             self.assertLess(end.session.kept, MAX_KEPT + MAX_CONTROL + 200 * KIB)
-            self.assertLess(end.session._control_size, 2 * KIB * KIB)
+            self.assertLess(end.session._outbox.control_size, 2 * KIB * KIB)
             number += 2
         self.assertEqual(Code.FLOOD, end.closed)
+
+
+class FullOutboxTests(SynchronousTestCase):
+    """The peer acknowledges nothing for a while, until nothing new at all may be sent."""
+
+    def setUp(self) -> None:
+        """Fill what may be kept, with data first and then with other frames."""
+        self.end = End(
+            local=limits(stream_window=1000, session_window=8000),
+            peer=limits(stream_window=PLENTY, session_window=PLENTY),
+        )
+        acknowledge_fast(self.end)
+        self.stream = self.end.opened_by_peer()
+        self.end.session.send(self.stream, bytes(MAX_KEPT + KIB * KIB))
+        self.end.sent(64 * KIB)
+        while self.end.session.kept < MAX_KEPT + MAX_CONTROL:
+            number = self.end.log.requested[-1].number
+            request = self.end.opened_by_peer(number + 2, accepted=False)
+            self.end.session.refuse(request, Code.DENIED, "x" * 1000)
+            self.end.sent(64 * KIB)
+
+    @conformance("C-131")
+    def test_nothing_new(self) -> None:
+        """Neither data nor control frames are sent, and link frames are."""
+        self.end.open()
+        self.end.feed(frames.offset_frame(frames.PING, 0, 7))
+        found = self.end.sent(64 * KIB)
+        self.assertEqual([(frames.PONG, 0, (7).to_bytes(8, "big"))], found)
+
+    def test_no_credit_is_lost(self) -> None:
+        """Credit that falls due meanwhile is given as soon as there is room again."""
+        self.end.feed(frames.frame(DATA, 2, bytes(999)), frames.frame(DATA, 2, b"x"))
+        for _ in range(3):
+            self.assertEqual([], credits_in(self.end.sent(64 * KIB)))
+        acknowledge(self.end)
+        found = self.end.sent(64 * KIB)
+        self.assertEqual([(0, 9000), (2, 2000)], credits_in(found))
+        self.assertEqual([], credits_in(self.end.sent(64 * KIB)))
+        self.end.feed(frames.frame(DATA, 2, bytes(1000)))
+        self.assertIsNone(self.end.closed)
+
+    def test_no_control_frame_is_lost(self) -> None:
+        """Frames that wait meanwhile are sent in their order, before data."""
+        self.end.open()
+        self.end.session.accept(self.end.opened_by_peer(5000, accepted=False))
+        self.assertEqual([], self.end.sent(64 * KIB))
+        acknowledge(self.end)
+        found = [kind for kind, _, _ in self.end.sent(64 * KIB)]
+        self.assertEqual([frames.OPEN, frames.OK], found[:2])
+        self.assertEqual({DATA}, set(found[2:]))
 
 
 class ReceivingCreditTests(SynchronousTestCase):
@@ -304,9 +359,10 @@ class OrderTests(SynchronousTestCase):
         for stream in streams:
             end.session.send(stream, bytes(1 << 20))
         while sum(stream.sent for stream in streams) < 4 << 20:
-            end.session.data_to_send(50_000)
+            self.assertNotEqual(b"", end.session.data_to_send(50_000))
+            acknowledge(end)
             sent = [stream.sent for stream in streams]
-            self.assertLessEqual(max(sent) - min(sent), end.session._queue.quantum)
+            self.assertLessEqual(max(sent) - min(sent), end.session._outbox.queue.quantum)
 
     @conformance("C-094")
     def test_small_stream_within_a_round(self) -> None:
@@ -314,9 +370,14 @@ class OrderTests(SynchronousTestCase):
         end = End(peer=limits(stream_window=1 << 20))
         for _ in range(8):
             end.session.send(end.open(answered=True), bytes(1 << 20))
+        # Each bulk stream has its first turn, as a new one, before.
+        for _ in range(8):
+            frames_of(end, 64 * KIB)
+            acknowledge(end)
         small = end.open(answered=True)
         for _ in range(20):
             frames_of(end, 64 * KIB)
+            acknowledge(end)
             end.session.send(small, b"key")
             self.assertEqual((DATA, small.number, b"key"), frames_of(end, 64 * KIB)[0])
 
@@ -327,15 +388,14 @@ class OrderTests(SynchronousTestCase):
             (2_000_000, 10_000, 20_000),
             (1000, 4 * KIB, 16 * KIB),
         ):
-            end = End(peer=limits(stream_window=1 << 30, session_window=1 << 30))
+            end = End(peer=limits(stream_window=PLENTY, session_window=PLENTY))
             stream = end.open(answered=True)
-            end.session.send(stream, bytes(min(rate // 10, 12 << 20)))
-            sent = len(end.sent_bytes(64 * KIB))
-            end.feed(frames.offset_frame(frames.ACK, 0, 9))
-            seconds = max(0.05, sent / rate)
-            end.now = seconds
-            end.feed(frames.offset_frame(frames.ACK, 0, end.session._log.end))
-            self.assertLess(abs(quantum - end.session._queue.quantum), quantum // 50)
+            end.session.send(stream, bytes(min(rate // 10, 64 << 20)))
+            while end.sent_bytes(64 * KIB):
+                acknowledge(end, but=1)
+            end.now = max(RATE_INTERVAL, end.session._outbox.log.end / rate)
+            acknowledge(end)
+            self.assertLess(abs(quantum - end.session._outbox.queue.quantum), quantum // 50)
             self.assertLess(abs(chunk - end.session.chunk), chunk // 50)
 
     @conformance("C-095")
@@ -351,6 +411,21 @@ class OrderTests(SynchronousTestCase):
         rest = pair.server.session.data_to_send(64 * KIB)
         self.assertEqual(30_009, len(rest) - 17)
         self.assertEqual([(frames.PONG, 0, (5).to_bytes(8, "big"))], frames_in(rest[-17:]))
+
+
+def acknowledge(end: End, but: int = 0) -> None:
+    """Have the peer acknowledge what was sent, ``but`` for so many bytes."""
+    end.feed(frames.offset_frame(frames.ACK, 0, end.session._outbox.log.end - but))
+
+
+def acknowledge_fast(end: End) -> None:
+    """Have 64 MiB acknowledged in the shortest time measured: the highest bounds apply then."""
+    stream = end.open(answered=True)
+    end.session.send(stream, bytes(64 << 20))
+    while end.sent_bytes(64 * KIB):
+        acknowledge(end, but=1)
+    end.now += RATE_INTERVAL
+    acknowledge(end)
 
 
 def frames_of(end: End, limit: int) -> list[Frame]:

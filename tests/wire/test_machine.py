@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.wire.conformance import conformance
 from tests.wire.harness import Pair, examples, limits, user_of
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.session import MAX_CONTROL, MAX_KEPT, OpenRefused, SessionState, Side
+from yurttunnel.wire.outbox import MAX_CONTROL, MAX_KEPT
+from yurttunnel.wire.session import OpenRefused, SessionState, Side
 from yurttunnel.wire.stream import FULL_ABOVE, Stream, StreamState
 
 BLOCK = bytes((i * 31 + i // 253) % 256 for i in range(1 << 18))
@@ -197,7 +198,7 @@ class TwoSessions(RuleBasedStateMachine):
             assert session.memory.used <= session.memory.limit
             assert session.kept <= MAX_KEPT + MAX_CONTROL + 10_000
             backlog = sum(len(piece) for stream in streams for piece in stream.backlog)
-            assert session._window.received - session._window.consumed == backlog
+            assert session._inflow.window.received - session._inflow.window.consumed == backlog
             assert backlog <= session.memory.used
             assert all(stream.pending_size <= FULL_ABOVE + 20_000 for stream in streams)
 
@@ -246,7 +247,7 @@ class TwoSessions(RuleBasedStateMachine):
             assert end.session.state is SessionState.ATTACHED
             assert not end.session.streams
             assert end.session.memory.used == 0
-            assert not end.session._queue._new and not end.session._queue._old
+            assert not end.session._outbox.queue.active
 
 
 class TwoSessionsTests(SynchronousTestCase):

@@ -12,7 +12,13 @@ from tests.wire.conformance import conformance
 from tests.wire.harness import REQUEST, Frame, frames_in
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.credit import MAX_STREAM_WINDOW, MemoryBudget, ReceiveWindow, tune
+from yurttunnel.wire.credit import (
+    LEAST_ROUND_TRIP,
+    MAX_STREAM_WINDOW,
+    MemoryBudget,
+    ReceiveWindow,
+    tune,
+)
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.liveness import Liveness
 from yurttunnel.wire.scheduler import FairQueue
@@ -65,10 +71,11 @@ class TuneTests(SynchronousTestCase):
         self.budget = MemoryBudget(64 * KIB * KIB)
         self.budget.reserve(self.INITIAL)
         self.window = ReceiveWindow(self.INITIAL, self.INITIAL // 2, 0.0)
+        self.most = MAX_STREAM_WINDOW
 
     def tune(self, now: float, round_trip: float | None = 0.1) -> int:
         """Tune the window; give its size."""
-        tune(self.window, now, round_trip, self.INITIAL, self.budget)
+        tune(self.window, now, round_trip, self.INITIAL, self.most, self.budget)
         self.assertEqual(self.window.size, self.budget.used)
         self.assertEqual(self.window.size // 2, self.window.threshold)
         return self.window.size
@@ -111,6 +118,57 @@ class TuneTests(SynchronousTestCase):
         self.assertEqual(2 * self.INITIAL, self.tune(5.0))
         self.assertEqual(self.INITIAL, self.tune(5.1))
         self.assertEqual(self.INITIAL, self.tune(5.1))
+
+    def test_short_path(self) -> None:
+        """On the shortest path a round trip counts as five milliseconds."""
+        self.assertEqual(self.INITIAL, self.tune(2 * LEAST_ROUND_TRIP, 0.0))
+        self.assertEqual(2 * self.INITIAL, self.tune(2 * LEAST_ROUND_TRIP - 0.001, 0.0))
+
+    def test_long_path(self) -> None:
+        """A window that lasts long only because the path is long does not shrink."""
+        self.tune(0.0)
+        self.most = 2 * self.INITIAL
+        self.assertEqual(2 * self.INITIAL, self.tune(5.1, 3.0))
+        self.assertEqual(self.INITIAL, self.tune(6.0, 3.0))
+
+    @conformance("C-089")
+    def test_share(self) -> None:
+        """A window grows to its share at most, and shrinks when that has become smaller."""
+        self.most = 7 * self.INITIAL
+        for _ in range(5):
+            self.tune(0.0)
+        self.assertEqual(4 * self.INITIAL, self.window.size)
+        self.most = 2 * self.INITIAL
+        self.assertEqual([2 * self.INITIAL] * 2, [self.tune(0.0), self.tune(0.0)])
+        self.most = self.INITIAL - 1
+        self.assertEqual([self.INITIAL] * 2, [self.tune(1.0), self.tune(1.0)])
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.floats(0, 20),
+                st.none() | st.floats(0, 4),
+                st.integers(0, 8 << 20),
+                st.booleans(),
+            ),
+            max_size=30,
+        )
+    )
+    def test_credit_is_never_taken_back(
+        self, grants: list[tuple[float, float | None, int, bool]]
+    ) -> None:
+        """Whatever happens to a window, no grant is lower than the one before."""
+        budget = MemoryBudget(8 << 20)
+        budget.reserve(self.INITIAL)
+        window = ReceiveWindow(self.INITIAL, self.INITIAL // 2, 0.0)
+        now = 0.0
+        for elapsed, round_trip, most, all_of_it in grants:
+            now += elapsed
+            last = window.limit
+            window.consumed = last if all_of_it else last - window.threshold
+            tune(window, now, round_trip, self.INITIAL, max(most, self.INITIAL), budget)
+            self.assertGreaterEqual(window.grant(now), last)
+            self.assertEqual(window.size, budget.used)
 
 
 class LivenessTests(SynchronousTestCase):

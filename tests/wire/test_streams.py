@@ -10,7 +10,8 @@ from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import OpenRequest
-from yurttunnel.wire.session import MAX_CONTROL, OpenRefused, Side
+from yurttunnel.wire.outbox import MAX_CONTROL
+from yurttunnel.wire.session import OpenRefused, Side
 from yurttunnel.wire.stream import StreamState
 
 OK, FIN, DATA, RESET, FAIL = frames.OK, frames.FIN, frames.DATA, frames.RESET, frames.FAIL
@@ -138,7 +139,7 @@ class OpeningTests(SynchronousTestCase):
         """When the numbers of a side are used up, no stream is opened any more."""
         for side, last in ((Side.SERVER, 0xFFFFFFFF), (Side.AGENT, 0xFFFFFFFE)):
             end = End(side)
-            end.session._next_number = last
+            end.session._table.next_number = last
             self.assertEqual(last, end.open().number)
             self.assertEqual(Code.OVERLOADED, self.refused(end).code)
 
@@ -158,7 +159,7 @@ class OpeningTests(SynchronousTestCase):
                 self.end.session.reset(stream, Code.CANCELLED, "x" * 100)
             self.assertLess(opened, 2000)
         self.assertEqual(Code.OVERLOADED, refused.code)
-        waiting = sum(map(len, self.end.session._control))
+        waiting = sum(map(len, self.end.session._outbox._control))
         self.assertTrue(MAX_CONTROL < waiting < MAX_CONTROL + 2000)
         self.end.session.attach(0, 1.0)
         self.end.sent()
@@ -329,7 +330,7 @@ class AnsweringTests(SynchronousTestCase):
             frames.coded_frame(RESET, 2, Code.CANCELLED, ""),
         )
         self.assertIsNone(self.end.closed)
-        self.assertEqual(5, self.end.session._window.consumed)
+        self.assertEqual(5, self.end.session._inflow.window.consumed)
 
 
 class LifeTests(SynchronousTestCase):
@@ -432,7 +433,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual((0, 0), (self.server.memory.used, self.agent.memory.used))
         for end, stream in ((self.server, near), (self.agent, far)):
             self.assertFalse(stream.pending or stream.backlog or stream.queued)
-            self.assertEqual(end._window.received, end._window.consumed)
+            self.assertEqual(end._inflow.window.received, end._inflow.window.consumed)
 
     def test_nothing_after_the_end(self) -> None:
         """What is sent on a stream that is closed or has ended is dropped, as is nothing."""
@@ -477,7 +478,7 @@ class LifeTests(SynchronousTestCase):
         """A user that refills at once is asked once, though several turns went by."""
         other = self.pair.server.open()
         near, far = self.pair.open()
-        self.server._queue.quantum = 4096
+        self.server._outbox.queue.quantum = 4096
         user_of(near).on["writable"] = lambda: self.server.send(near, bytes(65_537))
         self.server.send(other, bytes(65_536))
         self.server.send(near, bytes(65_537))
@@ -513,7 +514,8 @@ class ClosedStreamTests(SynchronousTestCase):
                 end.session.reset(stream, Code.CANCELLED, "")
                 end.feed(self.for_stream(frame, stream.number))
                 self.assertIsNone(end.closed)
-                self.assertEqual(end.session._window.received, end.session._window.consumed)
+                window = end.session._inflow.window
+                self.assertEqual(window.received, window.consumed)
 
     @conformance("C-074")
     def test_streams_that_never_were(self) -> None:

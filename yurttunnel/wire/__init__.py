@@ -4,10 +4,14 @@
 
 - :mod:`~yurttunnel.wire.session`: the session state machine, the one thing that users drive;
 - :mod:`~yurttunnel.wire.hello`: the first frame of each connection, and its limits;
-- :mod:`~yurttunnel.wire.stream`: one stream of a session;
-- :mod:`~yurttunnel.wire.scheduler`, :mod:`~yurttunnel.wire.send_log`,
-  :mod:`~yurttunnel.wire.credit`, :mod:`~yurttunnel.wire.liveness`: who sends next, what is kept
-  until acknowledged, how much may be sent, and whether the peer is there;
+- :mod:`~yurttunnel.wire.stream_table`, :mod:`~yurttunnel.wire.stream`: the streams of a session
+  and their numbers, and one stream;
+- :mod:`~yurttunnel.wire.outbox`: what waits to be sent, with :mod:`~yurttunnel.wire.scheduler`
+  for who sends next and :mod:`~yurttunnel.wire.send_log` for what is kept until acknowledged;
+- :mod:`~yurttunnel.wire.inflow`: what has come and what credit is due for it, with
+  :mod:`~yurttunnel.wire.credit` for windows and the memory behind them;
+- :mod:`~yurttunnel.wire.flood`, :mod:`~yurttunnel.wire.liveness`: whether the peer sends more
+  than it needs to, and whether it is there;
 - :mod:`~yurttunnel.wire.parser`, :mod:`~yurttunnel.wire.frames`,
   :mod:`~yurttunnel.wire.codes`: bytes into frames, frames into bytes, and the reasons in them.
 """

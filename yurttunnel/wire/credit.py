@@ -21,6 +21,10 @@ MAX_STREAM_WINDOW: Final = 16 * 1024 * 1024
 SHRINK_AFTER: Final = 5.0
 """Seconds that half a window must have lasted before it is halved again."""
 
+LEAST_ROUND_TRIP: Final = 0.005
+"""Seconds that credit may take to make a difference on the shortest path: two busy processes
+need some for a turn each, while PING sees them idle."""
+
 
 class MemoryBudget:
     """Bytes that may be promised to peers; budgets may share a larger one (``parent``)."""
@@ -82,20 +86,24 @@ def tune(
     now: float,
     round_trip: float | None,
     initial: int,
+    most: int,
     budget: MemoryBudget,
 ) -> None:
     """Fit a stream's window to what its user and the path can do; called before each grant.
 
     Half a window consumed in less than two round trips means that the window, not the user,
-    limits the rate: it doubles, if the budget allows. Half a window that took long means that
-    less would do as well. The rule is that of go-yamux and rust-yamux with shrinking added.
+    limits the rate: it doubles, if the budget allows. Half a window that took longer than that
+    and than :data:`SHRINK_AFTER` means that less would do as well: it halves. The rule is that
+    of go-yamux and rust-yamux with shrinking added. Windows stay between ``initial`` and
+    ``most`` bytes; ``most`` is a stream's even share, so that the first to grow leaves the
+    others their part.
     """
     elapsed = now - window.last_grant
     size = window.size
-    if round_trip is not None and elapsed < 2 * max(round_trip, 0.005):
-        if 2 * size <= MAX_STREAM_WINDOW and budget.reserve_growth(size):
-            window.size = 2 * size
-    elif elapsed > SHRINK_AFTER and size > initial:
+    hurried = round_trip is not None and elapsed < 2 * max(round_trip, LEAST_ROUND_TRIP)
+    if hurried and 2 * size <= most and budget.reserve_growth(size):
+        window.size = 2 * size
+    elif size > initial and (size > most or (elapsed > SHRINK_AFTER and not hurried)):
         # At a grant at most half of the window is still promised: halving takes nothing back.
         window.size = size // 2
         budget.release(size - window.size)

@@ -157,12 +157,12 @@ def decode_goaway(payload: bytes) -> tuple[int, Code, str]:
 
 
 def offset_frame(kind: int, stream: int, offset: int) -> bytes:
-    """Encode CREDIT or ACK: an absolute number of bytes, 0 to 2**64 - 1."""
+    """Encode CREDIT, ACK, PING or PONG: a position in bytes or a number, 0 to 2**64 - 1."""
     return HEADER.pack(_OFFSET.size, kind, stream) + _OFFSET.pack(offset)
 
 
 def decode_offset(payload: bytes) -> int:
-    """Decode the payload of CREDIT or ACK."""
+    """Decode the payload of CREDIT, ACK, PING or PONG."""
     if len(payload) != _OFFSET.size:
         raise Violation(Code.PROTOCOL, "an offset must have eight bytes")
     return int(_OFFSET.unpack(payload)[0])

@@ -20,7 +20,7 @@ MAX_QUANTUM: Final = 64 * 1024
 class FairQueue:
     """The streams that have something to send and the credit for it.
 
-    ``quantum`` is what a stream may send before it is another one's turn, in bytes. The session
+    ``quantum`` is what a stream may send before it is another one's turn, in bytes. The outbox
     sets it to about five milliseconds of the measured rate: small where a frame takes long.
     ``touched`` collects the streams that have sent their FIN, or have room again after having
     been full; the session empties it.
@@ -31,6 +31,11 @@ class FairQueue:
         self._old: deque[Stream] = deque()
         self.quantum = 16 * 1024
         self.touched: list[Stream] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether any stream takes part."""
+        return bool(self._new or self._old)
 
     def add(self, stream: Stream) -> None:
         """Let ``stream`` take part; without effect when it does already."""

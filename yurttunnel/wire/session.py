@@ -35,27 +35,21 @@ though not the session: what is in order of the connection's bytes is no longer 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.credit import MemoryBudget, ReceiveWindow, tune
+from yurttunnel.wire.credit import MemoryBudget
+from yurttunnel.wire.flood import FloodGuard
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Hello
+from yurttunnel.wire.inflow import Inflow
 from yurttunnel.wire.liveness import Liveness
+from yurttunnel.wire.outbox import MAX_CONTROL, Outbox
 from yurttunnel.wire.parser import FrameParser
-from yurttunnel.wire.scheduler import MAX_QUANTUM, MIN_QUANTUM, FairQueue
-from yurttunnel.wire.send_log import SendLog
 from yurttunnel.wire.stream import WRITABLE_BELOW, Stream, StreamEvents, StreamState
-
-MAX_KEPT: Final = 16 * 1024 * 1024
-"""No new data are sent while this much is unacknowledged, bytes."""
-
-MAX_CONTROL: Final = 64 * 1024
-"""No stream is opened while this much of control frames waits to be sent, bytes. It also is
-what control frames may add to :data:`MAX_KEPT`, so a peer that acknowledges nothing costs no
-more than both."""
+from yurttunnel.wire.stream_table import Side, StreamTable
 
 MAX_ANSWERS: Final = 1024 * 1024
 """A peer that goes on opening streams while this much waits to be sent to it, in control
@@ -73,29 +67,6 @@ ACK_DELAY: Final = 0.2
 
 ANSWER_GRACE: Final = 0.5
 """How much longer than the dial's timeout an opener waits for the peer's answer, seconds."""
-
-RATE_INTERVAL: Final = 0.05
-"""The sending rate is measured over at least this long, seconds."""
-
-MAX_CHUNK: Final = 256 * 1024
-
-FRAMES_PER_SECOND: Final = 50_000
-"""More frames other than DATA, and pieces of DATA below :data:`SMALL_DATA`, than this in a
-second are a flood. An honest peer sends an ACK each 128 KiB, a CREDIT each 32 KiB and three
-frames a stream, and joins small pieces: 5,000 new streams and 1 GB/s would be needed at once."""
-
-SMALL_DATA: Final = 64
-"""Bytes of DATA below which the frame around them costs more than they do."""
-
-CANCELS_PER_SECOND: Final = 2_000
-"""More unanswered streams reset than this in a second are a flood ("rapid reset")."""
-
-
-class Side(enum.IntEnum):
-    """Which end of the session this is; the value is the first number of its own streams."""
-
-    SERVER = 1
-    AGENT = 2
 
 
 class SessionState(enum.Enum):
@@ -167,22 +138,16 @@ class Session:
         self.going_away = False
         self.peer_going_away = False
         self.bytes_received = 0
-        self.bytes_sent = 0
-        self.streams: dict[int, Stream] = {}
         self._events = events
         self._now = now
         limits = local.limits
-        self._budget = MemoryBudget(limits.session_window // 4 * 3, parent_budget)
-        self._window = ReceiveWindow(limits.session_window, limits.session_window // 8 * 7, now)
-        self._send_limit = peer.limits.session_window
-        self._max_send_frame = peer.limits.max_frame
-        self._next_number = int(side)
-        self._last_peer_number = 0
-        self._peer_streams = 0
+        self._inflow = Inflow(limits, parent_budget, now)
+        self._table = StreamTable(side, limits, peer.limits, self._inflow.budget)
+        self._outbox = Outbox(peer.limits.session_window, now)
+        self._liveness = Liveness(max(limits.ping_interval, peer.limits.ping_interval) / 1000)
+        self._flood = FloodGuard(now)
         self._refuses_streams = False
-        self._openings: dict[int, Stream] = {}
         self._expires = now + limits.resume_window / 1000
-        # Receiving.
         self._parser = FrameParser(limits.max_frame, self._on_data, self._on_control)
         self._control_handlers = {
             frames.OPEN: self._on_open,
@@ -200,23 +165,7 @@ class Session:
         }
         self._acknowledged = 0
         self._ack_at = float("inf")
-        self._second = now
-        self._frames = 0
-        self._cancels = 0
-        # Sending.
-        self._log = SendLog()
-        self._queue = FairQueue()
-        self._control: list[bytes] = []
-        self._control_size = 0
-        # One frame of each type: a newer PING, PONG or ACK says all that an older one did.
-        self._link: dict[int, bytes] = {}
-        self._credit_due: list[Stream] = []
-        self._session_credit_due = False
         self._settling = False
-        self._rate_since = now
-        self._rate_bytes = 0
-        self.chunk = 64 * 1024
-        self._liveness = Liveness(max(limits.ping_interval, peer.limits.ping_interval) / 1000)
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -228,7 +177,22 @@ class Session:
     @property
     def kept(self) -> int:
         """Bytes kept because the peer has not acknowledged them."""
-        return self._log.kept
+        return self._outbox.log.kept
+
+    @property
+    def streams(self) -> Mapping[int, Stream]:
+        """The open streams by number."""
+        return self._table.open
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes of all streams that have been given to connections."""
+        return self._outbox.payload_sent
+
+    @property
+    def chunk(self) -> int:
+        """How much to ask :meth:`data_to_send` for at a time, bytes."""
+        return self._outbox.chunk
 
     @property
     def round_trip(self) -> float | None:
@@ -238,7 +202,7 @@ class Session:
     @property
     def memory(self) -> MemoryBudget:
         """What has been promised to the peer's streams, and how much may be."""
-        return self._budget
+        return self._inflow.budget
 
     def attach(self, peer_received: int, now: float) -> None:
         """Go on over a new connection, on which both HELLOs have been exchanged.
@@ -253,19 +217,16 @@ class Session:
         self._now = now
         self.state = SessionState.DETACHED
         try:
-            self._log.acknowledge(peer_received)
+            self._outbox.log.acknowledge(peer_received)
         except Violation as violation:
             self._end(violation.code, violation.text, by_peer=False)
             raise
         self.state = SessionState.ATTACHED
-        self._log.rewind()
+        self._outbox.connected(now)
         self._parser.restart()
         # The peer's HELLO is answered by one that says how much has been received.
         self._acknowledged = self._parser.received
         self._ack_at = float("inf")
-        self._link.clear()
-        self._rate_since = now
-        self._rate_bytes = 0
         self._liveness.connected()
         self._want(now)
 
@@ -274,7 +235,7 @@ class Session:
         if self.state is SessionState.ATTACHED:
             self._now = now
             self.state = SessionState.DETACHED
-            self._link.clear()
+            self._outbox.drop_link()
             self._expires = now + keep
             self._want(self._expires)
 
@@ -294,8 +255,8 @@ class Session:
             return
         self._refuses_streams = self.going_away
         self.going_away = True
-        last = self._last_peer_number if self._refuses_streams else frames.MAX_STREAM
-        self._queue_control(frames.goaway_frame(last, code, text))
+        last = self._table.last_peer_number if self._refuses_streams else frames.MAX_STREAM
+        self._outbox.put(frames.goaway_frame(last, code, text))
         self._check_drained()
 
     # -- time ----------------------------------------------------------------------------------
@@ -306,7 +267,7 @@ class Session:
         self.timer = float("inf")
         if self.state is SessionState.CLOSED:
             return
-        for stream in [s for s in self._openings.values() if now >= s.deadline]:
+        for stream in [s for s in self._table.openings.values() if now >= s.deadline]:
             self.reset(stream, Code.TIMEOUT, "no answer from the node within the deadline")
         if self.state is SessionState.ATTACHED:
             self._tick_attached(now)
@@ -315,20 +276,20 @@ class Session:
         self._want(self._next_deadline())
 
     def _tick_attached(self, now: float) -> None:
-        busy = bool(self.streams)
+        busy = bool(self._table.open)
         if self._liveness.silent(now, busy):
             self._events.connection_silent()
             return
         ping = self._liveness.ping(now, busy)
         if ping:
-            self._link[frames.PING] = ping
+            self._outbox.put_link(frames.PING, ping)
         if now >= self._ack_at:
             self._append_ack()
 
     def _next_deadline(self) -> float:
-        deadlines = [stream.deadline for stream in self._openings.values()]
+        deadlines = [stream.deadline for stream in self._table.openings.values()]
         if self.state is SessionState.ATTACHED:
-            deadlines += (self._liveness.deadline(bool(self.streams)), self._ack_at)
+            deadlines += (self._liveness.deadline(bool(self._table.open)), self._ack_at)
         elif self.state is SessionState.DETACHED:
             deadlines.append(self._expires)
         return min(deadlines, default=float("inf"))
@@ -346,50 +307,33 @@ class Session:
         ``limit`` bounds the stream payload in them, not the frames around it. After the session
         has been closed this gives the CLOSE, once.
         """
+        outbox = self._outbox
         if self.state is not SessionState.ATTACHED:
-            return self._take_link()
+            return outbox.take_link()
         if self._settling:
             # Asked by an event below: the bytes before have not been given to the caller yet.
             return b""
-        again = self._log.next_again()
-        chunk = again or self._next_chunk(limit)
+        again = outbox.log.next_again()
+        chunk = again
+        if not again and not outbox.is_full:
+            chunk = outbox.next_chunk(limit, self._inflow.credit(self._now))
         unacknowledged = self._parser.received - self._acknowledged
         if unacknowledged >= (ACK_ALONG if chunk else ACK_EVERY):
             self._append_ack()
         elif unacknowledged and self._ack_at == float("inf"):
             self._ack_at = self._now + ACK_DELAY
             self._want(self._ack_at)
-        if self._link:
-            link = self._take_link()
+        link = outbox.take_link()
+        if link:
             # What is sent again may begin in the middle of a frame, but always ends with one.
             chunk = chunk + link if again else link + chunk
-        if self._queue.touched:
+        if outbox.queue.touched:
             self._settle_touched()
         return chunk
 
-    def _take_link(self) -> bytes:
-        link, self._link = self._link, {}
-        return b"".join(link.values())
-
-    def _next_chunk(self, limit: int) -> bytes:
-        kept = self._log.kept
-        if kept >= MAX_KEPT + MAX_CONTROL:
-            return b""
-        parts, self._control = self._control, []
-        self._control_size = 0
-        if self._credit_due or self._session_credit_due:
-            self._append_credit(parts)
-        room = min(limit, self._send_limit - self.bytes_sent)
-        if room > 0 and kept < MAX_KEPT:
-            self.bytes_sent += self._queue.fill(parts, room)
-        if not parts:
-            return b""
-        chunk = b"".join(parts)
-        self._log.append(chunk)
-        return chunk
-
     def _settle_touched(self) -> None:
-        touched, self._queue.touched = self._queue.touched, []
+        queue = self._outbox.queue
+        touched, queue.touched = queue.touched, []
         self._settling = True
         try:
             for stream in touched:
@@ -404,25 +348,10 @@ class Session:
             stream.full = False
             self._tell(stream, stream.events.stream_writable)
 
-    def _append_credit(self, parts: list[bytes]) -> None:
-        if self._session_credit_due:
-            self._session_credit_due = False
-            parts.append(frames.offset_frame(frames.CREDIT, 0, self._window.grant(self._now)))
-        due, self._credit_due = self._credit_due, []
-        for stream in due:
-            stream.credit_due = False
-            if not stream.closed and not stream.receive_ended:
-                limit = stream.window.grant(self._now)
-                parts.append(frames.offset_frame(frames.CREDIT, stream.number, limit))
-
     def _append_ack(self) -> None:
         self._acknowledged = self._parser.received
         self._ack_at = float("inf")
-        self._link[frames.ACK] = frames.offset_frame(frames.ACK, 0, self._acknowledged)
-
-    def _queue_control(self, frame: bytes) -> None:
-        self._control.append(frame)
-        self._control_size += len(frame)
+        self._outbox.put_link(frames.ACK, frames.offset_frame(frames.ACK, 0, self._acknowledged))
 
     # -- streams, as their users drive them ----------------------------------------------------
 
@@ -434,28 +363,27 @@ class Session:
         """
         self._now = now
         self._check_may_open()
-        frame = frames.open_frame(self._next_number, request)
-        stream = self._new_stream(self._next_number, StreamState.OPENING, request)
+        frame = frames.open_frame(self._table.next_number, request)
+        stream = self._table.begin(request, now)
         if stream is None:
             raise OpenRefused(Code.OVERLOADED, "no memory left for another stream")
-        self._next_number += 2
         stream.events = events
         stream.deadline = now + request.timeout / 1000 + ANSWER_GRACE
-        self._openings[stream.number] = stream
-        self._queue_control(frame)
+        self._outbox.put(frame)
         self._want(stream.deadline)
+        self._watch_first()
         return stream
 
     def accept(self, stream: Stream) -> None:
         """Answer OK; the stream is paused until :meth:`resume`."""
         if stream.state is StreamState.ANSWERING:
             stream.state = StreamState.OPEN
-            self._queue_control(frames.frame(frames.OK, stream.number))
+            self._outbox.put(frames.frame(frames.OK, stream.number))
 
     def refuse(self, stream: Stream, code: Code, text: str) -> None:
         """Answer FAIL; ``stream_closed`` is not called, the caller knows."""
         if stream.state is StreamState.ANSWERING:
-            self._queue_control(frames.coded_frame(frames.FAIL, stream.number, code, text))
+            self._outbox.put(frames.coded_frame(frames.FAIL, stream.number, code, text))
             self._remove(stream)
             self._check_drained()
 
@@ -471,7 +399,7 @@ class Session:
         _check_accepted(stream)
         stream.push(data)
         if not stream.queued and stream.send_limit > stream.sent:
-            self._queue.add(stream)
+            self._outbox.queue.add(stream)
 
     def finish(self, stream: Stream) -> None:
         """End this side's direction after what has been sent so far.
@@ -484,7 +412,7 @@ class Session:
         stream.will_end = True
         if not stream.pending_size:
             stream.send_ended = True
-            self._queue_control(frames.frame(frames.FIN, stream.number))
+            self._outbox.put(frames.frame(frames.FIN, stream.number))
             self._check_ended(stream)
 
     def reset(self, stream: Stream, code: Code, text: str) -> None:
@@ -492,7 +420,7 @@ class Session:
         if stream.state is StreamState.CLOSED:
             return
         if self.state is not SessionState.CLOSED:
-            self._queue_control(frames.coded_frame(frames.RESET, stream.number, code, text))
+            self._outbox.put(frames.coded_frame(frames.RESET, stream.number, code, text))
         self._forget(stream, code, text)
 
     def pause(self, stream: Stream) -> None:
@@ -526,65 +454,31 @@ class Session:
     def _on_data(self, number: int, piece: bytes) -> None:
         # What is wrong with the stream comes before what is wrong with the amount: so the same
         # bytes end in the same code however the connection has cut them.
-        stream = self.streams.get(number)
-        if stream is None:
-            self._late(number)
-        elif stream.receive_ended or stream.state is StreamState.OPENING:
+        stream = self._table.find(number)
+        if stream is not None and (stream.receive_ended or stream.state is StreamState.OPENING):
             raise Violation(Code.PROTOCOL, f"data for stream {number}, which cannot have any now")
         size = len(piece)
-        if size < SMALL_DATA:
-            self._count_frame()
-        window = self._window
-        window.received += size
-        if window.received > window.limit:
-            raise Violation(Code.FLOW_CONTROL, "more data than the session has credit for")
+        self._inflow.arrived(stream, size)
         self.bytes_received += size
-        if stream is None:
-            self._consumed(size)
-            return
-        stream_window = stream.window
-        stream_window.received += size
-        if stream_window.received > stream_window.limit:
-            raise Violation(Code.FLOW_CONTROL, f"more data than stream {number} has credit for")
-        if stream.paused:
-            stream.keep(piece)
-        else:
-            self._deliver(stream, piece)
+        if stream is not None:
+            if stream.paused:
+                stream.keep(piece)
+            else:
+                self._deliver(stream, piece)
 
     def _deliver(self, stream: Stream, piece: bytes) -> None:
         try:
             stream.deliver(piece)
         except Exception as error:
             self._user_failed(stream, error)
-        size = len(piece)
-        self._consumed(size)
-        window = stream.window
-        window.consumed += size
-        if window.limit - window.consumed <= window.threshold and not stream.credit_due:
-            self._tune(stream)
-            stream.credit_due = True
-            self._credit_due.append(stream)
-
-    def _tune(self, stream: Stream) -> None:
-        if stream.state is not StreamState.CLOSED:
-            tune(
-                stream.window,
-                self._now,
-                self._liveness.round_trip,
-                self.local.limits.stream_window,
-                self._budget,
-            )
-
-    def _consumed(self, size: int) -> None:
-        window = self._window
-        window.consumed += size
-        if window.limit - window.consumed <= window.threshold:
-            self._session_credit_due = True
+        self._inflow.delivered(
+            stream, len(piece), self._now, self._liveness.round_trip, len(self._table.open)
+        )
 
     def _on_control(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is SessionState.CLOSED:
             return
-        self._count_frame()
+        self._flood.frame(self._now)
         handler = self._control_handlers.get(kind)
         if handler is not None:
             if number and kind & frames.LINK:
@@ -595,39 +489,38 @@ class Session:
 
     def _on_open(self, number: int, payload: bytes) -> None:
         request = frames.decode_open(payload)
-        if number % 2 == self.side % 2 or number <= self._last_peer_number:
-            raise Violation(Code.PROTOCOL, f"OPEN with stream number {number}")
-        self._last_peer_number = number
-        if self._control_size > MAX_ANSWERS:
+        table = self._table
+        table.take_number(number)
+        if self._outbox.control_size > MAX_ANSWERS:
             raise Violation(Code.FLOOD, "streams are opened and no answers read")
         if self._refuses_streams:
             self._fail_at_once(number, Code.GOING_AWAY, "the peer takes no new streams")
             return
-        if self._peer_streams >= self.local.limits.max_streams:
+        if table.opened_by_peer >= self.local.limits.max_streams:
             self._fail_at_once(number, Code.OVERLOADED, "too many streams are open")
             return
-        stream = self._new_stream(number, StreamState.ANSWERING, request)
+        stream = table.admit(number, request, self._now)
         if stream is None:
             self._fail_at_once(number, Code.OVERLOADED, "no memory left for another stream")
             return
-        self._peer_streams += 1
+        self._watch_first()
         self._events.stream_requested(stream)
 
     def _on_ok(self, number: int, payload: bytes) -> None:
         if payload:
             raise Violation(Code.PROTOCOL, "OK has a payload")
-        stream = self._known(number)
+        stream = self._table.find(number)
         if stream is None:
             return
         if stream.state is not StreamState.OPENING:
             raise Violation(Code.PROTOCOL, f"OK for stream {number}, which was not asked for")
-        del self._openings[number]
+        del self._table.openings[number]
         stream.state = StreamState.OPEN
         self._tell(stream, stream.events.stream_opened)
 
     def _on_fail(self, number: int, payload: bytes) -> None:
         code, text = frames.decode_coded(payload)
-        stream = self._known(number)
+        stream = self._table.find(number)
         if stream is None:
             return
         if stream.state is not StreamState.OPENING:
@@ -637,7 +530,7 @@ class Session:
     def _on_fin(self, number: int, payload: bytes) -> None:
         if payload:
             raise Violation(Code.PROTOCOL, "FIN has a payload")
-        stream = self._known(number)
+        stream = self._table.find(number)
         if stream is None:
             return
         if stream.receive_ended or stream.state is StreamState.OPENING:
@@ -650,23 +543,24 @@ class Session:
 
     def _on_reset(self, number: int, payload: bytes) -> None:
         code, text = frames.decode_coded(payload)
-        stream = self._known(number)
+        stream = self._table.find(number)
         if stream is None:
             return
         if stream.state is StreamState.ANSWERING:
-            self._count_cancel()
+            self._flood.cancel()
         self._forget(stream, _failure(code), text)
 
     def _on_credit(self, number: int, payload: bytes) -> None:
         limit = frames.decode_offset(payload)
         if number == 0:
-            self._send_limit = max(self._send_limit, limit)
+            outbox = self._outbox
+            outbox.payload_limit = max(outbox.payload_limit, limit)
             return
-        stream = self._known(number)
+        stream = self._table.find(number)
         if stream is not None and limit > stream.send_limit:
             stream.send_limit = limit
             if stream.pending_size:
-                self._queue.add(stream)
+                self._outbox.queue.add(stream)
 
     def _on_goaway(self, number: int, payload: bytes) -> None:
         last, code, text = frames.decode_goaway(payload)
@@ -675,23 +569,17 @@ class Session:
         if not self.peer_going_away:
             self.peer_going_away = True
             self._events.peer_going_away(code, text)
-        for stream in [s for s in self._openings.values() if s.number > last]:
+        for stream in [s for s in self._table.openings.values() if s.number > last]:
             self._forget(stream, Code.GOING_AWAY, text)
         self._check_drained()
 
     def _on_ack(self, number: int, payload: bytes) -> None:
-        self._rate_bytes += self._log.acknowledge(frames.decode_offset(payload))
-        elapsed = self._now - self._rate_since
-        if elapsed >= RATE_INTERVAL:
-            rate = self._rate_bytes / elapsed
-            self._rate_since = self._now
-            self._rate_bytes = 0
-            self._queue.quantum = int(min(max(rate * 0.005, MIN_QUANTUM), MAX_QUANTUM))
-            self.chunk = int(min(max(rate * 0.01, 4 * MIN_QUANTUM), MAX_CHUNK))
+        position = frames.decode_offset(payload)
+        self._outbox.acknowledged(position, self._now, self._liveness.round_trip)
 
     def _on_ping(self, number: int, payload: bytes) -> None:
         ping = frames.decode_offset(payload)
-        self._link[frames.PONG] = frames.offset_frame(frames.PONG, 0, ping)
+        self._outbox.put_link(frames.PONG, frames.offset_frame(frames.PONG, 0, ping))
 
     def _on_pong(self, number: int, payload: bytes) -> None:
         self._liveness.pong(frames.decode_offset(payload), self._now)
@@ -710,45 +598,20 @@ class Session:
             raise OpenRefused(Code.SESSION_LOST, "the session is over")
         if self.going_away or self.peer_going_away:
             raise OpenRefused(Code.GOING_AWAY, "the session takes no new streams")
-        own = len(self.streams) - self._peer_streams
-        if own >= self.peer.limits.max_streams:
+        if self._table.opened_here >= self.peer.limits.max_streams:
             raise OpenRefused(Code.OVERLOADED, "too many streams are open to the node")
-        if self._control_size > MAX_CONTROL:
+        if self._outbox.control_size > MAX_CONTROL:
             raise OpenRefused(Code.OVERLOADED, "too much waits to be sent to the node")
-        if self._next_number > frames.MAX_STREAM:
+        if self._table.next_number > frames.MAX_STREAM:
             raise OpenRefused(Code.OVERLOADED, "the session has used up its stream numbers")
 
-    def _new_stream(
-        self, number: int, state: StreamState, request: frames.OpenRequest
-    ) -> Stream | None:
-        size = self.local.limits.stream_window
-        if not self._budget.reserve(size):
-            return None
-        window = ReceiveWindow(size, size // 2, self._now)
-        send_limit = self.peer.limits.stream_window
-        stream = Stream(number, state, request, window, send_limit, self._max_send_frame)
-        self.streams[number] = stream
-        if len(self.streams) == 1 and self.state is SessionState.ATTACHED:
+    def _watch_first(self) -> None:
+        """Look after the connection more closely from the first stream on."""
+        if len(self._table.open) == 1 and self.state is SessionState.ATTACHED:
             self._want(self._liveness.deadline(busy=True))
-        return stream
-
-    def _known(self, number: int) -> Stream | None:
-        stream = self.streams.get(number)
-        if stream is None:
-            self._late(number)
-        return stream
-
-    def _late(self, number: int) -> None:
-        """Let pass what concerns a stream that is closed here, and nothing else."""
-        if number % 2 == self.side % 2:
-            known = number < self._next_number
-        else:
-            known = number <= self._last_peer_number
-        if number == 0 or not known:
-            raise Violation(Code.PROTOCOL, f"a frame for stream {number}, which was never opened")
 
     def _fail_at_once(self, number: int, code: Code, text: str) -> None:
-        self._queue_control(frames.coded_frame(frames.FAIL, number, code, text))
+        self._outbox.put(frames.coded_frame(frames.FAIL, number, code, text))
 
     def _tell(self, stream: Stream, event: Callable[..., None], *details: object) -> None:
         """Call an event of ``stream``; a user that fails loses the stream and nothing else."""
@@ -769,16 +632,10 @@ class Session:
             self._check_drained()
 
     def _remove(self, stream: Stream) -> None:
-        stream.state = StreamState.CLOSED
-        del self.streams[stream.number]
-        self._openings.pop(stream.number, None)
-        if not stream.opened_here:
-            self._peer_streams -= 1
-        self._queue.remove(stream)
-        self._budget.release(stream.window.size)
-        unconsumed = sum(map(len, stream.backlog))
+        self._table.remove(stream)
+        self._outbox.queue.remove(stream)
+        self._inflow.consumed(sum(map(len, stream.backlog)))
         stream.drop_pending()
-        self._consumed(unconsumed)
 
     def _end_received(self, stream: Stream) -> None:
         self._tell(stream, stream.events.stream_ended)
@@ -791,31 +648,19 @@ class Session:
 
     def _check_drained(self) -> None:
         leaving = self._refuses_streams or self.peer_going_away
-        if leaving and not self.streams and self.state is not SessionState.CLOSED:
+        if leaving and not self._table.open and self.state is not SessionState.CLOSED:
             self._events.session_drained()
 
-    def _count_frame(self) -> None:
-        if self._now - self._second >= 1:
-            self._second = self._now
-            self._frames = self._cancels = 0
-        self._frames += 1
-        if self._frames > FRAMES_PER_SECOND:
-            raise Violation(Code.FLOOD, "too many small frames")
-
-    def _count_cancel(self) -> None:
-        self._cancels += 1
-        if self._cancels > CANCELS_PER_SECOND:
-            raise Violation(Code.FLOOD, "too many streams opened and reset")
-
     def _end(self, code: Code, text: str, by_peer: bool) -> None:
-        self._link.clear()
+        self._outbox.drop_link()
         if self.state is SessionState.ATTACHED and not by_peer:
             # What is to be sent again may begin in the middle of a frame, where CLOSE would be
             # taken for data.
-            last = self._log.next_again() + frames.coded_frame(frames.CLOSE, 0, code, text)
-            self._link[frames.CLOSE] = last
+            rest = self._outbox.log.next_again()
+            close = frames.coded_frame(frames.CLOSE, 0, code, text)
+            self._outbox.put_link(frames.CLOSE, rest + close)
         self.state = SessionState.CLOSED
-        for stream in list(self.streams.values()):
+        for stream in list(self._table.open.values()):
             self._forget(stream, code if code is not Code.DONE else Code.GOING_AWAY, text)
         self._events.session_closed(code, text, by_peer)
 

@@ -40,7 +40,7 @@ class StreamEvents(Protocol):
         """The peer's FIN came, and all data before it has been delivered."""
 
     def stream_writable(self) -> None:
-        """What was handed to :meth:`Stream.take` is nearly all sent; more is welcome."""
+        """What waited in the stream, which was full, is nearly all sent; more is welcome."""
 
     def stream_closed(self, code: Code, text: str) -> None:
         """Nothing will happen any more; called once. ``DONE`` after both FINs."""

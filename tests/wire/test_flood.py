@@ -1,0 +1,41 @@
+"""Counting what no honest peer needs."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.wire.conformance import conformance
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.flood import CANCELS_PER_SECOND, FRAMES_PER_SECOND, FloodGuard
+from yurttunnel.wire.frames import Violation
+
+
+class FloodGuardTests(SynchronousTestCase):
+    """Frames and resets, second by second."""
+
+    def setUp(self) -> None:
+        """Begin at a time other than 0."""
+        self.guard = FloodGuard(100.0)
+
+    def frames(self, count: int, now: float) -> None:
+        """Count frames."""
+        for _ in range(count):
+            self.guard.frame(now)
+
+    @conformance("C-127")
+    def test_frames(self) -> None:
+        """As many frames as the limit are fine each second, and one more is a flood."""
+        self.frames(FRAMES_PER_SECOND, 100.5)
+        self.frames(FRAMES_PER_SECOND, 101.0)
+        violation = self.assertRaises(Violation, self.guard.frame, 101.999)
+        self.assertEqual(Code.FLOOD, violation.code)
+
+    @conformance("C-128")
+    def test_cancels(self) -> None:
+        """Resets are counted by themselves, and forgotten with each second."""
+        for second in (100.0, 101.0):
+            self.guard.frame(second)
+            for _ in range(CANCELS_PER_SECOND):
+                self.guard.cancel()
+        violation = self.assertRaises(Violation, self.guard.cancel)
+        self.assertEqual(Code.FLOOD, violation.code)

@@ -1,0 +1,147 @@
+"""Whole sessions over a path with a rate and a length: windows and bounds that fit it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.wire.conformance import conformance
+from tests.wire.harness import LIMITS, Pair, user_of
+from yurttunnel.wire.hello import Limits
+from yurttunnel.wire.outbox import MIN_KEPT
+from yurttunnel.wire.session import Side
+from yurttunnel.wire.stream import Stream
+
+KIB = 1024
+MIB = KIB * KIB
+BLOCK = bytes(128 * KIB)
+
+
+class Download:
+    """A stream whose user at the server always has more to send, and at the agent reads it all."""
+
+    def __init__(self, path: Path) -> None:
+        server, agent = path.pair.server, path.pair.agent
+        self.received = 0
+        self.near = server.open()
+        path.run_until_requested(self.near.number)
+        self.far: Stream = agent.log.requested[-1]
+        self.far.deliver = self.deliver
+        agent.session.accept(self.far)
+        agent.session.resume(self.far, agent.now)
+        user_of(self.near).on["writable"] = lambda: server.session.send(self.near, BLOCK)
+        server.session.send(self.near, BLOCK)
+
+    def deliver(self, piece: bytes) -> None:
+        """Count what comes."""
+        self.received += len(piece)
+
+
+class Path:
+    """An agent and a server, ``round_trip`` seconds apart, with ``rate`` bytes a second.
+
+    The buffers along the path are unlimited: only the sender bounds what is in them.
+    """
+
+    STEP = 0.001
+
+    def __init__(self, round_trip: float, rate: float, agent: Limits = LIMITS) -> None:
+        self.pair = Pair(agent)
+        self.now = 0.0
+        self.delay = round_trip / 2
+        self.rate = rate
+        self.free = dict.fromkeys(Side, 0.0)
+        self.wires: dict[Side, deque[tuple[float, bytes]]] = {side: deque() for side in Side}
+        # The first PING and its PONG: both ends know the round trip.
+        self.run(2 * round_trip + 0.01)
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        for _ in range(round(seconds / self.STEP)):
+            self.now += self.STEP
+            for side, end in self.pair.ends.items():
+                end.advance(self.now - end.now)
+                self.send(side)
+            for side, wire in self.wires.items():
+                while wire and wire[0][0] <= self.now:
+                    self.pair.ends[Side(3 - side)].feed(wire.popleft()[1])
+
+    def send(self, side: Side) -> None:
+        """Put all that an end has to send into the buffer before the path."""
+        session = self.pair.ends[side].session
+        while piece := session.data_to_send(session.chunk):
+            self.free[side] = max(self.now, self.free[side]) + len(piece) / self.rate
+            self.wires[side].append((self.free[side] + self.delay, piece))
+
+    def run_until_requested(self, number: int) -> None:
+        """Let time pass until the agent has the OPEN of stream ``number``."""
+        while number not in self.pair.agent.log.users:
+            self.run(self.STEP)
+
+    def throughput(self, download: Download, seconds: float) -> float:
+        """Which part of the path's rate a stream gets in the next ``seconds``."""
+        before = download.received
+        self.run(seconds)
+        return (download.received - before) / (seconds * self.rate)
+
+    @property
+    def queued(self) -> float:
+        """How long what the server sends now waits in the buffer before the path, seconds."""
+        return max(0.0, self.free[Side.SERVER] - self.now)
+
+
+class RateTests(SynchronousTestCase):
+    """The bound on what is unacknowledged follows the rate, and does not throttle it."""
+
+    @conformance("C-106")
+    def test_long_and_fast(self) -> None:
+        """A path of 60 ms with 100 MB/s is filled by one stream, a second after its beginning."""
+        path = Path(0.06, 100e6)
+        download = Download(path)
+        path.run(1.0)
+        self.assertGreater(path.throughput(download, 0.5), 0.97)
+        self.assertGreater(path.pair.server.session.kept, 6_000_000)
+
+    @conformance("C-106")
+    def test_queue(self) -> None:
+        """What is under way waits for little more than another round trip before the path."""
+        path = Path(0.02, 60e6)
+        download = Download(path)
+        path.run(1.0)
+        self.assertGreater(path.throughput(download, 0.2), 0.97)
+        for _ in range(20):
+            path.run(0.01)
+            self.assertLess(path.queued, 0.04)
+            self.assertLess(path.pair.server.session.kept, 3.5 * MIB)
+
+    @conformance("C-106")
+    def test_slow(self) -> None:
+        """On a slow path no more than 1 MiB is under way, and it is filled."""
+        path = Path(0.06, 2e6)
+        download = Download(path)
+        path.run(1.0)
+        self.assertGreater(path.throughput(download, 1.0), 0.9)
+        self.assertLess(path.pair.server.session.kept, MIN_KEPT + 64 * KIB)
+
+
+class ShareTests(SynchronousTestCase):
+    """Windows of several fast streams."""
+
+    @conformance("C-088", "C-089", "C-090")
+    def test_even_share(self) -> None:
+        """A stream that is alone grows large; eight later ones get as much as it keeps."""
+        path = Path(0.02, 200e6)
+        memory = path.pair.agent.session.memory
+        first = Download(path)
+        path.run(0.7)
+        self.assertEqual(16 * MIB, first.far.window.size)
+        later = [Download(path) for _ in range(8)]
+        path.run(2.5)
+        share = memory.limit // 2 // 9
+        windows = [download.far.window for download in (first, *later)]
+        self.assertEqual({2 * MIB}, {window.size for window in windows})
+        self.assertTrue(share // 2 < 2 * MIB <= share)
+        self.assertEqual(18 * MIB, memory.used)
+        for window in windows:
+            self.assertLessEqual(window.limit - window.consumed, window.size)
