@@ -412,6 +412,7 @@ class FakeSession:
             streams=len(self.dials),
             bytes_received=0,
             bytes_sent=0,
+            unacknowledged=0,
             resumptions=0,
             version="0",
             address="192.0.2.1",

@@ -140,6 +140,7 @@ class PageTests(MetaTestCase):
                     "streams": 3,
                     "bytes_received": 1000,
                     "bytes_sent": 2000,
+                    "unacknowledged_bytes": 500,
                     "resumptions": 4,
                     "version": "0.1.0",
                     "address": "192.0.2.7:40000",

@@ -43,6 +43,7 @@ OWN = {
     "session_ends_total": "counter",
     "sessions": "gauge",
     "open_streams": "gauge",
+    "unacknowledged_bytes": "gauge",
     "sessions_started_total": "counter",
     "connections_lost_total": "counter",
     "resumptions_total": "counter",
@@ -186,6 +187,7 @@ class ProcessWideTests(ScrapeTestCase):
             self.samples(self.server, "yurttunnel_server_sessions"),
         )
         self.assertEqual(7, self.value(self.server, "yurttunnel_server_open_streams"))
+        self.assertEqual(1000, self.value(self.server, "yurttunnel_server_unacknowledged_bytes"))
 
     def test_resources(self) -> None:
         """Memory budget and reactor lag are what their functions give."""

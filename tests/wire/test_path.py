@@ -21,7 +21,7 @@ BLOCK = bytes(128 * KIB)
 class Download:
     """A stream whose user at the server always has more to send, and at the agent reads it all."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, idle: bool = False) -> None:
         server, agent = path.pair.server, path.pair.agent
         self.received = 0
         self.near = server.open()
@@ -31,7 +31,8 @@ class Download:
         agent.session.accept(self.far)
         agent.session.resume(self.far, agent.now)
         user_of(self.near).on["writable"] = lambda: server.session.send(self.near, BLOCK)
-        server.session.send(self.near, BLOCK)
+        if not idle:
+            server.session.send(self.near, BLOCK)
 
     def deliver(self, piece: bytes) -> None:
         """Count what comes."""
@@ -129,6 +130,15 @@ class ShareTests(SynchronousTestCase):
     """Windows of several fast streams."""
 
     @conformance("C-088", "C-089", "C-090")
+    def test_idle_neighbors(self) -> None:
+        """Streams that do nothing take nothing from the share of one that does."""
+        path = Path(0.02, 200e6)
+        for _ in range(100):
+            Download(path, idle=True)
+        busy = Download(path)
+        path.run(0.7)
+        self.assertEqual(16 * MIB, busy.far.window.size)
+
     def test_even_share(self) -> None:
         """A stream that is alone grows large; eight later ones get as much as it keeps."""
         path = Path(0.02, 200e6)
@@ -140,8 +150,8 @@ class ShareTests(SynchronousTestCase):
         path.run(2.5)
         share = memory.limit // 2 // 9
         windows = [download.far.window for download in (first, *later)]
-        self.assertEqual({2 * MIB}, {window.size for window in windows})
-        self.assertTrue(share // 2 < 2 * MIB <= share)
-        self.assertEqual(18 * MIB, memory.used)
+        self.assertEqual({4 * MIB}, {window.size for window in windows})
+        self.assertTrue(share // 2 < 4 * MIB <= share)
+        self.assertEqual(36 * MIB, memory.used)
         for window in windows:
             self.assertLessEqual(window.limit - window.consumed, window.size)

@@ -15,6 +15,7 @@ from yurttunnel.wire.session import OpenRefused, Side
 from yurttunnel.wire.stream import StreamState
 
 OK, FIN, DATA, RESET, FAIL = frames.OK, frames.FIN, frames.DATA, frames.RESET, frames.FAIL
+ACK = frames.ACK
 
 
 def reason(code: Code, text: str = "") -> bytes:
@@ -316,6 +317,9 @@ class AnsweringTests(SynchronousTestCase):
         self.assertEqual((FAIL, 4), (kind, number))
         self.assertEqual(Code.OVERLOADED, frames.decode_coded(payload)[0])
         end.session.reset(first, Code.CANCELLED, "")
+        # What is left are the answers, until the peer has acknowledged them.
+        self.assertEqual(end.session.kept, shared.used)
+        end.feed(frames.offset_frame(ACK, 0, end.session._outbox.log.end))
         self.assertEqual(0, shared.used)
         end.opened_by_peer(6)
 

@@ -153,6 +153,7 @@ def _session(session: SessionSnapshot) -> dict[str, object]:
         "streams": session.streams,
         "bytes_received": session.bytes_received,
         "bytes_sent": session.bytes_sent,
+        "unacknowledged_bytes": session.unacknowledged,
         "resumptions": session.resumptions,
         "version": session.version,
         "address": session.address,

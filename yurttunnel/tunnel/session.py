@@ -162,6 +162,7 @@ class TunnelSession:
             streams=len(wire.streams),
             bytes_received=wire.bytes_received,
             bytes_sent=wire.bytes_sent,
+            unacknowledged=wire.kept,
             resumptions=self.resumptions,
             version=wire.peer.properties.get("software", "unknown"),
             address=self.description.address,
@@ -328,7 +329,8 @@ class TunnelSession:
         finally:
             self._flushing = False
         self._counters.bytes_sent += wire.bytes_sent - before
-        if self._drained and not self._busy:
+        if self._drained and not self._busy and not wire.kept:
+            # The peer has everything: what it had not could be lost with the connection.
             self.close(Code.GOING_AWAY, "the session has been drained")
 
     def _settle_ending(self) -> None:

@@ -58,7 +58,8 @@ class SessionSnapshot:
     """One session at one moment, for ``/agents``, the status page and per-node metrics.
 
     Times are UTC; ``round_trip`` is in seconds, ``None`` before the first measurement;
-    ``connected`` is false while the session waits for its peer to come back.
+    ``connected`` is false while the session waits for its peer to come back. ``unacknowledged``
+    are the bytes kept, to be sent again after a lost connection.
     """
 
     node: str
@@ -69,6 +70,7 @@ class SessionSnapshot:
     streams: int
     bytes_received: int
     bytes_sent: int
+    unacknowledged: int
     resumptions: int
     version: str
     address: str

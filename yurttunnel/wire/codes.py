@@ -10,6 +10,19 @@ from __future__ import annotations
 import enum
 
 
+class CodedError(Exception):
+    """An exception that has one of these numbers, and a sentence for the reader."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+    def __str__(self) -> str:
+        """Give the sentence and the code."""
+        return f"{self.text} ({self.code.name})"
+
+
 class Code(enum.IntEnum):
     """A reason, as 16 bits on the wire."""
 

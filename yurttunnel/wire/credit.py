@@ -27,7 +27,11 @@ need some for a turn each, while PING sees them idle."""
 
 
 class MemoryBudget:
-    """Bytes that may be promised to peers; budgets may share a larger one (``parent``)."""
+    """Bytes that may be promised to peers; budgets may share a larger one (``parent``).
+
+    What is kept for peers to acknowledge is charged to the same budget: it is there already, so
+    it is not asked for, and who is about to keep more looks at ``is_used_up`` before.
+    """
 
     def __init__(self, limit: int, parent: MemoryBudget | None = None) -> None:
         self.limit = limit
@@ -41,6 +45,18 @@ class MemoryBudget:
     def reserve_growth(self, amount: int) -> bool:
         """Take ``amount`` bytes unless that leaves less than half for new streams."""
         return self._reserve(amount, 2)
+
+    def charge(self, amount: int) -> None:
+        """Take ``amount`` bytes that are in memory already."""
+        self.used += amount
+        if self._parent is not None:
+            self._parent.charge(amount)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing is left, here or in the larger budget."""
+        parent = self._parent
+        return self.used >= self.limit or (parent is not None and parent.is_used_up)
 
     def release(self, amount: int) -> None:
         """Give ``amount`` bytes back."""

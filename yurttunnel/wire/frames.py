@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from yurttunnel.wire.codes import Code
+from yurttunnel.wire.codes import Code, CodedError
 
 CRITICAL: Final = 0x80
 LINK: Final = 0x40
@@ -62,17 +62,8 @@ _OFFSET = Struct("!Q")
 _GOAWAY = Struct("!IH")
 
 
-class Violation(Exception):
+class Violation(CodedError):
     """The peer sent what the protocol does not allow; the session ends with ``code``."""
-
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(code, text)
-        self.code = code
-        self.text = text
-
-    def __str__(self) -> str:
-        """Give the sentence and the code."""
-        return f"{self.text} ({self.code.name})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Final
 
 from yurttunnel.wire import frames
-from yurttunnel.wire.codes import Code
+from yurttunnel.wire.codes import Code, CodedError
 from yurttunnel.wire.frames import Violation
 
 VERSION: Final = 1
@@ -52,7 +52,7 @@ class Limits:
 
     max_frame: int = 64 * 1024
     max_streams: int = 1000
-    session_window: int = 64 * 1024 * 1024
+    session_window: int = 96 * 1024 * 1024
     stream_window: int = 64 * 1024
     ping_interval: int = 10_000
     resume_window: int = 30_000
@@ -210,14 +210,5 @@ class HelloReader:
             raise Refused(*frames.decode_coded(self._buffer[frames.HEADER_SIZE : end]))
 
 
-class Refused(Exception):
+class Refused(CodedError):
     """The peer answered the HELLO with CLOSE: ``code`` says why, ``text`` in a sentence."""
-
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(code, text)
-        self.code = code
-        self.text = text
-
-    def __str__(self) -> str:
-        """Give the sentence and the code."""
-        return f"{self.text} ({self.code.name})"

@@ -20,6 +20,8 @@ class Inflow:
         self.budget = MemoryBudget(limits.session_window // 4 * 3, parent)
         self.window = ReceiveWindow(limits.session_window, limits.session_window // 8 * 7, now)
         self._initial = limits.stream_window
+        # Streams whose window has grown: those that compete for the budget.
+        self._grown = 0
         self._due: list[Stream] = []
         self._session_due = False
 
@@ -48,20 +50,29 @@ class Inflow:
         if window.limit - window.consumed <= window.threshold:
             self._session_due = True
 
-    def delivered(
-        self, stream: Stream, size: int, now: float, round_trip: float | None, streams: int
-    ) -> None:
-        """Count bytes that the user of ``stream`` has taken, one of ``streams``."""
+    def delivered(self, stream: Stream, size: int, now: float, round_trip: float | None) -> None:
+        """Count bytes that the user of ``stream`` has taken."""
         self.consumed(size)
         window = stream.window
         window.consumed += size
         if window.limit - window.consumed <= window.threshold and not stream.credit_due:
             if not stream.closed:
-                share = self.budget.limit // 2 // streams
-                most = min(MAX_STREAM_WINDOW, max(share, self._initial))
-                tune(window, now, round_trip, self._initial, most, self.budget)
+                self._tune(window, now, round_trip)
             stream.credit_due = True
             self._due.append(stream)
+
+    def removed(self, stream: Stream, kept: int) -> None:
+        """Count the ``kept`` bytes of a stream that has closed as consumed."""
+        self._grown -= stream.window.size > self._initial
+        self.consumed(kept)
+
+    def _tune(self, window: ReceiveWindow, now: float, round_trip: float | None) -> None:
+        had_grown = window.size > self._initial
+        # Idle streams, of which there may be many, leave their part to the others.
+        competing = self._grown + (not had_grown)
+        most = min(MAX_STREAM_WINDOW, max(self.budget.limit // 2 // competing, self._initial))
+        tune(window, now, round_trip, self._initial, most, self.budget)
+        self._grown += (window.size > self._initial) - had_grown
 
     def credit(self, now: float) -> list[bytes]:
         """Give the CREDIT frames that are due."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.scheduler import MAX_QUANTUM, MIN_QUANTUM, FairQueue
 from yurttunnel.wire.send_log import SendLog
 
@@ -29,6 +30,9 @@ more than both."""
 RATE_INTERVAL: Final = 0.05
 """The sending rate is measured over at least this long, seconds."""
 
+IDLE_INTERVAL: Final = 1.0
+"""A rate over more than this has a pause in it, seconds: ACKs come each 0.2 s at the least."""
+
 MAX_CHUNK: Final = 256 * 1024
 """However fast the path, no more is asked for at a time, bytes."""
 
@@ -36,13 +40,15 @@ MAX_CHUNK: Final = 256 * 1024
 class Outbox:
     """The sending half of a session.
 
-    ``payload_limit`` is the credit that the peer has given for all streams together,
-    ``payload_sent`` how much of it is used. ``chunk`` is how much to ask for at a time: about
-    ten milliseconds of the measured rate.
+    What is kept until it is acknowledged counts in ``budget``; when that is used up, one chunk
+    at a time is under way. ``payload_limit`` is the credit that the peer has given for all
+    streams together, ``payload_sent`` how much of it is used. ``chunk`` is how much to ask for
+    at a time: about ten milliseconds of the measured rate.
     """
 
-    def __init__(self, payload_limit: int, now: float) -> None:
-        self.log = SendLog()
+    def __init__(self, payload_limit: int, now: float, budget: MemoryBudget | None = None) -> None:
+        self.log = SendLog(budget)
+        self._budget = budget
         self.queue = FairQueue()
         self.payload_limit = payload_limit
         self.payload_sent = 0
@@ -95,7 +101,7 @@ class Outbox:
         parts, self._control = self._control, []
         self.control_size = 0
         parts += credit
-        if self.queue.active and self.log.kept < self._most_kept:
+        if self.queue.active and self._may_keep_more():
             room = min(limit, self.payload_limit - self.payload_sent)
             if room > 0:
                 self.payload_sent += self.queue.fill(parts, room)
@@ -104,6 +110,12 @@ class Outbox:
         chunk = b"".join(parts)
         self.log.append(chunk)
         return chunk
+
+    def _may_keep_more(self) -> bool:
+        kept = self.log.kept
+        if self._budget is not None and self._budget.is_used_up:
+            return not kept
+        return kept < self._most_kept
 
     def acknowledged(self, position: int, now: float, round_trip: float | None) -> None:
         """Forget what the peer has, and adapt to the rate at which it gets there.
@@ -117,6 +129,9 @@ class Outbox:
         rate = self._rate_bytes / elapsed
         self._rate_since = now
         self._rate_bytes = 0
+        if elapsed > IDLE_INTERVAL:
+            # Nobody had anything to send, which says nothing of the path.
+            return
         self.queue.quantum = _within(MIN_QUANTUM, rate * QUEUE_TIME, MAX_QUANTUM)
         self.chunk = _within(4 * MIN_QUANTUM, rate * 2 * QUEUE_TIME, MAX_CHUNK)
         path = 2 * (round_trip or 0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from yurttunnel.wire.codes import Code
+from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import Violation
 
 
@@ -13,10 +14,11 @@ class SendLog:
 
     Positions count bytes since the session's start: ``start`` is where the oldest chunk kept
     begins, ``acknowledged`` lies in that chunk, ``end`` is behind the newest. Chunks are kept as
-    they were sent, so keeping one costs a reference and no copy.
+    they were sent, so keeping one costs a reference and no copy. They count in ``budget``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: MemoryBudget | None = None) -> None:
+        self._budget = budget
         self._chunks: deque[bytes] = deque()
         self._again: deque[bytes] = deque()
         self.start = 0
@@ -32,6 +34,8 @@ class SendLog:
         """Keep ``chunk``, which is being sent for the first time."""
         self._chunks.append(chunk)
         self.end += len(chunk)
+        if self._budget is not None:
+            self._budget.charge(len(chunk))
 
     def acknowledge(self, position: int) -> int:
         """Forget what lies before ``position``; give the number of bytes that are new in it.
@@ -46,9 +50,20 @@ class SendLog:
             )
         self.acknowledged = position
         chunks = self._chunks
+        start = self.start
         while chunks and self.start + len(chunks[0]) <= position:
             self.start += len(chunks.popleft())
+        if self._budget is not None:
+            self._budget.release(self.start - start)
         return news
+
+    def drop(self) -> None:
+        """Forget everything: nobody will ask for it any more."""
+        if self._budget is not None:
+            self._budget.release(self.kept)
+        self.start = self.end
+        self._chunks.clear()
+        self._again.clear()
 
     def rewind(self) -> None:
         """Prepare to send everything from ``acknowledged`` on again, before anything new."""

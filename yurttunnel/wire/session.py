@@ -39,7 +39,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from yurttunnel.wire import frames
-from yurttunnel.wire.codes import Code
+from yurttunnel.wire.codes import Code, CodedError
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.flood import FloodGuard
 from yurttunnel.wire.frames import Violation
@@ -105,13 +105,8 @@ class SessionEvents(Protocol):
         """The session is over, and every stream with it; called once."""
 
 
-class OpenRefused(Exception):
+class OpenRefused(CodedError):
     """This side cannot open a stream now; ``code`` and ``text`` say why."""
-
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(code, text)
-        self.code = code
-        self.text = text
 
 
 class Session:
@@ -143,7 +138,7 @@ class Session:
         limits = local.limits
         self._inflow = Inflow(limits, parent_budget, now)
         self._table = StreamTable(side, limits, peer.limits, self._inflow.budget)
-        self._outbox = Outbox(peer.limits.session_window, now)
+        self._outbox = Outbox(peer.limits.session_window, now, parent_budget)
         self._liveness = Liveness(max(limits.ping_interval, peer.limits.ping_interval) / 1000)
         self._flood = FloodGuard(now)
         self._refuses_streams = False
@@ -318,7 +313,11 @@ class Session:
         if not again and not outbox.is_full:
             chunk = outbox.next_chunk(limit, self._inflow.credit(self._now))
         unacknowledged = self._parser.received - self._acknowledged
-        if unacknowledged >= (ACK_ALONG if chunk else ACK_EVERY):
+        patience = ACK_ALONG if chunk else ACK_EVERY
+        if self.peer_going_away:
+            # It stays only to learn that all it sent has arrived.
+            patience = 1
+        if unacknowledged >= patience:
             self._append_ack()
         elif unacknowledged and self._ack_at == float("inf"):
             self._ack_at = self._now + ACK_DELAY
@@ -471,9 +470,7 @@ class Session:
             stream.deliver(piece)
         except Exception as error:
             self._user_failed(stream, error)
-        self._inflow.delivered(
-            stream, len(piece), self._now, self._liveness.round_trip, len(self._table.open)
-        )
+        self._inflow.delivered(stream, len(piece), self._now, self._liveness.round_trip)
 
     def _on_control(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is SessionState.CLOSED:
@@ -634,7 +631,7 @@ class Session:
     def _remove(self, stream: Stream) -> None:
         self._table.remove(stream)
         self._outbox.queue.remove(stream)
-        self._inflow.consumed(sum(map(len, stream.backlog)))
+        self._inflow.removed(stream, sum(map(len, stream.backlog)))
         stream.drop_pending()
 
     def _end_received(self, stream: Stream) -> None:
@@ -659,6 +656,7 @@ class Session:
             rest = self._outbox.log.next_again()
             close = frames.coded_frame(frames.CLOSE, 0, code, text)
             self._outbox.put_link(frames.CLOSE, rest + close)
+        self._outbox.log.drop()
         self.state = SessionState.CLOSED
         for stream in list(self._table.open.values()):
             self._forget(stream, code if code is not Code.DONE else Code.GOING_AWAY, text)
