@@ -187,7 +187,7 @@ class ProcessWideTests(ScrapeTestCase):
             self.samples(self.server, "yurttunnel_server_sessions"),
         )
         self.assertEqual(7, self.value(self.server, "yurttunnel_server_open_streams"))
-        self.assertEqual(1000, self.value(self.server, "yurttunnel_server_unacknowledged_bytes"))
+        self.assertEqual(1500, self.value(self.server, "yurttunnel_server_unacknowledged_bytes"))
 
     def test_resources(self) -> None:
         """Memory budget and reactor lag are what their functions give."""

@@ -557,6 +557,24 @@ class GoAwayTests(SessionTestCase):
         self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
         self.assertTrue(self.pair.agent.closed)
 
+    def test_drained_and_cut(self):
+        """A connection that breaks under the last words does not take them with it."""
+        self.join()
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(1)
+        self.near.loseWriteConnection()
+        self.pair.pump()
+        self.far.write(b"last words")
+        self.far.loseWriteConnection()
+        self.pair.cut()
+        self.assertFalse(self.pair.agent.closed)
+        self.pair.connect()
+        self.pair.pump()
+        self.assertEqual(b"last words", self.near_user.received)
+        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
+        self.assertTrue(self.pair.agent.closed)
+        self.assertTrue(self.pair.server.closed)
+
     def test_drained_on_a_busy_connection(self):
         """A session whose connection is busy ends once the last bytes are in it."""
         self.join()

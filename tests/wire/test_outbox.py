@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.wire.conformance import conformance
 from tests.wire.harness import REQUEST
 from yurttunnel.wire import frames
-from yurttunnel.wire.credit import ReceiveWindow
+from yurttunnel.wire.credit import MemoryBudget, ReceiveWindow
 from yurttunnel.wire.outbox import MAX_CHUNK, MAX_CONTROL, MAX_KEPT, MIN_KEPT, Outbox
 from yurttunnel.wire.scheduler import MAX_QUANTUM, MIN_QUANTUM
 from yurttunnel.wire.stream import Stream, StreamState
@@ -170,3 +170,43 @@ class BoundTests(SynchronousTestCase):
         outbox.put(b"x")
         outbox.next_chunk(1, [])
         self.assertTrue(outbox.is_full)
+
+
+class BudgetTests(SynchronousTestCase):
+    """What sessions of a process keep together."""
+
+    def test_used_up(self) -> None:
+        """Without memory left one chunk at a time is under way; control frames still go."""
+        process = MemoryBudget(100 * KIB)
+        one, other = Outbox(PLENTY, 0.0, process), Outbox(PLENTY, 0.0, process)
+        for outbox in (one, other):
+            with_data(outbox, MIB)
+        while one.next_chunk(64 * KIB, []):
+            pass
+        self.assertTrue(process.is_used_up)
+        self.assertGreater(110 * KIB + 64 * KIB, process.used)
+        self.assertNotEqual(b"", other.next_chunk(64 * KIB, []))
+        self.assertEqual(b"", other.next_chunk(64 * KIB, []))
+        other.put(b"control")
+        self.assertEqual(b"control", other.next_chunk(64 * KIB, []))
+        one.acknowledged(one.log.end, 1.0, None)
+        other.acknowledged(other.log.end, 1.0, None)
+        self.assertEqual(0, process.used)
+        self.assertNotEqual(b"", one.next_chunk(64 * KIB, []))
+
+    def test_pause(self) -> None:
+        """A pause in what there is to send does not count as a slow path."""
+        outbox = Outbox(PLENTY, 0.0)
+        with_data(outbox, 64 * MIB)
+        now = 0.0
+        for _ in range(5):
+            now += 0.05
+            while outbox.next_chunk(256 * KIB, []):
+                continue
+            outbox.acknowledged(outbox.log.end, now, 0.1)
+        chunk = outbox.chunk
+        self.assertGreater(chunk, 64 * KIB)
+        outbox.put(b"x")
+        outbox.next_chunk(0, [])
+        outbox.acknowledged(outbox.log.end, now + 60, 0.1)
+        self.assertEqual(chunk, outbox.chunk)

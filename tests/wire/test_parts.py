@@ -243,6 +243,18 @@ class SendLogTests(SynchronousTestCase):
             collected += chunk
         return collected
 
+    def test_budget(self) -> None:
+        """What is kept counts in the budget, and in the larger one, until it is forgotten."""
+        process = MemoryBudget(100)
+        log = SendLog(MemoryBudget(50, process))
+        for chunk in (b"abc", b"defg", b"hi"):
+            log.append(chunk)
+        self.assertEqual(9, process.used)
+        log.acknowledge(4)
+        self.assertEqual((6, 6), (log.kept, process.used))
+        log.drop()
+        self.assertEqual((0, 0, b""), (log.kept, process.used, log.next_again()))
+
     def test_acknowledge(self) -> None:
         """Chunks are forgotten once all of them is acknowledged."""
         kept = []
