@@ -14,7 +14,8 @@ from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import OpenRequest
 from yurttunnel.wire.hello import Hello, Limits
-from yurttunnel.wire.session import Session, SessionState, Side
+from yurttunnel.wire.session import Session, Side
+from yurttunnel.wire.session_events import SessionState
 from yurttunnel.wire.stream import Stream
 
 # The same examples each time, unless YURTTUNNEL_HYPOTHESIS=explore asks to look for new ones.

@@ -9,7 +9,8 @@ from tests.wire.harness import REQUEST, End, Frame, Pair, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
-from yurttunnel.wire.session import OpenRefused, SessionState, Side
+from yurttunnel.wire.session import Side
+from yurttunnel.wire.session_events import OpenRefused, SessionState
 
 ACK, PING, PONG, DATA = frames.ACK, frames.PING, frames.PONG, frames.DATA
 KIB = 1024

@@ -13,7 +13,8 @@ from tests.wire.harness import REQUEST, End, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.flood import CANCELS_PER_SECOND, FRAMES_PER_SECOND
-from yurttunnel.wire.session import MAX_ANSWERS, SessionState, Side
+from yurttunnel.wire.session import MAX_ANSWERS, Side
+from yurttunnel.wire.session_events import SessionState
 
 F = frames
 _open = frames.open_frame(4, REQUEST)

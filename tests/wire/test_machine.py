@@ -13,7 +13,8 @@ from tests.wire.conformance import conformance
 from tests.wire.harness import Pair, examples, limits, user_of
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.outbox import MAX_CONTROL, MAX_KEPT
-from yurttunnel.wire.session import OpenRefused, SessionState, Side
+from yurttunnel.wire.session import Side
+from yurttunnel.wire.session_events import OpenRefused, SessionState
 from yurttunnel.wire.stream import FULL_ABOVE, Stream, StreamState
 
 BLOCK = bytes((i * 31 + i // 253) % 256 for i in range(1 << 18))

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.wire.harness import REQUEST, End, Pair, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.session import OpenRefused
+from yurttunnel.wire.session_events import OpenRefused
 from yurttunnel.wire.stream import Stream
 
 F = frames

@@ -11,7 +11,8 @@ from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import OpenRequest
 from yurttunnel.wire.outbox import MAX_CONTROL
-from yurttunnel.wire.session import OpenRefused, Side
+from yurttunnel.wire.session import Side
+from yurttunnel.wire.session_events import OpenRefused
 from yurttunnel.wire.stream import StreamState
 
 OK, FIN, DATA, RESET, FAIL = frames.OK, frames.FIN, frames.DATA, frames.RESET, frames.FAIL

@@ -1,7 +1,5 @@
 """Stopping within a time limit: SIGTERM never hangs on a peer that does not answer."""
 
-# mypy: disallow-untyped-calls=False
-# Failure.check has no annotations.
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Clients get a fixed time for a request, few connections, small requests without 
 HTTP/1.1 only.
 """
 
-# mypy: disallow-untyped-calls=False
-# Most of twisted.web has no annotations.
 from __future__ import annotations
 
 import io

@@ -1,7 +1,5 @@
 """How late the reactor is: the one figure that says that the process has too much to do."""
 
-# mypy: disallow-untyped-calls=False
-# Service has no annotations.
 from __future__ import annotations
 
 from collections import deque

@@ -1,7 +1,5 @@
 """Logging beyond ``twisted.logger``: libraries that use stdlib logging, and floods of warnings."""
 
-# mypy: disallow-untyped-calls=False
-# Failure's constructor has no annotations.
 from __future__ import annotations
 
 import logging

@@ -4,8 +4,6 @@ Both programs serve the same pages, the server on port 10265 and the agent on 10
 lists sessions at both: on the server those of its agents, on an agent those to its servers.
 """
 
-# mypy: disallow-untyped-calls=False
-# Most of twisted.web has no annotations.
 from __future__ import annotations
 
 import datetime
@@ -127,7 +125,7 @@ def _index(title: str) -> bytes:
 
 def _readiness_answer(readiness: Readiness) -> _Answer:
     findings = readiness.findings()
-    ready = all(finding.problem is None for finding in findings)
+    ready = all(finding.problem is None for finding in findings if finding.required)
     lines = [
         f"{finding.name}: {'ok' if finding.problem is None else finding.problem}\n"
         for finding in findings

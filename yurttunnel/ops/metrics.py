@@ -4,7 +4,7 @@ Nothing is counted here: the collectors read :class:`TunnelCounters` and session
 the data path pays nothing for metrics, and a node that leaves is gone from the next scrape.
 
 Names that begin with ``konnectivity_network_proxy_`` are those of Konnectivity and of yurttunnel
-1.2 (yurttunnel reference, section 8), so that their dashboards go on working. The rest begins
+1.2, so that their dashboards go on working. The rest begins
 with ``yurttunnel_server_`` or ``yurttunnel_agent_``.
 
 Dial durations are one histogram for all nodes, where the predecessors labeled it with ``agent``.

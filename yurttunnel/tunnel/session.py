@@ -22,7 +22,8 @@ from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import OpenRequest
 from yurttunnel.wire.hello import Hello
-from yurttunnel.wire.session import OpenRefused, Session, SessionState
+from yurttunnel.wire.session import Session
+from yurttunnel.wire.session_events import OpenRefused, SessionState
 from yurttunnel.wire.stream import Stream
 from yurttunnel.wire.stream_table import Side
 

@@ -9,7 +9,7 @@ _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 18)
 _TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 
 SESSION_DEAD_SECONDS = 25
-"""When a silent peer of a session counts as dead (design section 4: "dead peer within 25 s")."""
+"""When a silent peer of a session counts as dead: as long as the session's own pings take."""
 
 SESSION_UNSENT_BYTES = 128 * 1024
 """What of a session may wait unsent in the kernel.

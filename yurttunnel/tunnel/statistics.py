@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from yurttunnel.wire.codes import Code
 
 DIAL_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
-"""Upper bounds of the dial duration histogram (yurttunnel reference section 8)."""
+"""Upper bounds of the dial duration histogram: those of Konnectivity's agent, in seconds."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,8 @@
 
 ``docs/protocol.md`` is the specification. From the outside in:
 
-- :mod:`~yurttunnel.wire.session`: the session state machine, the one thing that users drive;
+- :mod:`~yurttunnel.wire.session`: the session state machine, the one thing that users drive, and
+  :mod:`~yurttunnel.wire.session_events`: what it tells them;
 - :mod:`~yurttunnel.wire.hello`: the first frame of each connection, and its limits;
 - :mod:`~yurttunnel.wire.stream_table`, :mod:`~yurttunnel.wire.stream`: the streams of a session
   and their numbers, and one stream;

@@ -22,24 +22,23 @@ States of a session::
 
 Nothing here reads a clock or a socket: the owner passes in bytes with the time at which they
 came (seconds on any clock that never goes back) and asks for bytes to send. Events are method
-calls on the :class:`SessionEvents` and :class:`~yurttunnel.wire.stream.StreamEvents` given; they
-may call back into the session, except that ``attach``, ``receive`` and ``tick`` are for the
-owner's outermost level. After any call the owner should ask :meth:`Session.data_to_send` until
-it gives nothing.
+calls on the :class:`~yurttunnel.wire.session_events.SessionEvents` and
+:class:`~yurttunnel.wire.stream.StreamEvents` given; they may call back into the session, except
+that ``attach``, ``receive`` and ``tick`` are for the owner's outermost level. After any call the
+owner should ask :meth:`Session.data_to_send` until it gives nothing.
 
-What a stream's user raises costs that user its stream. What the owner raises in a
-:class:`SessionEvents` method goes through to the owner, who must then give up the connection,
-though not the session: what is in order of the connection's bytes is no longer known.
+What a stream's user raises costs that user its stream. What the owner raises in a method of its
+events goes through to the owner, who must then give up the connection, though not the session:
+what is in order of the connection's bytes is no longer known.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from yurttunnel.wire import frames
-from yurttunnel.wire.codes import Code, CodedError
+from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.flood import FloodGuard
 from yurttunnel.wire.frames import Violation
@@ -48,6 +47,7 @@ from yurttunnel.wire.inflow import Inflow
 from yurttunnel.wire.liveness import Liveness
 from yurttunnel.wire.outbox import MAX_CONTROL, Outbox
 from yurttunnel.wire.parser import FrameParser
+from yurttunnel.wire.session_events import OpenRefused, SessionEvents, SessionState
 from yurttunnel.wire.stream import WRITABLE_BELOW, Stream, StreamEvents, StreamState
 from yurttunnel.wire.stream_table import Side, StreamTable
 
@@ -67,46 +67,6 @@ ACK_DELAY: Final = 0.2
 
 ANSWER_GRACE: Final = 0.5
 """How much longer than the dial's timeout an opener waits for the peer's answer, seconds."""
-
-
-class SessionState(enum.Enum):
-    """Whether the session has a connection, waits for one, or is over."""
-
-    DETACHED = "detached"
-    ATTACHED = "attached"
-    CLOSED = "closed"
-
-
-class SessionEvents(Protocol):
-    """What happens to a session, told to its owner."""
-
-    def stream_requested(self, stream: Stream) -> None:
-        """The peer sent OPEN: set ``stream.events`` and ``stream.deliver``, answer later."""
-
-    def connection_silent(self) -> None:
-        """Nothing came for too long: drop the connection, then call ``detach``."""
-
-    def timer_moved(self, when: float) -> None:
-        """Call :meth:`Session.tick` at ``when``, which is earlier than asked for before."""
-
-    def peer_going_away(self, code: Code, text: str) -> None:
-        """The peer wants no new streams; those that are open go on."""
-
-    def session_drained(self) -> None:
-        """No stream is left and none can come: one side has finished going away.
-
-        Told again when the other side goes away as well.
-        """
-
-    def deliver_failed(self, stream: Stream, error: Exception) -> None:
-        """``stream.deliver`` or an event of it raised ``error``; the stream has been reset."""
-
-    def session_closed(self, code: Code, text: str, by_peer: bool) -> None:
-        """The session is over, and every stream with it; called once."""
-
-
-class OpenRefused(CodedError):
-    """This side cannot open a stream now; ``code`` and ``text`` say why."""
 
 
 class Session:

@@ -1,0 +1,49 @@
+"""What a session tells its owner, and the states in which it is."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+from yurttunnel.wire.codes import Code, CodedError
+from yurttunnel.wire.stream import Stream
+
+
+class SessionState(enum.Enum):
+    """Whether the session has a connection, waits for one, or is over."""
+
+    DETACHED = "detached"
+    ATTACHED = "attached"
+    CLOSED = "closed"
+
+
+class SessionEvents(Protocol):
+    """What happens to a session, told to its owner."""
+
+    def stream_requested(self, stream: Stream) -> None:
+        """The peer sent OPEN: set ``stream.events`` and ``stream.deliver``, answer later."""
+
+    def connection_silent(self) -> None:
+        """Nothing came for too long: drop the connection, then call ``detach``."""
+
+    def timer_moved(self, when: float) -> None:
+        """Call :meth:`Session.tick` at ``when``, which is earlier than asked for before."""
+
+    def peer_going_away(self, code: Code, text: str) -> None:
+        """The peer wants no new streams; those that are open go on."""
+
+    def session_drained(self) -> None:
+        """No stream is left and none can come: one side has finished going away.
+
+        Told again when the other side goes away as well.
+        """
+
+    def deliver_failed(self, stream: Stream, error: Exception) -> None:
+        """``stream.deliver`` or an event of it raised ``error``; the stream has been reset."""
+
+    def session_closed(self, code: Code, text: str, by_peer: bool) -> None:
+        """The session is over, and every stream with it; called once."""
+
+
+class OpenRefused(CodedError):
+    """This side cannot open a stream now; ``code`` and ``text`` say why."""
