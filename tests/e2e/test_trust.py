@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.e2e.certificates import (
     signed_again,
 )
 from tests.e2e.clients import Echo, EchoClient, HttpTarget, Question
-from tests.e2e.programs import Program, Tunnel, free_ports
+from tests.e2e.programs import Program, Server, Tunnel, free_ports
 from tests.e2e.support import EndToEndTestCase, which
 
 
@@ -217,17 +218,7 @@ class RevocationTests(EndToEndTestCase):
         echo = self.listen(Echo)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()
-        command = Program(
-            reactor,
-            ["yurttunnel-server", "--standalone", "--state-dir", tunnel.server.state,
-             "--revoke-node", "edge-1"],
-            f"{self.directory}/revoke.log",
-            0,
-        )  # fmt: skip
-        command.start()
-        self.addCleanup(command.kill)
-        self.assertEqual(await command.ended(10), 0, command.log)
-        self.assertEqual(command.complaints(), [], command.log)
+        await self.revoke(tunnel.server, "edge-1")
 
         async def gone() -> bool:
             return not any(entry["connected"] for entry in await tunnel.server.agents())
@@ -255,22 +246,56 @@ class RevocationTests(EndToEndTestCase):
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()
 
-    async def test_revoking_an_unknown_node_says_so(self) -> None:
-        """The command fails with a line that names the node."""
+    async def test_revoking_at_a_second_server_ends_its_session(self) -> None:
+        """A server on a copy of the state from before the enrolment shuts the node out, too."""
         tunnel = self.make_tunnel()
         tunnel.server.start()
         await tunnel.server.ready()
+        second = tunnel.another_server(state="S2")
+        shutil.copytree(
+            tunnel.server.state, second.state, ignore=shutil.ignore_patterns("*.sock", ".lock")
+        )
+        second.start()
+        await second.ready()
+        servers = f"127.0.0.1:{tunnel.server.agent_port},127.0.0.1:{second.agent_port}"
+        arguments = tunnel.agent.arguments
+        arguments[arguments.index("--tunnelserver-addr") + 1] = servers
+        tunnel.agent.start()
+        await tunnel.agent.ready()
+        self.assertFalse(os.path.exists(f"{second.state}/nodes/edge-1"))
+
+        async def connected(server: Server) -> bool:
+            return any(entry["connected"] for entry in await server.agents())
+
+        await self.eventually(lambda: connected(second), "the agent has a session with it", 10)
+        command = await self.revoke(second, "edge-1")
+        self.assertIn("node edge-1 was not enrolled at this server, but", command.log)
+
+        async def gone() -> bool:
+            return not await connected(second)
+
+        await self.eventually(gone, "the session is ended", 1)
+        await self.eventually(lambda: "revoked" in tunnel.agent.log, "the agent knows why", 5)
+        self.assertTrue(await connected(tunnel.server))
+        # It does not come back, and the other server goes on.
+        await self.pause(3)
+        self.assertFalse(await connected(second))
+        self.assertTrue(await connected(tunnel.server))
+
+    async def revoke(self, server: Server, node: str) -> Program:
+        """Run the command on a server's state directory; it succeeds."""
         command = Program(
             reactor,
-            ["yurttunnel-server", "--standalone", "--state-dir", tunnel.server.state,
-             "--revoke-node", "edge-9"],
+            ["yurttunnel-server", "--standalone", "--state-dir", server.state,
+             "--revoke-node", node],
             f"{self.directory}/revoke.log",
             0,
         )  # fmt: skip
         command.start()
         self.addCleanup(command.kill)
-        self.assertGreater(await command.ended(10), 0, command.log)
-        self.assertIn("edge-9", command.log)
+        self.assertEqual(await command.ended(10), 0, command.log)
+        self.assertEqual(command.complaints(), [], command.log)
+        return command
 
 
 class CallerTests(EndToEndTestCase):

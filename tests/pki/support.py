@@ -18,11 +18,13 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.task import Clock
 from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
 from twisted.test.iosim import FakeTransport, IOPump
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from yurttunnel.pki.authority import Authority
+from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials, new_key
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.pki.identity import Identifiers, parse_identifiers
@@ -101,6 +103,33 @@ def client_context(
         context.use_certificate(credentials.certificate)
         context.use_privatekey(credentials.key)
     return context
+
+
+def accept(contexts: ServerContexts) -> SSL.Connection:
+    """Make the server's side of a connection in memory."""
+    connection = contexts.serverConnectionForTLS(None)
+    connection.set_accept_state()
+    return connection
+
+
+class _Dialing:
+    """What the agent's side needs of Twisted's TLS: to be told why a server is refused."""
+
+    def __init__(self, refused: Callable[[BaseException], object]) -> None:
+        self._refused = refused
+
+    def failVerification(self, reason: Failure) -> None:
+        """Pass on why."""
+        self._refused(reason.value)
+
+
+def dial(
+    contexts: ClientContexts, server_name: str, refused: Callable[[BaseException], object]
+) -> SSL.Connection:
+    """Make the agent's side of a connection in memory."""
+    connection = contexts.creator(server_name).clientConnectionForTLS(_Dialing(refused))
+    connection.set_connect_state()
+    return connection
 
 
 def handshake(client: SSL.Connection, server: SSL.Connection) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
@@ -14,6 +16,7 @@ from yurttunnel.pki.enrolment_messages import (
     EnrolmentRequest,
     Refusal,
 )
+from yurttunnel.pki.records import NodeRecord
 from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.pki.token import JoinToken
 
@@ -108,6 +111,17 @@ class TokenAdmissionTests(World):
             lambda: self.ask(token=self.tokens.issue()),
         )
 
+    def test_revoked_before_it_was_enrolled(self) -> None:
+        """A node that was revoked without a record is enrolled here with a newer token only."""
+        revoke_node(self.clock, self.directory.path, "edge-1")
+        self.refuses(Refusal.TOKEN_EXPIRED, "older than the revocation", self.ask)
+        self.clock.advance(1)
+        certificate = self.ask(token=self.tokens.issue())
+        self.assertFalse(self.revocations.is_revoked(self.identity(certificate)))
+        self.ask(presented=certificate)
+        self.restart()
+        self.assertFalse(self.revocations.is_revoked(self.identity(certificate)))
+
     def test_names_of_others(self) -> None:
         """No node gets the name or an address of another one, in whatever form."""
         self.ask("edge-1", "host=edge-1&host=camera&ipv4=192.0.2.7&ipv6=2001:db8::7")
@@ -130,6 +144,16 @@ class TokenAdmissionTests(World):
         shared = "ipv4=127.0.0.1&ipv6=::1&cidr=10.0.0.0/8&default-route=true"
         for node in ("edge-1", "edge-2"):
             self.ask(node, shared)
+
+    def test_many_nodes_cost_nothing(self) -> None:
+        """Whose a name is takes no look at nodes that have nothing to do with it."""
+        for number in range(20):
+            self.ask(f"edge-{number}")
+        with mock.patch.object(
+            NodeRecord, "claims", autospec=True, side_effect=NodeRecord.claims
+        ) as claims:
+            self.ask("edge-20")
+        self.assertLess(claims.call_count, 3)
 
     def test_names_of_revoked_nodes_are_free(self) -> None:
         """What a revoked node had may be had by another."""
@@ -211,7 +235,8 @@ class TokenAdmissionTests(World):
         self.revocations.refresh()
         self.clock.rightNow -= 3600
         token = self.tokens.issue(after=self.revocations.last_revocation())
-        self.ask(token=token)
+        again = self.ask(token=token)
+        self.assertFalse(self.revocations.is_revoked(self.identity(again)))
 
     def test_renewals_are_not_limited(self) -> None:
         """Wrong tokens do not keep enrolled nodes at the same address from renewing."""

@@ -15,20 +15,22 @@ from zope.interface.verify import verifyObject
 
 from tests.pki.support import (
     Issuer,
+    accept,
     client_context,
+    dial,
     exchange,
     handshake,
     peer_serial,
 )
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
-    TUNNEL_PROTOCOL,
     ClientContexts,
     ServerContexts,
     ServerNotTrusted,
 )
 from yurttunnel.pki.credentials import BadCredentials, Credentials, new_key
 from yurttunnel.pki.identity import host_is_address
+from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 
 VERSIONS = {"TLS 1.2": SSL.TLS1_2_VERSION, "TLS 1.3": SSL.TLS1_3_VERSION}
 
@@ -47,7 +49,7 @@ class ServerContextsTests(TestCase):
         """Run a handshake with the listener, and give the server's side."""
         client = SSL.Connection(client_context(credentials, protocols, version), None)
         client.set_connect_state()
-        server = self.contexts.connection()
+        server = accept(self.contexts)
         handshake(client, server)
         return server
 
@@ -140,7 +142,7 @@ class ServerContextsTests(TestCase):
         client = SSL.Connection(context, None)
         client.set_connect_state()
         with self.assertRaises(SSL.Error) as caught:
-            handshake(client, self.contexts.connection())
+            handshake(client, accept(self.contexts))
         self.assertIn("unsupported protocol", str(caught.exception))
 
     def test_no_resumption(self) -> None:
@@ -150,7 +152,7 @@ class ServerContextsTests(TestCase):
                 context = client_context(None, [ENROLMENT_PROTOCOL], version)
                 first = SSL.Connection(context, None)
                 first.set_connect_state()
-                handshake(first, self.contexts.connection())
+                handshake(first, accept(self.contexts))
                 session = first.get_session()
                 second = SSL.Connection(context, None)
                 second.set_alpn_protos([TUNNEL_PROTOCOL])
@@ -158,7 +160,7 @@ class ServerContextsTests(TestCase):
                 if session is not None:
                     second.set_session(session)
                 with self.assertRaises(SSL.Error):
-                    handshake(second, self.contexts.connection())
+                    handshake(second, accept(self.contexts))
 
     def test_forward_secrecy(self) -> None:
         """Every connection uses an ephemeral key exchange and an authenticated cipher."""
@@ -186,8 +188,8 @@ class ClientContextsTests(TestCase):
 
     def connect(self, server_name: str, credentials: Credentials) -> SSL.Connection:
         """Run a handshake with a server, and give the server's side."""
-        accepting = ServerContexts(credentials).connection()
-        handshake(self.contexts.connection(server_name, self.refusals.append), accepting)
+        accepting = accept(ServerContexts(credentials))
+        handshake(dial(self.contexts, server_name, self.refusals.append), accepting)
         return accepting
 
     def refuses(self, server_name: str, credentials: Credentials, why: str) -> None:
@@ -265,8 +267,8 @@ class RotationTests(TestCase):
 
     def connect(self) -> tuple[SSL.Connection, SSL.Connection]:
         """Run a handshake with what is in use."""
-        client = self.client.connection("server.test", lambda refused: None)
-        server = self.server.connection()
+        client = dial(self.client, "server.test", self.fail)
+        server = accept(self.server)
         handshake(client, server)
         return client, server
 
@@ -306,14 +308,3 @@ class RotationTests(TestCase):
                 error = self.assertRaises(BadCredentials, contexts.rotate, bad, self.now)
                 self.assertIn(reason, str(error))
         self.assertEqual(self.serials(self.connect()), before)
-
-    def test_context(self) -> None:
-        """The current context changes with rotation, and not without."""
-        for contexts, credentials in (
-            (self.client, self.issuer.node()),
-            (self.server, self.issuer.server()),
-        ):
-            before = contexts.context()
-            self.assertIs(contexts.context(), before)
-            contexts.rotate(credentials, self.now)
-            self.assertIsNot(contexts.context(), before)

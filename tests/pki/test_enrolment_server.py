@@ -9,6 +9,7 @@ from collections.abc import Callable
 from OpenSSL.crypto import X509
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
+from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 
 from tests.pki.world import ADDRESS, World
 from yurttunnel.pki.authority import request_certificate
@@ -66,6 +67,32 @@ class EnrolmentProtocolTests(World):
         """Assert that the answer is a refusal after ``ask`` was called."""
         ask()
         super().refuses(code, words, self.answer)
+
+    def test_refusals_do_not_fill_the_log(self) -> None:
+        """One refusal of each kind is logged a minute, and the next one says how many were not."""
+        lines: list[str] = []
+
+        def observe(event: LogEvent) -> None:
+            lines.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(observe)
+        self.addCleanup(globalLogPublisher.removeObserver, observe)
+        for _ in range(100):
+            self.protocol.dataReceived(struct.pack("!I", 4) + b"junk")
+            self.protocol.connectionLost()
+            self.connect()
+        self.protocol.lengthLimitExceeded(100000)
+        self.protocol.connectionLost()
+        self.connect()
+        self.protocol.dataReceived(self.request().replace(self.token.secret.encode(), b"0" * 32))
+        first, other = (line for line in lines if line.startswith("enrolment from"))
+        self.assertEqual(first, f"enrolment from {ADDRESS}: the message is not JSON (bad-request)")
+        self.assertIn("(bad-token)", other)
+        self.clock.advance(60)
+        self.protocol.connectionLost()
+        self.connect()
+        self.protocol.dataReceived(struct.pack("!I", 4) + b"junk")
+        self.assertIn("(100 more like this were not shown)", lines[-1])
 
     def request(self) -> bytes:
         """Make a good request, as it is on the wire."""

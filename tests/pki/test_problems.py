@@ -7,10 +7,11 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from tests.pki.support import Issuer, client_context, handshake
-from yurttunnel.pki.contexts import TUNNEL_PROTOCOL, ServerContexts
+from tests.pki.support import Issuer, accept, client_context, handshake
+from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.problems import problem_with_peer, problem_with_server, refusal
+from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import Refused
 
@@ -31,7 +32,7 @@ class ProblemTests(TestCase):
         """Run a handshake that fails, and give what server and agent say of it."""
         agent = SSL.Connection(client_context(credentials, protocols, version), None)
         agent.set_connect_state()
-        server = self.contexts.connection()
+        server = accept(self.contexts)
         with self.assertRaises(SSL.Error) as at_server:
             handshake(agent, server)
         agent.bio_write(server.bio_read(10000))
@@ -83,13 +84,13 @@ class ProblemTests(TestCase):
         agent = SSL.Connection(context, None)
         agent.set_connect_state()
         with self.assertRaises(SSL.Error) as caught:
-            handshake(agent, self.contexts.connection())
+            handshake(agent, accept(self.contexts))
         self.assertIn("no version of TLS from 1.2", problem_with_peer(Failure(caught.exception)))
 
     def test_no_tls(self) -> None:
         """Somebody who does not speak TLS at all is told from a bad agent."""
         for greeting in (b"GET / HTTP/1.1\r\n\r\n", b"SSH-2.0-x\r\n"):
-            server = self.contexts.connection()
+            server = accept(self.contexts)
             server.bio_write(greeting)
             with self.assertRaises(SSL.Error) as caught:
                 server.do_handshake()
@@ -102,7 +103,7 @@ class ProblemTests(TestCase):
             context.set_verify(SSL.VERIFY_PEER)
             agent = SSL.Connection(context, None)
             agent.set_connect_state()
-            server = self.contexts.connection()
+            server = accept(self.contexts)
             with self.assertRaises(SSL.Error):
                 handshake(agent, server)
             server.bio_write(agent.bio_read(10000))

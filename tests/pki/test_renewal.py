@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import Issuer, clock_now
 from yurttunnel.pki.authority import utc_now
-from yurttunnel.pki.contexts import ClientContexts
-from yurttunnel.pki.credentials import Credentials
-from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.contexts import ClientContexts, ServerContexts
+from yurttunnel.pki.credentials import BadCredentials, Credentials
+from yurttunnel.pki.renewal import CertificateRenewal, ContextsTogether
 
 LIFE = 3600.0
+
+
+class ContextsTogetherTests(TestCase):
+    """Several contexts with one certificate."""
+
+    def test_all_or_none(self) -> None:
+        """When one of them cannot take new credentials, none of them does."""
+        issuer = Issuer.make(self)
+        old, new = issuer.server(), issuer.server()
+        listener, callers = ServerContexts(old), CallerContexts(old, None)
+        together = ContextsTogether(listener, callers)
+        now = utc_now(issuer.clock)
+        with mock.patch.object(callers, "_build", side_effect=BadCredentials("no")):
+            self.assertRaises(BadCredentials, together.rotate, new, now)
+        for contexts in (listener, callers, together):
+            self.assertIs(contexts.credentials, old)
+        together.rotate(new, now)
+        for contexts in (listener, callers, together):
+            self.assertIs(contexts.credentials, new)
 
 
 class RenewalTests(TestCase):
@@ -53,14 +75,13 @@ class RenewalTests(TestCase):
         self.assertEqual(
             self.renewal.not_after, self.contexts.credentials.certificate.not_valid_after_utc
         )
-        self.assertEqual((self.renewal.renewals, self.renewal.failures), (1, 0))
 
     def test_again_and_again(self) -> None:
         """Over several lives the certificate in use is always good."""
         for _ in range(6):
             self.pass_time(LIFE / 2)
             self.assertGreater(self.renewal.not_after, utc_now(self.clock))
-        self.assertGreaterEqual(self.renewal.renewals, 4)
+        self.assertGreaterEqual(len(self.stored), 4)
 
     def test_spread(self) -> None:
         """Certificates of the same moment are not renewed at the same moment."""
@@ -85,10 +106,9 @@ class RenewalTests(TestCase):
         self.assertGreaterEqual(min(pauses), 36)
         self.assertGreater(max(pauses), 72)
         self.assertEqual(self.renewal.last_error, "the server is away")
-        self.assertEqual(self.renewal.failures, len(self.attempts))
         self.problem = None
         self.pass_time(LIFE * 0.05)
-        self.assertEqual((self.renewal.renewals, self.renewal.last_error), (1, ""))
+        self.assertEqual((len(self.stored), self.renewal.last_error), (1, ""))
 
     def test_goes_on_after_the_end(self) -> None:
         """A certificate that has expired is still tried to be renewed."""
@@ -123,5 +143,5 @@ class RenewalTests(TestCase):
         self.pass_time(LIFE * 0.7)
         self.renewal.stopService()
         self.assertTrue(pending.called)
-        self.assertEqual(self.renewal.failures, 0)
+        self.assertEqual(self.renewal.last_error, "")
         self.assertEqual(self.clock.getDelayedCalls(), [])

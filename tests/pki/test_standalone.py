@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -16,8 +17,10 @@ from zope.interface.verify import verifyObject
 from tests.pki.support import (
     EDGE_1,
     MemoryServer,
+    accept,
     client_context,
     clock_now,
+    dial,
     exchange,
     handshake,
     peer_serial,
@@ -40,7 +43,7 @@ from yurttunnel.pki.identity import (
     parse_identifiers,
 )
 from yurttunnel.pki.revocation import revoke_node
-from yurttunnel.pki.standalone import AgentTrust, ServerTrust
+from yurttunnel.pki.standalone import AgentTrust, ServerTrust, _first_answer
 from yurttunnel.pki.token import BadToken, JoinToken
 
 DAY = 86400
@@ -261,6 +264,110 @@ class AgentTrustTests(World):
         self.network.settle()
         self.successResultOf(ready)
 
+    def other_server(self) -> tuple[ServerTrust, ServerAddress]:
+        """Start a server that has its own state directory, and another authority."""
+        trust = ServerTrust.open(self.clock, self.mktemp(), ["127.0.0.1"])
+        network = MemoryServer(self.clock, trust.contexts, trust.enrolment_factory)
+        return trust, ServerAddress("127.0.0.1", network)
+
+    def settle(self, servers: list[ServerAddress], steps: int = 10) -> None:
+        """Let bytes flow to several servers, one after the other."""
+        for _ in range(steps):
+            for server in servers:
+                server.endpoint.settle()
+
+    def second_server(self) -> ServerAddress:
+        """Start a second server of the authority; it has no records, and its own tokens."""
+        state = Path(self.mktemp())
+        state.mkdir(0o700)
+        for name in ("ca.crt", "ca.key"):
+            shutil.copy(Path(self.state, name), state)
+        self.second = ServerTrust.open(self.clock, state, ["127.0.0.1"])
+        self.second_state = state
+        network = MemoryServer(self.clock, self.second.contexts, self.second.enrolment_factory)
+        return ServerAddress("127.0.0.1", network)
+
+    def test_enrolls_past_others(self) -> None:
+        """A server that is not trusted, or does not know the token, does not end an enrolment."""
+        servers = [self.other_server()[1], self.second_server(), self.server]
+        ready = Deferred.fromCoroutine(self.agent().ready(servers))
+        self.settle(servers)
+        self.successResultOf(ready)
+
+    def test_renews_past_others(self) -> None:
+        """A server that is not trusted, or has no record of the node, does not end a renewal."""
+        self.clock.advance(-25 * DAY)
+        self.state = self.mktemp()
+        self.start_server()
+        servers = [self.other_server()[1], self.second_server(), self.server]
+        agent = self.agent()
+        ready = Deferred.fromCoroutine(agent.ready(servers))
+        self.settle(servers)
+        contexts = self.successResultOf(ready)
+        first = contexts.credentials.certificate
+        for _ in range(21):
+            self.clock.advance(DAY)
+            self.settle(servers)
+        self.assertNotEqual(contexts.credentials.certificate, first)
+
+    def test_all_refuse(self) -> None:
+        """When none can help later either, the refusal is raised, rather than the distrust."""
+        servers = [self.second_server(), self.other_server()[1]]
+        ready = Deferred.fromCoroutine(self.agent().ready(servers))
+        self.settle(servers)
+        failure = self.failureResultOf(ready, EnrolmentRefused)
+        self.assertEqual(failure.value.code, Refusal.BAD_TOKEN)
+
+    def test_one_may_help_later(self) -> None:
+        """While one server is away the agent waits for it, whatever the others say."""
+        self.network.reachable = False
+        servers = [self.second_server(), self.server]
+        ready = Deferred.fromCoroutine(self.agent().ready(servers))
+        self.settle(servers)
+        self.assertNoResult(ready)
+        self.network.reachable = True
+        self.clock.advance(1)
+        self.settle(servers)
+        self.successResultOf(ready)
+
+    def test_revoked_is_told_first(self) -> None:
+        """Of several refusals the one that the node is revoked is raised."""
+        refused = [
+            EnrolmentRefused(code, "no")
+            for code in (Refusal.NOT_AUTHORIZED, Refusal.REVOKED, Refusal.BAD_TOKEN)
+        ]
+
+        async def ask(server: ServerAddress) -> Credentials:
+            raise refused[int(server.name)]
+
+        servers = [ServerAddress(str(number), self.network) for number in range(3)]
+        answer = Deferred.fromCoroutine(_first_answer(servers, ask))
+        failure = self.failureResultOf(answer, EnrolmentRefused)
+        self.assertEqual(failure.value.code, Refusal.REVOKED)
+
+    def test_revoked_at_a_second_server(self) -> None:
+        """A server of the same authority that has no record of the node can revoke it, too."""
+        contexts = self.successResultOf(self.get_ready(self.agent()))
+        identity = identity_from_certificate(contexts.credentials.certificate)
+        self.second_server()
+        self.assertFalse(self.second.revocations.is_revoked(identity))
+        revoke_node(self.clock, self.second_state, "edge-1")
+        self.second.revocations.refresh()
+        self.assertTrue(self.second.revocations.is_revoked(identity))
+        self.assertFalse(self.trust.revocations.is_revoked(identity))
+
+    def test_told_to_wait(self) -> None:
+        """An agent that is told to wait because of wrong tokens tries again by itself."""
+        right = self.read_token()
+        wrong = JoinToken("0" * 16, "0" * 32, right.pin)
+        tokens = [wrong, right]
+        with mock.patch("yurttunnel.pki.admission.MAX_TOKEN_FAILURES", 0):
+            ready = self.get_ready(self.agent(read_token=lambda: tokens.pop(0)))
+        self.assertNoResult(ready)
+        self.clock.advance(1)
+        self.network.settle()
+        self.successResultOf(ready)
+
     def test_lost_answer(self) -> None:
         """An agent that was killed before it got the answer enrolls at its next start."""
         state = self.mktemp()
@@ -329,8 +436,8 @@ class AgentTrustTests(World):
 
     def connect(self, contexts: ClientContexts) -> tuple[SSL.Connection, SSL.Connection]:
         """Run a handshake for a tunnel, and give the agent's and the server's side."""
-        client = contexts.connection("127.0.0.1", self.fail)
-        server = self.trust.contexts.connection()
+        client = dial(contexts, "127.0.0.1", self.fail)
+        server = accept(self.trust.contexts)
         handshake(client, server)
         return client, server
 

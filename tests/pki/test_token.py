@@ -152,7 +152,8 @@ class JoinTokenFileTests(TestCase):
     def start(self) -> None:
         """Start, as after a restart of the server."""
         self.store = TokenStore(self.clock, self.directory, PIN)
-        self.revocations = Revocations(self.clock, self.directory)
+        records = NodeRecords(self.directory)
+        self.revocations = Revocations(self.clock, self.directory, records)
         self.service = JoinTokenFile(self.clock, self.directory, self.store, self.revocations, 3600)
         self.service.startService()
         self.addCleanup(self.service.stopService)

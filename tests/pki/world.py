@@ -36,18 +36,15 @@ class World(TestCase):
         self.issuer = Issuer.make(self, self.clock)
         self.directory = state_directory(self)
         self.tokens = TokenStore(self.clock, self.directory, self.issuer.authority.pin)
-        self.revocations = Revocations(self.clock, self.directory)
         self.restart()
         self.token = self.tokens.issue(600)
 
     def restart(self) -> None:
         """Read the state again, as a restarted server does."""
+        records = NodeRecords(self.directory)
+        self.revocations = Revocations(self.clock, self.directory, records)
         self.admission = Admission(
-            self.clock,
-            self.issuer.authority,
-            self.tokens,
-            NodeRecords(self.directory),
-            self.revocations,
+            self.clock, self.issuer.authority, self.tokens, records, self.revocations
         )
 
     def ask(

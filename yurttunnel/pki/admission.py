@@ -130,10 +130,7 @@ class Admission:
     ) -> NodeRecord:
         self._check_claims(node, identifiers)
         known = self._records.get(node)
-        now = utc_now(self._clock)
-        if known is None:
-            return NodeRecord(node, identifiers, _new_enrolment(), (key_pin,), now)
-        if self._revocations.is_enrolment_revoked(known.enrolment):
+        if known is None or self._revocations.is_enrolment_revoked(known.enrolment):
             revoked = self._revocations.revoked_at(node)
             if revoked is not None and token.created <= revoked:
                 raise EnrolmentRefused(
@@ -141,7 +138,9 @@ class Admission:
                     f"the join token is older than the revocation of node {node}:"
                     " use the server's current one",
                 )
-            return NodeRecord(node, identifiers, _new_enrolment(), (key_pin,), now)
+            # As late as the token: a clock set back must not date this before the revocation.
+            enrolled = max(utc_now(self._clock), token.created)
+            return NodeRecord(node, identifiers, _new_enrolment(), (key_pin,), enrolled)
         if key_pin in known.keys:
             return NodeRecord(
                 node,
@@ -191,7 +190,7 @@ class Admission:
 
     def _check_claims(self, node: str, identifiers: Identifiers) -> None:
         wanted = claims_of(node, identifiers)
-        for other in self._records.all():
+        for other in self._records.with_any(wanted):
             if other.node == node or self._revocations.is_enrolment_revoked(other.enrolment):
                 continue
             taken = wanted & other.claims()

@@ -6,7 +6,6 @@ enough: every node has one, too.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Collection, Sequence
 
 from cryptography import x509
@@ -17,7 +16,7 @@ from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
-from yurttunnel.pki.contexts import PEER_MUST_PRESENT, server_context
+from yurttunnel.pki.contexts import PEER_MUST_PRESENT, RotatingContexts, server_context
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.identity import NODE_ORGANIZATION
 from yurttunnel.pki.problems import certificate_problem, refusal
@@ -26,7 +25,7 @@ HTTP_PROTOCOL = b"http/1.1"
 
 
 @implementer(IOpenSSLServerConnectionCreator)
-class CallerContexts:
+class CallerContexts(RotatingContexts):
     """Contexts for the listeners of callers.
 
     A caller needs a certificate of the credentials' authorities for TLS clients, with one of
@@ -38,18 +37,7 @@ class CallerContexts:
 
     def __init__(self, credentials: Credentials, names: Collection[str] | None) -> None:
         self._names = None if names is None else frozenset(names)
-        self.credentials = credentials
-        self._context = self._build(credentials)
-
-    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
-        """Use ``credentials`` for the connections to come.
-
-        Raises ``BadCredentials``, and everything stays as it was, when they are unusable at
-        ``now`` (UTC).
-        """
-        credentials.check(now)
-        self._context = self._build(credentials)
-        self.credentials = credentials
+        super().__init__(credentials)
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Make the TLS state of a connection whose transport is ``tlsProtocol``."""

@@ -37,9 +37,8 @@ from zope.interface import implementer
 from yurttunnel.pki.credentials import BadCredentials, Credentials
 from yurttunnel.pki.identity import host_is_address
 from yurttunnel.pki.problems import certificate_problem, refusal
+from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 
-TUNNEL_PROTOCOL = b"yurttunnel/1"
-"""ALPN: a session; the client's certificate is demanded and verified."""
 ENROLMENT_PROTOCOL = b"yurttunnel-enroll/1"
 """ALPN: an enrolment or a renewal; a certificate is not needed, but verified when presented."""
 
@@ -64,15 +63,46 @@ class ServerNotTrusted(Exception):
     """The server's certificate was refused; the text names the server and the reason."""
 
 
+class RotatingContexts:
+    """The context for the connections to come, whose ``credentials`` can be replaced."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.credentials = credentials
+        self._context = self._build(credentials)
+
+    def prepare(self, credentials: Credentials, now: datetime.datetime) -> Callable[[], None]:
+        """Do all of a rotation that can fail; the function that is returned does the rest.
+
+        Raises :class:`BadCredentials` when ``credentials`` are unusable at ``now`` (UTC).
+        """
+        credentials.check(now)
+        context = self._build(credentials)
+
+        def swap() -> None:
+            self._context = context
+            self.credentials = credentials
+
+        return swap
+
+    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
+        """Use ``credentials`` for the connections to come.
+
+        Raises :class:`BadCredentials`, and everything stays as it was, when they are unusable
+        at ``now`` (UTC).
+        """
+        self.prepare(credentials, now)()
+
+    def _build(self, credentials: Credentials) -> SSL.Context:
+        raise NotImplementedError
+
+
 @implementer(IOpenSSLServerConnectionCreator)
-class ServerContexts:
+class ServerContexts(RotatingContexts):
     """Contexts for the agents' listener.
 
     ``required`` are the ALPN protocols for which the client's certificate is demanded,
     ``optional`` those for which it is verified if there is one. Clients that offer none of
-    them do not get through the handshake. It is a provider of
-    ``IOpenSSLServerConnectionCreator`` for ``TLSMemoryBIOFactory``; others use
-    :meth:`connection`.
+    them do not get through the handshake.
 
     The context demands a certificate of everybody, and the choice of an optional protocol
     relaxes that for the one connection: what is forgotten here fails closed.
@@ -86,28 +116,7 @@ class ServerContexts:
     ) -> None:
         self._required = tuple(required)
         self._optional = tuple(optional)
-        self.credentials = credentials
-        self._context = self._build(credentials)
-
-    def context(self) -> SSL.Context:
-        """Give the current context: the one for the next connection, not to be kept."""
-        return self._context
-
-    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
-        """Use ``credentials`` for the connections to come.
-
-        Raises :class:`BadCredentials`, and everything stays as it was, when they are unusable
-        at ``now`` (UTC).
-        """
-        credentials.check(now)
-        self._context = self._build(credentials)
-        self.credentials = credentials
-
-    def connection(self) -> SSL.Connection:
-        """Make the TLS state of one accepted connection, over memory instead of a socket."""
-        connection = SSL.Connection(self._context, None)
-        connection.set_accept_state()
-        return connection
+        super().__init__(credentials)
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
@@ -143,7 +152,7 @@ class ServerContexts:
         return True
 
 
-class ClientContexts:
+class ClientContexts(RotatingContexts):
     """Contexts for connections to the servers.
 
     ``protocol`` is the only ALPN protocol offered. Servers are verified by the authorities of
@@ -152,39 +161,15 @@ class ClientContexts:
 
     def __init__(self, credentials: Credentials, protocol: bytes = TUNNEL_PROTOCOL) -> None:
         self._protocol = protocol
-        self.credentials = credentials
-        self._context = self._build(credentials)
-
-    def context(self) -> SSL.Context:
-        """Give the current context: the one for the next connection, not to be kept."""
-        return self._context
-
-    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
-        """Use ``credentials`` for the connections to come.
-
-        Raises :class:`BadCredentials`, and everything stays as it was, when they are unusable
-        at ``now`` (UTC).
-        """
-        credentials.check(now)
-        self._context = self._build(credentials)
-        self.credentials = credentials
-
-    def connection(
-        self, server_name: str, refused: Callable[[ServerNotTrusted], None]
-    ) -> SSL.Connection:
-        """Make the TLS state of one connection to ``server_name``, a host name or address.
-
-        ``refused`` is called during the handshake, which then fails, when the server's
-        certificate is not acceptable; it must not raise.
-        """
-        connection = SSL.Connection(self._context, None)
-        connection.set_connect_state()
-        _expect_server(connection, server_name, refused)
-        return connection
+        super().__init__(credentials)
 
     def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
-        """Give what ``wrapClientTLS`` and ``TLSMemoryBIOFactory`` need to dial ``server_name``."""
-        return _ClientConnectionCreator(self, server_name)
+        """Give what ``wrapClientTLS`` and ``TLSMemoryBIOFactory`` need to dial ``server_name``.
+
+        A server whose certificate is not acceptable fails the handshake with
+        :class:`ServerNotTrusted`.
+        """
+        return _ClientConnectionCreator(lambda: self._context, server_name)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
         context = _new_context(SSL.TLS_CLIENT_METHOD, credentials.authorities)
@@ -198,13 +183,13 @@ class ClientContexts:
 class _ClientConnectionCreator:
     """Connections of Twisted's TLS to one server, always with the current context."""
 
-    def __init__(self, contexts: ClientContexts, server_name: str) -> None:
-        self._contexts = contexts
+    def __init__(self, current: Callable[[], SSL.Context], server_name: str) -> None:
+        self._current = current
         self._server_name = server_name
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
-        connection = SSL.Connection(self._contexts.context(), None)
+        connection = SSL.Connection(self._current(), None)
         _expect_server(
             connection,
             self._server_name,

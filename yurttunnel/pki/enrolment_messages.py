@@ -50,7 +50,12 @@ class Refusal(enum.StrEnum):
     @property
     def is_temporary(self) -> bool:
         """Whether the same request may be answered otherwise later."""
-        return self in (Refusal.BUSY, Refusal.TIMEOUT, Refusal.INTERNAL)
+        return self in (
+            Refusal.RATE_LIMITED,
+            Refusal.BUSY,
+            Refusal.TIMEOUT,
+            Refusal.INTERNAL,
+        )
 
     @classmethod
     def from_wire(cls, value: object) -> Refusal:

@@ -8,6 +8,7 @@ from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 
+from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.pki.enrolment_messages import (
@@ -35,11 +36,16 @@ class EnrolmentProtocol(Int32StringReceiver):
     _log = Logger()
 
     def __init__(
-        self, clock: IReactorTime, admission: Admission, waiting: set[EnrolmentProtocol]
+        self,
+        clock: IReactorTime,
+        admission: Admission,
+        waiting: set[EnrolmentProtocol],
+        refusals: RateLimitedLog,
     ) -> None:
         self._clock = clock
         self._admission = admission
         self._waiting = waiting
+        self._refusals = refusals
         self._deadline: IDelayedCall | None = None
         self._answered = False
         self._address = "an unknown address"
@@ -101,8 +107,11 @@ class EnrolmentProtocol(Int32StringReceiver):
         self._refuse(EnrolmentRefused(Refusal.TIMEOUT, text))
 
     def _refuse(self, refused: EnrolmentRefused) -> None:
-        self._log.warn(
-            "enrolment from {address}: {refused}", address=self._address, refused=refused
+        # A format for each code: what strangers cause does not hide what a node is told.
+        self._refusals.warn(
+            f"enrolment from {{address}}: {{text}} ({refused.code})",
+            address=self._address,
+            text=refused.text,
         )
         self._answer(encode_refusal(refused))
 
@@ -127,15 +136,17 @@ class EnrolmentFactory(Factory):
     port can open them.
     """
 
+    _log = Logger()
     noisy = False
 
     def __init__(self, clock: IReactorTime, admission: Admission) -> None:
         self._clock = clock
         self._admission = admission
         self._waiting: set[EnrolmentProtocol] = set()
+        self._refusals = RateLimitedLog(clock, self._log)
 
     def buildProtocol(self, addr: IAddress | None) -> EnrolmentProtocol:
         """Make the protocol of one connection."""
-        protocol = EnrolmentProtocol(self._clock, self._admission, self._waiting)
+        protocol = EnrolmentProtocol(self._clock, self._admission, self._waiting, self._refusals)
         protocol.factory = self
         return protocol

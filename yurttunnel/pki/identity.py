@@ -68,8 +68,9 @@ class BadIdentifiers(ValueError):
 class Identifiers:
     """The destinations for which an agent may be chosen.
 
-    Named as in the ``--agent-identifiers`` flag (yurttunnel reference section 1.6): ``host``,
-    ``ipv4`` and ``ipv6``, ``cidr``, ``default-route``.
+    Named as in the ``--agent-identifiers`` flag of the agent of
+    https://github.com/kubernetes-sigs/apiserver-network-proxy, which yurttunnel 1.2 took over:
+    ``host``, ``ipv4`` and ``ipv6``, ``cidr``, ``default-route``.
     """
 
     hosts: frozenset[str]
@@ -82,13 +83,14 @@ class Identifiers:
 class NodeIdentity:
     """What a node's certificate entitles it to.
 
-    ``serial`` and ``not_after`` are the certificate's; ``not_after`` is in UTC. ``enrolment``
-    is empty when the certificate was not issued by the embedded authority.
+    ``serial``, ``not_before`` and ``not_after`` are the certificate's, the times in UTC.
+    ``enrolment`` is empty when the certificate was not issued by the embedded authority.
     """
 
     node: str
     identifiers: Identifiers
     serial: int
+    not_before: datetime.datetime
     not_after: datetime.datetime
     enrolment: str = ""
 
@@ -207,6 +209,7 @@ def identity_from_certificate(certificate: x509.Certificate) -> NodeIdentity:
         node=node,
         identifiers=collected.identifiers(),
         serial=certificate.serial_number,
+        not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
         enrolment=collected.enrolment,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from yurttunnel.pki.directory import StateDirectory, StateError
@@ -34,13 +35,11 @@ class NodeRecord:
     enrolment: str
     keys: tuple[str, ...]
     enrolled: datetime.datetime
+    """In UTC; later than the revocation that went before, whatever the clock said."""
 
     def claims(self) -> frozenset[str]:
         """List the names and addresses that no other node may have."""
-        addresses = (
-            a for a in self.identifiers.addresses if not (a.is_loopback or a.is_link_local)
-        )
-        return frozenset({self.node, *self.identifiers.hosts, *map(str, addresses)})
+        return claims_of(self.node, self.identifiers)
 
 
 def claims_of(node: str, identifiers: Identifiers) -> frozenset[str]:
@@ -54,24 +53,48 @@ def claims_of(node: str, identifiers: Identifiers) -> frozenset[str]:
 
 
 class NodeRecords:
-    """All records, read once and written through; raises :class:`StateError`."""
+    """All records, read once and written through; raises :class:`StateError`.
+
+    Beside them is kept who has which name and address: an enrolment asks for that, and must
+    not look through all nodes.
+    """
 
     def __init__(self, directory: StateDirectory) -> None:
         self._directory = directory.subdirectory(NODES_DIRECTORY)
-        self._records = {name: _decode(self._directory, name) for name in self._directory.names()}
+        self._records: dict[str, NodeRecord] = {}
+        self._claimants: dict[str, set[str]] = {}
+        for name in self._directory.names():
+            self._remember(_decode(self._directory, name))
 
     def get(self, node: str) -> NodeRecord | None:
         """Give the record of ``node``, if it has ever been enrolled."""
         return self._records.get(node)
 
-    def all(self) -> list[NodeRecord]:
-        """List all records."""
-        return list(self._records.values())
+    def with_any(self, claims: Iterable[str]) -> list[NodeRecord]:
+        """List the records that have one of ``claims``, by node."""
+        nodes = {node for claim in claims for node in self._claimants.get(claim, ())}
+        return [self._records[node] for node in sorted(nodes)]
 
     def put(self, record: NodeRecord) -> None:
-        """Keep ``record`` in place of the node's former one."""
+        """Keep ``record`` in place of the node's former one.
+
+        On disk, too, when this returns: of the millisecond for which an enrolment holds up the
+        reactor that is about a quarter, and more on a slow disk.
+        """
         self._directory.write(record.node, _encode(record))
+        self._remember(record)
+
+    def _remember(self, record: NodeRecord) -> None:
+        former = self._records.get(record.node)
         self._records[record.node] = record
+        if former is not None and former.identifiers == record.identifiers:
+            return
+        for claim in former.claims() if former is not None else ():
+            self._claimants[claim].discard(record.node)
+            if not self._claimants[claim]:
+                del self._claimants[claim]
+        for claim in record.claims():
+            self._claimants.setdefault(claim, set()).add(record.node)
 
 
 def read_record(directory: StateDirectory, node: str) -> NodeRecord | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.pki.authority import BACKDATED, utc_now
+from yurttunnel.pki.contexts import RotatingContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.periodic import PeriodicService
 
@@ -24,15 +24,6 @@ _RENEWED_UNTIL = 2 / 3
 so that nodes which were enrolled together do not all come back together."""
 
 
-class RotatingContexts(Protocol):
-    """Contexts whose certificate can be replaced: ``ServerContexts`` and ``ClientContexts``."""
-
-    credentials: Credentials
-
-    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
-        """Use ``credentials`` from now on, or raise and leave everything as it was."""
-
-
 class ContextsTogether:
     """Several contexts with the same certificate, which is replaced in all of them or none."""
 
@@ -41,12 +32,10 @@ class ContextsTogether:
         self.credentials = contexts[0].credentials
 
     def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
-        """Use ``credentials`` from now on, or raise and leave everything as it was.
-
-        What one of the contexts takes, the others take: they check the same.
-        """
-        for contexts in self._contexts:
-            contexts.rotate(credentials, now)
+        """Use ``credentials`` from now on, or raise and leave everything as it was."""
+        swaps = [contexts.prepare(credentials, now) for contexts in self._contexts]
+        for swap in swaps:
+            swap()
         self.credentials = credentials
 
 
@@ -55,7 +44,7 @@ class CertificateRenewal(PeriodicService):
 
     ``obtain()`` gets new credentials and ``store(credentials)`` keeps them. They are in use
     for the handshakes that follow. Failures are logged and tried again after a growing pause;
-    ``renewals``, ``failures`` and ``last_error`` (empty when all is well) tell how it goes.
+    ``last_error`` (empty when all is well) says how it goes.
     """
 
     _log = Logger()
@@ -64,7 +53,7 @@ class CertificateRenewal(PeriodicService):
         self,
         clock: IReactorTime,
         whose: str,
-        contexts: RotatingContexts,
+        contexts: RotatingContexts | ContextsTogether,
         obtain: Callable[[], Awaitable[Credentials]],
         store: Callable[[Credentials], None],
     ) -> None:
@@ -78,8 +67,6 @@ class CertificateRenewal(PeriodicService):
         self._store = store
         self._attempts = 0
         self._due = self._renewal_time()
-        self.renewals = 0
-        self.failures = 0
         self.last_error = ""
 
     @property
@@ -102,7 +89,6 @@ class CertificateRenewal(PeriodicService):
             self._succeeded()
 
     def _succeeded(self) -> None:
-        self.renewals += 1
         self._attempts = 0
         self.last_error = ""
         self._due = self._renewal_time()
@@ -115,7 +101,6 @@ class CertificateRenewal(PeriodicService):
     def _failed(self, error: Exception) -> None:
         if not self.running:
             return
-        self.failures += 1
         self._attempts += 1
         self.last_error = str(error)
         now = utc_now(self._clock)

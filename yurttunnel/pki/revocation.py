@@ -3,6 +3,13 @@
 Revoking a node revokes its enrolment, and with it every certificate that was or will be
 renewed within it, whatever the server does at the same moment. The node can be enrolled again
 with a join token that is newer than the revocation.
+
+Another server of the same authority may have enrolled the node, at first or again, of which
+there is no record here. Therefore all certificates of the node's name are revoked, too, that
+are not known to be newer than the revocation: those of an enrolment that was recorded here since
+then, and those that begin to be valid after it. Certificates begin five minutes before their
+issue, so a certificate of that age passes for older; in return no earlier one passes for newer
+while the clocks of two servers differ by less.
 """
 
 from __future__ import annotations
@@ -16,11 +23,11 @@ from pathlib import Path
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.authority import BACKDATED, utc_now
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.identity import BadIdentity, NodeIdentity, check_node_name
 from yurttunnel.pki.periodic import PeriodicService
-from yurttunnel.pki.records import read_record
+from yurttunnel.pki.records import NodeRecords, read_record
 from yurttunnel.pki.token import newest_token
 
 REVOCATIONS_FILE = "revoked.json"
@@ -34,17 +41,18 @@ class RevocationFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """One revoked enrolment of a node."""
+    """When a node was revoked; ``enrolment`` is empty when no enrolment was recorded here."""
 
     node: str
     enrolment: str
     revoked: datetime.datetime
 
 
-def revoke_node(clock: IReactorTime, state_dir: str | Path, node: str) -> None:
+def revoke_node(clock: IReactorTime, state_dir: str | Path, node: str) -> str:
     """Revoke ``node`` in a server's state directory, whether or not the server runs.
 
-    Raises :class:`RevocationFailed` when the node is not known or is revoked already, and
+    Returns a sentence for the operator. Revoking again revokes what the node has got since
+    then. Raises :class:`RevocationFailed` for what is not a node's name, and
     :class:`StateError`.
     """
     directory = StateDirectory.open_existing(state_dir)
@@ -54,38 +62,51 @@ def revoke_node(clock: IReactorTime, state_dir: str | Path, node: str) -> None:
         raise RevocationFailed(str(error)) from None
     with directory.lock():
         record = read_record(directory, node)
-        if record is None:
-            raise RevocationFailed(
-                f"no node {node} has been enrolled in {state_dir}: nothing is revoked"
-            )
+        enrolment = record.enrolment if record is not None else ""
         known = _load(directory)
-        if any(r.enrolment == record.enrolment for r in known):
-            raise RevocationFailed(f"node {node} has been revoked already")
         # No token that exists now may pass for a newer one, even if the clock was set back.
         now = utc_now(clock)
         revoked = max(now, newest_token(directory) or now)
-        _save(directory, [*known, Revocation(node, record.enrolment, revoked)])
+        revoked = max([revoked, *(r.revoked for r in known if r.node == node)])
+        others = [r for r in known if (r.node, r.enrolment) != (node, enrolment)]
+        _save(directory, [*others, Revocation(node, enrolment, revoked)])
+    if record is not None:
+        return f"node {node} is revoked"
+    minutes = BACKDATED.total_seconds() / 60
+    return (
+        f"node {node} was not enrolled at this server, but its certificate will not be accepted"
+        f" here, nor one that another server issues within the next {minutes:.0f} minutes"
+    )
 
 
 class Revocations(PeriodicService):
     """The revocations of a state directory, kept up to date while the service runs.
 
     ``callback(node)`` is called for each node that is revoked from the start of the service
-    on. A file that cannot be read is logged once, and what was known stays. The first reading,
-    in the constructor, raises :class:`StateError` instead.
+    on. While the file cannot be read, what was known stays, and ``problem`` says so. The first
+    reading, in the constructor, raises :class:`StateError` instead.
     """
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime, directory: StateDirectory) -> None:
+    def __init__(
+        self, clock: IReactorTime, directory: StateDirectory, records: NodeRecords
+    ) -> None:
         self._directory = directory
+        self._records = records
         self._callbacks: list[Callable[[str], None]] = []
         self._seen = directory.fingerprint(REVOCATIONS_FILE)
-        self._enrolments: frozenset[str] = frozenset()
+        self._known: set[Revocation] = set()
+        self._enrolments: set[str] = set()
         self._times: dict[str, datetime.datetime] = {}
-        self._problem = ""
+        self._unreadable = ""
         self._take(_load(directory))
         super().__init__(clock, CHECK_INTERVAL, "looking for revoked nodes", self._look)
+
+    @property
+    def problem(self) -> str | None:
+        """Why later revocations are not known, for readiness; ``None`` when all is well."""
+        return f"revocations are not read: {self._unreadable}" if self._unreadable else None
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
         """Have ``callback(node)`` called whenever a node is revoked; it must not raise."""
@@ -93,7 +114,15 @@ class Revocations(PeriodicService):
 
     def is_revoked(self, identity: NodeIdentity) -> bool:
         """Say whether the certificate behind ``identity`` has been revoked."""
-        return self.is_enrolment_revoked(identity.enrolment)
+        if self.is_enrolment_revoked(identity.enrolment):
+            return True
+        revoked = self._times.get(identity.node)
+        if revoked is None or identity.not_before > revoked:
+            return False
+        record = self._records.get(identity.node)
+        if record is None or record.enrolment != identity.enrolment:
+            return True
+        return record.enrolled <= revoked
 
     def is_enrolment_revoked(self, enrolment: str) -> bool:
         """Say whether an enrolment has been revoked."""
@@ -118,7 +147,7 @@ class Revocations(PeriodicService):
             self._report_problem(str(error))
             return
         self._seen = fingerprint
-        self._problem = ""
+        self._unreadable = ""
         for node in self._take(revocations):
             for callback in self._callbacks:
                 callback(node)
@@ -127,18 +156,20 @@ class Revocations(PeriodicService):
         self.refresh()
 
     def _take(self, revocations: list[Revocation]) -> list[str]:
-        new = [r.node for r in revocations if r.enrolment not in self._enrolments]
+        new = [r for r in revocations if r not in self._known]
         # What is known stays: nobody is pardoned by a shortened file.
-        self._enrolments |= {r.enrolment for r in revocations}
-        for revocation in revocations:
+        self._known.update(new)
+        for revocation in new:
+            if revocation.enrolment:
+                self._enrolments.add(revocation.enrolment)
             before = self._times.get(revocation.node, revocation.revoked)
             self._times[revocation.node] = max(before, revocation.revoked)
-        return new
+        return [r.node for r in new]
 
-    def _report_problem(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            self._log.error("revocations are not read: {problem}", problem=problem)
+    def _report_problem(self, unreadable: str) -> None:
+        if unreadable != self._unreadable:
+            self._unreadable = unreadable
+            self._log.error("{problem}", problem=self.problem)
 
 
 def _load(directory: StateDirectory) -> list[Revocation]:

@@ -24,6 +24,7 @@ from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
     ServerContexts,
+    ServerNotTrusted,
 )
 from yurttunnel.pki.credentials import (
     Credentials,
@@ -36,7 +37,7 @@ from yurttunnel.pki.credentials import (
 )
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.enrolment_client import EnrolmentFailed, ServerAddress, enroll, renew
-from yurttunnel.pki.enrolment_messages import EnrolmentRefused
+from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
 from yurttunnel.pki.enrolment_server import EnrolmentFactory
 from yurttunnel.pki.identity import (
     BadIdentity,
@@ -115,7 +116,7 @@ class ServerTrust(MultiService):
         authority = Authority.open(clock, directory)
         tokens = TokenStore(clock, directory, authority.pin)
         records = NodeRecords(directory)
-        revocations = Revocations(clock, directory)
+        revocations = Revocations(clock, directory, records)
         admission = Admission(clock, authority, tokens, records, revocations, node_lifetime)
         serving = ServingCertificate(clock, directory, authority, bind_addresses, names)
         contexts = ServerContexts(serving.load(), optional=(ENROLMENT_PROTOCOL,))
@@ -203,9 +204,9 @@ class AgentTrust(MultiService):
     async def ready(self, servers: Sequence[ServerAddress]) -> ClientContexts:
         """Enroll if needed, and give the contexts for sessions.
 
-        Servers are asked in turn until one answers; while none does, this goes on with growing
-        pauses, also when a refusal is temporary. Cancelling ends it. Raises
-        ``EnrolmentRefused`` and ``ServerNotTrusted``, which trying again would not change,
+        Servers are asked in turn until one gives a certificate; while none does and one may do
+        so later, this goes on with growing pauses. Cancelling ends it. Raises
+        ``EnrolmentRefused`` and ``ServerNotTrusted`` when trying again would change nothing,
         :class:`BadToken` and :class:`StateError`.
         """
         credentials = self._credentials
@@ -306,11 +307,37 @@ def _owner(directory: StateDirectory, credentials: Credentials) -> NodeIdentity:
 async def _first_answer(
     servers: Sequence[ServerAddress], ask: Callable[[ServerAddress], Awaitable[Credentials]]
 ) -> Credentials:
-    """Ask one server after the other; raises what the last one failed with."""
-    problem = EnrolmentFailed("no server is known")
+    """Ask one server after the other, whatever is wrong with those before.
+
+    When none gives credentials and one may do so later, :class:`EnrolmentFailed` says what is
+    wrong with each; otherwise what says most is raised.
+    """
+    problems: list[Exception] = []
     for server in servers:
         try:
             return await ask(server)
-        except EnrolmentFailed as error:
-            problem = error
-    raise problem
+        except (EnrolmentFailed, EnrolmentRefused, ServerNotTrusted) as error:
+            problems.append(error)
+    if not problems:
+        raise EnrolmentFailed("no server is known")
+    if len(problems) > 1 and any(_is_temporary(problem) for problem in problems):
+        raise EnrolmentFailed("; ".join(map(_with_server, servers, problems)))
+    raise max(problems, key=_how_telling)
+
+
+def _is_temporary(problem: Exception) -> bool:
+    if isinstance(problem, EnrolmentRefused):
+        return problem.code.is_temporary
+    return isinstance(problem, EnrolmentFailed)
+
+
+def _with_server(server: ServerAddress, problem: Exception) -> str:
+    # A refusal is the server's sentence; the others name it already.
+    return f"{server.name}: {problem}" if isinstance(problem, EnrolmentRefused) else str(problem)
+
+
+def _how_telling(problem: Exception) -> int:
+    """Order problems: revoked, otherwise refused, not to be trusted."""
+    if not isinstance(problem, EnrolmentRefused):
+        return 0
+    return 2 if problem.code is Refusal.REVOKED else 1
