@@ -99,6 +99,13 @@ class ProgramReactor(MemoryReactorClock):
         self.advance(time.time())
         self._completer = ConnectionCompleter(self)
         self._pumps = []
+        self.closed_ports = []
+
+    def listenTCP(self, port, factory, backlog=50, interface=""):
+        """Listen; the end of it is noted in ``closed_ports``."""
+        listening = super().listenTCP(port, factory, backlog, interface)
+        listening.stopListening = lambda: self.closed_ports.append(port)
+        return listening
 
     def settle(self):
         """Complete connections to ports that listen, and let everything arrive."""

@@ -41,6 +41,7 @@ class ClientTests(TestCase):
         self.start_server()
         self.acceptor = Acceptor()
         self.clients = []
+        self.settings = ClientSettings("edge-1", "host=edge-1", Limits(), "test 1")
         self.client = self.make_client(self.issuer.node())
         self.events = []
         globalLogPublisher.addObserver(self.events.append)
@@ -78,8 +79,8 @@ class ClientTests(TestCase):
         self.context = context_with(self.clock, self.acceptor)
         creator = ClientContexts(credentials).creator("server.test")
         endpoint = tls.SessionEndpoint(self.clock, creator, self.network)
-        settings = ClientSettings("edge-1", "host=edge-1", Limits(), "test 1")
-        client = ServerClient(self.context, "server.test:10262", endpoint, settings)
+        server = "server.test:10262"
+        client = ServerClient(self.context, server, endpoint, self.settings, self.clients)
         self.clients.append(client)
         return client
 
@@ -113,10 +114,14 @@ class ClientTests(TestCase):
 
     def warnings(self):
         """Give the warnings that the client has logged."""
+        return self.logged("warn")
+
+    def logged(self, level):
+        """Give what the client has logged with a level."""
         return [
             formatEvent(event)
             for event in self.events
-            if event["log_namespace"].endswith("ServerClient") and event["log_level"].name == "warn"
+            if event["log_namespace"].endswith("ServerClient") and event["log_level"].name == level
         ]
 
     def closed_with(self, counters):
@@ -219,7 +224,9 @@ class DelayTests(ClientTests):
             self.client.retry()
             delays.append(self.delay())
         self.assertGreater(max(delays), 10)
-        self.assertIn("running twice", self.warnings()[0])
+        self.attempt()
+        [warning] = self.warnings()
+        self.assertIn("running twice", warning)
 
 
 class SessionTests(ClientTests):
@@ -481,23 +488,28 @@ class StopTests(ClientTests):
         self.assertEqual([], self.listener.sessions())
 
     def test_disconnected(self):
-        """A live session without a connection ends, with its streams."""
+        """A live session without a connection ends when it has no streams."""
 
         def prepare():
             self.connect()
-            self.far = self.stream()[1]
             self.network.cut()
             self.network.refuse()
 
         self.in_each_way(prepare)
-        self.assertEqual(Code.GOING_AWAY, self.far.reasons[0].value.code)
+
+    def test_disconnected_with_streams(self):
+        """Closing ends it with its streams."""
+        self.connect()
+        _, far = self.stream()
+        self.network.cut()
+        self.stop_by(lambda: self.client.close(Code.GOING_AWAY, "the agent has stopped"))
+        self.assertEqual(Code.GOING_AWAY, far.reasons[0].value.code)
 
     def test_coming_back(self):
         """So does one for which a connection is being made."""
 
         def prepare():
             self.connect()
-            self.stream()
             self.network.cut()
             self.clock.advance(self.delay() + 1e-6)
             self.assertEqual(1, len(self.network.open_links))
@@ -525,15 +537,6 @@ class StopTests(ClientTests):
         self.assertEqual([], self.client.sessions())
         self.assertEqual({Code.GOING_AWAY: 1}, self.closed_with(self.server.counters))
 
-    def test_connection_lost_while_draining(self):
-        """A draining session that loses its connection ends at once: nobody brings it back."""
-        self.connect()
-        _, far = self.stream()
-        self.client.drain("the agent is about to stop")
-        self.network.cut()
-        self.assertEqual([], self.client.sessions())
-        self.assertEqual(Code.SESSION_LOST, far.reasons[0].value.code)
-
     def test_server_is_told(self):
         """The server hears that the agent has stopped: closing drops nothing that was sent."""
 
@@ -548,6 +551,184 @@ class StopTests(ClientTests):
         self.network.settle()
         self.assertEqual(Code.GOING_AWAY, near.reasons[0].value.code)
         self.assertIn("the agent has stopped", near.reasons[0].value.text)
+
+
+class DrainTests(ClientTests):
+    """A client that drains while its connection is lost: it comes back for its streams only."""
+
+    def setUp(self):
+        """Have a stream."""
+        super().setUp()
+        self.connect()
+        self.near, self.far = self.stream()
+
+    def drain(self):
+        """Drain."""
+        self.client.drain("the agent is about to stop")
+
+    def assert_resumed_until_the_end(self):
+        """Check that the stream is served, that its end is the session's, and that nobody returns.
+
+        The client is before the attempt that resumes.
+        """
+        self.attempt()
+        self.assertTrue(self.client.connected)
+        self.near.transport.write(b"still here")
+        self.network.pass_time(2)
+        self.assertEqual(b"still here", bytes(self.far.received))
+        self.near.transport.abortConnection()
+        self.assert_over()
+
+    def assert_over(self):
+        """Check that the client has no session and wants none."""
+        attempts = self.network.attempts
+        self.network.pass_time(2)
+        self.network.problem = None
+        self.network.pass_time(2 * LONGEST_DELAY, 1)
+        self.assertEqual(([], []), (self.client.sessions(), self.listener.sessions()))
+        self.assertLessEqual(self.network.attempts, attempts + 1)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_lost_before(self):
+        """A session whose connection is lost when the drain begins is resumed."""
+        self.network.cut()
+        self.drain()
+        self.assert_resumed_until_the_end()
+
+    def test_lost_meanwhile(self):
+        """So is one that loses it during the drain, at either step of going away."""
+        self.drain()
+        self.network.cut()
+        self.assert_resumed_until_the_end()
+
+    def test_lost_late(self):
+        """So is one that has gone away already."""
+        self.drain()
+        self.network.pass_time(2)
+        self.network.cut()
+        self.assert_resumed_until_the_end()
+
+    def test_unknown_session(self):
+        """A server that does not know the session gets no new one."""
+        self.drain()
+        self.network.cut()
+        self.start_server()
+        self.attempt()
+        self.assertEqual(Code.SESSION_LOST, self.far.reasons[0].value.code)
+        self.assert_over()
+        self.assertEqual({Code.GOING_AWAY: 1}, self.closed_with(self.server.counters))
+
+    def test_streams_end_meanwhile(self):
+        """When the last stream ends before the client is back there is nothing to return for."""
+        self.drain()
+        self.network.cut()
+        self.network.refuse()
+        self.far.transport.abortConnection()
+        self.attempt()
+        self.assertEqual([], self.client.sessions())
+        self.network.pass_time(30)
+        self.assert_over()
+
+    def test_window_over(self):
+        """The end of the resume window is the end."""
+        self.drain()
+        self.network.cut()
+        self.network.refuse()
+        self.network.pass_time(31)
+        self.assertEqual(Code.SESSION_LOST, self.far.reasons[0].value.code)
+        self.assert_over()
+
+    def test_close(self):
+        """Closing ends it while it waits to come back."""
+        self.drain()
+        self.network.cut()
+        self.client.close(Code.GOING_AWAY, "the agent has stopped")
+        self.network.pass_time(30)
+        self.assert_over()
+
+
+class SiblingTests(ClientTests):
+    """Two addresses of one agent that lead to one server process."""
+
+    def setUp(self):
+        """Have the second address's session replace the first one's."""
+        super().setUp()
+        self.connect()
+        self.sibling = self.make_client(self.issuer.node())
+        self.sibling.start()
+        self.network.settle()
+
+    def test_stands_by(self):
+        """The client that was replaced does not connect: the sibling's streams live."""
+        near, _ = self.stream()
+        self.network.pass_time(5 * LONGEST_DELAY, 1)
+        self.assertEqual((True, False), (self.client.standing_by, self.sibling.standing_by))
+        self.assertTrue(self.sibling.connected)
+        self.assertEqual((2, ["made"]), (self.network.attempts, near.told))
+        self.assertEqual(1, len(self.listener.sessions()))
+
+    def test_log(self):
+        """It says so once, and warns of no other agent."""
+        self.network.pass_time(5 * LONGEST_DELAY, 1)
+        self.assertEqual([], self.warnings())
+        self.assertEqual(1, sum("stands by" in text for text in self.logged("info")))
+
+    def test_sibling_disconnected(self):
+        """While the sibling may still resume its session, that one is left alone."""
+        near, _ = self.stream()
+        self.network.cut()
+        self.network.settle()
+        self.network.pass_time(1)
+        self.assertTrue(self.client.standing_by and self.sibling.connected)
+        self.assertEqual(["made"], near.told)
+
+    def test_sibling_lost_its_session(self):
+        """When the sibling's session is over the client is back at once, without a warning."""
+        self.patch(random, "uniform", lambda low, high: high)
+        self.sibling.close(Code.GOING_AWAY, "the address is gone")
+        self.assertLessEqual(self.delay(), FIRST_DELAY)
+        self.attempt()
+        self.assertTrue(self.client.connected)
+        self.assertFalse(self.client.standing_by)
+        self.assertEqual([], self.warnings())
+
+    def test_sibling_is_left(self):
+        """So it is when the sibling's server goes away."""
+        self.stream()
+        leaving = self.listener
+        self.start_server()
+        leaving.drain("the server is about to stop")
+        self.network.settle()
+        self.assertFalse(self.client.standing_by)
+        self.network.pass_time(5)
+        self.assertEqual(1, len(self.listener.sessions()))
+        leaving.close_sessions(Code.GOING_AWAY, "over")
+
+    def test_sibling_goes_to_another_server(self):
+        """When the sibling's address leads elsewhere, the client's own server gets it back."""
+        self.patch(self.sibling, "has_session_at", lambda process: False)
+        self.attempt()
+        self.assertTrue(self.client.connected)
+
+    def test_restarted_server(self):
+        """After a restart of the server there is one session again, whichever client's it is."""
+        self.network.cut()
+        self.start_server()
+        self.network.pass_time(3 * LONGEST_DELAY, 1)
+        clients = (self.client, self.sibling)
+        self.assertEqual([False, True], sorted(client.connected for client in clients))
+        self.assertEqual([False, True], sorted(client.standing_by for client in clients))
+        attempts = self.network.attempts
+        self.network.pass_time(3 * LONGEST_DELAY, 1)
+        self.assertEqual(attempts, self.network.attempts)
+
+    def test_drain(self):
+        """A client that stands by ends at once, and the end of its sibling does not wake it."""
+        for client in self.clients:
+            client.drain("the agent is about to stop")
+        self.network.pass_time(5)
+        self.assertEqual(2, self.network.attempts)
+        self.assertEqual([], self.clock.getDelayedCalls())
 
 
 class LogTests(ClientTests):

@@ -11,9 +11,11 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.agent.fakes import FakeNameResolver
 from tests.network import ProgramReactor
 from tests.tunnel.memory import HalfCloseUser
 from yurttunnel.agent import command, service
+from yurttunnel.agent.client import LONGEST_DELAY
 from yurttunnel.agent.options import Options
 from yurttunnel.agent.service import AgentService
 from yurttunnel.pki.revocation import revoke_node
@@ -34,7 +36,7 @@ PROMISED = (
     "yurttunnel_agent_certificate_expiry_timestamp_seconds",
     "process_resident_memory_bytes",
 )
-"""Of the yurttunnel reference, section 8, and what has been promised beside that."""
+"""The names of yurttunnel 1.2 that dashboards know, and what has been promised beside them."""
 
 
 class CommandTests(SynchronousTestCase):
@@ -153,15 +155,68 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual((200, "[]\n"), self.reactor.get(META, "/agents"))
 
     def test_several_servers(self):
-        """There is a client for each server, and the agent is not ready before all are there."""
+        """There is a client for each server; one is enough to be ready, the others are named."""
         self.start_server()
         agent = self.start("--tunnelserver-addr", "127.0.0.1:10262,127.0.0.1:10999")
         status, body = self.reactor.get(META, "/readyz")
-        self.assertEqual(503, status)
-        self.assertIn("127.0.0.1:10999", body)
+        self.assertEqual(200, status)
+        self.assertIn("servers: ok\nevery server: not connected: 127.0.0.1:10999", body)
         self.assertNotIn("127.0.0.1:10262 (", body)
         [clients] = [part for part in agent if isinstance(part, AgentService)]
         self.assertEqual(1, len(clients.sessions()))
+
+    def test_two_addresses_of_one_server(self):
+        """The client whose session the other has replaced stands by, which is no defect."""
+        self.start_server()
+        agent = self.start("--tunnelserver-addr", "127.0.0.1:10262,[::1]:10262")
+        [clients] = [part for part in agent if isinstance(part, AgentService)]
+        self.reactor.pass_time(3)
+        [session] = clients.sessions()
+        self.reactor.pass_time(LONGEST_DELAY * 2, 1)
+        self.assertEqual([session], clients.sessions())
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertEqual((200, True), (status, "every server: ok\n" in body))
+
+    def test_silent_resolver(self):
+        """Name servers that never answer cost one attempt its time, and the log says which."""
+        self.start_server()
+        self.start()
+        self.patch(self.reactor, "nameResolver", FakeNameResolver())
+        self.start("--tunnelserver-addr", "server.test:10262", "--meta-port", "10299")
+        self.assertIn("not connected yet", self.reactor.get(10299, "/readyz")[1])
+        self.reactor.pass_time(command.CONNECT_TIMEOUT)
+        self.assertIn(
+            "no connection to server.test:10262 within 10 s", self.reactor.get(10299, "/readyz")[1]
+        )
+
+    def test_too_many_identifiers(self):
+        """More than a HELLO holds is one line at the start, before anything is written."""
+        many = "&".join(f"host={'n' * 50}.{'m' * 50}.n{number}.example" for number in range(200))
+        options = self.options("--agent-identifiers", many)
+        error = self.assertRaises(SystemExit, command.makeService, options)
+        self.assertTrue(error.code.startswith("--agent-identifiers: "), error.code)
+        self.assertNotIn("\n", error.code)
+        self.assertFalse(Path(self.state).exists())
+
+    def test_draining(self):
+        """While streams end, the meta port says that the agent drains; then it is closed."""
+        self.start_server("--forward", "9000=edge-1/127.0.0.1:8000")
+        agent = self.start()
+        target = HalfCloseUser()
+        self.reactor.listenTCP(8000, Factory.forProtocol(lambda: target))
+        caller = self.reactor.site(9000).buildProtocol(None)
+        caller.makeConnection(StringTransport())
+        self.reactor.settle()
+        stopped = agent.stopService()
+        self.reactor.pass_time(3)
+        self.assertNoResult(stopped)
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertEqual((503, True), (status, "servers: draining\n" in body))
+        self.assertNotIn(META, self.reactor.closed_ports)
+        caller.connectionLost(Failure(ConnectionLost()))
+        self.reactor.pass_time(3)
+        self.successResultOf(stopped)
+        self.assertIn(META, self.reactor.closed_ports)
 
     def test_failed_attempts(self):
         """Attempts that fail are counted, for each server."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import (
     ConnectingCancelledError,
     ConnectionRefusedError,
@@ -10,11 +11,16 @@ from twisted.internet.error import (
 )
 from twisted.internet.interfaces import IAddress, IConnector
 from twisted.internet.protocol import ClientFactory, Protocol
-from twisted.internet.testing import StringTransport
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from yurttunnel.agent.connector import EndpointConnector
+from tests.agent.fakes import FakeNameResolver
+from yurttunnel.agent.connector import (
+    EndpointConnector,
+    EndpointWithDeadline,
+    NotConnectedInTime,
+)
 
 
 class Endpoint:
@@ -129,3 +135,45 @@ class ConnectorTests(SynchronousTestCase):
         """Disconnecting does nothing when there is nothing."""
         self.connector.disconnect()
         self.assertEqual([], self.endpoint.attempts)
+
+
+class DeadlineTests(SynchronousTestCase):
+    """An endpoint that gives up in time."""
+
+    def setUp(self):
+        """Allow ten seconds."""
+        self.clock = MemoryReactorClock()
+
+    def connect(self, endpoint):
+        """Begin an attempt."""
+        return EndpointWithDeadline(self.clock, endpoint, 10.0, "server.test:10262").connect(
+            Factory.forProtocol(Protocol)
+        )
+
+    def test_silent_resolver(self):
+        """A lookup that never ends does not hold up the next attempt; the server is named."""
+        self.clock.nameResolver = names = FakeNameResolver()
+        attempt = self.connect(HostnameEndpoint(self.clock, b"server.test", 10262, timeout=10.0))
+        self.clock.advance(9.9)
+        self.assertNoResult(attempt)
+        self.clock.advance(0.1)
+        error = self.failureResultOf(attempt, NotConnectedInTime).value
+        self.assertIn("server.test:10262 within 10 s", str(error))
+        names.answer("192.0.2.1")
+        self.assertEqual([], self.clock.tcpClients)
+
+    def test_in_time(self):
+        """What is in time is passed on, and leaves no timer."""
+        endpoint = Endpoint()
+        attempt = self.connect(endpoint)
+        protocol = Protocol()
+        endpoint.attempts[0].callback(protocol)
+        self.assertIs(protocol, self.successResultOf(attempt))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_cancelled(self):
+        """An attempt that is given up ends as the endpoint says, without a timer."""
+        attempt = self.connect(Endpoint())
+        attempt.cancel()
+        self.failureResultOf(attempt, CancelledError)
+        self.assertEqual([], self.clock.getDelayedCalls())

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import errno
+import socket
 from ipaddress import ip_address
 
 from twisted.internet import error
+from twisted.internet.interfaces import ISystemHandle
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from tests.agent.fakes import FakeNameResolver, FakeRequest
 from yurttunnel.agent.attempts import interleave_families
 from yurttunnel.agent.dialer import Dialer, DialLimits
 from yurttunnel.agent.policy import DestinationPolicy, parse_pattern
 from yurttunnel.agent.resolver import NodeResolver
+from yurttunnel.tunnel.statistics import DialDurations
 from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import Limits
 
 
+@implementer(ISystemHandle)
 class Socket(StringTransport):
     """A connected socket as far as the dialer and the relay use it."""
 
-    no_delay = False
     aborted = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handle = socket.socket()
+
+    def getHandle(self) -> socket.socket:
+        """Give a socket for its options; it is connected to nothing."""
+        return self.handle
 
     def abortConnection(self) -> None:
         """Note it."""
         self.aborted = True
-
-    def setTcpNoDelay(self, enabled: bool) -> None:
-        """Note it."""
-        self.no_delay = enabled
 
 
 class DialerTests(SynchronousTestCase):
@@ -49,13 +58,15 @@ class DialerTests(SynchronousTestCase):
         policy = DestinationPolicy(
             "edge-1", [ip_address("10.0.0.5")], [parse_pattern(text) for text in patterns]
         )
-        limits = DialLimits(most_pending=3, longest_dial=30.0, most_addresses=4)
-        self.dialer = Dialer(self.reactor, policy, self.resolver, "edge-1", limits)
+        limits = DialLimits(
+            most_pending=3, most_pending_to_one=2, longest_dial=30.0, most_addresses=4
+        )
+        self.durations = DialDurations()
+        self.dialer = Dialer(self.reactor, policy, self.resolver, "edge-1", self.durations, limits)
 
     def tearDown(self) -> None:
         """Check that nothing is left over."""
         self.dialer.stop()
-        self.assertEqual(self.dialer.statistics.pending, 0)
         self.assertEqual(self.reactor.getDelayedCalls(), [], "a timer was left over")
 
     def ask(self, host: str, port: int = 10250, timeout: float = 10.0) -> FakeRequest:
@@ -66,9 +77,15 @@ class DialerTests(SynchronousTestCase):
 
     def connect(self, index: int = -1) -> Socket:
         """Let the kernel connect the socket of an attempt."""
-        socket = Socket()
-        self.reactor.tcpClients[index][2].buildProtocol(None).makeConnection(socket)
-        return socket
+        connected = self.socket()
+        self.reactor.tcpClients[index][2].buildProtocol(None).makeConnection(connected)
+        return connected
+
+    def socket(self) -> Socket:
+        """Make a socket, which is closed when the test ends."""
+        made = Socket()
+        self.addCleanup(made.handle.close)
+        return made
 
     def refuse(self, index: int = -1, reason: Exception | None = None) -> None:
         """Let the kernel refuse the socket of an attempt."""
@@ -82,13 +99,12 @@ class DialerTests(SynchronousTestCase):
         return [client[0] for client in self.reactor.tcpClients]
 
     def assert_failed(self, request: FakeRequest, code: Code, *words: str) -> None:
-        """Check the answer, and that it was counted."""
+        """Check the answer."""
         self.assertIsNotNone(request.failure)
         assert request.failure is not None
         self.assertEqual(request.failure[0], code, request.failure)
         for word in words:
             self.assertIn(word, request.failure[1])
-        self.assertEqual(self.dialer.statistics.results[code], 1)
 
 
 class AddressTests(DialerTests):
@@ -100,22 +116,26 @@ class AddressTests(DialerTests):
         host, port, _, timeout, _ = self.reactor.tcpClients[0]
         self.assertEqual((host, port, timeout), ("10.0.0.5", 10250, 10.0))
         self.assertFalse(request.answered)
-        self.assertEqual(self.dialer.statistics.pending, 1)
         self.reactor.advance(0.2)
-        socket = self.connect()
+        self.connect()
         stream = request.stream
         assert stream is not None
-        self.assertTrue(socket.no_delay)
         self.assertIsNotNone(stream.protocol)
-        self.assertEqual(self.dialer.statistics.results, {Code.DONE: 1})
-        self.assertEqual(sum(self.dialer.statistics.durations.buckets), 1)
-        self.assertAlmostEqual(self.dialer.statistics.durations.total_seconds, 0.2)
+        self.assertEqual(sum(self.durations.buckets), 1)
+        self.assertAlmostEqual(self.durations.total_seconds, 0.2)
+
+    def test_the_socket_is_quick_and_probed(self) -> None:
+        """A target whose host has gone is noticed, also by a stream on which nothing is sent."""
+        self.ask("10.0.0.5")
+        handle = self.connect().handle
+        self.assertTrue(handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        self.assertTrue(handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
     def test_bytes_of_the_socket_go_into_the_stream(self) -> None:
         """The joined connection relays."""
         request = self.ask("10.0.0.5")
         protocol = self.reactor.tcpClients[0][2].buildProtocol(None)
-        protocol.makeConnection(Socket())
+        protocol.makeConnection(self.socket())
         protocol.dataReceived(b"220 ready")
         assert request.stream is not None
         self.assertEqual(request.stream.written, [b"220 ready"])
@@ -187,11 +207,27 @@ class LimitTests(DialerTests):
 
     def test_more_pending_dials_than_the_limit_are_refused(self) -> None:
         """The one that ends makes room for another."""
-        for _ in range(3):
-            self.assertFalse(self.ask("10.0.0.5").answered)
-        self.assert_failed(self.ask("10.0.0.5"), Code.OVERLOADED, "3 others")
+        for last in range(3):
+            self.assertFalse(self.ask(f"192.0.2.{last}", 80).answered)
+        self.assert_failed(self.ask("10.0.0.5"), Code.OVERLOADED, "3 others are")
         self.refuse()
         self.assertFalse(self.ask("10.0.0.5").answered)
+
+    def test_a_silent_target_leaves_room_for_others(self) -> None:
+        """One host and port has a share of the pending dials, in whatever way it is spelled."""
+        first = self.ask("10.0.0.5")
+        self.ask("::ffff:10.0.0.5")
+        self.assert_failed(self.ask("10.0.0.5"), Code.OVERLOADED, "2 others to the same target")
+        self.assertFalse(self.ask("10.0.0.5", 10255).answered)
+        assert first.cancel is not None
+        first.cancel()
+        self.assertFalse(self.ask("10.0.0.5").answered)
+
+    def test_the_share_of_one_target_is_a_quarter(self) -> None:
+        """As many dials as a session has streams may be pending, a quarter of them to one."""
+        limits = DialLimits()
+        self.assertEqual(Limits().max_streams, limits.most_pending)
+        self.assertEqual(limits.most_pending, 4 * limits.most_pending_to_one)
 
     def test_a_cancelled_request_stops_its_attempt_and_gets_no_answer(self) -> None:
         """Late news of the attempt change nothing, and a late socket is aborted."""
@@ -199,12 +235,10 @@ class LimitTests(DialerTests):
         assert request.cancel is not None
         request.cancel()
         self.assertTrue(self.reactor.connectors[0].stoppedConnecting)
-        self.assertEqual(self.dialer.statistics.pending, 0)
         self.assertTrue(self.connect().aborted)
         self.refuse(reason=error.UserError())
         request.cancel()
         self.assertFalse(request.answered)
-        self.assertEqual(self.dialer.statistics.results, {Code.CANCELLED: 1})
 
     def test_stopping_ends_every_dial_and_refuses_new_ones(self) -> None:
         """Attempts and lookups alike."""

@@ -14,6 +14,7 @@ from tests.agent.fakes import FakeNameResolver, FakeRequest
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy, parse_pattern
 from yurttunnel.agent.resolver import NodeResolver
+from yurttunnel.tunnel.statistics import DialDurations
 from yurttunnel.wire.codes import Code
 
 
@@ -42,7 +43,8 @@ class KernelErrorTests(TestCase):
         policy = DestinationPolicy(
             "edge-1", [ip_address("127.0.0.1")], [parse_pattern("fe80::/10")]
         )
-        self.dialer = Dialer(reactor, policy, NodeResolver(FakeNameResolver(), {}), "edge-1")
+        resolver = NodeResolver(FakeNameResolver(), {})
+        self.dialer = Dialer(reactor, policy, resolver, "edge-1", DialDurations())
         self.addCleanup(self.dialer.stop)
 
     def ask(self, host: str, timeout: float = 10.0) -> Deferred[tuple[Code, str]]:

@@ -135,6 +135,7 @@ class ValueTests(SynchronousTestCase):
         text = str(Options({}))
         for flag in ("standalone", "allow-destination", "join-token-file", "no-default"):
             self.assertIn(flag, text)
+        self.assertNotIn("--kube-config", text)
 
 
 class ErrorTests(SynchronousTestCase):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import TestCase
 
@@ -13,7 +14,7 @@ from tests.pki.support import EDGE_1, clock_now
 from tests.tunnel.memory import Acceptor, HalfCloseUser
 from yurttunnel.agent import service
 from yurttunnel.agent.client import ClientSettings, ServerClient
-from yurttunnel.agent.service import AgentService, PortService
+from yurttunnel.agent.service import AgentService, PortService, StoppedInTurn
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.enrolment_client import ServerAddress
@@ -93,7 +94,7 @@ class ServiceTests(TestCase):
         """Make the client of the one server."""
         endpoint = tls.SessionEndpoint(self.clock, contexts.creator(HOST), self.network)
         settings = ClientSettings("edge-1", "host=edge-1", Limits(), "test 1")
-        return [ServerClient(self.context, f"{HOST}:10262", endpoint, settings)]
+        return [ServerClient(self.context, f"{HOST}:10262", endpoint, settings, [])]
 
     def stop_dialer(self):
         """Count it."""
@@ -199,6 +200,25 @@ class BeginningTests(ServiceTests):
         self.assertIn("refused", self.service.not_connected())
         self.assertGreater(self.service.failed_attempts(), 0)
 
+    def test_partly_connected(self):
+        """One server that is connected is enough; the others are told, but who stands by."""
+        self.start()
+        [client] = self.service._clients
+        away = SimpleNamespace(
+            server="b:10262", connected=False, standing_by=False, last_error="refused"
+        )
+        self.assertIsNone(self.service.partly_connected())
+        with_away = [client, away]
+        self.patch(self.service, "_clients", with_away)
+        self.assertIsNone(self.service.not_connected())
+        self.assertEqual("not connected: b:10262 (refused)", self.service.partly_connected())
+        away.standing_by = True
+        self.assertIsNone(self.service.partly_connected())
+        self.patch(self.service, "_clients", [away])
+        self.assertIsNone(self.service.partly_connected())
+        self.assertIsNotNone(self.service.not_connected())
+        self.patch(self.service, "_clients", [client])
+
     def test_certificate_problem(self):
         """A renewal that fails is told, until it succeeds."""
         self.start()
@@ -281,12 +301,59 @@ class StopTests(ServiceTests):
         self.assertIn("the agent has stopped", near.reasons[0].value.text)
 
     def test_connection_lost_while_draining(self):
-        """Stopping does not wait for streams whose connection has been lost."""
+        """Streams survive the loss of the connection as they do before the drain."""
         self.start()
-        self.stream()
+        near, far = self.stream()
         stopped = self.stop()
         self.network.cut()
+        self.network.pass_time(2)
+        near.transport.write(b"still here")
+        self.network.settle()
+        self.assertEqual(b"still here", bytes(far.received))
+        self.assertNoResult(stopped)
+        near.transport.abortConnection()
+        self.network.pass_time(1)
         self.assert_stopped(stopped)
+
+    def test_connection_does_not_come_back(self):
+        """The drain timeout is the end also of streams whose connection has been lost."""
+        self.start()
+        _, far = self.stream()
+        stopped = self.stop()
+        self.network.cut()
+        self.network.refuse()
+        self.network.pass_time(DRAIN_TIMEOUT - 0.5)
+        self.assertNoResult(stopped)
+        self.network.pass_time(1)
+        self.assert_stopped(stopped)
+        self.assertEqual(Code.GOING_AWAY, far.reasons[0].value.code)
+
+    def test_readiness(self):
+        """From the beginning of the drain the agent is not ready, and says why."""
+        self.start()
+        self.stream()
+        self.stop()
+        self.assertEqual("draining", self.service.not_connected())
+        self.assertIsNone(self.service.partly_connected())
+
+
+class StoppedInTurnTests(TestCase):
+    """Parts that stop one after the other."""
+
+    def test_order(self):
+        """The last one stops first; those before it run until it has stopped."""
+        parts, ended = StoppedInTurn(), Deferred()
+        first, last = Service(), Service()
+        last.stopService = lambda: ended
+        for part in (first, last):
+            part.setServiceParent(parts)
+        parts.startService()
+        stopped = parts.stopService()
+        self.assertEqual((True, False), (bool(first.running), bool(parts.running)))
+        self.assertNoResult(stopped)
+        ended.callback(None)
+        self.successResultOf(stopped)
+        self.assertFalse(first.running)
 
 
 class PortServiceTests(TestCase):

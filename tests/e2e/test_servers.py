@@ -80,3 +80,27 @@ class SeveralServersTests(EndToEndTestCase):
         self.assertEqual(await self.status_through(second, echo.port), 200)
         client.transport.loseConnection()
         self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
+
+
+class OneServerTests(EndToEndTestCase):
+    """Two addresses of ``--tunnelserver-addr`` that lead to one server process."""
+
+    async def test_two_names_of_one_server_settle_on_one_session(self) -> None:
+        """The sessions do not replace each other for ever: one stays, and its stream with it."""
+        tunnel = self.make_tunnel()
+        port = tunnel.server.agent_port
+        arguments = tunnel.agent.arguments
+        index = arguments.index("--tunnelserver-addr") + 1
+        arguments[index] = f"127.0.0.1:{port},localhost:{port}"
+        await tunnel.start()
+        await self.eventually(lambda: "stands by" in tunnel.agent.log, "one stands by")
+        [session] = await tunnel.server.agents()
+        echo = self.listen(Echo)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        # Longer than a client waits before it replaces the other, if it does at all.
+        await self.pause(5)
+        await client.round_trip()
+        [later] = await tunnel.server.agents()
+        self.assertEqual(later["session"], session["session"])
+        self.assertEqual((await tunnel.agent.get("/readyz"))[0], 200)

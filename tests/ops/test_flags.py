@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -63,6 +65,20 @@ class FlagTests(SynchronousTestCase):
         for text in ("", ":1", "a:", "a:0", "a b:1", "[::1", "[::1]5", "[a]:1", "http://a", "a/b"):
             with self.assertRaises(ValueError, msg=text):
                 flags.host_port(text, 7)
+
+    def test_listening_addresses_are_addresses(self) -> None:
+        """In either family, with or without brackets; names are not."""
+        self.assertEqual("::1", flags.listening_address("[::1]"))
+        self.assertEqual("0.0.0.0", flags.listening_address(" 0.0.0.0 "))
+        for text in ("", "localhost", "1.2.3"):
+            with self.assertRaises(ValueError, msg=text):
+                flags.listening_address(text)
+
+    def test_paths_are_not_empty(self) -> None:
+        """An empty one would be the current directory."""
+        self.assertEqual(Path("a"), flags.path("a"))
+        with self.assertRaises(ValueError):
+            flags.path("")
 
     @given(st.text(max_size=60))
     def test_no_text_breaks_a_parser(self, text: str) -> None:

@@ -94,6 +94,14 @@ class PageTests(MetaTestCase):
         self.assertEqual(503, answer.status)
         self.assertEqual(b"listeners: ok\ncertificate: it has expired\nnot ready\n", answer.body)
 
+    def test_warning(self) -> None:
+        """What a check finds that is not required is said by a process that is ready."""
+        self.readiness.add("servers", lambda: None)
+        self.readiness.add("every server", lambda: "one is away", required=False)
+        answer = self.ask("/readyz")
+        self.assertEqual(200, answer.status)
+        self.assertEqual(b"servers: ok\nevery server: one is away\nready\n", answer.body)
+
     def test_broken_check(self) -> None:
         """A check that raises makes the process not ready instead of breaking the page."""
 

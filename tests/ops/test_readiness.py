@@ -28,6 +28,14 @@ class ReadinessTests(SynchronousTestCase):
         self.assertEqual([Finding("cache", "not yet")], readiness.findings())
         self.assertEqual([Finding("cache", None)], readiness.findings())
 
+    def test_not_required(self) -> None:
+        """What is not required is told as such."""
+        readiness = Readiness()
+        readiness.add("every server", lambda: "one is away", required=False)
+        self.assertEqual(
+            [Finding("every server", "one is away", required=False)], readiness.findings()
+        )
+
     def test_same_name(self) -> None:
         """Two checks of one name are a mistake."""
         readiness = Readiness()

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from twisted.application.service import IService, MultiService
+from twisted.application.service import IService
 from twisted.internet.endpoints import HostnameEndpoint
 
 from yurttunnel import __version__
 from yurttunnel.agent.client import ClientSettings, ServerClient
+from yurttunnel.agent.connector import EndpointWithDeadline
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.options import Options, Settings
 from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.resolver import NodeResolver
-from yurttunnel.agent.service import AgentService, PortService
+from yurttunnel.agent.service import AgentService, PortService, StoppedInTurn
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
@@ -58,6 +59,7 @@ def makeService(options: Options) -> IService:
 
 def build(reactor: Any, settings: Settings) -> IService:
     """Compose the agent's parts."""
+    client_settings = _client_settings(settings)
     counters = TunnelCounters()
     budget = MemoryBudget(MEMORY_BUDGET)
     policy = DestinationPolicy(
@@ -67,8 +69,7 @@ def build(reactor: Any, settings: Settings) -> IService:
         settings.keep_default_destinations,
     )
     resolver = NodeResolver(reactor.nameResolver, settings.own_names)
-    dialer = Dialer(reactor, policy, resolver, settings.node_name)
-    counters.dial_durations = dialer.statistics.durations
+    dialer = Dialer(reactor, policy, resolver, settings.node_name, counters.dial_durations)
     context = SessionContext(reactor, counters, budget, dialer)
     has_token = settings.join_token is not None or settings.join_token_file is not None
     trust = AgentTrust.open(
@@ -78,29 +79,25 @@ def build(reactor: Any, settings: Settings) -> IService:
         settings.identifiers,
         (lambda: JoinToken.parse(settings.read_join_token())) if has_token else None,
     )
-    client_settings = ClientSettings(
-        node=settings.node_name,
-        identifiers=format_identifiers(settings.identifiers),
-        limits=Limits(resume_window=round(settings.resume_window * 1000)),
-        software=__version__,
-    )
     endpoints = {
-        (host, port): HostnameEndpoint(
-            reactor, host.encode("idna"), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
+        (host, port): EndpointWithDeadline(
+            reactor,
+            HostnameEndpoint(
+                reactor, host.encode("idna"), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
+            ),
+            CONNECT_TIMEOUT,
+            join_authority(host, port),
         )
         for host, port in settings.servers
     }
 
     def make_clients(contexts: ClientContexts) -> list[ServerClient]:
-        return [
-            ServerClient(
-                context,
-                join_authority(host, port),
-                tls.SessionEndpoint(reactor, contexts.creator(host), endpoint),
-                client_settings,
-            )
-            for (host, port), endpoint in endpoints.items()
-        ]
+        clients: list[ServerClient] = []
+        for (host, port), endpoint in endpoints.items():
+            secured = tls.SessionEndpoint(reactor, contexts.creator(host), endpoint)
+            server = join_authority(host, port)
+            clients.append(ServerClient(context, server, secured, client_settings, clients))
+        return clients
 
     addresses = [ServerAddress(host, endpoint) for (host, _), endpoint in endpoints.items()]
     agent = AgentService(reactor, trust, addresses, make_clients, dialer, settings.drain_timeout)
@@ -125,13 +122,31 @@ def build(reactor: Any, settings: Settings) -> IService:
         figures.sessions,
     )
     readiness.add("servers", agent.not_connected)
+    readiness.add("every server", agent.partly_connected, required=False)
     readiness.add("certificate", agent.certificate_problem)
-    parts = MultiService()
+    parts = StoppedInTurn()
     listen = partial(
         listen_tcp, reactor, "--meta-port", settings.meta_host, settings.meta_port, meta
     )
-    # The port comes first: when it is taken, nothing else has begun.
+    # The port comes first: when it is taken, nothing else has begun, and it is closed last.
     for part in (PortService(listen), trust, lag, agent):
         part.setServiceParent(parts)
     forward_standard_logging()
     return parts
+
+
+def _client_settings(settings: Settings) -> ClientSettings:
+    """Make what servers are told; one line ends the process when a HELLO cannot hold it."""
+    client_settings = ClientSettings(
+        node=settings.node_name,
+        identifiers=format_identifiers(settings.identifiers),
+        limits=Limits(resume_window=round(settings.resume_window * 1000)),
+        software=__version__,
+    )
+    try:
+        client_settings.hello().encode()
+    except ValueError as error:
+        raise SystemExit(
+            f"--agent-identifiers: they are too long, {error}: name fewer, as with networks (cidr)"
+        ) from None
+    return client_settings

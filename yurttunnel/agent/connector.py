@@ -10,6 +10,8 @@ from twisted.internet.interfaces import (
     IAddress,
     IConnector,
     IProtocol,
+    IProtocolFactory,
+    IReactorTime,
     IStreamClientEndpoint,
     ITransport,
 )
@@ -73,3 +75,37 @@ class EndpointConnector:
         self._attempt = None
         if not reason.check(CancelledError, ConnectingCancelledError):
             self._factory.clientConnectionFailed(self, reason)
+
+
+class NotConnectedInTime(Exception):
+    """An attempt was given up; the text says to what, and after how long."""
+
+
+@implementer(IStreamClientEndpoint)
+class EndpointWithDeadline:
+    """Allows an attempt through ``endpoint`` so many ``seconds``, whatever it waits for.
+
+    The timeout of Twisted's ``HostnameEndpoint`` is for each address; the lookup of the name has
+    none there. ``server`` is for the error's text, :class:`NotConnectedInTime`.
+    """
+
+    def __init__(
+        self, clock: IReactorTime, endpoint: IStreamClientEndpoint, seconds: float, server: str
+    ) -> None:
+        self._clock = clock
+        self._endpoint = endpoint
+        self._seconds = seconds
+        self._server = server
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """Connect a protocol of ``protocolFactory``, in time."""
+        attempt = self._endpoint.connect(protocolFactory)
+        return attempt.addTimeout(self._seconds, self._clock, self._too_late)
+
+    def _too_late(self, result: object, seconds: float) -> Failure:
+        return Failure(
+            NotConnectedInTime(
+                f"no connection to {self._server} within {seconds:g} s, the lookup of its name"
+                " included"
+            )
+        )

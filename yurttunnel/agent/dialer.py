@@ -6,9 +6,10 @@ answer: the stream is accepted and joined to the socket, or fails with a code an
 
 from __future__ import annotations
 
+import socket
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -18,7 +19,7 @@ from twisted.internet.interfaces import (
     IDelayedCall,
     IReactorTCP,
     IReactorTime,
-    ITCPTransport,
+    ISystemHandle,
 )
 from twisted.internet.protocol import ClientFactory
 from twisted.logger import Logger
@@ -30,38 +31,32 @@ from yurttunnel.agent.policy import Address, DestinationPolicy, canonical_host, 
 from yurttunnel.agent.resolver import NodeResolver, TooManyLookups
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.relay import LocalConnection
+from yurttunnel.tunnel.sockets import tune_local_socket
 from yurttunnel.tunnel.statistics import DialDurations
 from yurttunnel.wire.codes import Code
+
+_Target = tuple[Address | str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class DialLimits:
     """Bounds of the dialer; times are in seconds.
 
-    ``most_pending``: dials that have not been answered yet; more are refused at once.
+    ``most_pending``: dials that have not been answered yet; more are refused at once. The
+    streams that one session may have by default.
+    ``most_pending_to_one``: those of them that go to the same host and port, so that a target
+    that never answers leaves room for the others.
     ``longest_dial``: the agent's own maximum, whatever the server grants.
     ``attempt_delay``: how long one address of a name may take before the next is tried beside
     it (RFC 8305 section 5 recommends 250 ms).
     ``most_addresses``: how many addresses of one name are tried.
     """
 
-    most_pending: int = 256
+    most_pending: int = 1000
+    most_pending_to_one: int = 250
     longest_dial: float = 30.0
     attempt_delay: float = 0.25
     most_addresses: int = 16
-
-
-@dataclass(slots=True)
-class DialStatistics:
-    """What the dialer counts; read when somebody looks.
-
-    ``results`` has one entry for each dial that ended: :attr:`Code.DONE` for a connection,
-    :attr:`Code.CANCELLED` when the server gave up first.
-    """
-
-    pending: int = 0
-    results: Counter[Code] = field(default_factory=Counter)
-    durations: DialDurations = field(default_factory=DialDurations)
 
 
 @implementer(IStreamAcceptor)
@@ -69,7 +64,7 @@ class Dialer:
     """Answers the requests of the servers' sessions with connections made from this node.
 
     ``reactor`` provides ``IReactorTCP`` and ``IReactorTime``; ``node`` is the node's name, for
-    sentences. ``statistics`` may be read at any time.
+    sentences. ``durations`` gets how long each successful dial took.
     """
 
     log = Logger()
@@ -80,6 +75,7 @@ class Dialer:
         policy: DestinationPolicy,
         resolver: NodeResolver,
         node: str,
+        durations: DialDurations,
         limits: DialLimits | None = None,
     ) -> None:
         self.tcp = IReactorTCP(reactor)
@@ -87,16 +83,16 @@ class Dialer:
         self.policy = policy
         self.node = node
         self.limits = limits or DialLimits()
-        self.statistics = DialStatistics()
+        self.durations = durations
         self._resolver = resolver
         self._dials: set[_Dial] = set()
+        self._pending_to: Counter[_Target] = Counter()
         self._stopped = False
 
     def stream_requested(self, request: IStreamRequest) -> None:
         """Connect to what ``request`` names, and answer it within its timeout."""
         dial = _Dial(self, request)
         self._dials.add(dial)
-        self.statistics.pending += 1
         try:
             self._begin(dial)
         except Exception:
@@ -110,11 +106,14 @@ class Dialer:
         for dial in tuple(self._dials):
             dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
 
-    def ended(self, dial: _Dial, code: Code) -> None:
-        """Count the end of ``dial``; dials call this once."""
+    def ended(self, dial: _Dial) -> None:
+        """Make room for others; dials call this once."""
         self._dials.discard(dial)
-        self.statistics.pending -= 1
-        self.statistics.results[code] += 1
+        target = dial.target
+        if target is not None:
+            self._pending_to[target] -= 1
+            if not self._pending_to[target]:
+                del self._pending_to[target]
 
     def _begin(self, dial: _Dial) -> None:
         """Refuse ``dial``, or start it in the shortest way that its destination allows."""
@@ -136,7 +135,20 @@ class Dialer:
                 dial.fail(Code.BAD_DESTINATION, str(reason))
                 return
             request.on_cancel(dial.cancel)
-            self._begin_with(dial, host)
+            self._begin_in_turn(dial, host)
+
+    def _begin_in_turn(self, dial: _Dial, host: Address | str) -> None:
+        """Refuse ``dial`` if its target has too many dials already, or start it."""
+        target = host, dial.request.port
+        pending = self._pending_to[target]
+        if pending >= self.limits.most_pending_to_one:
+            dial.fail_connect(
+                Code.OVERLOADED, f"{pending} others to the same target are in progress there"
+            )
+            return
+        self._pending_to[target] += 1
+        dial.target = target
+        self._begin_with(dial, host)
 
     def _begin_with(self, dial: _Dial, host: Address | str) -> None:
         """Connect at once to an address or one of the node's names; look other names up."""
@@ -164,6 +176,7 @@ class _Dial:
         "deadline",
         "request",
         "started",
+        "target",
         "wanted",
     )
 
@@ -174,6 +187,7 @@ class _Dial:
         self.started = dialer.clock.seconds()
         self.deadline = self.started + min(request.timeout, dialer.limits.longest_dial)
         self.answered = False
+        self.target: _Target | None = None
         self._lookup: Deferred[None] | None = None
         self._timer: IDelayedCall | None = None
         self._untried: deque[Address] = deque()
@@ -289,10 +303,11 @@ class _Dial:
             connection.transport.abortConnection()
             return
         self._attempts.remove(attempt)
-        self._end(Code.DONE)
-        self._dialer.statistics.durations.observe(self._dialer.clock.seconds() - self.started)
-        # LocalConnection is for Unix sockets, too; a dialed one is always TCP.
-        cast(ITCPTransport, connection.transport).setTcpNoDelay(True)
+        self._end()
+        self._dialer.durations.observe(self._dialer.clock.seconds() - self.started)
+        # The transports of the real reactors give their socket; those in memory have none.
+        if ISystemHandle.providedBy(connection.transport):
+            tune_local_socket(cast("socket.socket", connection.transport.getHandle()))
         connection.join(self.request.accept())
 
     # The end
@@ -300,12 +315,12 @@ class _Dial:
     def cancel(self) -> None:
         """Give up without an answer: nobody waits for one any longer."""
         if not self.answered:
-            self._end(Code.CANCELLED)
+            self._end()
 
     def fail(self, code: Code, text: str) -> None:
         """Answer that there is no connection, unless an answer was given."""
         if not self.answered:
-            self._end(code)
+            self._end()
             self.request.fail(code, text)
 
     def fail_connect(self, code: Code, text: str) -> None:
@@ -317,10 +332,10 @@ class _Dial:
         self._dialer.log.failure("dialing {destination}", reason, destination=self.wanted)
         self.fail_connect(Code.INTERNAL, "internal error, see the agent's log")
 
-    def _end(self, code: Code) -> None:
-        """Stop everything that was started, and count the end."""
+    def _end(self) -> None:
+        """Stop everything that was started, and tell the dialer."""
         self.answered = True
-        self._dialer.ended(self, code)
+        self._dialer.ended(self)
         self._stop_timer()
         self._untried.clear()
         if self._lookup is not None:

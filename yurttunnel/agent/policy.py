@@ -21,16 +21,17 @@ from ipaddress import (
     ip_network,
 )
 
+from yurttunnel.http.authority import join_authority
 from yurttunnel.ops import flags
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 KUBELET_PORTS = (10250, 10255)
-"""The ports on which a kubelet serves (yurttunnel reference section 1.1)."""
+"""The defaults of the kubelet's flags ``--port`` and ``--read-only-port`` (kubernetes.io)."""
 
 LOCALHOST_PROXY_PORTS = (10266, 10267)
-"""What the server sends to the node's loopback unless configured otherwise (section 9.5)."""
+"""The default ``localhost-proxy-ports`` of OpenYurt's ConfigMap ``yurt-tunnel-server-cfg``."""
 
 NO_DEFAULT = "no-default"
 """The pattern that drops the default destinations instead of adding one."""
@@ -254,6 +255,4 @@ class DestinationPolicy:
 
 def destination(host: Address | str, port: int) -> str:
     """Write ``host:port``, IPv6 in brackets."""
-    if isinstance(host, IPv6Address) or (isinstance(host, str) and ":" in host):
-        return f"[{host}]:{port}"
-    return f"{host}:{port}"
+    return join_authority(str(host), port)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.application.service import MultiService, Service
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
@@ -50,6 +50,7 @@ class AgentService(Service):
         self._drain_timeout = drain_timeout
         self._clients: list[ServerClient] = []
         self._beginning: Deferred[None] | None = None
+        self._draining = False
 
     def sessions(self) -> list[TunnelSession]:
         """Give the sessions with all servers."""
@@ -60,15 +61,28 @@ class AgentService(Service):
         return sum(client.failed_attempts for client in self._clients)
 
     def not_connected(self) -> str | None:
-        """Say which servers are not connected and why, for ``/readyz``."""
+        """Say why no server can reach the node, for ``/readyz``; one that does is enough."""
+        if self._draining:
+            return "draining"
         if not self._clients:
             return "not enrolled yet"
-        missing = [
+        if any(client.connected for client in self._clients):
+            return None
+        return f"not connected: {', '.join(self._missing())}"
+
+    def partly_connected(self) -> str | None:
+        """Say which servers are missing beside those that are connected, as a warning."""
+        if self._draining or not any(client.connected for client in self._clients):
+            return None
+        missing = self._missing()
+        return f"not connected: {', '.join(missing)}" if missing else None
+
+    def _missing(self) -> list[str]:
+        return [
             f"{client.server} ({client.last_error or 'the connection was lost'})"
             for client in self._clients
-            if not client.connected
+            if not (client.connected or client.standing_by)
         ]
-        return f"not connected: {', '.join(missing)}" if missing else None
 
     def certificate_problem(self) -> str | None:
         """Say what is wrong with the node's certificate, for ``/readyz``."""
@@ -103,6 +117,7 @@ class AgentService(Service):
 
     async def _stop(self) -> None:
         super().stopService()
+        self._draining = True
         if self._beginning is not None:
             self._beginning.cancel()
         ended = [session.ended() for session in self.sessions()]
@@ -132,3 +147,19 @@ class PortService(Service):
         super().stopService()
         port, self._port = self._port, None
         return None if port is None else port.stopListening()
+
+
+class StoppedInTurn(MultiService):
+    """Stops its parts one after the other, the last one first.
+
+    So those that come first serve the others to their end: ``/readyz`` tells of the drain.
+    """
+
+    def stopService(self) -> Deferred[None]:
+        """Stop every part, each when the one behind it has stopped."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        Service.stopService(self)
+        for part in reversed(list(self)):
+            await maybeDeferred(part.stopService)

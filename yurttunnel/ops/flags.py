@@ -1,4 +1,4 @@
-"""What flags of several commands have in common: durations, ports and ``host:port``.
+"""What flags of several commands have in common: durations, addresses, ports and paths.
 
 Each parser takes the text of one flag and raises ``ValueError`` with a reason in one line; the
 caller adds the name of the flag. They suit the coerce column of ``usage.Options``, too, but
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from ipaddress import AddressValueError, IPv6Address
+from ipaddress import ip_address
+from pathlib import Path
+
+from yurttunnel.http.authority import parse_host, parse_port, split_optional_port
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 _SECONDS_OF_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
@@ -18,12 +21,6 @@ _LONGEST_DURATION = 10 * 365 * 86400.0
 
 _LONGEST_RESUME_WINDOW = 86400.0
 """Seconds."""
-
-# Host names as RFC 1123 has them, with the underscore that internal names often carry; a final
-# dot (an absolute name) is allowed. Digits and dots alone are an address, right or wrong.
-_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
-_HOST_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?", re.ASCII | re.IGNORECASE)
-_LONGEST_HOST_NAME = 253
 
 
 def duration(text: str) -> float:
@@ -64,13 +61,7 @@ def resume_window(text: str) -> float:
 
 def port(text: str) -> int:
     """Parse a port number, 1 to 65535."""
-    stripped = text.strip()
-    # isdecimal alone also accepts other scripts' digits; int() alone accepts "+1" and "1_0".
-    if stripped.isascii() and stripped.isdecimal() and len(stripped) <= 5:
-        number = int(stripped)
-        if 1 <= number <= 65535:
-            return number
-    raise ValueError(f"{text!r} is not a port: write a number from 1 to 65535")
+    return parse_port(text.strip())
 
 
 def host(text: str) -> str:
@@ -78,14 +69,7 @@ def host(text: str) -> str:
 
     A zone id (``fe80::1%eth0``) is kept.
     """
-    stripped = text.strip()
-    if stripped.startswith("[") and stripped.endswith("]"):
-        return _ipv6(stripped[1:-1])
-    if ":" in stripped:
-        return _ipv6(stripped)
-    if not _HOST_NAME.fullmatch(stripped) or len(stripped.rstrip(".")) > _LONGEST_HOST_NAME:
-        raise ValueError(f"{text!r} is not a host name or an address")
-    return stripped
+    return parse_host(text.strip())
 
 
 def host_port(text: str, default_port: int) -> tuple[str, int]:
@@ -93,25 +77,20 @@ def host_port(text: str, default_port: int) -> tuple[str, int]:
 
     ``default_port`` is used where the text names none.
     """
-    stripped = text.strip()
-    if stripped.startswith("["):
-        address, bracket, rest = stripped[1:].partition("]")
-        if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"{text!r} is not [IPv6 address]:port")
-        return _ipv6(address), port(rest[1:]) if rest else default_port
-    if stripped.count(":") > 1:
-        # Without brackets a port cannot be told from the last group of the address.
-        return _ipv6(stripped), default_port
-    name, colon, number = stripped.partition(":")
-    return host(name), port(number) if colon else default_port
+    name, number = split_optional_port(text.strip())
+    return name, default_port if number is None else number
 
 
-def _ipv6(text: str) -> str:
-    """Check an IPv6 address without brackets."""
+def listening_address(text: str) -> str:
+    """Parse an address to listen on; the unspecified one means every interface."""
     try:
-        IPv6Address(text)
-    except AddressValueError:
-        raise ValueError(
-            f"{text!r} is not an IPv6 address (with a port it is written [address]:port)"
-        ) from None
-    return text
+        return str(ip_address(host(text)))
+    except ValueError:
+        raise ValueError(f"{text!r} is not an IP address") from None
+
+
+def path(text: str) -> Path:
+    """Parse a path that must not be empty: an empty one would mean the current directory."""
+    if not text:
+        raise ValueError("it is empty: write a path")
+    return Path(text)

@@ -36,7 +36,7 @@ BACKLOG = 1024
 fails at once (EAGAIN in unix(7)), so a burst has to fit."""
 
 SOCKET_MODE = 0o660
-"""Of Unix sockets: whoever can open one reaches the nodes (design section 6)."""
+"""Of Unix sockets: whoever can open one reaches the nodes."""
 
 _LONGEST_PATH = 107
 """Bytes of a Unix socket's path: ``sun_path`` of unix(7) without its final NUL."""

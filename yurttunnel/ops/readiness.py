@@ -15,33 +15,41 @@ log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found; ``problem`` is ``None`` when all is well."""
+    """What one check found; ``problem`` is ``None`` when all is well.
+
+    A problem that is not ``required`` to be absent is only told.
+    """
 
     name: str
     problem: str | None
+    required: bool = True
 
 
 class Readiness:
-    """The named checks of a process; it is ready when every one passes."""
+    """The named checks of a process; it is ready when every required one passes."""
 
     def __init__(self) -> None:
-        self._checks: dict[str, Check] = {}
+        self._checks: dict[str, tuple[Check, bool]] = {}
 
-    def add(self, name: str, check: Check) -> None:
+    def add(self, name: str, check: Check, required: bool = True) -> None:
         """Have ``check`` asked under ``name``, such as ``listeners`` or ``certificate``.
 
+        What a check finds that is not ``required`` to pass is told, as a warning.
         Raises ``ValueError`` when there is a check of that name.
         """
         if name in self._checks:
             raise ValueError(f"there is already a readiness check named {name!r}")
-        self._checks[name] = check
+        self._checks[name] = check, required
 
     def findings(self) -> list[Finding]:
         """Ask every check, in the order in which they were added.
 
         A check that raises has failed, and its traceback is logged.
         """
-        return [Finding(name, _problem(name, check)) for name, check in self._checks.items()]
+        return [
+            Finding(name, _problem(name, check), required)
+            for name, (check, required) in self._checks.items()
+        ]
 
 
 def _problem(name: str, check: Check) -> str | None:
