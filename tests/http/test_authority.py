@@ -45,6 +45,7 @@ class SplitAuthorityTests(SynchronousTestCase):
             "edge-1\r\n:80",
             "edge\0:80",
             "-edge:80",
+            "edge..example:80",
             "é:80",
             "a" * 255 + ":80",
         ):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from unittest import mock
 
 from twisted.internet.error import ConnectionLost
+from twisted.internet.testing import StringTransport
 from twisted.logger import globalLogPublisher
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
@@ -16,6 +17,7 @@ from tests.pki.support import Issuer, clock_now
 from tests.tunnel.memory import Acceptor, HalfCloseUser
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts, ServerContexts
 from yurttunnel.pki.identity import parse_identifiers
+from yurttunnel.pki.problems import refusal
 from yurttunnel.server import agents
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
@@ -119,10 +121,16 @@ class ListenerTests(TestCase):
         self.network.settle()
         self.clock.advance(CLOSE_TIMEOUT)
         self.network.settle()
-        self.assertEqual(([], 0), (self.listener.sessions(), len(self.registry)))
+        self.assert_no_sessions()
         self.assertEqual([], self.network.open_links)
         self.clock.advance(2 * WINDOW)
         self.assertEqual([], self.clock.getDelayedCalls())
+
+    def assert_no_sessions(self):
+        """Neither listener nor registry has one."""
+        self.assertEqual([], self.listener.sessions())
+        for node in ("edge-1", "edge-2"):
+            self.assertRaises(NodeNotConnected, self.registry.find, node)
 
     def agent(self, node="edge-1", **more):
         """Make an agent."""
@@ -340,7 +348,7 @@ class ResumeTests(ListenerTests):
         thief.hello = replace(thief.hello, session=victim.session.session_id)
         self.dial(thief)
         self.assertNotEqual(victim.session.session_id, thief.session.session_id)
-        self.assertEqual({"edge-1", "edge-2"}, {s.node for s in self.registry.sessions()})
+        self.assertEqual(2, len(self.listener.sessions()))
         self.assertTrue(self.serving(victim))
         self.assertTrue(victim.session.connected)
 
@@ -399,7 +407,7 @@ class ResumeTests(ListenerTests):
         self.lose(agent)
         agent.hello = replace(agent.hello, received=1 << 40)
         self.dial(agent)
-        self.assertEqual(([], 0), (self.listener.sessions(), len(self.registry)))
+        self.assert_no_sessions()
         agent.hello = replace(agent.hello, session=NO_SESSION, received=0)
         self.dial(agent)
         self.assertTrue(self.serving(agent))
@@ -425,7 +433,7 @@ class ResumeTests(ListenerTests):
         self.assertEqual(["made"], user.told)
         self.clock.advance(0.2)
         self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
-        self.assertEqual(([], 0), (self.listener.sessions(), len(self.registry)))
+        self.assert_no_sessions()
 
     def test_silent_loss(self):
         """One that falls silent has the whole resume window, from when that is noticed."""
@@ -508,7 +516,7 @@ class DrainTests(ListenerTests):
         self.listener.drain("the server is about to stop")
         self.network.pass_time(1)
         self.assertEqual([Code.GOING_AWAY], [code for code, _ in agent.ends])
-        self.assertEqual(([], 0), (self.listener.sessions(), len(self.registry)))
+        self.assert_no_sessions()
 
     def test_with_streams(self):
         """Streams go on, new ones are not opened, and the last one's end is the session's."""
@@ -613,6 +621,27 @@ class LogTests(ListenerTests):
         self.dial(agent)
         [line] = self.lines()
         self.assertIn("does not cover host=edge-9", line)
+
+    def test_came_to_nothing_again_and_again(self):
+        """Of those that come to nothing for one reason one is told of in a minute."""
+        agent = self.agent()
+        agent.claim("host=edge-9")
+        for _ in range(5):
+            self.dial(agent)
+        self.assertEqual(1, len(self.lines()))
+        self.clock.advance(60)
+        self.dial(agent)
+        self.assertIn("(4 more like this were not shown)", self.lines()[1])
+
+    def test_strangers(self):
+        """Each thing that TLS finds wrong is told of by itself."""
+        for problem in ("it is {old}", "it is foreign", "it is {old}", "it is foreign"):
+            connection = self.listener.buildProtocol(None)
+            connection.makeConnection(StringTransport())
+            connection.connectionLost(Failure(refusal(problem)))
+        first, second = self.lines()
+        self.assertIn("session: it is {old}", first)
+        self.assertIn("session: it is foreign", second)
 
     def test_session(self):
         """A session's beginning, return and end are told, with the node."""

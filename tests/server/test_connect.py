@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import ISSLTransport
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from tests.fakes import FakeSession, MemoryConnection
 from yurttunnel.http.head import HeadLimits
+from yurttunnel.pki.problems import refusal
 from yurttunnel.server.connect import ConnectFactory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
@@ -25,6 +28,28 @@ def connect(target="edge-1:10250", *fields):
     """Build the head of a CONNECT as kube-apiserver sends it, with more fields."""
     lines = [f"CONNECT {target} HTTP/1.1", "Host: 127.0.0.1", *fields, "", ""]
     return "\r\n".join(lines).encode("latin-1")
+
+
+class HalfClosingConnection(MemoryConnection):
+    """A connection whose peer, when it ends its direction, still reads."""
+
+    def getHandle(self):
+        """Give a Unix socket whose peer has done what this one's has."""
+        self.own, self.peer = socket.socketpair()
+        self.end(self.peer)
+        return self.own
+
+    def end(self, peer):
+        """End one direction."""
+        peer.shutdown(socket.SHUT_WR)
+
+
+class ClosingConnection(HalfClosingConnection):
+    """A connection whose peer ends both directions."""
+
+    def end(self, peer):
+        """End both."""
+        peer.close()
 
 
 class ConnectTestCase(SynchronousTestCase):
@@ -197,6 +222,18 @@ class EstablishTests(ConnectTestCase):
         self.assertEqual(connection.sent, b"answer")
         self.assertIsInstance(connection.closed_with, ConnectionDone)
 
+    def test_half_close_behind_the_head(self):
+        """A caller that ends its direction behind its head gets the 200 and what follows."""
+        connection = self.open(connect(), HalfClosingConnection)
+        connection.receive_end()
+        self.turns(connection)
+        target = self.session.dials[0].succeed()
+        self.turns(connection)
+        self.assertEqual(target.read_ended, 1)
+        self.session.dials[0].far.write(b"answer")
+        self.turns(connection)
+        self.assertEqual(connection.sent, ESTABLISHED + b"answer")
+
     def test_half_close_before_the_answer(self):
         """A caller that has sent all it has, and ended, before the 200 gets its answer, too."""
         connection = self.open(connect() + b"x")
@@ -255,6 +292,17 @@ class RefusalTests(ConnectTestCase):
             connection = self.open(connect())
             self.session.dials[-1].fail(code, "a sentence from edge-1")
             self.assert_answer(connection, status, "a sentence from edge-1")
+
+    def test_half_close_before_a_refusal(self):
+        """A caller that ends its direction behind its head is told of the failure, and closed."""
+        connection = self.open(connect(), HalfClosingConnection)
+        connection.receive_end()
+        self.turns(connection)
+        self.session.dials[0].fail(Code.DENIED, "not allowed at edge-1")
+        self.turns(connection)
+        self.assertIn(b"HTTP/1.1 403 ", connection.sent)
+        self.assertTrue(connection.sent.endswith(b"not allowed at edge-1\n"))
+        self.assertIsInstance(connection.closed_with, ConnectionDone)
 
     def test_an_unknown_node(self):
         """503, with whether it was ever seen."""
@@ -379,7 +427,7 @@ class LeavingTests(ConnectTestCase):
 
     def test_while_the_dial_is_pending(self):
         """The dial is canceled, whether the caller closes or breaks."""
-        connection = self.open(connect())
+        connection = self.open(connect(), ClosingConnection)
         connection.receive_end()
         self.turns(connection)
         self.open(connect()).break_off(ConnectionLost())
@@ -569,6 +617,17 @@ class TLSTests(ConnectTestCase):
         self.assertTrue(connection.close_notified)
         self.reactor.advance(5)
         self.assertTrue(connection.aborted)
+
+    def test_callers_that_tls_refuses(self):
+        """The log tells of each reason once in a minute, with the address."""
+        events = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        for problem in ("it is one", "it is another", "it is one"):
+            self.open().break_off(refusal(problem))
+        lines = [formatEvent(event) for event in events if "problem" in event]
+        said = [f"a caller from 127.0.0.1 is refused: it is {what}" for what in ("one", "another")]
+        self.assertEqual(said, lines)
 
     def test_a_caller_that_leaves_while_the_200_goes_out(self):
         """The stream is reset and nothing is left."""

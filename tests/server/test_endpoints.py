@@ -10,17 +10,21 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from OpenSSL import SSL
+from twisted.internet.defer import fail, succeed
+from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.ssl import CertificateOptions
 from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.logger import globalLogPublisher
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer, client_context, handshake
 from yurttunnel.ops.listen import CannotListen
 from yurttunnel.pki.credentials import certificates_to_pem, key_to_pem
+from yurttunnel.server import endpoints
 from yurttunnel.server.endpoints import (
-    OtherEndpoint,
+    SystemdEndpoint,
     TcpEndpoint,
     TlsEndpoint,
     UnixEndpoint,
@@ -43,7 +47,9 @@ class ParseTests(SynchronousTestCase):
             "ssl:9443:interface=192.0.2.1:privateKey=k:certKey=c:extraCertChain=e:caCerts=a": (
                 TlsEndpoint(9443, "192.0.2.1", private_key="k", certificate="c", chain="e", ca="a")
             ),
-            "systemd:domain=INET:index=0": OtherEndpoint("systemd:domain=INET:index=0"),
+            "tcp6:9000": TcpEndpoint(9000, "::1"),
+            "tcp6:9000:interface=\\:\\:": TcpEndpoint(9000, "::"),
+            "systemd:domain=INET:index=0": SystemdEndpoint("systemd:domain=INET:index=0"),
         }.items():
             self.assertEqual(parse_endpoint(text), expected)
 
@@ -67,6 +73,11 @@ class ParseTests(SynchronousTestCase):
             "ssl:1:caCerts=a",
             "ssl:1:certKey=c",
             "unix:/a\\",
+            "tcp6:http",
+            "tcp6:1:interface=localhost",
+            "haproxy:tcp\\:1",
+            "stdio:",
+            "nonsense:9000",
         ):
             error = self.assertRaises(ValueError, parse_endpoint, text)
             self.assertIn(repr(text), str(error))
@@ -161,20 +172,34 @@ class ListenTests(SynchronousTestCase):
         ):
             self.assert_cannot_listen(f"ssl:1:{options}", "no usable key and certificates in ")
 
-    def test_endpoints_of_twisted(self):
-        """Other strings are Twisted's, and its errors are told in one line."""
-        self.listen("tcp6:9000")
-        self.assertEqual(self.reactor.tcpServers[0][0], 9000)
-        self.assert_cannot_listen("nonsense:9000", "bad endpoint 'nonsense:9000'")
+    def test_networks_without_certificates(self):
+        """A port that others than this machine can reach without a certificate is warned of."""
+        events = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        self.listen("tcp:1")
+        self.listen("tcp6:2")
+        self.assertEqual([], [event for event in events if "flag" in event])
+        self.listen("tcp6:3:interface=\\:\\:")
+        self.listen("tcp:4:interface=0.0.0.0")
+        self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
+        bound = ["127.0.0.1", "::1", "::", "0.0.0.0"]
+        self.assertEqual(bound, [interface for _, _, _, interface in self.reactor.tcpServers])
 
-    def test_endpoints_of_twisted_that_cannot_be_bound(self):
-        """What the endpoint's Deferred fails with is raised at once."""
-        self.patch(self.reactor, "listenTCP", self.fail_to_listen)
-        self.assert_cannot_listen("tcp6:9000", "cannot listen on 'tcp6:9000': taken")
-
-    def fail_to_listen(self, *args, **kwargs):
-        """Fail."""
-        raise OSError("taken")
+    def test_sockets_of_systemd(self):
+        """They are adopted; that there is none is told in one line."""
+        port = object()
+        self.patch(endpoints, "serverFromString", lambda reactor, text: Adopting(succeed(port)))
+        self.assertIs(port, self.listen("systemd:domain=UNIX:index=0"))
+        self.patch(
+            endpoints, "serverFromString", lambda reactor, text: Adopting(fail(OSError("taken")))
+        )
+        self.assert_cannot_listen("systemd:domain=UNIX:index=0", "cannot listen on 'systemd:")
+        self.patch(endpoints, "serverFromString", serverFromString)
+        for socket in ("index=9999", "name=nobody"):
+            self.assert_cannot_listen(f"systemd:domain=UNIX:{socket}", "has passed no socket")
+        for text in ("systemd:", "systemd:domain=UNIX", "systemd:domain=NONE:index=0"):
+            self.assert_cannot_listen(text, "")
 
     def write(self, *contents):
         """Write a file."""
@@ -182,6 +207,17 @@ class ListenTests(SynchronousTestCase):
         with open(path, "wb") as file:
             file.write(b"".join(contents))
         return path
+
+
+class Adopting:
+    """An endpoint that listens with the result it is given."""
+
+    def __init__(self, result):
+        self.result = result
+
+    def listen(self, factory):
+        """Give it."""
+        return self.result
 
 
 def make_certificate():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
+from unittest import mock
 
 from twisted.logger import globalLogPublisher
 from twisted.python.usage import UsageError
@@ -249,3 +251,17 @@ class CompatibilityTests(SynchronousTestCase):
         text = str(Options())
         for flag in ("--connect-endpoint=", "--forward=", "--revoke-node=", "--return-grace="):
             self.assertIn(flag, text)
+
+    def test_help_is_tidy(self):
+        """No empty defaults, no gaps in sentences, and ignored flags are only listed."""
+        with mock.patch.dict(os.environ, COLUMNS="1000"):
+            text = str(Options())
+        self.assertNotIn("[default: ]", text)
+        self.assertNotRegex(text, r"\S {2,}[a-z]")
+        self.assertNotIn("--kube-config", text)
+        self.assertIn("ignored with a warning: alsologtostderr, cert-dir, ", text)
+
+    def test_values_of_ignored_flags_are_ignored_too(self):
+        """Behind "=" or as the next argument; in Go one hyphen is as good as two."""
+        parse("--v", "2", "-vmodule=a=1", "--kube-config", "--enable-iptables", "--logtostderr")
+        self.assertEqual(self.warned(), ["v", "vmodule", "kube-config", "logtostderr"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 
 from tests.server.test_agents import ListenerTests
@@ -48,7 +49,10 @@ class ServiceTests(ListenerTests):
         self.taken = False
         self.service = ServerService(
             self.clock,
-            [Listener("--agent-port", self.listen("agents")), Listener("--meta", self.meta)],
+            [
+                Listener("--agent-port", self.listen("agents")),
+                Listener("--meta", self.meta, outlives_sessions=True),
+            ],
             self.listener,
             [Caller(self.happened)],
             DRAIN_TIMEOUT,
@@ -80,9 +84,9 @@ class ServiceTests(ListenerTests):
 
     def test_all(self):
         """Every listener is bound when the service has started, and not before."""
-        self.assertEqual("not listening: --agent-port, --meta", self.service.not_listening())
+        self.assertEqual("not listening: --agent-port, --meta", self.service.not_accepting())
         self.service.startService()
-        self.assertIsNone(self.service.not_listening())
+        self.assertIsNone(self.service.not_accepting())
         self.assertTrue(self.service.running)
 
     def test_none(self):
@@ -91,7 +95,7 @@ class ServiceTests(ListenerTests):
         error = self.assertRaises(SystemExit, self.service.startService)
         self.assertEqual("--meta: another process listens there", str(error))
         self.assertEqual(["agents closes"], self.happened)
-        self.assertEqual("not listening: --agent-port, --meta", self.service.not_listening())
+        self.assertEqual("not listening: --agent-port, --meta", self.service.not_accepting())
         self.assertFalse(self.service.running)
 
     def test_defect_while_binding(self):
@@ -105,7 +109,6 @@ class ServiceTests(ListenerTests):
         self.service.startService()
         stopped = self.stop()
         self.assertNoResult(stopped)
-        self.assertIsNotNone(self.service.not_listening())
         self.close_ports()
         self.successResultOf(stopped)
         self.assertFalse(self.service.running)
@@ -118,19 +121,49 @@ class ServiceTests(ListenerTests):
         self.successResultOf(stopped)
 
     def test_order(self):
-        """Ports close first; callers are cut off when streams have had their time."""
+        """Ports close, streams have their time, callers are cut off, and the meta port closes.
+
+        Until then child services go on.
+        """
+        child = Service()
+        child.setServiceParent(self.service)
         self.service.startService()
         user = self.stream(self.connected())
         stopped = self.stop()
         self.close_ports()
-        self.assertEqual(["agents closes", "meta closes"], self.happened)
+        self.assertEqual(["agents closes"], self.happened)
+        self.assertTrue(child.running)
         self.network.pass_time(DRAIN_TIMEOUT / 2)
         self.assertNoResult(stopped)
         self.assertEqual(["made"], user.told)
         user.transport.abortConnection()
         self.network.pass_time(1)
         self.successResultOf(stopped)
-        self.assertEqual("callers end", self.happened[-1])
+        self.assertEqual(["agents closes", "callers end", "meta closes"], self.happened)
+        self.assertFalse(child.running)
+
+    def test_not_accepting_while_draining(self):
+        """The service says that it drains as soon as it stops."""
+        self.service.startService()
+        self.stream(self.connected())
+        stopped = self.stop()
+        self.close_ports()
+        self.assertIn("draining", self.service.not_accepting())
+        self.assertNoResult(stopped)
+        self.network.pass_time(DRAIN_TIMEOUT + PORT_CLOSE_TIMEOUT)
+        self.successResultOf(stopped)
+
+    def test_revocation_while_draining(self):
+        """A node that is revoked during the drain loses its streams at once."""
+        self.service.startService()
+        user = self.stream(self.connected())
+        stopped = self.stop()
+        self.close_ports()
+        self.revoked.add(b"edge-1".hex())
+        self.listener.revoke("edge-1")
+        self.assertEqual(Code.REVOKED, user.reasons[0].value.code)
+        self.network.pass_time(1)
+        self.successResultOf(stopped)
 
     def test_drain_timeout(self):
         """Streams that do not end are ended after the drain timeout, both ends with a reason."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TypeVar
 
 from twisted.logger import Logger
 from twisted.python import usage
 
 from yurttunnel.agent.policy import NO_DEFAULT, Address, Pattern, parse_pattern
 from yurttunnel.ops import flags
+from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.pki.identity import (
     BadIdentity,
     Identifiers,
@@ -27,25 +25,20 @@ from yurttunnel.tunnel.direct.reactor import known_transports
 SERVER_PORT = 10262
 META_PORT = 10266
 
-# Flags of yurttunnel 1.2 and of its logging library that existing manifests carry.
 _NO_API = "the agent of this version does not use a Kubernetes API"
-_LOG_LEVEL = "use twist's --log-level"
-_LOG_FILE = "use twist's --log-file"
+
+# Of yurttunnel 1.2 and of its logging library.
 _IGNORED_FLAGS = {
     "apiserver-addr": _NO_API,
     "kube-config": _NO_API,
     "cert-dir": "certificates are kept in --state-dir",
-    "v": _LOG_LEVEL,
-    "vmodule": _LOG_LEVEL,
-    "stderrthreshold": _LOG_LEVEL,
-    "log_dir": _LOG_FILE,
-    "log_file": _LOG_FILE,
+    "v": USE_LOG_LEVEL,
+    "vmodule": USE_LOG_LEVEL,
+    "stderrthreshold": USE_LOG_LEVEL,
+    "log_dir": USE_LOG_FILE,
+    "log_file": USE_LOG_FILE,
 }
-# Switches in the manner of Go: they carry a value behind "=" or none at all, which getopt cannot
-# express.
-_IGNORED_SWITCHES = {"logtostderr": _LOG_FILE, "alsologtostderr": _LOG_FILE}
-
-_Parsed = TypeVar("_Parsed")
+_IGNORED_SWITCHES = {"logtostderr": USE_LOG_FILE, "alsologtostderr": USE_LOG_FILE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +106,8 @@ class Settings:
         return names
 
 
-class Options(usage.Options):
-    """Options of ``twist yurttunnel-agent``; after parsing, :attr:`settings` has them typed."""
-
-    synopsis = "[options]"
+class Options(CommandOptions[Settings]):
+    """Options of ``twist yurttunnel-agent``."""
 
     longdesc = (
         "The edge end of the tunnel. It runs on the node, connects out to every server of "
@@ -125,17 +116,17 @@ class Options(usage.Options):
         "file join-token from the server's state directory to the node, and run \"twist "
         "yurttunnel-agent --standalone --state-dir DIR --node-name NAME --node-ip IP "
         '--tunnelserver-addr HOST:10262 --join-token-file FILE". Later starts need no token. '
-        "Durations are seconds or carry units: 30, 30s, 5m, 1h30m. Other flags of yurttunnel "
-        "1.2 are accepted and ignored with a warning."
+        "Durations are seconds or carry units: 30, 30s, 5m, 1h30m."
     )
+
+    ignored_flags = _IGNORED_FLAGS
+    ignored_switches = _IGNORED_SWITCHES
 
     optFlags = [
         ["standalone", None, "Work without Kubernetes: enrol at the server with a join token. "
          "Required: this version has no other mode."],
     ]  # fmt: skip
 
-    # Coerce functions are not used: their errors would not name the flag, and they are not
-    # applied to defaults. postOptions parses instead.
     optParameters = [
         ["node-name", None, None, "Name of this node, by which callers reach it. "
          "[default: $NODE_NAME]"],
@@ -161,27 +152,14 @@ class Options(usage.Options):
         ["meta-host", None, None, "Address on which to serve /healthz, /readyz, /metrics, /agents "
          "and a status page. [default: loopback of the family of --node-ip]"],
         ["meta-port", None, str(META_PORT), "Port on which to serve them."],
-        *([name, None, None, f"Ignored: {instead}."] for name, instead in _IGNORED_FLAGS.items()),
     ]  # fmt: skip
 
     _log = Logger()
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        super().__init__()
-        # Docstrings of opt_ methods are shown with their indentation otherwise.
-        self.docs = {name: " ".join((text or "").split()) for name, text in self.docs.items()}
-        self._environment = environment
+        super().__init__(environment)
         self._patterns: list[Pattern] = []
         self._keep_default = True
-        self._ignored_switches: list[str] = []
-        self._settings: Settings | None = None
-
-    @property
-    def settings(self) -> Settings:
-        """Give what the command line says; only after ``parseOptions`` has succeeded."""
-        if self._settings is None:
-            raise RuntimeError("the command line has not been parsed")
-        return self._settings
 
     def opt_allow_destination(self, pattern: str) -> None:
         """What the agent may connect to, beside the default; repeatable. HOST, HOST:PORT or
@@ -203,78 +181,31 @@ class Options(usage.Options):
         except ValueError as reason:
             raise usage.UsageError(f"--allow-destination: {reason}") from None
 
-    def opt_version(self) -> None:
-        """Print the version of yurttunnel and exit."""
-        print(f"yurttunnel {version('yurttunnel')}")
-        raise SystemExit(0)
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse ``options``, without the switches that mean nothing here."""
-        kept = []
-        for argument in sys.argv[1:] if options is None else options:
-            name = argument.lstrip("-").partition("=")[0]
-            if argument.startswith("-") and name in _IGNORED_SWITCHES:
-                self._ignored_switches.append(name)
-            else:
-                kept.append(argument)
-        super().parseOptions(kept)
-
-    def parseArgs(self, *arguments: str) -> None:
-        """Refuse arguments that belong to no flag."""
-        if arguments:
-            raise usage.UsageError(f"unexpected argument {arguments[0]!r}: it belongs to no flag")
-
-    def postOptions(self) -> None:
+    def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
-        self._warn_of_ignored()
-        if not self["standalone"]:
-            raise usage.UsageError(
-                "add --standalone: this version has only the standalone mode, which needs no"
-                " Kubernetes"
-            )
-        node_name = self._parse("node-name", _node_name, "NODE_NAME")
-        node_ip = self._parse("node-ip", _node_ip, "NODE_IP")
+        node_name = self.value("node-name", _node_name, "NODE_NAME")
+        node_ip = self.value("node-ip", _node_ip, "NODE_IP")
         identifiers = Identifiers(frozenset({node_name}), frozenset({node_ip}))
-        if self["agent-identifiers"] is not None:
-            identifiers = self._parse("agent-identifiers", self._parse_identifiers)
+        identifiers = self.optional_value("agent-identifiers", self._parse_identifiers, identifiers)
         if self["join-token"] is not None and self["join-token-file"] is not None:
             raise usage.UsageError("give --join-token-file or --join-token, not both")
-        meta_host = "127.0.0.1" if node_ip.version == 4 else "::1"
-        if self["meta-host"] is not None:
-            meta_host = self._parse("meta-host", _listening_address)
-        self._settings = Settings(
+        loopback = "127.0.0.1" if node_ip.version == 4 else "::1"
+        return Settings(
             node_name=node_name,
             node_ip=node_ip,
             identifiers=identifiers,
-            servers=self._parse("tunnelserver-addr", _servers),
-            state_dir=self._parse("state-dir", _path),
+            servers=self.value("tunnelserver-addr", _servers),
+            state_dir=self.value("state-dir", flags.path),
             join_token=self["join-token"],
-            join_token_file=(
-                None if self["join-token-file"] is None else self._parse("join-token-file", _path)
-            ),
+            join_token_file=self.optional_value("join-token-file", flags.path, None),
             allowed_destinations=tuple(self._patterns),
             keep_default_destinations=self._keep_default,
-            resume_window=self._parse("resume-window", flags.resume_window),
-            drain_timeout=self._parse("drain-timeout", flags.duration),
-            transport=self._parse("transport", known_transports),
-            meta_host=meta_host,
-            meta_port=self._parse("meta-port", flags.port),
+            resume_window=self.value("resume-window", flags.resume_window),
+            drain_timeout=self.value("drain-timeout", flags.duration),
+            transport=self.value("transport", known_transports),
+            meta_host=self.optional_value("meta-host", flags.listening_address, loopback),
+            meta_port=self.value("meta-port", flags.port),
         )
-
-    def _parse(self, flag: str, parse: Callable[[str], _Parsed], variable: str = "") -> _Parsed:
-        """Parse the value of ``flag``, or of the environment variable that stands in for it."""
-        source = f"--{flag}"
-        text = self[flag]
-        if text is None and self._environment.get(variable):
-            source = f"${variable} (or --{flag})"
-            text = self._environment[variable]
-        if text is None:
-            instead = f" or set {variable}" if variable else ""
-            raise usage.UsageError(f"--{flag} is missing: give it{instead}")
-        try:
-            return parse(text)
-        except ValueError as reason:
-            raise usage.UsageError(f"{source}: {reason}") from None
 
     def _parse_identifiers(self, text: str) -> Identifiers:
         """Parse identifiers, with a warning for those that have no effect."""
@@ -282,13 +213,6 @@ class Options(usage.Options):
             text,
             lambda sentence: self._log.warn("--agent-identifiers: {sentence}", sentence=sentence),
         )
-
-    def _warn_of_ignored(self) -> None:
-        """Tell the operator which of the given flags do nothing, and what does instead."""
-        ignored = {name: _IGNORED_SWITCHES[name] for name in self._ignored_switches}
-        ignored |= {name: why for name, why in _IGNORED_FLAGS.items() if self[name] is not None}
-        for name, instead in ignored.items():
-            self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
 
 
 def _node_name(text: str) -> str:
@@ -310,24 +234,9 @@ def _node_ip(text: str) -> Address:
     return address
 
 
-def _listening_address(text: str) -> str:
-    """Parse an address to listen on; unspecified means every interface."""
-    try:
-        return str(ip_address(flags.host(text)))
-    except ValueError:
-        raise ValueError(f"{text!r} is not an IP address") from None
-
-
 def _servers(text: str) -> tuple[tuple[str, int], ...]:
     """Parse the list of servers, each once."""
     entries = [entry for entry in text.split(",") if entry.strip()]
     if not entries:
         raise ValueError("it names no server: write HOST:PORT")
     return tuple(dict.fromkeys(flags.host_port(entry, SERVER_PORT) for entry in entries))
-
-
-def _path(text: str) -> Path:
-    """Parse a path that must not be empty: an empty one would mean the current directory."""
-    if not text:
-        raise ValueError("it is empty: write a path")
-    return Path(text)

@@ -1,13 +1,15 @@
-"""Authorities (RFC 3986 section 3.2): ``host:port`` as CONNECT targets and headers have it."""
+"""Hosts and ports as text: in CONNECT targets, in headers and in flags (RFC 3986 section 3.2)."""
 
 from __future__ import annotations
 
 import re
 from ipaddress import AddressValueError, IPv6Address
 
-# A name, or an IPv4 address, of the characters that DNS names and node names use; names may
-# carry an underscore or a final dot. Nothing percent-encoded, no user information.
-_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9_.])?", re.ASCII)
+# Host names as RFC 1123 section 2.1 has them, with the underscore that internal names often
+# carry; a final dot (an absolute name) is allowed. IPv4 addresses match, right or wrong.
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?", re.ASCII | re.IGNORECASE)
+_LONGEST_NAME = 253
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
@@ -18,25 +20,35 @@ class BadAuthority(ValueError):
 def split_authority(text: str) -> tuple[str, int]:
     """Split ``host:port`` into the host, without the brackets of an IPv6 address, and the port.
 
-    The port (1 to 65535) is mandatory. Raises :class:`BadAuthority`.
+    The port is mandatory, and an address has no zone id: that names an interface of the machine
+    that wrote it. Raises :class:`BadAuthority`.
     """
-    host, colon, port = text.rpartition(":")
-    if not colon or host.endswith(":"):
+    host, port = split_optional_port(text)
+    if port is None:
         raise BadAuthority(f"{text!r} has no port: write host:port, or [address]:port for IPv6")
-    return _host(host, text), parse_port(port, text)
+    return _without_zone(host), port
 
 
 def strip_port(text: str) -> str:
     """Give the host of ``host``, ``host:port``, ``[ipv6]``, ``[ipv6]:port`` or a bare IPv6 address.
 
-    The rules of ``X-Tunnel-Proxy-Host`` (yurttunnel reference section 1.6), except that a bad
-    host is not passed on: it raises :class:`BadAuthority`.
+    These are the forms that yurttunnel 1.2 takes in ``X-Tunnel-Proxy-Host``. Raises
+    :class:`BadAuthority`.
     """
-    if text.count(":") > 1 and not text.startswith("["):
-        return _ipv6(text, text)
-    if ":" not in text or text.endswith("]"):
-        return _host(text, text)
-    return split_authority(text)[0]
+    return _without_zone(split_optional_port(text)[0])
+
+
+def split_optional_port(text: str) -> tuple[str, int | None]:
+    """Split what :func:`strip_port` takes; the port is ``None`` where there is none.
+
+    A zone id is kept. Raises :class:`BadAuthority`.
+    """
+    # Without brackets a port cannot be told from the last group of an IPv6 address.
+    bare_ipv6 = text.count(":") > 1 and not text.startswith("[")
+    if ":" not in text or text.endswith("]") or bare_ipv6:
+        return parse_host(text), None
+    host, _, port = text.rpartition(":")
+    return parse_host(host), parse_port(port)
 
 
 def join_authority(host: str, port: int) -> str:
@@ -44,27 +56,38 @@ def join_authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def parse_port(port: str, text: str) -> int:
-    """Read the decimal port number ``port`` that stands in ``text``."""
-    if _PORT.fullmatch(port) and 1 <= (number := int(port)) <= 65535:
+def parse_host(text: str) -> str:
+    """Check a host name or an address; brackets around an IPv6 address are removed.
+
+    A zone id (``fe80::1%eth0``) is kept. Raises :class:`BadAuthority`.
+    """
+    if text.startswith("[") and text.endswith("]"):
+        return _ipv6(text[1:-1])
+    if ":" in text:
+        return _ipv6(text)
+    if not _NAME.fullmatch(text) or len(text.rstrip(".")) > _LONGEST_NAME:
+        raise BadAuthority(f"{text!r} is not a host name or an address")
+    return text
+
+
+def parse_port(text: str) -> int:
+    """Read a port number, 1 to 65535, in decimal. Raises :class:`BadAuthority`."""
+    if _PORT.fullmatch(text) and 1 <= (number := int(text)) <= 65535:
         return number
-    raise BadAuthority(f"{text!r} has a bad port: write a number from 1 to 65535")
+    raise BadAuthority(f"{text!r} is not a port: write a number from 1 to 65535")
 
 
-def _host(host: str, text: str) -> str:
-    if host.startswith("[") and host.endswith("]"):
-        return _ipv6(host[1:-1], text)
-    if not _NAME.fullmatch(host):
-        raise BadAuthority(f"{text!r} has a bad host: write a name, an address or [IPv6 address]")
-    return host
-
-
-def _ipv6(address: str, text: str) -> str:
+def _ipv6(text: str) -> str:
     try:
-        parsed = IPv6Address(address)
+        IPv6Address(text)
     except AddressValueError:
-        parsed = None
-    # A zone id names an interface of the machine that wrote it and may hold any character.
-    if parsed is None or parsed.scope_id is not None:
-        raise BadAuthority(f"{text!r} has a bad IPv6 address")
-    return address
+        raise BadAuthority(
+            f"{text!r} is not an IPv6 address (with a port it is written [address]:port)"
+        ) from None
+    return text
+
+
+def _without_zone(host: str) -> str:
+    if "%" in host:
+        raise BadAuthority(f"{host!r} has a zone id: write the address without it")
+    return host

@@ -40,7 +40,7 @@ _JSON_TYPES = frozenset({b"application/json", b"application/*"})
 
 
 def status_of(code: Code) -> int:
-    """Give the HTTP status that answers a failed dial or session (design section 2.2).
+    """Give the HTTP status that answers a failed dial or session.
 
     Anything that is not foreseen is the fault of the far end: 502.
     """

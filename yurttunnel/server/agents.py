@@ -23,7 +23,7 @@ from yurttunnel.pki.identity import (
     parse_identifiers,
     uncovered,
 )
-from yurttunnel.pki.problems import problem_with_peer
+from yurttunnel.server.refused_peers import RefusedPeers
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest
@@ -114,6 +114,7 @@ class AgentListener(Factory):
         self._unfinished: set[SessionConnection] = set()
         self._sessions: dict[bytes, NodeSession] = {}
         self._draining = False
+        self._refused_peers = RefusedPeers(context.clock, self._log)
 
     def sessions(self) -> list[TunnelSession]:
         """Give all sessions, those too that have been replaced and still end their streams."""
@@ -161,11 +162,8 @@ class AgentListener(Factory):
             self._unfinished.remove(connection)
             if connection.handed_over:
                 return
-            self._log.info(
-                "a connection from {address} has not become a session: {reason}",
-                address=_address(connection),
-                reason=problem_with_peer(reason),
-            )
+            text = "a connection from {address} has not become a session"
+            self._refused_peers.warn(text, reason, address=_address(connection))
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the agent asks for, or begin a new one."""

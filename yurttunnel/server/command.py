@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from twisted.application.service import IService, MultiService
+from twisted.application.service import IService
 from twisted.internet.interfaces import IProtocolFactory
 
 from yurttunnel import __version__
@@ -49,8 +49,7 @@ def makeService(options: Options) -> IService:
     settings = options.settings
     try:
         if settings.revoke_node is not None:
-            revoke_node(reactor, settings.state_dir, settings.revoke_node)
-            print(f"node {settings.revoke_node} is revoked")
+            print(revoke_node(reactor, settings.state_dir, settings.revoke_node))
             raise SystemExit(0)
         return build(with_transports(reactor, settings.transport), settings)
     except StateError as error:
@@ -113,13 +112,14 @@ def build(reactor: Any, settings: Settings) -> IService:
         list(callers.values()),
         settings.drain_timeout,
     )
-    readiness.add("listeners", server.not_listening)
+    readiness.add("listeners", server.not_accepting)
     readiness.add("certificate", lambda: trust.renewal.last_error or None)
-    parts = MultiService()
-    for part in (trust, lag, server):
-        part.setServiceParent(parts)
+    readiness.add("revocations", lambda: trust.revocations.problem)
+    # As its children they work until the sessions have ended: a node can be revoked in a drain.
+    for part in (trust, lag):
+        part.setServiceParent(server)
     forward_standard_logging()
-    return parts
+    return server
 
 
 def _callers(
@@ -144,23 +144,26 @@ def _listeners(
 ) -> list[Listener]:
     """Say what to listen on, each with the flag that an error names."""
 
-    def tcp(flag: str, host: str, port: int, factory: IProtocolFactory, **more: Any) -> Listener:
-        return Listener(flag, lambda: listen_tcp(reactor, flag, host, port, factory, **more))
-
+    tcp = partial(listen_tcp, reactor)
+    agent_flag, meta_flag = "--tunnel-agent-connect-port", "--meta-port"
+    listen_for_agents = partial(
+        tcp,
+        agent_flag,
+        settings.bind_address,
+        settings.agent_port,
+        tls.server_side(reactor, trust.contexts, agents),
+        tune=tune_session_socket,
+    )
+    listen_for_meta = partial(tcp, meta_flag, settings.meta_address, settings.meta_port, meta)
     listeners = [
-        tcp(
-            "--tunnel-agent-connect-port",
-            settings.bind_address,
-            settings.agent_port,
-            tls.server_side(reactor, trust.contexts, agents),
-            tune=tune_session_socket,
-        ),
-        tcp("--meta-port", settings.meta_address, settings.meta_port, meta),
+        Listener(agent_flag, listen_for_agents),
+        Listener(meta_flag, listen_for_meta, outlives_sessions=True),
     ]
     for flag, endpoint in settings.connect_endpoints:
         listen = partial(endpoint.listen, reactor, flag, callers[flag], trust.callers)
         listeners.append(Listener(flag, listen))
     for forward in settings.forwards:
         flag = f"--forward {forward.text}"
-        listeners.append(tcp(flag, forward.listen_host, forward.listen_port, callers[flag]))
+        listen = partial(tcp, flag, forward.listen_host, forward.listen_port, callers[flag])
+        listeners.append(Listener(flag, listen))
     return listeners

@@ -9,14 +9,16 @@ gives up the connection. The stream is therefore attached, and so begins to deli
 the 200 has been handed to the kernel. A pull producer is how a Twisted transport tells: it asks
 for more each time all that was written has gone out. That costs no turn of the reactor.
 
-A caller that closes its sending direction before it has an answer and has sent nothing beyond
-its head has left, and its dial is canceled. One that has sent more, as ``nc -N`` does, may well
-wait for an answer: its direction is ended behind what it sent.
+A caller that ends its sending direction behind its head, as ``nc -N`` does, still waits for its
+answer; one that has closed both directions has left, and its dial is canceled. Only a Unix socket
+tells the two apart. Over TCP the dial goes on, within its timeout, and writing the answer shows
+that nobody reads it.
 """
 
 from __future__ import annotations
 
 import enum
+import select
 from typing import Any, cast
 
 from OpenSSL import SSL
@@ -35,7 +37,6 @@ from zope.interface import implementer
 from yurttunnel.http.authority import BadAuthority, split_authority, strip_port
 from yurttunnel.http.errors import error_response, status_of
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
-from yurttunnel.pki.problems import problem_with_peer
 from yurttunnel.server.deadlines import Deadlines
 from yurttunnel.server.dialing import (
     DIAL_TIMEOUT,
@@ -43,6 +44,7 @@ from yurttunnel.server.dialing import (
     DialingConnection,
     DialingFactory,
 )
+from yurttunnel.server.refused_peers import RefusedPeers
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.errors import StreamFailed
@@ -50,8 +52,8 @@ from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.wire.codes import Code
 
 HEAD_TIMEOUT = 10.0
-"""Seconds from the connection to its complete head, a TLS handshake included; yurttunnel's
-read timeout (reference section 10.1)."""
+"""Seconds from the connection to its complete head, a TLS handshake included; the read timeout of
+yurttunnel 1.2."""
 
 LINGER = 5.0
 """Seconds that a caller has to take an answer and close, before its connection is aborted."""
@@ -107,6 +109,7 @@ class ConnectFactory(DialingFactory):
         self.clock = clock
         self.limits = limits or HeadLimits()
         self.max_unread_heads = max_unread_heads
+        self.refused_peers = RefusedPeers(clock, ConnectProtocol.log)
         self.unread_heads = Deadlines(clock, head_timeout, ConnectProtocol.head_overdue)
         self.closing = Deadlines(clock, linger, ConnectProtocol.close_overdue)
 
@@ -165,20 +168,22 @@ class ConnectProtocol(DialingConnection):
             self.transport.pauseProducing()
 
     def readConnectionLost(self) -> None:
-        """See :class:`LocalConnection`; while the 200 goes out, leave it for the join.
+        """See :class:`LocalConnection`; between the head and the join it says nothing by itself.
 
-        Joining starts the reading again, and the end is then read a second time.
+        Joining and refusing start the reading again, and the end is then read a second time.
         """
-        if self._state is not _State.ESTABLISHED:
-            super().readConnectionLost()
+        if self._state is _State.ESTABLISHED:
+            return
+        if self._state is _State.DIALING and not _has_hung_up(self.transport):
+            return
+        super().readConnectionLost()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Let go of whatever waits for this caller."""
         if self._state is _State.HEAD and reason.check(SSL.Error):
-            self.log.info(
-                "a caller from {address} is refused: {problem}",
-                address=getattr(self.transport.getPeer(), "host", "an unknown address"),
-                problem=problem_with_peer(reason),
+            address = getattr(self.transport.getPeer(), "host", "an unknown address")
+            self._factory.refused_peers.warn(
+                "a caller from {address} is refused", reason, address=address
             )
         self._factory.unread_heads.discard(self)
         self._factory.closing.discard(self)
@@ -288,10 +293,10 @@ class ConnectProtocol(DialingConnection):
         factory.closing.add(self)
         headers = [("Allow", "CONNECT")] if status == 405 else []
         self.transport.write(error_response(status, text, accept=self._accept, headers=headers))
-        if self._early:
-            self._early = b""
-            self.transport.resumeProducing()
+        self._early = b""
         self._state = _State.REFUSED
+        # It has been paused, perhaps, or its end has been read; that is now wanted.
+        self.transport.resumeProducing()
         self.transport.loseWriteConnection()
 
 
@@ -315,6 +320,15 @@ class _ClosesWhole:
         self._transport.loseConnection()
 
 
+def _has_hung_up(transport: Any) -> bool:
+    """Tell whether the peer has closed both directions, as far as the kernel knows (poll(2))."""
+    poll = select.poll()
+    # Events need not be asked for: POLLHUP and POLLERR are always told. The handle is the socket,
+    # although no interface of transports has it.
+    poll.register(transport.getHandle(), 0)
+    return bool(poll.poll(0))
+
+
 def _check_is_plain_connect(head: RequestHead) -> None:
     if head.method != b"CONNECT":
         raise HeadError(405, "only CONNECT requests are served here")
@@ -332,7 +346,7 @@ def _authority(text: str) -> tuple[str, int]:
 
 
 def _asked_node(head: RequestHead) -> str | None:
-    """Give the host of ``X-Tunnel-Proxy-Host`` (yurttunnel reference section 1.3), if any."""
+    """Give the host of ``X-Tunnel-Proxy-Host`` if any, with which yurttunnel 1.2 chooses, too."""
     values = head.values(b"x-tunnel-proxy-host")
     if len(values) > 1:
         raise HeadError(400, "X-Tunnel-Proxy-Host is given more than once")

@@ -15,7 +15,7 @@ from yurttunnel.tunnel.relay import LocalConnection
 from yurttunnel.wire.codes import Code
 
 DIAL_TIMEOUT = 15.0
-"""Seconds: yurttunnel's dial watchdog (reference section 10.1), half of kube-apiserver's own."""
+"""Seconds: the dial watchdog of yurttunnel 1.2, and half of kube-apiserver's dial timeout."""
 
 MAX_PENDING_DIALS = 4096
 """Dials of one listener that may wait at a time; each holds one connection and a few KiB."""

@@ -1,9 +1,9 @@
-"""Endpoint strings of ``--connect-endpoint``: Unix sockets, TCP and TLS ports, and Twisted's own.
+"""Endpoint strings of ``--connect-endpoint``: Unix sockets, TCP and TLS ports, and systemd's.
 
-The syntax is that of ``twisted.internet.endpoints.serverFromString``. The three common kinds are
-read here, with other defaults, since whoever connects reaches the nodes: a Unix socket has mode
-0660, ``tcp:`` without an interface is the loopback address, and ``ssl:`` demands certificates of
-its callers. Every other kind (``systemd:`` for one) is left to Twisted.
+The syntax is that of ``twisted.internet.endpoints.serverFromString``, but not every kind is taken
+and the defaults are others, since whoever connects reaches the nodes: a Unix socket has mode
+0660, ``tcp:`` and ``tcp6:`` without an interface are the loopback address, and ``ssl:`` demands
+certificates of its callers. A socket of ``systemd:`` is as its unit has it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from yurttunnel.pki.credentials import (
 log = Logger()
 
 _LOOPBACK = "127.0.0.1"
+_LOOPBACK6 = "::1"
 
 # A field ends at a colon that no backslash stands before, as in serverFromString.
 _FIELD = re.compile(r"((?:[^:\\]|\\.)*)(?::|$)", re.DOTALL)
@@ -81,7 +82,7 @@ class UnixEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class TcpEndpoint:
-    """``tcp:PORT[:interface=ADDRESS][:backlog=N]``."""
+    """``tcp:PORT[:interface=ADDRESS][:backlog=N]``, and ``tcp6:`` with ``::1`` for a default."""
 
     port: int
     interface: str = _LOOPBACK
@@ -161,8 +162,8 @@ class TlsEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherEndpoint:
-    """Any other string that ``serverFromString`` understands."""
+class SystemdEndpoint:
+    """``systemd:domain=UNIX:name=NAME``: a socket that systemd has opened; read by Twisted."""
 
     description: str
 
@@ -179,7 +180,11 @@ class OtherEndpoint:
             endpoint = serverFromString(reactor, self.description)
             # Twisted's own endpoints listen at once; the Deferred has fired when it is returned.
             endpoint.listen(factory).addBoth(results.append)
-        except (ValueError, TypeError, OSError) as error:
+        except LookupError:
+            raise CannotListen(
+                flag, f"systemd has passed no socket for {self.description!r}"
+            ) from None
+        except (ValueError, TypeError, AttributeError, OSError) as error:
             raise CannotListen(flag, f"bad endpoint {self.description!r}: {error}") from None
         if not results:
             raise CannotListen(flag, f"{self.description!r} does not listen at once")
@@ -194,13 +199,13 @@ class OtherEndpoint:
 def parse_endpoint(text: str) -> Endpoint:
     """Parse an endpoint string; raises ``ValueError`` with a reason in one line."""
     kind, *arguments = _split(text)
+    if kind == "systemd":
+        return SystemdEndpoint(text)
     if kind not in _PARSERS:
-        if not kind.isidentifier() or not arguments:
-            raise ValueError(
-                f"{text!r} is not an endpoint: write unix:PATH, tcp:PORT:interface=ADDRESS or "
-                "ssl:PORT:interface=ADDRESS"
-            )
-        return OtherEndpoint(text)
+        raise ValueError(
+            f"{text!r} is not an endpoint: write unix:PATH, tcp:PORT:interface=ADDRESS or "
+            "ssl:PORT:interface=ADDRESS"
+        )
     keywords = {
         match[1]: match[2] for argument in arguments if (match := _KEYWORD.fullmatch(argument))
     }
@@ -222,9 +227,13 @@ def _parse_unix(path: str, keywords: dict[str, str], text: str) -> Endpoint:
 
 
 def _parse_tcp(port: str, keywords: dict[str, str], text: str) -> Endpoint:
-    return TcpEndpoint(
-        parse_port(port, text), _pop_interface(keywords, text), _pop_backlog(keywords, text)
-    )
+    interface = _pop_interface(keywords, text)
+    return TcpEndpoint(_parse_port(port, text), interface, _pop_backlog(keywords, text))
+
+
+def _parse_tcp6(port: str, keywords: dict[str, str], text: str) -> Endpoint:
+    keywords.setdefault("interface", _LOOPBACK6)
+    return _parse_tcp(port, keywords, text)
 
 
 def _parse_tls(port: str, keywords: dict[str, str], text: str) -> Endpoint:
@@ -233,12 +242,11 @@ def _parse_tls(port: str, keywords: dict[str, str], text: str) -> Endpoint:
     private_key, _, _, ca = files
     if bool(private_key) != bool(ca) or (any(files) and not private_key):
         raise ValueError(f"{text!r}: privateKey= and caCerts= need each other")
-    return TlsEndpoint(
-        parse_port(port, text), _pop_interface(keywords, text), _pop_backlog(keywords, text), *files
-    )
+    interface = _pop_interface(keywords, text)
+    return TlsEndpoint(_parse_port(port, text), interface, _pop_backlog(keywords, text), *files)
 
 
-_PARSERS = {"unix": _parse_unix, "tcp": _parse_tcp, "ssl": _parse_tls}
+_PARSERS = {"unix": _parse_unix, "tcp": _parse_tcp, "tcp6": _parse_tcp6, "ssl": _parse_tls}
 
 
 def _split(text: str) -> list[str]:
@@ -253,6 +261,13 @@ def _split(text: str) -> list[str]:
         position = match.end()
         if not match[0].endswith(":") or match.end(1) == match.end():
             return fields
+
+
+def _parse_port(port: str, text: str) -> int:
+    try:
+        return parse_port(port)
+    except ValueError as reason:
+        raise ValueError(f"{text!r}: {reason}") from None
 
 
 def _pop_interface(keywords: dict[str, str], text: str) -> str:

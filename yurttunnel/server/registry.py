@@ -26,7 +26,7 @@ class INodeSession(IStreamOpener):
 
     node = Attribute("`str`: the node's name, from its verified certificate.")
     identifiers = Attribute("`Identifiers`: the destinations it serves.")
-    draining = Attribute("`bool`: it opens no new streams if somebody else can.")
+    draining = Attribute("`bool`: it refuses new streams.")
 
     def snapshot() -> SessionSnapshot:
         """Describe the session at this moment."""
@@ -109,31 +109,21 @@ class SessionRegistry:
         """Give the session through which ``host`` (a name or an address) is reached.
 
         Exact names come first, then addresses in any spelling, then the narrowest network, then
-        a default route; among claimants of the same the newest. A session that drains is chosen
-        only when nothing else serves. Raises :class:`NodeNotConnected`.
+        a default route; among claimants of the same the newest that does not drain, or, when all
+        drain, the newest: it refuses, since a wider claim is another machine's. Raises
+        :class:`NodeNotConnected`.
         """
         claimants = self._claims.get(host)
         if claimants is not None and not claimants[-1].draining:
             return claimants[-1]
         return self._search(_normalized(host), host)
 
-    def sessions(self) -> list[INodeSession]:
-        """Give the session of every connected node, the oldest first."""
-        return list(self._by_node.values())
-
-    def __len__(self) -> int:
-        """Count the connected nodes."""
-        return len(self._by_node)
-
     def _search(self, wanted: str | _Address, host: str) -> INodeSession:
-        last_resort = None
         for key in self._keys_of_destination(wanted):
-            for session in reversed(self._claims.get(key, ())):
-                if not session.draining:
-                    return session
-                last_resort = last_resort or session
-        if last_resort is not None:
-            return last_resort
+            claimants = self._claims.get(key)
+            if claimants is not None:
+                serving = (session for session in reversed(claimants) if not session.draining)
+                return next(serving, claimants[-1])
         raise NodeNotConnected(host, self._last_seen.get(str(wanted)), self._clock.seconds())
 
     def _keys_of_destination(self, wanted: str | _Address) -> Iterator[_Key]:

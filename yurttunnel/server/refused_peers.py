@@ -1,0 +1,29 @@
+"""Telling the operator of peers that TLS has refused, which anybody can bring about."""
+
+from __future__ import annotations
+
+from OpenSSL import SSL
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.pki.problems import problem_with_peer
+
+
+class RefusedPeers:
+    """Warns of connections that came to nothing, once in a minute for each reason."""
+
+    def __init__(self, clock: IReactorTime, log: Logger) -> None:
+        self._log = RateLimitedLog(clock, log)
+
+    def warn(self, text: str, reason: Failure, **fields: object) -> None:
+        """Log ``text``, a literal that is filled with ``fields``, and what ``reason`` means."""
+        problem = problem_with_peer(reason)
+        if reason.check(SSL.Error):
+            # One of a few sentences, without words of the peer unless an authority that is
+            # trusted has signed them: each counts by itself.
+            text = f"{text}: {problem.replace('{', '{{').replace('}', '}}')}"
+        else:
+            text += ": {problem}"
+        self._log.warn(text, problem=problem, **fields)
