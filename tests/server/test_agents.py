@@ -407,6 +407,8 @@ class ResumeTests(ListenerTests):
         self.lose(agent)
         agent.hello = replace(agent.hello, received=1 << 40)
         self.dial(agent)
+        # Found before the server has said HELLO, so CLOSE is the first thing it says.
+        self.assertEqual(Code.PROTOCOL, agent.error.code)
         self.assert_no_sessions()
         agent.hello = replace(agent.hello, session=NO_SESSION, received=0)
         self.dial(agent)
@@ -460,13 +462,20 @@ class ReplacementTests(ListenerTests):
         self.assertTrue(self.serving(second))
         self.assertEqual(1, len(self.listener.sessions()))
 
-    def test_other_process(self):
+    def test_second_agent(self):
+        """A second agent of a node replaces the first, which is told so, and waits."""
+        first = self.connected()
+        second = self.connected(process=b"b" * 16)
+        self.assertEqual([Code.REPLACED], [code for code, _ in first.ends])
+        self.assertTrue(self.serving(second))
+
+    def test_restarted_agent(self):
         """A restarted agent ends its predecessor's streams with SESSION_LOST."""
         first = self.connected()
         user = self.stream(first)
+        self.network.cut()
         second = self.connected(process=b"b" * 16)
         self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
-        self.assertEqual([Code.SESSION_LOST], [code for code, _ in first.ends])
         self.assertTrue(self.serving(second))
 
     def test_end_of_the_replaced(self):

@@ -152,7 +152,9 @@ class ResumptionTests(SynchronousTestCase):
             pair.settle()
             self.assertEqual(0, pair.server.session.kept)
             pair.lose()
+            self.assertTrue(pair.server.session.can_resume(pair.agent.session.received))
             received = pair.agent.session.received + change
+            self.assertFalse(pair.server.session.can_resume(received))
             violation = self.assertRaises(Violation, pair.server.session.attach, received, 1.0)
             self.assertEqual(Code.PROTOCOL, violation.code)
             self.assertEqual((Code.PROTOCOL, False), pair.server.log.close)

@@ -193,6 +193,10 @@ class AgentListener(Factory):
         hello: Hello,
     ) -> None:
         tunnel = session.tunnel
+        if not tunnel.wire.can_resume(hello.received):
+            text = f"{hello.received} bytes received of a session that has sent another number"
+            tunnel.close(Code.PROTOCOL, text)
+            raise Violation(Code.PROTOCOL, text)
         # It may have been renewed, or be of a newer enrolment; and have a new address.
         session.identity = identity
         tunnel.description = self._description(connection, identity)
@@ -235,6 +239,9 @@ class AgentListener(Factory):
             return
         if replaced.tunnel.wire.peer.process == hello.process:
             replaced.tunnel.close(Code.REPLACED, "the agent has begun a new session")
+        elif replaced.tunnel.connected:
+            # Perhaps two agents run as this node; the one that is told waits before it returns.
+            replaced.tunnel.close(Code.REPLACED, "another agent of the node has connected")
         else:
             replaced.tunnel.close(Code.SESSION_LOST, "the agent has been restarted")
 

@@ -159,6 +159,11 @@ class Session:
         """What has been promised to the peer's streams, and how much may be."""
         return self._inflow.budget
 
+    def can_resume(self, peer_received: int) -> bool:
+        """Whether a peer can have got so far that it has ``peer_received`` bytes."""
+        log = self._outbox.log
+        return log.acknowledged <= peer_received <= log.end
+
     def attach(self, peer_received: int, now: float) -> None:
         """Go on over a new connection, on which both HELLOs have been exchanged.
 
