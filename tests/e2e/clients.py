@@ -227,12 +227,30 @@ class Echo(Peer):
 
 
 class Stalled(Peer):
-    """Never reads a byte."""
+    """Reads ``appetite`` bytes at full speed, and then nothing more."""
+
+    def __init__(self, appetite: int = 0) -> None:
+        super().__init__()
+        self._appetite = appetite
 
     def connectionMade(self) -> None:
-        """Stop reading before anything has arrived."""
-        self.transport.pauseProducing()
+        """Stop reading before anything has arrived, without an appetite."""
         super().connectionMade()
+        self._stop_when_full()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Count, and stop reading once there was enough."""
+        super().dataReceived(data)
+        self._stop_when_full()
+
+    @property
+    def full(self) -> bool:
+        """Whether it has stopped reading."""
+        return self.received >= self._appetite
+
+    def _stop_when_full(self) -> None:
+        if self.full:
+            self.transport.pauseProducing()
 
 
 class Question(Peer):

@@ -217,6 +217,11 @@ class Link:
         self.black_hole()
         self.client.transport.abortConnection()
 
+    def cut_off(self) -> None:
+        """Do the reverse of :meth:`forget`: RST to the server, silence to the client."""
+        self.black_hole()
+        self.server.transport.abortConnection()
+
     def end_lost(self, end: _End, reason) -> None:
         """Take note that a socket has gone, and let the other follow unless silent."""
         other = self.server if end is self.client else self.client

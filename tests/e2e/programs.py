@@ -26,6 +26,28 @@ STOP_SECONDS = 10.0
 
 MEBIBYTE = 1024 * 1024
 
+WINDOWS = 24 * MEBIBYTE
+"""What the windows of a session's streams grow to together: half of its budget, which is 3/4 of
+the session's window of 64 MiB (docs/protocol.md, section 6). The other half is for new ones."""
+
+UNACKNOWLEDGED = 16 * MEBIBYTE
+"""What a session keeps at most of what the other end has not acknowledged (section 8)."""
+
+FIRST_WINDOW = 64 * 1024
+"""The window of a stream that has not grown."""
+
+WAITING = 128 * 1024
+"""What waits of one stream beside its window: 64 KiB until its source is paused, and one read."""
+
+BESIDES_BUFFERS = 16 * MEBIBYTE
+"""Growth of a process that is not buffers of streams: allocator, TLS, lazily imported modules."""
+
+
+def most_growth(streams: int) -> int:
+    """Bytes by which a process may grow while one session has so many streams, stalled or not."""
+    windows = min(WINDOWS + streams * FIRST_WINDOW, 2 * WINDOWS)
+    return windows + UNACKNOWLEDGED + streams * WAITING + BESIDES_BUFFERS
+
 
 class ProgramFailed(Exception):
     """A program did not do what a test needs; carries the end of its log."""
@@ -384,6 +406,19 @@ class Tunnel:
         server = Server(self._reactor, self._directory, **options)
         self.others.append(server)
         return server
+
+    def successor(self) -> Program:
+        """Prepare a further process with the server's command line, state and ports.
+
+        Only the meta port is another one: the old process shows there how it drains.
+        """
+        server = self.server
+        meta_port = free_ports.take()
+        log_path = f"{server.log_path.removesuffix('.log')}-successor.log"
+        arguments = [*server.arguments, "--meta-port", str(meta_port)]
+        successor = Program(self._reactor, arguments, log_path, meta_port)
+        self.others.append(successor)
+        return successor
 
     async def stop_and_check(self) -> None:
         """Stop what still runs, and require a clean end and a log without complaints."""

@@ -151,6 +151,18 @@ class EndToEndTestCase(TestCase):
         return await awaitable.addTimeout(seconds, reactor, onTimeoutCancel=overdue)
 
 
+class TwistedTransports(EndToEndTestCase):
+    """Mixed into a test case: its tests run over Twisted's own transports."""
+
+    def make_tunnel(self, server_extra=(), agent_extra=(), **options) -> Tunnel:
+        """Choose them on both sides."""
+        return super().make_tunnel(
+            server_extra=(*server_extra, "--transport", "twisted"),
+            agent_extra=(*agent_extra, "--transport", "twisted"),
+            **options,
+        )
+
+
 def which(program: str) -> str:
     """The path of a program; the test is skipped, with the reason, when it is missing."""
     path = shutil.which(program)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.e2e.clients import AnswerAtEnd, EndFirst, Question
-from tests.e2e.programs import Tunnel, free_ports
-from tests.e2e.support import EndToEndTestCase
+from tests.e2e.programs import free_ports
+from tests.e2e.support import EndToEndTestCase, TwistedTransports
 
 
 class HalfCloseTests(EndToEndTestCase):
@@ -57,13 +57,5 @@ class HalfCloseTests(EndToEndTestCase):
         self.assertEqual(peer.text, b"still here")
 
 
-class TwistedHalfCloseTests(HalfCloseTests):
+class TwistedHalfCloseTests(TwistedTransports, HalfCloseTests):
     """The same over Twisted's own transports."""
-
-    async def start_tunnel(self, server_extra=(), agent_extra=(), **options) -> Tunnel:
-        """Choose them on both sides."""
-        return await super().start_tunnel(
-            server_extra=(*server_extra, "--transport", "twisted"),
-            agent_extra=(*agent_extra, "--transport", "twisted"),
-            **options,
-        )

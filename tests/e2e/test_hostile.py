@@ -20,7 +20,7 @@ DEADLINE = 10.0
 """Seconds for TLS handshake and HELLO, and for a CONNECT head."""
 
 DIAL_DEADLINE = 15.0
-"""Seconds for a dial (yurttunnel reference section 10.1: the dial watchdog)."""
+"""Seconds for a dial, from OPEN to OK or FAIL."""
 
 
 class HostileTestCase(EndToEndTestCase):
@@ -48,7 +48,7 @@ def unanswered(port: int) -> int:
 
 
 class DestinationTests(HostileTestCase):
-    """What a caller of CONNECT hears when there is no connection (design section 2.2)."""
+    """What a caller of CONNECT hears when there is no connection."""
 
     async def test_each_failure_has_its_status_and_a_sentence(self) -> None:
         """400, 403, 502, 503: each with a body of one line that names what was wanted."""
@@ -141,13 +141,19 @@ class DestinationTests(HostileTestCase):
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             tunnel = await self.start_tunnel(forwards=(closed.getsockname()[1],))
-            client = await self.dial(tunnel.forward_ports[0], Question(b"anybody?"))
-            await self.within(5, client.when_lost(), "the connection ends")
-            self.assertEqual(client.answer, b"")
+            await self.hangs_up(tunnel.forward_ports[0])
             await self.still_serves(tunnel)
             await tunnel.agent.stop()
-            client = await self.dial(tunnel.forward_ports[0], Question(b"anybody?"))
-            await self.within(5, client.when_lost(), "the connection ends")
+            await self.hangs_up(tunnel.forward_ports[0])
+
+    async def hangs_up(self, port: int) -> None:
+        """Require that a forward ends a connection without an answer."""
+        try:
+            client = await self.dial(port, Question(b"anybody?"))
+        except ConnectError:
+            return  # The reset can be there before the client knows that it is connected.
+        await self.within(5, client.when_lost(), "the connection ends")
+        self.assertEqual(client.answer, b"")
 
 
 class SlowLorisTests(HostileTestCase):

@@ -20,9 +20,10 @@ from tests.e2e.clients import (
     Sink,
     Source,
     Stalled,
+    Target,
     connect_directly,
 )
-from tests.e2e.programs import MEBIBYTE, Program, Tunnel
+from tests.e2e.programs import MEBIBYTE, Program, Tunnel, most_growth
 from tests.e2e.support import EndToEndTestCase
 
 PROBE = Path(__file__).with_name("echo_probe.py")
@@ -33,8 +34,11 @@ ECHO_P99 = 0.020
 EVEN = 0.7
 """The slowest of equal bulk streams moves at least this share of what the fastest moves."""
 
-BESIDES_BUFFERS = 32 * MEBIBYTE
-"""Growth of a process that is not buffers of streams: allocator, TLS, lazily imported modules."""
+CROWD = 200
+"""Stalled streams of the test that has many."""
+
+APPETITE = 2 * MEBIBYTE
+"""What each of them reads before it stalls, so that its window has grown if there was room."""
 
 
 class IsolationTests(EndToEndTestCase):
@@ -75,12 +79,19 @@ class IsolationTests(EndToEndTestCase):
         self.assertEqual(upload.answer.decode(), upload.payload.digest)
 
         for program, prefix in self.programs(tunnel):
-            limit = await self.budget(program, prefix)
-            used = await program.metric(f"{prefix}_memory_budget_used_bytes")
-            self.assertLessEqual(used, limit, prefix)
-            growth = program.resident() - resident_before[prefix]
-            print(f"{prefix}: grown by {growth / MEBIBYTE:.1f} MiB, budget {limit / MEBIBYTE:.0f}")
-            self.assertLess(growth, limit + BESIDES_BUFFERS, prefix)
+            await self.inside_bounds(program, prefix, resident_before[prefix], 6)
+
+    async def inside_bounds(
+        self, program: Program, prefix: str, resident_before: int, streams: int
+    ) -> None:
+        """Require that a program holds no more than so many streams of one session may take."""
+        limit = await self.budget(program, prefix)
+        used = await program.metric(f"{prefix}_memory_budget_used_bytes")
+        self.assertLessEqual(used, limit, prefix)
+        growth = program.resident() - resident_before
+        bound = most_growth(streams)
+        print(f"{prefix}: grown by {growth / MEBIBYTE:.1f} MiB of {bound / MEBIBYTE:.1f}")
+        self.assertLess(growth, bound, prefix)
 
     def programs(self, tunnel: Tunnel) -> tuple[tuple[Program, str], ...]:
         """The two programs and the prefixes of their metrics."""
@@ -100,6 +111,25 @@ class IsolationTests(EndToEndTestCase):
         taken = [source.payload.taken for source in endless.peers]
         await self.pause(1)
         self.assertEqual([source.payload.taken for source in endless.peers], taken)
+
+    async def test_a_crowd_of_stalled_readers_stays_inside_the_memory_of_one_session(self) -> None:
+        """However many streams read with appetite and then stall, they share one budget."""
+        endless = self.listen(lambda: Source(None, hashed=False))
+        tunnel = await self.start_tunnel()
+        before = {prefix: program.resident() for program, prefix in self.programs(tunnel)}
+        for _ in range(CROWD):
+            client = await self.connected(tunnel, endless, Stalled(APPETITE))
+            await self.eventually(lambda client=client: client.full, "it has had enough")
+        await self.at_rest(endless)
+        for program, prefix in self.programs(tunnel):
+            self.assertEqual(await program.metric(f"{prefix}_open_streams"), CROWD)
+            await self.inside_bounds(program, prefix, before[prefix], CROWD)
+
+    async def at_rest(self, target: Target) -> None:
+        """Wait until no source of the target has sent anything for half a second."""
+        taken = None
+        while taken != (taken := [source.payload.taken for source in target.peers]):
+            await self.pause(0.5)
 
     async def test_four_stalled_targets_disturb_nobody(self) -> None:
         """The same when it is the targets that read nothing."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import sysconfig
+import tempfile
 import venv
 from pathlib import Path
 
@@ -41,9 +42,14 @@ class PluginTests(EndToEndTestCase):
 
     timeout = 170
 
-    async def run_python(self, python: str, *arguments: str, check: bool = True) -> str:
-        """Run an interpreter away from the checkout; its output, standard error included."""
-        environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)}
+    async def run_python(
+        self, python: str, *arguments: str, check: bool = True, packages: str = ""
+    ) -> str:
+        """Run an interpreter away from the checkout; its output, standard error included.
+
+        ``packages`` is a directory with further packages for it.
+        """
+        environment = {**os.environ, "PYTHONPATH": packages}
         output, errors, status = await getProcessOutputAndValue(
             python, arguments, env=environment, path=self.directory, reactor=reactor
         )
@@ -71,12 +77,22 @@ class PluginTests(EndToEndTestCase):
         venv.create(path, with_pip=False, symlinks=True)
         return os.path.join(path, "bin", "python")
 
+    def build_tools(self) -> str:
+        """Make a directory with links to setuptools, for environments that have none."""
+        directory = tempfile.mkdtemp(dir=self.directory)
+        tools = importlib.metadata.distribution("setuptools")
+        for name in {file.parts[0] for file in tools.files or ()} - {".."}:
+            os.symlink(str(tools.locate_file(name)), os.path.join(directory, name))
+        return directory
+
     async def install(self, python: str, *what: str) -> None:
         """Install with the tests' pip into another environment, then add what it needs."""
-        isolation = ("--no-build-isolation",) if can_build_here() else ()
+        isolation, packages = (), ""
+        if can_build_here():
+            isolation, packages = ("--no-build-isolation",), self.build_tools()
         text = await self.run_python(
             sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check",
-            "install", "--quiet", "--no-deps", *isolation, *what, check=False,
+            "install", "--quiet", "--no-deps", *isolation, *what, check=False, packages=packages,
         )  # fmt: skip
         if "Could not find a version that satisfies the requirement setuptools" in text:
             raise SkipTest("setuptools, with which to build, cannot be had here")

@@ -40,6 +40,9 @@ class WithinTests(SynchronousTestCase):
         self.clock.advance(9.9)
         self.assertNoResult(waiting)
         first.callback(None)
+        # Whoever ended it is not interrupted by what follows from it.
+        self.assertNoResult(waiting)
+        self.clock.advance(0)
         self.assertTrue(self.successResultOf(waiting))
         self.assertEqual([], self.clock.getDelayedCalls())
 
@@ -58,6 +61,7 @@ class WithinTests(SynchronousTestCase):
         part = Deferred[None]()
         waiting = self.wait(part)
         part.errback(ZeroDivisionError())
+        self.clock.advance(0)
         self.assertTrue(self.successResultOf(waiting))
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
@@ -75,6 +79,7 @@ class WithinTests(SynchronousTestCase):
         part = Deferred[None]()
         waiting = self.wait(part)
         part.cancel()
+        self.clock.advance(0)
         self.assertTrue(self.successResultOf(waiting))
         self.assertEqual([], self.flushLoggedErrors())
 
@@ -92,5 +97,6 @@ class WithinTests(SynchronousTestCase):
         part = Deferred[str]()
         waiting = self.wait(part)
         part.callback("result")
+        self.clock.advance(0)
         self.assertTrue(self.successResultOf(waiting))
         self.assertEqual("result", self.successResultOf(part))

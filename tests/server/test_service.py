@@ -110,6 +110,7 @@ class ServiceTests(ListenerTests):
         stopped = self.stop()
         self.assertNoResult(stopped)
         self.close_ports()
+        self.clock.advance(0)
         self.successResultOf(stopped)
         self.assertFalse(self.service.running)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -23,12 +23,15 @@ async def within(clock: IReactorTime, seconds: float, deferreds: Iterable[Deferr
     waiting = list(deferreds)
     remaining = len(waiting)
     finished: Deferred[bool] = Deferred()
+    timer: IDelayedCall | None = None
 
     def one_ended(result: object) -> object:
-        nonlocal remaining
+        nonlocal remaining, timer
         remaining -= 1
-        if remaining == 0 and not finished.called:
-            finished.callback(True)
+        if remaining == 0 and timer is not None and timer.active():
+            # In a turn of its own: the last one may end within a call that has to go on.
+            timer.cancel()
+            timer = clock.callLater(0, finished.callback, True)
         return result
 
     for deferred in waiting:
