@@ -32,6 +32,22 @@ class HalfCloseTests(EndToEndTestCase):
         )  # fmt: skip
         self.assertEqual((output, status), (b"got:x", 0), errors)
 
+    async def test_a_caller_that_ends_right_behind_its_head_hears_the_target(self) -> None:
+        """``printf head | nc -N -U`` prints the 200 and what a target says that speaks first."""
+        target = self.listen(EndFirst)
+        tunnel = await self.start_tunnel()
+        for authority, words in (
+            (f"127.0.0.1:{target.port}", (b" 200 ", b"hello")),
+            ("192.0.2.1:80", (b" 403 ", b"--allow-destination")),
+        ):
+            head = f"CONNECT {authority} HTTP/1.1\r\nHost: x\r\nX-Tunnel-Proxy-Host: edge-1\r\n\r\n"
+            output, errors, status = await self.run_command(
+                "nc", "-N", "-w", "10", "-U", tunnel.socket_path, standard_input=head.encode()
+            )
+            self.assertEqual(status, 0, errors)
+            for word in words:
+                self.assertIn(word, output)
+
     async def test_data_and_end_sent_with_the_connect_head_arrive(self) -> None:
         """Bytes that follow the head before the answer are not lost, nor is the FIN."""
         target = self.listen(AnswerAtEnd)

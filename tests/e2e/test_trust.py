@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 from pathlib import Path
 
@@ -245,6 +246,24 @@ class RevocationTests(EndToEndTestCase):
         await back.ready()
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()
+
+    async def test_a_draining_server_still_revokes(self) -> None:
+        """While SIGTERM waits for streams, those of a node that is revoked end at once."""
+        tunnel = await self.start_tunnel(drain=30)
+        echo = self.listen(Echo)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        tunnel.server.signal(signal.SIGTERM)
+
+        async def draining() -> bool:
+            status, body = await tunnel.server.get("/readyz")
+            return status == 503 and "draining" in body
+
+        await self.eventually(draining, "the server says that it drains")
+        await client.round_trip()
+        await self.revoke(tunnel.server, "edge-1")
+        await self.within(1.5, client.when_ended(), "the stream ends")
+        self.assertIn(await tunnel.server.ended(5), (0, -signal.SIGTERM))
 
     async def test_revoking_at_a_second_server_ends_its_session(self) -> None:
         """A server on a copy of the state from before the enrolment shuts the node out, too."""
