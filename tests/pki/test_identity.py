@@ -196,7 +196,6 @@ class CertificateTests(TestCase):
         self.assertEqual(identity.node, "edge-1")
         self.assertEqual(identity.identifiers, parse_identifiers(EVERYTHING))
         self.assertEqual(identity.enrolment, "c0ffee")
-        self.assertEqual(identity.serial, node.certificate.serial_number)
         self.assertEqual(identity.not_after, node.certificate.not_valid_after_utc)
 
     def test_own_name_is_always_covered(self) -> None:

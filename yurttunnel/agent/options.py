@@ -149,8 +149,8 @@ class Options(CommandOptions[Settings]):
         ["drain-timeout", None, "30", "How long SIGTERM waits for streams to end."],
         ["transport", None, "direct", "What sends and encrypts: direct, made for this tunnel, or "
          "twisted, Twisted's own, which is slower."],
-        ["meta-host", None, None, "Address on which to serve /healthz, /readyz, /metrics, /agents "
-         "and a status page. [default: loopback of the family of --node-ip]"],
+        ["meta-host", None, None, "Address on which to serve /healthz, /readyz, /metrics and "
+         "/agents. [default: loopback of the family of --node-ip]"],
         ["meta-port", None, str(META_PORT), "Port on which to serve them."],
     ]  # fmt: skip
 

@@ -83,13 +83,12 @@ class Identifiers:
 class NodeIdentity:
     """What a node's certificate entitles it to.
 
-    ``serial``, ``not_before`` and ``not_after`` are the certificate's, the times in UTC.
+    ``not_before`` and ``not_after`` are the certificate's, the times in UTC.
     ``enrolment`` is empty when the certificate was not issued by the embedded authority.
     """
 
     node: str
     identifiers: Identifiers
-    serial: int
     not_before: datetime.datetime
     not_after: datetime.datetime
     enrolment: str = ""
@@ -208,7 +207,6 @@ def identity_from_certificate(certificate: x509.Certificate) -> NodeIdentity:
     return NodeIdentity(
         node=node,
         identifiers=collected.identifiers(),
-        serial=certificate.serial_number,
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
         enrolment=collected.enrolment,

@@ -104,7 +104,7 @@ class Options(CommandOptions[Settings]):
         ["bind-address", None, "0.0.0.0", "Address on which agents connect."],
         ["tunnel-agent-connect-port", None, "10262", "Port on which agents connect."],
         ["insecure-bind-address", None, None, "Address on which to serve /healthz, /readyz, "
-         "/metrics, /agents and a status page. [default: loopback of the family of "
+         "/metrics and /agents. [default: loopback of the family of "
          "--bind-address]"],
         ["meta-port", None, "10265", "Port on which to serve them."],
         ["resume-window", None, "30", "How long streams outlive a connection to their agent "

@@ -55,7 +55,7 @@ class TunnelCounters:
 
 @dataclass(frozen=True, slots=True)
 class SessionSnapshot:
-    """One session at one moment, for ``/agents``, the status page and per-node metrics.
+    """One session at one moment, for ``/agents`` and per-node metrics.
 
     Times are UTC; ``round_trip`` is in seconds, ``None`` before the first measurement;
     ``connected`` is false while the session waits for its peer to come back. ``unacknowledged``

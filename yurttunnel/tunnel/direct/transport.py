@@ -154,21 +154,9 @@ class SocketTransport:
         """Give the socket, for its options."""
         return self._socket
 
-    def getTcpNoDelay(self) -> bool:
-        """Whether small writes are sent at once."""
-        return bool(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """Send small writes at once, or do not."""
+        """Send small writes at once, or do not; protocols of ``twisted.web`` ask for it."""
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, enabled)
-
-    def getTcpKeepAlive(self) -> bool:
-        """Whether the kernel probes a silent peer."""
-        return bool(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
-
-    def setTcpKeepAlive(self, enabled: bool) -> None:
-        """Have the kernel probe a silent peer, or do not."""
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, enabled)
 
     # -- producers -----------------------------------------------------------------------------
 
