@@ -76,6 +76,7 @@ class ResponseTests(SynchronousTestCase):
         """For JSON the body is a ``metav1.Status`` with the reason that belongs to the status."""
         for status, reason in {
             400: "BadRequest",
+            401: "Unauthorized",
             403: "Forbidden",
             405: "MethodNotAllowed",
             408: "Timeout",

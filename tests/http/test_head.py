@@ -1,4 +1,4 @@
-"""Reading request heads."""
+"""Reading and writing heads."""
 
 import itertools
 
@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.http.head import HeadError, HeadLimits, RequestHeadReader
+from tests.wire.harness import examples
+from yurttunnel.http.head import (
+    HeadError,
+    HeadLimits,
+    RequestHeadReader,
+    ResponseHeadReader,
+    format_request_head,
+    format_response_head,
+)
 
 LINE = b"CONNECT edge-1:10250 HTTP/1.1\r\n"
 CONNECT = LINE + b"Host: 127.0.0.1\r\nX-Thing: one\r\nx-thing: Two\r\n\r\n"
@@ -49,6 +57,24 @@ class HeadTests(SynchronousTestCase):
         head, _ = read(b"CONNECT a:1 HTTP/1.0\r\n\r\n")
         self.assertEqual(head.version, "1.0")
 
+    def test_values_lose_the_white_space_around_them(self):
+        """Spaces and tabs before and behind a value are not part of it, those inside are."""
+        head, _ = read(LINE + b"Host: x\r\nA: \t b \tc\t \r\nE:\r\nF: \t\r\n\r\n")
+        self.assertEqual(head.fields[1:], [(b"A", b"b \tc"), (b"E", b""), (b"F", b"")])
+
+    def test_targets_have_the_form_of_their_method(self):
+        """A path, ``*`` with OPTIONS, an authority with CONNECT."""
+        for line in (b"GET /a/b?c=%2e&d=[1]", b"GET //a", b"OPTIONS *", b"OPTIONS /"):
+            head, _ = read(line + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+            self.assertEqual(head.target, line.split()[1])
+
+    def test_hosts(self):
+        """Names and addresses with or without a port are hosts; an empty one says nothing."""
+        for host in (b"edge-1", b"edge_1.example.:10250", b"[::1]:1", b"[fe80::1%25eth0]", b""):
+            head, _ = read(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+            self.assertEqual(head.values(b"host"), [host])
+
+    @examples(100)
     @given(st.lists(st.integers(0, len(CONNECT) + 7)), st.just(CONNECT + b"\r\n\r\n\0xy"))
     def test_any_cutting_gives_the_same(self, cuts, data):
         """Head and early bytes do not depend on how the bytes were cut into pieces."""
@@ -137,6 +163,26 @@ class RefusalTests(SynchronousTestCase):
         self.assertEqual(self.assertRaises(HeadError, read, b"\x16\x03\x01").status, 400)
         self.assertEqual(self.assertRaises(HeadError, read, LINE + b"A: b\nC").status, 400)
 
+    def test_targets_of_another_form(self):
+        """A host in the target could contradict Host; fragments are never sent."""
+        for target in (b"http://a/b", b"https://a/b", b"*", b"/a#b", b"a/b", b"?a", b"a:1"):
+            self.assert_refused(b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+
+    def test_bad_hosts(self):
+        """What is no host with a port cannot choose a node, under HTTP/1.0 neither."""
+        for host in (b"a,b", b"a b", b"user@a", b"a/b", b"a?b", b"a#b", b"a\\b", b"\xff"):
+            for version in (b"1.0", b"1.1"):
+                self.assert_refused(b"GET / HTTP/%b\r\nHost: %b\r\n\r\n" % (version, host))
+
+    def test_an_endless_prelude(self):
+        """Empty lines alone are no head."""
+        self.assert_refused(b"\r\n\r\n")
+
+    def test_the_error_reads_as_its_text(self):
+        """What is logged is the sentence that the caller gets."""
+        error = self.assertRaises(HeadError, read, b"GET / HTTP/1.1\r\n\r\n")
+        self.assertEqual(str(error), "the request needs exactly one Host field")
+
 
 class LimitTests(SynchronousTestCase):
     """``HeadLimits`` bound a head exactly."""
@@ -160,3 +206,132 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(len(read(CONNECT, HeadLimits(max_fields=3))[0].fields), 3)
         error = self.assertRaises(HeadError, read, CONNECT, HeadLimits(max_fields=2))
         self.assertEqual(error.status, 431)
+
+
+RESPONSE = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\nX-A: b \r\n\r\n"
+
+
+def read_response(data, limits=None):
+    """Read the head of a response that comes in one piece."""
+    reader = ResponseHeadReader(limits or HeadLimits())
+    return reader.feed(data), reader.early
+
+
+class ResponseHeadTests(SynchronousTestCase):
+    """``ResponseHeadReader`` takes proper heads and answers for no others."""
+
+    def test_a_head_is_read(self):
+        """Version, status, reason and fields come as they were sent."""
+        head, early = read_response(RESPONSE + b"abc")
+        self.assertEqual((head.version, head.status, head.reason), ("1.1", 206, b"Partial Content"))
+        self.assertEqual(head.fields, [(b"Content-Length", b"3"), (b"X-A", b"b")])
+        self.assertEqual(head.values(b"x-a"), [b"b"])
+        self.assertEqual(early, b"abc")
+
+    def test_other_heads_are_read(self):
+        """Interim and final ones, with and without a reason, of HTTP/1.0 too."""
+        for line, expected in (
+            (b"HTTP/1.1 100 Continue", ("1.1", 100, b"Continue")),
+            (b"HTTP/1.1 101 Switching Protocols", ("1.1", 101, b"Switching Protocols")),
+            (b"HTTP/1.0 200 OK", ("1.0", 200, b"OK")),
+            (b"HTTP/1.1 200", ("1.1", 200, b"")),
+            (b"HTTP/1.1 200 ", ("1.1", 200, b"")),
+            (b"HTTP/1.1 599 \xc3\xa9", ("1.1", 599, b"\xc3\xa9")),
+        ):
+            head, early = read_response(line + b"\r\nUpgrade: a\r\nConnection: upgrade\r\n\r\n\0")
+            self.assertEqual((head.version, head.status, head.reason), expected)
+            self.assertEqual(early, b"\0")
+
+    @examples(100)
+    @given(st.lists(st.integers(0, len(RESPONSE) + 3)))
+    def test_any_cutting_gives_the_same(self, cuts):
+        """Head and early bytes do not depend on how the bytes were cut into pieces."""
+        data = RESPONSE + b"abc"
+        reader = ResponseHeadReader(HeadLimits())
+        head, rest = None, b""
+        for start, end in itertools.pairwise([0, *sorted(cuts), len(data)]):
+            if head is None:
+                head = reader.feed(data[start:end])
+            else:
+                rest += data[start:end]
+        self.assertEqual(head.fields, read_response(RESPONSE)[0].fields)
+        self.assertEqual(reader.early + rest, b"abc")
+
+    def test_bad_status_lines(self):
+        """Only ``HTTP/1.x STATUS REASON`` with single spaces is a status line."""
+        for line in (
+            b"HTTP/1.1  200 OK\r\n",
+            b" HTTP/1.1 200 OK\r\n",
+            b"\r\nHTTP/1.1 200 OK\r\n",
+            b"HTTP/1.1 20 OK\r\n",
+            b"HTTP/1.1 2000 OK\r\n",
+            b"HTTP/1.1 099 OK\r\n",
+            b"HTTP/1.1 600 OK\r\n",
+            b"HTTP/1.1 +20 OK\r\n",
+            b"HTTP/1.1 200 O\0K\r\n",
+            b"HTTP/1.1 200 O\x7fK\r\n",
+            b"HTTP/1.1 200 O\rK\r\n",
+            b"HTTP/1.1 200 OK\n",
+            b"HTTP/1.2 200 OK\r\n",
+            b"HTTP/2 200 OK\r\n",
+            b"HTTP/0.9 200 OK\r\n",
+            b"ICY 200 OK\r\n",
+            b"200 OK\r\n",
+            b"\x15\x03\x03\x00\x02\x02\x28",
+        ):
+            error = self.assertRaises(HeadError, read_response, line + b"\r\n")
+            self.assertEqual(error.status, 502, line)
+
+    def test_a_switch_to_nothing(self):
+        """A 101 says to what it switches (RFC 9110 section 15.2.2)."""
+        data = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
+        self.assertEqual(self.assertRaises(HeadError, read_response, data).status, 502)
+
+    def test_limits(self):
+        """More bytes or fields than allowed are the fault of the server: 502."""
+        read_response(RESPONSE, HeadLimits(max_bytes=len(RESPONSE), max_fields=2))
+        for limits in (HeadLimits(max_bytes=len(RESPONSE) - 1), HeadLimits(max_fields=1)):
+            error = self.assertRaises(HeadError, read_response, RESPONSE, limits)
+            self.assertEqual(error.status, 502)
+
+
+class FormatTests(SynchronousTestCase):
+    """Heads are written so that they are read as what was meant."""
+
+    def test_a_request(self):
+        """What is written is what a reader gets."""
+        fields = [(b"Host", b"a:1"), (b"X-A", b""), (b"x-a", b"\xe9 \t b")]
+        data = format_request_head(b"POST", b"/a?b", fields)
+        self.assertEqual(
+            data, b"POST /a?b HTTP/1.1\r\nHost: a:1\r\nX-A: \r\nx-a: \xe9 \t b\r\n\r\n"
+        )
+        head, early = read(data)
+        self.assertEqual((head.method, head.target, early), (b"POST", b"/a?b", b""))
+        self.assertEqual(head.fields, fields)
+
+    def test_a_response(self):
+        """What is written is what a reader gets."""
+        data = format_response_head(404, b"Not Found", [(b"A", b"b")])
+        self.assertEqual(data, b"HTTP/1.1 404 Not Found\r\nA: b\r\n\r\n")
+        self.assertEqual(read_response(data)[0].fields, [(b"A", b"b")])
+
+    def test_a_head_without_fields(self):
+        """The empty line follows the start line, also without a reason."""
+        self.assertEqual(format_response_head(100, b"", []), b"HTTP/1.1 100 \r\n\r\n")
+        self.assertEqual(format_request_head(b"GET", b"/", []), b"GET / HTTP/1.1\r\n\r\n")
+
+    def test_bad_start_lines(self):
+        """Nothing goes into a start line that would end it or divide it otherwise."""
+        for method, target in (
+            (b"", b"/"),
+            (b"GET ", b"/"),
+            (b"get", b"/"),
+            (b"GET", b""),
+            (b"GET", b"/a b"),
+            (b"GET", b"/ HTTP/1.1\r\nX: y"),
+            (b"GET", b"/\n"),
+            (b"GET", b"/\xff"),
+        ):
+            self.assertRaises(ValueError, format_request_head, method, target, [])
+        for status, reason in ((99, b""), (600, b""), (200, b"OK\r\nX: y"), (200, b"O\nK")):
+            self.assertRaises(ValueError, format_response_head, status, reason, [])

@@ -154,8 +154,13 @@ class SessionPair:
     ``piece`` is how many bytes a session is given at once.
     """
 
-    def __init__(self, limits: Limits | None = None, return_grace: float = 0.5) -> None:
-        self.clock = Clock()
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        return_grace: float = 0.5,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock = clock or Clock()
         self.acceptor = Acceptor()
         self.piece = 16 * 1024
         self.silent = False

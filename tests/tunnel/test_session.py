@@ -7,7 +7,9 @@ import hashlib
 import random
 
 from twisted.internet.interfaces import IPushProducer
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from tests.tunnel.memory import (
@@ -20,7 +22,7 @@ from tests.tunnel.memory import (
     User,
 )
 from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamOpener
+from yurttunnel.tunnel.interfaces import IRounds, IStreamAcceptor, IStreamOpener
 from yurttunnel.tunnel.session import BURST, GOAWAY_STEP
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
@@ -100,6 +102,103 @@ class IdentityTests(SessionTestCase):
         self.assertEqual((1000, 10), (server.bytes_sent, server.bytes_received))
         self.assertEqual((10, 1000), (agent.bytes_sent, agent.bytes_received))
         self.assertEqual((1, 1), (server.sessions_started, agent.sessions_started))
+
+
+@implementer(IRounds)
+class RoundsClock(Clock):
+    """A clock of which the test says when a round is going on, and when it ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.serving = False
+        self.waiting = []
+
+    def at_end_of_round(self, call):
+        """Keep ``call`` while a round is going on."""
+        if self.serving:
+            self.waiting.append(call)
+        return self.serving
+
+    def end_round(self):
+        """Call what waits."""
+        self.serving = False
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            call()
+
+
+class RoundTests(SynchronousTestCase):
+    """When bytes go to the connection on a reactor that serves what is ready by rounds."""
+
+    def setUp(self):
+        """Open a stream that answers, and let everything calm down."""
+        self.clock = RoundsClock()
+        self.pair = SessionPair(clock=self.clock)
+        self.addCleanup(self.pair.close)
+        self.far_user = User()
+        self.near, self.far = self.pair.joined(HalfCloseUser(), self.far_user)
+        self.pair.pass_time(1)
+        self.carrier = self.pair.server_carrier
+
+    def test_alone(self):
+        """What is written while nothing else waits is sent within the call, each time."""
+        for count in range(1, 4):
+            self.near.write(b"x")
+            self.assertEqual(count, len(self.carrier.sent))
+
+    def test_a_round(self):
+        """What is written in a round goes out together at its end, without a delayed call."""
+        self.clock.serving = True
+        calls = len(self.clock.getDelayedCalls())
+        for _ in range(50):
+            self.near.write(b"more")
+        self.assertEqual([], self.carrier.sent)
+        self.assertEqual(calls, len(self.clock.getDelayedCalls()))
+        self.clock.end_round()
+        self.assertEqual(1, len(self.carrier.sent))
+        self.pair.pump()
+        self.assertEqual(50 * b"more", self.far_user.received)
+
+    def test_answers(self):
+        """What is written to streams while the connection is read joins the others of a round."""
+        self.far_user.dataReceived = self.far.write
+        self.near.write(b"question")
+        data = self.carrier.take(100_000)
+        self.clock.serving = True
+        self.far.write(b"unasked")
+        self.pair.agent.data_received(data)
+        self.assertEqual([], self.pair.agent_carrier.sent)
+        self.clock.end_round()
+        self.assertEqual(1, len(self.pair.agent_carrier.sent))
+        self.assertIn(b"unasked", self.pair.agent_carrier.sent[0])
+        self.assertIn(b"question", self.pair.agent_carrier.sent[0])
+
+    def test_answers_alone(self):
+        """They are sent at once, in one write, when nothing else waits."""
+        self.far_user.dataReceived = self.far.write
+        self.near.write(b"one")
+        self.near.write(b"two")
+        self.pair.agent.data_received(self.carrier.take(100_000))
+        self.assertEqual(1, len(self.pair.agent_carrier.sent))
+
+    def test_a_connection_lost_in_the_round(self):
+        """What waits for the end of the round waits for the next connection then."""
+        self.clock.serving = True
+        self.near.write(b"x")
+        self.pair.cut()
+        self.clock.end_round()
+        self.pair.connect()
+        self.pair.pump()
+        self.assertEqual(b"x", self.far_user.received)
+
+    def test_a_session_closed_in_the_round(self):
+        """Nothing more is sent after the CLOSE."""
+        self.clock.serving = True
+        self.near.write(b"x")
+        self.pair.server.close(Code.GOING_AWAY, "enough")
+        sent = len(self.carrier.sent)
+        self.clock.end_round()
+        self.assertEqual(sent, len(self.carrier.sent))
 
 
 class FlushTests(SessionTestCase):

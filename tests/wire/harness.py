@@ -187,7 +187,7 @@ class End:
     def sent_bytes(self, limit: int = 1 << 30) -> bytes:
         """Give all bytes that there are to send."""
         collected = []
-        while piece := self.session.data_to_send(limit):
+        while piece := data_to_send(self.session, limit):
             collected.append(piece)
         return b"".join(collected)
 
@@ -225,6 +225,14 @@ class End:
     def closed(self) -> Code | None:
         """The code with which the session has ended."""
         return self.log.close[0] if self.log.close else None
+
+
+def data_to_send(session: Session, limit: int) -> bytes:
+    """Give the next bytes; ``may_send`` must have told that there are some."""
+    promised = session.may_send
+    data = session.data_to_send(limit)
+    assert promised or not data, "may_send is false, and there is something to send"
+    return data
 
 
 def user_of(stream: Stream) -> StreamLog:
@@ -265,7 +273,7 @@ class Pair:
         """Carry up to ``count`` bytes from the end ``side`` to the other; give how many."""
         wire = self.wires[side]
         sender, receiver = self.ends[side], self.ends[Side(3 - side)]
-        while len(wire) < count and (piece := sender.session.data_to_send(limit)):
+        while len(wire) < count and (piece := data_to_send(sender.session, limit)):
             wire += piece
         piece = bytes(wire[:count])
         del wire[:count]

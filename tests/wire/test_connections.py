@@ -21,6 +21,51 @@ def acks_in(found: list[Frame]) -> list[int]:
     return [frames.decode_offset(payload) for kind, _, payload in found if kind == ACK]
 
 
+class SendingTests(SynchronousTestCase):
+    """How an owner knows that it need not ask."""
+
+    def test_nothing_to_send(self) -> None:
+        """An idle session says so; it has something to send when a frame of any kind waits."""
+        end = End()
+        stream = end.opened_by_peer()
+        end.sent()
+        self.assertFalse(end.session.may_send)
+        for prepare in (
+            lambda: end.session.send(stream, b"data"),
+            lambda: end.session.go_away(Code.GOING_AWAY, ""),
+            lambda: end.feed(frames.offset_frame(PING, 0, 1)),
+            lambda: end.session.close(Code.DONE, ""),
+        ):
+            prepare()
+            self.assertTrue(end.session.may_send)
+            end.sent()
+            self.assertFalse(end.session.may_send)
+
+    def test_credit_to_send(self) -> None:
+        """Credit for a stream, or for the session, that is due is something to send."""
+        for wanted in (limits(stream_window=16 * KIB), limits(session_window=128 * KIB)):
+            end = End(local=wanted)
+            end.session.resume(end.opened_by_peer(), end.now)
+            end.sent()
+            end.feed(frames.frame(DATA, 2, bytes(16 * KIB)))
+            self.assertTrue(end.session.may_send)
+            self.assertEqual([frames.CREDIT], [kind for kind, _, _ in end.sent() if kind != ACK])
+            self.assertFalse(end.session.may_send)
+
+    def test_to_send_again(self) -> None:
+        """What the peer has not got before the connection was lost is something to send."""
+        pair = Pair()
+        near, _ = pair.open()
+        session = pair.ends[Side.SERVER].session
+        session.send(near, b"data")
+        session.data_to_send(KIB)
+        self.assertFalse(session.may_send)
+        pair.lose()
+        pair.connect()
+        self.assertTrue(session.may_send)
+        self.assertIn(b"data", session.data_to_send(KIB))
+
+
 class AcknowledgementTests(SynchronousTestCase):
     """When an ACK goes out, and what may be acknowledged."""
 

@@ -211,6 +211,7 @@ class CodeTests(SynchronousTestCase):
                 34: "REPLACED",
                 35: "REVOKED",
                 36: "NOT_AUTHORIZED",
+                37: "ALREADY_CONNECTED",
                 48: "PROTOCOL",
                 49: "FLOW_CONTROL",
                 50: "FRAME_TOO_LARGE",

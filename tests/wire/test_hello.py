@@ -14,7 +14,14 @@ from tests.wire.harness import limits
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
-from yurttunnel.wire.hello import Hello, HelloReader, Limits, Refused, decode_hello
+from yurttunnel.wire.hello import (
+    Hello,
+    HelloReader,
+    Limits,
+    Refused,
+    decode_hello,
+    held_processes,
+)
 
 HELLO = Hello(
     limits=Limits(),
@@ -142,6 +149,26 @@ class HelloTests(SynchronousTestCase):
         self.assertEqual(2**63, decode(most.encode()).received)
         more = dataclasses.replace(HELLO, received=2**63 + 1).encode()
         self.assertEqual(Code.PROTOCOL, self.code_of(more[frames.HEADER_SIZE :]))
+
+    def test_held_processes(self) -> None:
+        """The processes that an agent holds sessions with are read from its HELLO."""
+        first, second = bytes(range(16)), b"\xff" * 16
+        for text, held in (
+            ("", set()),
+            (first.hex(), {first}),
+            (f"{first.hex()},{second.hex()}", {first, second}),
+        ):
+            hello = dataclasses.replace(HELLO, properties={"held": text})
+            self.assertEqual(held, held_processes(decode(hello.encode())))
+        self.assertEqual(frozenset(), held_processes(HELLO))
+
+    @conformance("C-133")
+    def test_held_processes_that_are_none(self) -> None:
+        """A list of anything else than sixteen bytes each is refused."""
+        for text in (",", "00" * 15, f"{'00' * 16},", f"{'00' * 16};{'00' * 16}", "no digits"):
+            hello = dataclasses.replace(HELLO, properties={"held": text})
+            violation = self.assertRaises(Violation, held_processes, hello)
+            self.assertEqual(Code.PROTOCOL, violation.code)
 
     def test_too_long_to_send(self) -> None:
         """A HELLO that is too long for a peer cannot be encoded."""

@@ -27,6 +27,7 @@ _STATUS_OF_CODE = {
 # StatusReason of k8s.io/apimachinery pkg/apis/meta/v1 types.go, as its NewGenericServerResponse
 # chooses it; InternalError is what it says of every other 5xx.
 _REASON_OF_STATUS = {
+    401: "Unauthorized",
     403: "Forbidden",
     405: "MethodNotAllowed",
     408: "Timeout",
@@ -37,6 +38,19 @@ _REASON_OF_STATUS = {
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _LONGEST_TEXT = 2048
 _JSON_TYPES = frozenset({b"application/json", b"application/*"})
+
+
+class RequestFailed(Exception):
+    """A request that is to be answered with a failure: the HTTP ``status``, and why in one line."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(status, text)
+        self.status = status
+        self.text = text
+
+    def __str__(self) -> str:
+        """Give the line."""
+        return self.text
 
 
 def status_of(code: Code) -> int:
@@ -69,27 +83,37 @@ def error_response(
 ) -> bytes:
     """Build a whole answer, after which the connection is to be closed.
 
-    ``text`` may come from anywhere: control characters become spaces, and it is cut at 2048
-    characters. ``accept`` are the caller's Accept fields, ``headers`` more fields of the answer,
-    which are the program's own and not checked.
+    ``text`` and ``accept`` are as in :func:`error_content`, ``headers`` more fields of the
+    answer, which are the program's own and not checked.
     """
-    line = _UNPRINTABLE.sub(" ", text).strip()[:_LONGEST_TEXT]
-    if accepts_json(accept):
-        content_type = "application/json"
-        body = _metav1_status(status, line)
-    else:
-        content_type = "text/plain; charset=utf-8"
-        body = f"{line}\n".encode("utf-8", "replace")
+    fields, body = error_content(status, text, accept)
     head = [
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
         *(f"{name}: {value}" for name, value in headers),
-        f"Content-Type: {content_type}",
+        *(f"{name.decode()}: {value.decode()}" for name, value in fields),
         f"Content-Length: {len(body)}",
-        "X-Content-Type-Options: nosniff",
         "Connection: close",
         "\r\n",
     ]
     return "\r\n".join(head).encode("ascii") + body
+
+
+def error_content(
+    status: int, text: str, accept: Iterable[bytes] = ()
+) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Give the fields and the body that tell a failure, for a caller that sent ``accept``.
+
+    ``text`` may come from anywhere: control characters become spaces, and it is cut at 2048
+    characters. ``accept`` are the caller's Accept fields.
+    """
+    line = _UNPRINTABLE.sub(" ", text).strip()[:_LONGEST_TEXT]
+    if accepts_json(accept):
+        content_type = b"application/json"
+        body = _metav1_status(status, line)
+    else:
+        content_type = b"text/plain; charset=utf-8"
+        body = f"{line}\n".encode("utf-8", "replace")
+    return [(b"Content-Type", content_type), (b"X-Content-Type-Options", b"nosniff")], body
 
 
 def _is_excluded(parameters: list[bytes]) -> bool:

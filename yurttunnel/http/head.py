@@ -1,30 +1,39 @@
-"""Request heads, read strictly and without input or output: bytes in, one head out.
+"""Heads of requests and responses, read strictly and without input or output.
 
-llhttp (by httptools) finds the tokens and refuses what makes two readers disagree: bare CR and
+llhttp (by httptools) finds the fields and refuses what makes two readers disagree: bare CR and
 LF, folded lines, spaces around a name, control characters, repeated or signed Content-Length,
 Content-Length beside Transfer-Encoding, unknown methods. What it lets pass and this module
-refuses: several spaces in the request line, empty lines before it, HTTP/0.9 and HTTP/2.0 in it,
-other protocols than HTTP, a missing or repeated Host under HTTP/1.1, and heads of any size.
+refuses: several spaces in the start line, empty lines before it, HTTP/0.9 and HTTP/2.0 in it,
+other protocols than HTTP, control characters in a reason, a missing, repeated or malformed Host,
+targets of another form than the method has, and heads of any size.
+
+Absolute targets (``GET http://host/path``) are refused: what they name and what Host names may
+differ, and those who ask for something on a node send the path alone.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import httptools
 
-_REQUEST_LINE = re.compile(rb"[A-Z-]+ [^ ]+ HTTP/1\.[01]\r\n")
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.fields import Fields, Head, check_field, format_fields
+
+_REQUEST_LINE = re.compile(rb"([A-Z-]+) ([^ ]+) HTTP/(1\.[01])\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")
+_METHOD = re.compile(rb"[A-Z-]+")
+_TARGET = re.compile(rb"[\x21-\x7e]+")
+# A name or an address with or without a port (RFC 9112 section 3.2), with the underscore that
+# internal names often carry. Whether it names something is for others to judge.
+_HOST = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*")
+_VERSIONS = {b"1.0": "1.0", b"1.1": "1.1"}
 _END = b"\r\n\r\n"
 
 
-class HeadError(Exception):
-    """A head that is refused: the HTTP ``status`` to answer and one line that says why."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(status, text)
-        self.status = status
-        self.text = text
+class HeadError(RequestFailed):
+    """A head that is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +44,30 @@ class HeadLimits:
     max_fields: int = 100
 
 
-@dataclass(slots=True)
-class RequestHead:
-    """The head of one request.
+class RequestHead(Head):
+    """The head of one request; ``method`` and ``target`` are as sent."""
 
-    ``method`` and ``target`` are as sent, ``version`` is ``"1.0"`` or ``"1.1"``. ``fields`` has
-    names and values in the order sent, with the case of the names kept.
-    """
+    __slots__ = ("method", "target")
 
-    method: bytes = b""
-    target: bytes = b""
-    version: str = ""
-    fields: list[tuple[bytes, bytes]] = field(default_factory=list)
-    _by_name: dict[bytes, list[bytes]] = field(default_factory=dict)
+    def __init__(
+        self, method: bytes, target: bytes, version: str, fields: list[tuple[bytes, bytes]]
+    ) -> None:
+        super().__init__(version, fields)
+        self.method = method
+        self.target = target
 
-    def values(self, name: bytes) -> list[bytes]:
-        """Give all values of the field ``name`` (in lower case), in the order sent."""
-        return self._by_name.get(name, [])
 
-    def add(self, name: bytes, value: bytes) -> None:
-        """Append a field."""
-        self.fields.append((name, value))
-        self._by_name.setdefault(name.lower(), []).append(value)
+class ResponseHead(Head):
+    """The head of one response, interim (100 to 199) or final (200 to 599)."""
+
+    __slots__ = ("reason", "status")
+
+    def __init__(
+        self, version: str, status: int, reason: bytes, fields: list[tuple[bytes, bytes]]
+    ) -> None:
+        super().__init__(version, fields)
+        self.status = status
+        self.reason = reason
 
 
 class RequestHeadReader:
@@ -67,76 +78,184 @@ class RequestHeadReader:
     """
 
     def __init__(self, limits: HeadLimits) -> None:
-        self._limits = limits
-        # An object of its own: the parser refers to it, and must not refer to its owner.
-        self._parsed = _ParsedHead()
-        self._parser = httptools.HttpRequestParser(self._parsed)
-        self._received: bytes | bytearray = b""
-        self.early = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        parser = httptools.HttpRequestParser(_Collector(self._fields))
+        self._section = _Section(limits, parser, self._fields)
+
+    @property
+    def early(self) -> bytes:
+        """What has come behind the head."""
+        return self._section.early
 
     def feed(self, data: bytes) -> RequestHead | None:
         """Take the next bytes; return the head when it is complete.
 
-        Raises :class:`HeadError` at the first byte that cannot be part of a proper head.
+        Raises :class:`HeadError` (400, 431) at the first byte that cannot be part of a proper
+        head.
         """
-        parsed = self._parsed
-        self._keep(data)
+        try:
+            received = self._section.feed(data)
+        except _Malformed as error:
+            raise HeadError(400, f"the request head is malformed: {error}") from None
+        except _TooLarge as error:
+            raise HeadError(431, f"the request {error}") from None
+        if received is None:
+            return None
+        line = _REQUEST_LINE.match(received)
+        if line is None:
+            raise HeadError(400, "the request line is not METHOD TARGET HTTP/1.1")
+        method, target, version = line.groups()
+        head = RequestHead(method, target, _VERSIONS[version], self._fields)
+        _check_target(method, target)
+        _check_host(head)
+        return head
+
+
+class ResponseHeadReader:
+    """Reads one response head as :class:`RequestHeadReader` reads that of a request."""
+
+    def __init__(self, limits: HeadLimits) -> None:
+        self._fields: list[tuple[bytes, bytes]] = []
+        parser = httptools.HttpResponseParser(_Collector(self._fields))
+        self._section = _Section(limits, parser, self._fields)
+
+    @property
+    def early(self) -> bytes:
+        """What has come behind the head."""
+        return self._section.early
+
+    def feed(self, data: bytes) -> ResponseHead | None:
+        """Take the next bytes; return the head when it is complete.
+
+        Raises :class:`HeadError` (502) at the first byte that cannot be part of a proper head.
+        """
+        try:
+            received = self._section.feed(data)
+        except _Malformed as error:
+            raise HeadError(502, f"the response head is malformed: {error}") from None
+        except _TooLarge as error:
+            raise HeadError(502, f"the response {error}") from None
+        if received is None:
+            return None
+        line = _STATUS_LINE.match(received)
+        if line is None:
+            raise HeadError(502, "the status line is not HTTP/1.1 STATUS REASON")
+        version, status, reason = line.groups()
+        return ResponseHead(_VERSIONS[version], int(status), reason or b"", self._fields)
+
+
+def format_request_head(method: bytes, target: bytes, fields: Fields) -> bytes:
+    """Write the head of an HTTP/1.1 request.
+
+    Raises ``ValueError`` for anything that would be read as something else.
+    """
+    if not _METHOD.fullmatch(method):
+        raise ValueError(f"{method!r} is not a method")
+    if not _TARGET.fullmatch(target):
+        raise ValueError(f"{target!r} is not a request target")
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, format_fields(fields))
+
+
+def format_response_head(status: int, reason: bytes, fields: Fields) -> bytes:
+    """Write the head of an HTTP/1.1 response; ``status`` is from 100 to 599.
+
+    Raises ``ValueError`` for anything that would be read as something else.
+    """
+    if not 100 <= status <= 599:
+        raise ValueError(f"{status} is not the status of a response")
+    # A reason has the characters of a value (RFC 9112 section 4).
+    check_field(b"Reason", reason)
+    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, format_fields(fields))
+
+
+def _check_target(method: bytes, target: bytes) -> None:
+    """Hold the target to the form that the method has (RFC 9112 section 3.2)."""
+    if method == b"CONNECT" or (method == b"OPTIONS" and target == b"*"):
+        return
+    if not target.startswith(b"/") or b"#" in target:
+        raise HeadError(
+            400, "the request target must be a path that begins with /, its host goes into Host"
+        )
+
+
+def _check_host(head: RequestHead) -> None:
+    hosts = head.values(b"host")
+    if len(hosts) > 1 or (not hosts and head.version == "1.1"):
+        raise HeadError(400, "the request needs exactly one Host field")
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        raise HeadError(400, "the Host field is not a host with or without a port")
+
+
+class _Malformed(Exception):
+    """What the parser does not take."""
+
+
+class _TooLarge(Exception):
+    """What the limits do not allow."""
+
+
+class _Collector:
+    """What the parser calls; an object of its own, which does not refer to the parser."""
+
+    def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
+        self._append = fields.append
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # The parser removes the white space before a value and leaves that behind it.
+        self._append((name, value.strip(b" \t")))
+
+
+class _Section:
+    """The bytes of one head, up to the first empty line, which the parser is to see."""
+
+    def __init__(
+        self,
+        limits: HeadLimits,
+        parser: httptools.HttpRequestParser | httptools.HttpResponseParser,
+        fields: list[tuple[bytes, bytes]],
+    ) -> None:
+        self._limits = limits
+        self._parser = parser
+        self._fields = fields
+        self._received: bytes | bytearray = b""
+        self.early = b""
+
+    def feed(self, data: bytes) -> bytes | bytearray | None:
+        """Take the next bytes; return a text that begins with the head when it is complete."""
+        before = len(self._received)
+        received = self._joined(data)
+        end = received.find(_END, max(0, before - len(_END) + 1))
+        if end < 0:
+            self._received = received
+            self._parse(data, len(received))
+            return None
+        end += len(_END)
+        if end < len(received):
+            self.early = data[end - before :]
+            data = data[: end - before]
+        self._parse(data, end)
+        return received
+
+    def _joined(self, data: bytes) -> bytes | bytearray:
+        """Give all that has come; a head that comes whole is not copied."""
+        received = self._received
+        if not received:
+            return data
+        if isinstance(received, bytes):
+            received = bytearray(received)
+        received += data
+        return received
+
+    def _parse(self, data: bytes, size: int) -> None:
+        """Let the parser see ``data``, with which the head has ``size`` bytes."""
+        limits = self._limits
+        if size > limits.max_bytes:
+            raise _TooLarge(f"head is longer than {limits.max_bytes} bytes")
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # This is how the parser stops behind the head of a CONNECT.
         except httptools.HttpParserError as error:
-            # The parser also looks at what follows the head; that is for others to judge.
-            if not parsed.complete:
-                raise HeadError(400, f"the request head is malformed: {error}") from None
-        if parsed.complete:
-            return self._finished()
-        self._check_limits(len(self._received))
-        return None
-
-    def _keep(self, data: bytes) -> None:
-        if not self._received:
-            self._received = data
-        elif isinstance(self._received, bytearray):
-            self._received += data
-        else:
-            self._received = bytearray(self._received)
-            self._received += data
-
-    def _check_limits(self, size: int) -> None:
-        limits = self._limits
-        if size > limits.max_bytes:
-            raise HeadError(431, f"the request head is longer than {limits.max_bytes} bytes")
-        if len(self._parsed.head.fields) > limits.max_fields:
-            raise HeadError(431, f"the request has more than {limits.max_fields} header fields")
-
-    def _finished(self) -> RequestHead:
-        received = self._received
-        if not _REQUEST_LINE.match(received):
-            raise HeadError(400, "the request line is not METHOD TARGET HTTP/1.1")
-        end = received.index(_END) + len(_END)
-        self._check_limits(end)
-        if end < len(received):
-            self.early = bytes(received[end:])
-        head = self._parsed.head
-        head.method = self._parser.get_method()
-        head.version = self._parser.get_http_version()
-        hosts = len(head.values(b"host"))
-        if hosts > 1 or (hosts == 0 and head.version == "1.1"):
-            raise HeadError(400, "the request needs exactly one Host field")
-        return head
-
-
-class _ParsedHead:
-    """What the parser calls."""
-
-    def __init__(self) -> None:
-        self.head = RequestHead()
-        self.complete = False
-        self.on_header = self.head.add
-
-    def on_url(self, piece: bytes) -> None:
-        self.head.target += piece
-
-    def on_headers_complete(self) -> None:
-        self.complete = True
+            raise _Malformed(error) from None
+        if len(self._fields) > limits.max_fields:
+            raise _TooLarge(f"has more than {limits.max_fields} header fields")

@@ -26,6 +26,9 @@ from yurttunnel.wire.hello import Hello, HelloReader, Refused
 
 ALPN = b"yurttunnel/1"
 
+SIBLING_ALPN = b"yurttunnel-sibling/1"
+"""The protocol between servers: the same session, of which only the streams mean something else."""
+
 HELLO_TIMEOUT = 10.0
 """Seconds from the TCP connection to the peer's complete HELLO, TLS handshake included."""
 
@@ -54,7 +57,7 @@ class SessionConnection(Protocol):
     """The protocol above TLS; before :meth:`start` it reads a HELLO and nothing else.
 
     ``others`` are protocols that share the port: for each ALPN a callable that makes the
-    protocol to which a connection that negotiated it is handed over.
+    protocol to which a connection that negotiated it is handed over. ``alpn`` is that of this one.
     """
 
     transport: TLSMemoryBIOProtocol
@@ -64,10 +67,12 @@ class SessionConnection(Protocol):
         clock: IReactorTime,
         owner: ConnectionOwner,
         others: Mapping[bytes, Callable[[], IProtocol]] | None = None,
+        alpn: bytes = ALPN,
     ) -> None:
         self._clock = clock
         self._owner = owner
         self._others = others or {}
+        self._alpn = alpn
         self._other: IProtocol | None = None
         self._reader = HelloReader()
         self._session: TunnelSession | None = None
@@ -100,16 +105,16 @@ class SessionConnection(Protocol):
     def handshakeCompleted(self) -> None:
         """Begin, if the peer speaks this protocol at all."""
         protocol = self.transport.negotiatedProtocol
-        if protocol == ALPN:
+        if protocol == self._alpn:
             self._owner.connection_ready(self)
         elif protocol is not None and protocol in self._others:
             self._cancel_deadline()
             self._other = self._others[protocol]()
             self._other.makeConnection(self.transport)
-            self.dataReceived = self._other.dataReceived  # type: ignore[method-assign] # its own from now on
+            self.dataReceived = self._pass_on  # type: ignore[method-assign] # its own from now on
         else:
             self._error = Failure(
-                Violation(Code.PROTOCOL, "the peer does not speak yurttunnel/1 (ALPN)")
+                Violation(Code.PROTOCOL, f"the peer does not speak {self._alpn.decode()} (ALPN)")
             )
             self.transport.abortConnection()
 
@@ -189,6 +194,10 @@ class SessionConnection(Protocol):
         if self._session is not None:
             self._session = None
             self.transport.unregisterProducer()
+
+    def _pass_on(self, data: bytes) -> None:
+        # Looked up each time, because protocols may replace their dataReceived.
+        self._other.dataReceived(data)  # type: ignore[union-attr] # there since it is handed over
 
     def _ignore(self, data: bytes) -> None:
         """Drop what comes after the end: no further CLOSE, and no new deadline, for it."""

@@ -88,6 +88,16 @@ class IStreamRequest(Interface):
         """Have ``callback()`` called if the peer gives up, or the session ends, unanswered."""
 
 
+class IRounds(Interface):
+    """A reactor that serves what is ready by rounds, and knows when one ends."""
+
+    def at_end_of_round(call: Callable[[], object]) -> bool:
+        """Have ``call()`` called once all that was found ready together has been served.
+
+        Gives ``False``, and does nothing, when nothing else waits to be served.
+        """
+
+
 class IStreamAcceptor(Interface):
     """What a session hands the peer's requests to: the agent's dialler."""
 

@@ -39,8 +39,8 @@ class LocalConnection(Protocol):
         # Found once, so that each read is one call into the stream.
         self.dataReceived = stream.write  # type: ignore[method-assign] # see above
         self.transport.resumeProducing()
-        stream.registerProducer(_Flow(self.transport), True)
-        self.transport.registerProducer(_Flow(stream), True)
+        stream.registerProducer(Flow(self.transport), True)
+        self.transport.registerProducer(Flow(stream), True)
         if early:
             stream.write(early)
         stream.attach(StreamSide(self))
@@ -102,7 +102,7 @@ class StreamSide(Protocol):
 
 
 @implementer(IPushProducer)
-class _Flow:
+class Flow:
     """One side of a relay as the other side's producer.
 
     That its consumer is gone says nothing of how it went; ``connectionLost`` does, and follows.

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamOpener
+from yurttunnel.tunnel.interfaces import IRounds, IStream, IStreamAcceptor, IStreamOpener
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.tunnel.stream import StreamRequest, TunnelStream
 from yurttunnel.wire.codes import Code
@@ -47,10 +47,13 @@ class SessionContext:
     budget: MemoryBudget
     acceptor: IStreamAcceptor
     cooperator: Cooperator = field(init=False)
+    at_end_of_round: Callable[[Callable[[], object]], bool] | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Drive pull producers by the clock, one step a turn."""
         self.cooperator = Cooperator(scheduler=lambda call: self.clock.callLater(0, call))
+        rounds = IRounds(self.clock, None)
+        self.at_end_of_round = None if rounds is None else rounds.at_end_of_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class TunnelSession:
         self._carried_before = False
         self._busy = False
         self._flushing = False
+        self._at_end_of_round = context.at_end_of_round
+        self._joining = False
         self._flush_call: IDelayedCall | None = None
         self._last_sent = 0.0
         self._timer: IDelayedCall | None = None
@@ -245,7 +250,13 @@ class TunnelSession:
         finally:
             self._flushing = False
         self._counters.bytes_received += wire.bytes_received - before
-        self.flush()
+        if wire.may_send or self._ending or self._drained:
+            if self._at_end_of_round is None:
+                self.flush()
+            elif not self._joining:
+                self._joining = self._at_end_of_round(self._flush_joined)
+                if not self._joining:
+                    self.flush()
 
     def connection_lost(self, told: bool) -> None:
         """Survive the end of the connection; ``told`` if the peer's side closed or reset it."""
@@ -289,10 +300,20 @@ class TunnelSession:
     # -- flushing ------------------------------------------------------------------------------
 
     def request_flush(self) -> None:
-        """Send soon: at once when the last time is a while ago, else at the end of this turn."""
-        if self._flushing or self._busy or self._flush_call is not None or self._carrier is None:
+        """Send soon: with what else is written in this round, or at once if nothing can be.
+
+        On a reactor that knows no rounds that is at once when the last time is a while ago, and
+        else at the end of this turn.
+        """
+        if self._flushing or self._busy or self._joining or self._carrier is None:
             return
-        if self.clock.seconds() - self._last_sent > BURST:
+        if self._flush_call is not None:
+            return
+        if self._at_end_of_round is not None:
+            self._joining = self._at_end_of_round(self._flush_joined)
+            if not self._joining:
+                self._send()
+        elif self.clock.seconds() - self._last_sent > BURST:
             self._send()
         else:
             self._flush_soon()
@@ -300,6 +321,10 @@ class TunnelSession:
     def _flush_soon(self) -> None:
         if self._flush_call is None and not self.closed:
             self._flush_call = self.clock.callLater(0, self._flush_later)
+
+    def _flush_joined(self) -> None:
+        self._joining = False
+        self.flush()
 
     def _flush_later(self) -> None:
         self._flush_call = None
@@ -321,12 +346,13 @@ class TunnelSession:
         before = wire.bytes_sent
         self._flushing = True
         try:
-            while not self._busy:
+            while wire.may_send and not self._busy:
                 chunk = wire.data_to_send(wire.chunk)
                 if not chunk or self._carrier is not carrier:
                     break
                 carrier.write(chunk)
-                self._last_sent = self.clock.seconds()
+                if self._at_end_of_round is None:
+                    self._last_sent = self.clock.seconds()
         finally:
             self._flushing = False
         self._counters.bytes_sent += wire.bytes_sent - before

@@ -7,6 +7,7 @@ turns these figures into Prometheus samples at scrape time.
 from __future__ import annotations
 
 import datetime
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -16,21 +17,20 @@ DIAL_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
 """Upper bounds of the dial duration histogram: those of Konnectivity's agent, in seconds."""
 
 
-@dataclass(slots=True)
-class DialDurations:
-    """A histogram of how long openings took, in seconds, successful ones only."""
+class Durations:
+    """A histogram of how long something took; ``bounds`` are upper bounds in seconds."""
 
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(DIAL_SECONDS_BOUNDS) + 1))
-    total_seconds: float = 0.0
+    __slots__ = ("bounds", "buckets", "total_seconds")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        # The last one has what is above all bounds.
+        self.buckets = [0] * (len(bounds) + 1)
+        self.total_seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one opening."""
-        for index, bound in enumerate(DIAL_SECONDS_BOUNDS):
-            if seconds <= bound:
-                self.buckets[index] += 1
-                break
-        else:
-            self.buckets[-1] += 1
+        """Count one."""
+        self.buckets[bisect_left(self.bounds, seconds)] += 1
         self.total_seconds += seconds
 
 
@@ -50,7 +50,7 @@ class TunnelCounters:
     dials: Counter[Code] = field(default_factory=Counter)
     stream_ends: Counter[Code] = field(default_factory=Counter)
     session_ends: Counter[Code] = field(default_factory=Counter)
-    dial_durations: DialDurations = field(default_factory=DialDurations)
+    dial_durations: Durations = field(default_factory=lambda: Durations(DIAL_SECONDS_BOUNDS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class Code(enum.IntEnum):
     """The node's certificate has been revoked."""
     NOT_AUTHORIZED = 36
     """The certificate does not allow what the HELLO claims."""
+    ALREADY_CONNECTED = 37
+    """The peer has a session with this very process already, as its HELLO says, or is it."""
 
     # What no correct peer causes (CLOSE).
     PROTOCOL = 48

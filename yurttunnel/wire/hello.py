@@ -24,6 +24,12 @@ HELLO_LIMIT: Final = 16 * 1024
 NO_SESSION: Final = bytes(16)
 """The session id of an agent that asks for a new session."""
 
+HELD: Final = "held"
+"""The property by which an agent says with which server processes it has sessions already."""
+
+SERVERS: Final = "servers"
+"""The property by which a server says how many servers it knows of, itself included."""
+
 MIN_FRAME_LIMIT: Final = 4 * 1024
 MAX_FRAME_LIMIT: Final = 1024 * 1024
 """The bounds of :attr:`Limits.max_frame`."""
@@ -35,6 +41,7 @@ MAX_OFFSET: Final = 2**63
 
 _FIXED = Struct("!BBHIIQIII16sQ16s")
 _FIELD = Struct("!BH")
+_PROCESS_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,20 @@ def decode_hello(payload: bytes) -> Hello:
         capabilities=capabilities,
         properties=_decode_properties(payload),
     )
+
+
+def held_processes(hello: Hello) -> frozenset[bytes]:
+    """Read from an agent's HELLO with which server processes it has sessions already."""
+    text = hello.properties.get(HELD)
+    if not text:
+        return frozenset()
+    try:
+        processes = frozenset(bytes.fromhex(digits) for digits in text.split(","))
+    except ValueError:
+        processes = frozenset({b""})
+    if any(len(process) != _PROCESS_SIZE for process in processes):
+        raise Violation(Code.PROTOCOL, f"HELLO has a property {HELD} that lists no processes")
+    return processes
 
 
 def _checked(limits: Limits) -> Limits:

@@ -52,7 +52,10 @@ class Inflow:
 
     def delivered(self, stream: Stream, size: int, now: float, round_trip: float | None) -> None:
         """Count bytes that the user of ``stream`` has taken."""
-        self.consumed(size)
+        window = self.window
+        window.consumed += size
+        if window.limit - window.consumed <= window.threshold:
+            self._session_due = True
         window = stream.window
         window.consumed += size
         if window.limit - window.consumed <= window.threshold and not stream.credit_due:
@@ -73,6 +76,11 @@ class Inflow:
         most = min(MAX_STREAM_WINDOW, max(self.budget.limit // 2 // competing, self._initial))
         tune(window, now, round_trip, self._initial, most, self.budget)
         self._grown += (window.size > self._initial) - had_grown
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is credit to be given."""
+        return self._session_due or bool(self._due)
 
     def credit(self, now: float) -> list[bytes]:
         """Give the CREDIT frames that are due."""

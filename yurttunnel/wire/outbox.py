@@ -7,6 +7,7 @@ the path twice over, and little more, because whatever is under way delays all t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from yurttunnel.wire.credit import MemoryBudget
@@ -57,7 +58,7 @@ class Outbox:
         self._most_kept = MIN_KEPT
         self._control: list[bytes] = []
         # One frame of each type: a newer PING, PONG or ACK says all that an older one did.
-        self._link: dict[int, bytes] = {}
+        self.link: dict[int, bytes] = {}
         self._rate_since = now
         self._rate_bytes = 0
 
@@ -68,18 +69,18 @@ class Outbox:
 
     def put_link(self, kind: int, frame: bytes) -> None:
         """Queue a frame of the connection, in the place of an earlier one of its type."""
-        self._link[kind] = frame
+        self.link[kind] = frame
 
     def take_link(self) -> bytes:
         """Give the frames of the connection, once."""
-        if not self._link:
+        if not self.link:
             return b""
-        link, self._link = self._link, {}
+        link, self.link = self.link, {}
         return b"".join(link.values())
 
     def drop_link(self) -> None:
         """Forget the frames of the connection, which end with it."""
-        self._link.clear()
+        self.link.clear()
 
     def connected(self, now: float) -> None:
         """Begin with a new connection: what is not acknowledged goes first."""
@@ -93,13 +94,15 @@ class Outbox:
         """Whether nothing may be sent before the peer acknowledges some of what it has got."""
         return self.log.kept >= MAX_KEPT + MAX_CONTROL
 
-    def next_chunk(self, limit: int, credit: list[bytes]) -> bytes:
+    def next_chunk(self, limit: int, credit: Sequence[bytes] = ()) -> bytes:
         """Give the next new bytes of the session, with the ``credit`` frames in them.
 
         ``limit`` bounds the payload of streams.
         """
-        parts, self._control = self._control, []
-        self.control_size = 0
+        parts: list[bytes] = []
+        if self.control_size:
+            parts, self._control = self._control, parts
+            self.control_size = 0
         parts += credit
         if self.queue.active and self._may_keep_more():
             room = min(limit, self.payload_limit - self.payload_sent)

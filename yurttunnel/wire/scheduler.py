@@ -61,7 +61,7 @@ class FairQueue:
             is_new = bool(self._new)
             queue = self._new if is_new else self._old
             stream = queue.popleft()
-            if not stream.sendable:
+            if not stream.pending_size or stream.send_limit <= stream.sent:
                 stream.queued = False
                 continue
             alone = not (self._new or self._old)

@@ -20,7 +20,7 @@ class SendLog:
     def __init__(self, budget: MemoryBudget | None = None) -> None:
         self._budget = budget
         self._chunks: deque[bytes] = deque()
-        self._again: deque[bytes] = deque()
+        self.again: deque[bytes] = deque()
         self.start = 0
         self.acknowledged = 0
         self.end = 0
@@ -63,14 +63,14 @@ class SendLog:
             self._budget.release(self.kept)
         self.start = self.end
         self._chunks.clear()
-        self._again.clear()
+        self.again.clear()
 
     def rewind(self) -> None:
         """Prepare to send everything from ``acknowledged`` on again, before anything new."""
-        self._again = deque(self._chunks)
-        if self._again and self.acknowledged > self.start:
-            self._again[0] = self._again[0][self.acknowledged - self.start :]
+        self.again = deque(self._chunks)
+        if self.again and self.acknowledged > self.start:
+            self.again[0] = self.again[0][self.acknowledged - self.start :]
 
     def next_again(self) -> bytes:
         """The next chunk to be sent again, nothing when all has been."""
-        return self._again.popleft() if self._again else b""
+        return self.again.popleft() if self.again else b""

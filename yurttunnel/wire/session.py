@@ -65,6 +65,10 @@ ACK_ALONG: Final = 16 * 1024
 ACK_DELAY: Final = 0.2
 """No byte stays unacknowledged longer than this, seconds."""
 
+NEVER: Final = float("inf")
+
+OPENING, ANSWERING = StreamState.OPENING, StreamState.ANSWERING
+
 ANSWER_GRACE: Final = 0.5
 """How much longer than the dial's timeout an opener waits for the peer's answer, seconds."""
 
@@ -89,7 +93,7 @@ class Session:
         self.local = local
         self.peer = peer
         self.state = SessionState.DETACHED
-        self.timer = float("inf")
+        self.timer = NEVER
         self.going_away = False
         self.peer_going_away = False
         self.bytes_received = 0
@@ -98,6 +102,8 @@ class Session:
         limits = local.limits
         self._inflow = Inflow(limits, parent_budget, now)
         self._table = StreamTable(side, limits, peer.limits, self._inflow.budget)
+        # Found once, for each piece of data.
+        self._streams = self._table.open
         self._outbox = Outbox(peer.limits.session_window, now, parent_budget)
         self._liveness = Liveness(max(limits.ping_interval, peer.limits.ping_interval) / 1000)
         self._flood = FloodGuard(now)
@@ -119,7 +125,7 @@ class Session:
             frames.HELLO: self._on_hello,
         }
         self._acknowledged = 0
-        self._ack_at = float("inf")
+        self._ack_at = NEVER
         self._settling = False
 
     # -- connections ---------------------------------------------------------------------------
@@ -186,7 +192,7 @@ class Session:
         self._parser.restart()
         # The peer's HELLO is answered by one that says how much has been received.
         self._acknowledged = self._parser.received
-        self._ack_at = float("inf")
+        self._ack_at = NEVER
         self._liveness.connected()
         self._want(now)
 
@@ -224,7 +230,7 @@ class Session:
     def tick(self, now: float) -> None:
         """Do what is due at ``now``; ``timer`` says when to call again."""
         self._now = now
-        self.timer = float("inf")
+        self.timer = NEVER
         if self.state is SessionState.CLOSED:
             return
         for stream in [s for s in self._table.openings.values() if now >= s.deadline]:
@@ -252,7 +258,7 @@ class Session:
             deadlines += (self._liveness.deadline(bool(self._table.open)), self._ack_at)
         elif self.state is SessionState.DETACHED:
             deadlines.append(self._expires)
-        return min(deadlines, default=float("inf"))
+        return min(deadlines, default=NEVER)
 
     def _want(self, when: float) -> None:
         if when < self.timer:
@@ -260,6 +266,18 @@ class Session:
             self._events.timer_moved(when)
 
     # -- sending -------------------------------------------------------------------------------
+
+    @property
+    def may_send(self) -> bool:
+        """Whether :meth:`data_to_send` may give something; it gives nothing when this is false."""
+        outbox = self._outbox
+        return bool(
+            outbox.queue.active
+            or outbox.control_size
+            or outbox.link
+            or outbox.log.again
+            or self._inflow.is_due
+        )
 
     def data_to_send(self, limit: int) -> bytes:
         """Give the next bytes for the connection, nothing if there are none.
@@ -273,22 +291,15 @@ class Session:
         if self._settling:
             # Asked by an event below: the bytes before have not been given to the caller yet.
             return b""
-        again = outbox.log.next_again()
+        again = outbox.log.next_again() if outbox.log.again else b""
         chunk = again
         if not again and not outbox.is_full:
-            chunk = outbox.next_chunk(limit, self._inflow.credit(self._now))
-        unacknowledged = self._parser.received - self._acknowledged
-        patience = ACK_ALONG if chunk else ACK_EVERY
-        if self.peer_going_away:
-            # It stays only to learn that all it sent has arrived.
-            patience = 1
-        if unacknowledged >= patience:
+            inflow = self._inflow
+            chunk = outbox.next_chunk(limit, inflow.credit(self._now) if inflow.is_due else ())
+        if chunk and self._parser.received - self._acknowledged >= ACK_ALONG:
             self._append_ack()
-        elif unacknowledged and self._ack_at == float("inf"):
-            self._ack_at = self._now + ACK_DELAY
-            self._want(self._ack_at)
-        link = outbox.take_link()
-        if link:
+        if outbox.link:
+            link = outbox.take_link()
             # What is sent again may begin in the middle of a frame, but always ends with one.
             chunk = chunk + link if again else link + chunk
         if outbox.queue.touched:
@@ -314,7 +325,7 @@ class Session:
 
     def _append_ack(self) -> None:
         self._acknowledged = self._parser.received
-        self._ack_at = float("inf")
+        self._ack_at = NEVER
         self._outbox.put_link(frames.ACK, frames.offset_frame(frames.ACK, 0, self._acknowledged))
 
     # -- streams, as their users drive them ----------------------------------------------------
@@ -360,7 +371,8 @@ class Session:
         """
         if stream.state is StreamState.CLOSED or stream.will_end or not data:
             return
-        _check_accepted(stream)
+        if stream.state is ANSWERING:
+            _check_accepted(stream)
         stream.push(data)
         if not stream.queued and stream.send_limit > stream.sent:
             self._outbox.queue.add(stream)
@@ -414,12 +426,25 @@ class Session:
             self._parser.feed(data)
         except Violation as violation:
             self.close(violation.code, violation.text)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Have an ACK sent, now or in time, for what has come."""
+        unacknowledged = self._parser.received - self._acknowledged
+        if not unacknowledged or self.state is not SessionState.ATTACHED:
+            return
+        # A peer that goes away stays only to learn that all it sent has arrived.
+        if unacknowledged >= ACK_EVERY or self.peer_going_away:
+            self._append_ack()
+        elif self._ack_at == NEVER:
+            self._ack_at = self._now + ACK_DELAY
+            self._want(self._ack_at)
 
     def _on_data(self, number: int, piece: bytes) -> None:
         # What is wrong with the stream comes before what is wrong with the amount: so the same
         # bytes end in the same code however the connection has cut them.
-        stream = self._table.find(number)
-        if stream is not None and (stream.receive_ended or stream.state is StreamState.OPENING):
+        stream = self._streams.get(number) or self._table.find(number)
+        if stream is not None and (stream.receive_ended or stream.state is OPENING):
             raise Violation(Code.PROTOCOL, f"data for stream {number}, which cannot have any now")
         size = len(piece)
         self._inflow.arrived(stream, size)

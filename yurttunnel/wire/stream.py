@@ -161,6 +161,11 @@ class Stream:
         """
         total = min(allowance, self.pending_size, self.send_limit - self.sent)
         left = total
+        if 0 < total <= self.max_frame and len(self.pending[0]) == total and not self.head_offset:
+            # One piece makes one frame, as most do.
+            parts.append(frames.HEADER.pack(total, frames.DATA, self.number))
+            parts.append(self.pending.popleft())
+            left = 0
         while left > 0:
             size = min(left, self.max_frame)
             parts.append(frames.HEADER.pack(size, frames.DATA, self.number))

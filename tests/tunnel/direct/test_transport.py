@@ -249,7 +249,7 @@ class TransportContract:
         """One event of the reactor that says both is an abort, not a clean end."""
         user = User()
         peer = await self.connect(user)
-        while user.transport not in reactor.getWriters():
+        while user.transport not in self.reactor.getWriters():
             user.transport.write(bytes(1 << 16))
             await turns(3)
         # What waits now is little: the socket will take it all as soon as the peer has read.
@@ -277,7 +277,7 @@ class TransportContract:
         peer.reset_connection()
         await turns()
         self.assertEqual(user.told, ["made"])
-        self.assertNotIn(user.transport, reactor.getReaders() + reactor.getWriters())
+        self.assertNotIn(user.transport, self.reactor.getReaders() + self.reactor.getWriters())
         user.transport.resumeProducing()
         await until(lambda: user.lost)
         user.reason.trap(ConnectionLost)
@@ -290,7 +290,7 @@ class TransportContract:
         await until(lambda: "read lost" in user.told)
         peer.reset_connection()
         await turns()
-        self.assertNotIn(user.transport, reactor.getReaders() + reactor.getWriters())
+        self.assertNotIn(user.transport, self.reactor.getReaders() + self.reactor.getWriters())
         user.transport.write(b"x")
         self.assertFalse(user.lost)
         user.transport.write(b"y")

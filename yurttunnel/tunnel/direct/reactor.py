@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet.interfaces import (
@@ -14,12 +16,14 @@ from twisted.internet.interfaces import (
 from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.connector import SocketConnector
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.ports import DirectPort, accepted
+from yurttunnel.tunnel.interfaces import IRounds
 
 TRANSPORTS = ("direct", "twisted")
 
 
-@implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
+@implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver, IRounds)
 class DirectReactor:
     """Passes everything on to ``reactor`` but the making of connections.
 
@@ -27,24 +31,36 @@ class DirectReactor:
     difference. Targets must be addresses: endpoints look names up before they connect.
     """
 
-    # What ports for Unix sockets make of the connections they accept.
-    unix_transport = staticmethod(accepted)
-
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
+        self._descriptors = DescriptorSet(reactor)
         # Found once: these are called for each piece of data.
         self.seconds = reactor.seconds
         self.callLater = reactor.callLater
+        # What ports for Unix sockets make of the connections they accept.
+        self.unix_transport = partial(accepted, self._descriptors)
 
     def __getattr__(self, name: str) -> Any:
         """Be the reactor in everything else."""
         return getattr(self._reactor, name)
 
+    def at_end_of_round(self, call: Callable[[], object]) -> bool:
+        """Have ``call`` called after all that is ready; see :class:`IRounds`."""
+        return self._descriptors.at_end_of_round(call)
+
+    def getReaders(self) -> list[Any]:
+        """Give what is read, here and by the reactor."""
+        return [*self._descriptors.readers(), *self._reactor.getReaders()]
+
+    def getWriters(self) -> list[Any]:
+        """Give what waits to be written, here and by the reactor."""
+        return [*self._descriptors.writers(), *self._reactor.getWriters()]
+
     def listenTCP(
         self, port: int, factory: Any, backlog: int = 50, interface: str = ""
     ) -> IListeningPort:
         """Listen on a TCP port."""
-        listening = DirectPort(port, factory, backlog, interface, self._reactor)
+        listening = DirectPort(self._descriptors, port, factory, backlog, interface, self._reactor)
         listening.startListening()
         return listening
 
@@ -59,7 +75,7 @@ class DirectReactor:
         """Connect to an address; raises ``OSError`` when it is none."""
         if bindAddress is not None:
             raise ValueError("a local address cannot be chosen")
-        connector = SocketConnector(self._reactor, host, port, factory, timeout)
+        connector = SocketConnector(self._descriptors, host, port, factory, timeout)
         connector.connect()
         return connector
 

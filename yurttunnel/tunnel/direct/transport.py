@@ -37,8 +37,9 @@ from zope.interface import implementer
 
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
 
-READ_SIZE = 64 * 1024
-"""Bytes asked of the kernel at once; above 128 KiB malloc would map and unmap memory each time."""
+READ_SIZE = 128 * 1024 - 64
+"""Bytes asked of the kernel at once. With the header of the object that is the most which malloc
+gives without mapping and unmapping memory each time (mallopt(3), M_MMAP_THRESHOLD)."""
 
 SEND_SIZE = 256 * 1024
 """Bytes offered to the kernel at once, when more than one piece waits."""

@@ -1,0 +1,164 @@
+"""Fields of heads, and which of them a proxy passes on."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.wire.harness import examples
+from yurttunnel.http.fields import (
+    Head,
+    allowed_in_trailers,
+    check_field,
+    connection_options,
+    end_to_end,
+    format_fields,
+    keeps_alive,
+    requested_upgrade,
+)
+
+
+def head(*fields, version="1.1"):
+    """Build a head with ``fields``."""
+    return Head(version, list(fields))
+
+
+class EndToEndTests(SynchronousTestCase):
+    """``end_to_end`` keeps what is meant for the other end."""
+
+    def test_fields_of_one_connection_are_left_out(self):
+        """Those of RFC 9110 section 7.6.1 go, whatever the case of their names."""
+        for name in (
+            b"Connection",
+            b"KEEP-ALIVE",
+            b"Proxy-Authenticate",
+            b"Proxy-Authorization",
+            b"Proxy-Connection",
+            b"te",
+            b"Trailer",
+            b"Transfer-Encoding",
+            b"Upgrade",
+        ):
+            self.assertEqual(end_to_end([(b"A", b"b"), (name, b"x")]), [(b"A", b"b")], name)
+
+    def test_fields_that_connection_names_are_left_out(self):
+        """Each option of each Connection field is the name of such a field."""
+        fields = [
+            (b"X-One", b"1"),
+            (b"Connection", b"close, X-ONE ,,\tx-two"),
+            (b"x-two", b"2"),
+            (b"connection", b""),
+            (b"CONNECTION", b"x-three"),
+            (b"X-Three", b"3"),
+            (b"X-Four", b"4"),
+        ]
+        self.assertEqual(end_to_end(fields), [(b"X-Four", b"4")])
+
+    def test_fields_that_frame_or_route_stay(self):
+        """A Connection field cannot make a proxy lose the length or the host."""
+        fields = [
+            (b"Connection", b"Host, Content-Length"),
+            (b"Host", b"a"),
+            (b"Content-Length", b"1"),
+        ]
+        self.assertEqual(end_to_end(fields), fields[1:])
+
+    def test_the_rest_stays_as_it_was(self):
+        """Order, repetitions and the case of names are kept."""
+        fields = [(b"B", b"1"), (b"a", b"2"), (b"b", b"3"), (b"Via", b"x"), (b"Expect", b"y")]
+        self.assertEqual(end_to_end(iter(fields)), fields)
+
+
+class ConnectionTests(SynchronousTestCase):
+    """What heads say of their connection."""
+
+    def test_options(self):
+        """All members of all Connection fields, in lower case."""
+        message = head((b"Connection", b"Close, ,X-A"), (b"A", b"b"), (b"connection", b"Upgrade"))
+        self.assertEqual(connection_options(message), {b"close", b"x-a", b"upgrade"})
+        self.assertEqual(connection_options(head()), set())
+
+    def test_keeping_alive(self):
+        """HTTP/1.1 keeps alive unless told to close, HTTP/1.0 only when told to."""
+        for version, value, expected in (
+            ("1.1", None, True),
+            ("1.1", b"close", False),
+            ("1.1", b"x, CLOSE", False),
+            ("1.1", b"closed", True),
+            ("1.1", b"keep-alive, close", False),
+            ("1.0", None, False),
+            ("1.0", b"Keep-Alive", True),
+            ("1.0", b"keep-alive, close", False),
+        ):
+            fields = [] if value is None else [(b"Connection", value)]
+            self.assertIs(keeps_alive(head(*fields, version=version)), expected, (version, value))
+
+    def test_upgrades(self):
+        """An upgrade is asked for by both fields under HTTP/1.1."""
+        connection, upgrade = (b"Connection", b"Keep-Alive, Upgrade"), (b"Upgrade", b"SPDY/3.1")
+        self.assertEqual(requested_upgrade(head(connection, upgrade)), b"SPDY/3.1")
+        two = head(connection, (b"upgrade", b"websocket"), upgrade)
+        self.assertEqual(requested_upgrade(two), b"websocket, SPDY/3.1")
+        self.assertIsNone(requested_upgrade(head(connection)))
+        self.assertIsNone(requested_upgrade(head(upgrade)))
+        self.assertIsNone(requested_upgrade(head(connection, (b"Upgrade", b""))))
+        self.assertIsNone(requested_upgrade(head(connection, upgrade, version="1.0")))
+
+    def test_an_upgrade_to_http_2_is_ignored(self):
+        """Requests behind it would be seen by nobody here."""
+        connection = (b"Connection", b"Upgrade, HTTP2-Settings")
+        for value in (b"h2c", b"H2C", b"websocket, h2c"):
+            self.assertIsNone(requested_upgrade(head(connection, (b"Upgrade", value))), value)
+
+
+class WritingTests(SynchronousTestCase):
+    """Only what is read back as the same field is written."""
+
+    def test_good_fields(self):
+        """Tokens with text that may be empty and is not bound to ASCII."""
+        check_field(b"X-a_b.c!#$%&'*+^`|~1", b"")
+        check_field(b"a", b'\tb \x80\xff:;,"')
+        self.assertEqual(format_fields([(b"A", b"b"), (b"C", b"")]), b"A: b\r\nC: \r\n")
+        self.assertEqual(format_fields([]), b"")
+
+    def test_bad_fields(self):
+        """Names that are no tokens, and control characters but the tab in values."""
+        names = [
+            b"",
+            b" ",
+            b"a ",
+            b"a:",
+            b"a: b",
+            b"a\r\nb",
+            b"a\nb",
+            b"a\0",
+            b"\xe9",
+            b"a(",
+            b"a,b",
+        ]
+        values = [b"a\rb", b"a\nb", b"a\r\nB: c", b"\0", b"\x0b", b"\x7f", b"\x1b[0m"]
+        for bad in [*((name, b"v") for name in names), *((b"N", value) for value in values)]:
+            self.assertRaises(ValueError, check_field, *bad)
+            self.assertRaises(ValueError, format_fields, [(b"A", b"b"), bad, (b"C", b"d")])
+
+    def test_errors_keep_secrets(self):
+        """A value is not repeated: it may be a token, and errors are logged."""
+        error = self.assertRaises(ValueError, check_field, b"Authorization", b"secret\n")
+        self.assertEqual(str(error), "the value of Authorization has control characters")
+
+    @examples(200)
+    @given(st.lists(st.tuples(st.binary(max_size=4), st.binary(max_size=4)), max_size=4))
+    def test_lines_are_fields(self, fields):
+        """There are never more lines than fields, nor other names."""
+        try:
+            lines = format_fields(fields).split(b"\r\n")
+        except ValueError:
+            return
+        self.assertEqual(lines.pop(), b"")
+        self.assertEqual([tuple(line.split(b": ", 1)) for line in lines], fields)
+        self.assertNotIn(b"\n", b"".join(lines))
+
+    def test_trailers(self):
+        """No field that frames, routes or concerns the connection may follow a body."""
+        self.assertTrue(allowed_in_trailers(b"X-Checksum"))
+        for name in (b"Content-Length", b"transfer-encoding", b"Host", b"Connection", b"Trailer"):
+            self.assertFalse(allowed_in_trailers(name), name)

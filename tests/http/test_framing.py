@@ -1,0 +1,139 @@
+"""Where bodies end."""
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.http.framing import (
+    BodyKind,
+    Framing,
+    request_framing,
+    response_framing,
+)
+from yurttunnel.http.head import HeadError, RequestHead, ResponseHead
+
+NO_BODY = Framing(BodyKind.NONE)
+CHUNKED = Framing(BodyKind.CHUNKED)
+UNTIL_CLOSE = Framing(BodyKind.UNTIL_CLOSE)
+CHUNKED_FIELD = (b"Transfer-Encoding", b"Chunked")
+
+
+def length(value):
+    """Give the framing of ``value`` bytes."""
+    return Framing(BodyKind.LENGTH, value)
+
+
+def length_field(value):
+    """Give a Content-Length field."""
+    return (b"Content-Length", str(value).encode())
+
+
+def of_request(*fields, method=b"POST", version="1.1"):
+    """Frame a request with ``fields``."""
+    return request_framing(RequestHead(method, b"/", version, list(fields)))
+
+
+def of_response(*fields, method=b"GET", status=200, version="1.1"):
+    """Frame a response with ``fields``."""
+    return response_framing(method, ResponseHead(version, status, b"", list(fields)))
+
+
+class RequestTests(SynchronousTestCase):
+    """``request_framing`` follows RFC 9112 section 6."""
+
+    def test_no_body(self):
+        """Without fields that announce one there is none, whatever the method."""
+        for method in (b"GET", b"POST", b"CONNECT"):
+            self.assertEqual(of_request(method=method), NO_BODY)
+
+    def test_a_length(self):
+        """Content-Length gives the length, zero included, under HTTP/1.0 too."""
+        for value in (0, 1, 10**12, 2**63 - 1):
+            for version in ("1.0", "1.1"):
+                self.assertEqual(of_request(length_field(value), version=version), length(value))
+
+    def test_chunks(self):
+        """The name of the coding is read without regard to case."""
+        self.assertEqual(of_request(CHUNKED_FIELD), CHUNKED)
+        self.assertEqual(of_request(CHUNKED_FIELD, method=b"GET"), CHUNKED)
+
+    def test_a_connect_has_no_body(self):
+        """It may say so, and nothing else."""
+        self.assertEqual(of_request(length_field(0), method=b"CONNECT"), NO_BODY)
+        for field in (length_field(1), CHUNKED_FIELD):
+            error = self.assertRaises(HeadError, of_request, field, method=b"CONNECT")
+            self.assertEqual(error.status, 400)
+
+    def test_other_codings_are_not_implemented(self):
+        """501 for a coding that nobody here can read."""
+        for value in (b"gzip", b"gzip, chunked", b"identity", b""):
+            field = (b"Transfer-Encoding", value)
+            self.assertEqual(self.assertRaises(HeadError, of_request, field).status, 501)
+
+    def test_ambiguities_are_refused(self):
+        """400 where two readers may disagree."""
+        for fields in (
+            [length_field(1), length_field(1)],
+            [length_field(1), CHUNKED_FIELD],
+            [CHUNKED_FIELD, CHUNKED_FIELD],
+            [length_field(2**63)],
+            [length_field(10**30)],
+            *(
+                [(b"Content-Length", bad)]
+                for bad in (b"", b"+1", b"-1", b"1 1", b"1,1", b"01", b"1_0")
+            ),
+            *([(b"Content-Length", bad)] for bad in (b"0x1", b"1.", b"\xb2", b"1\n", b"1;")),
+            [(b"Content_Length", b"1")],
+            [(b"Transfer_Encoding", b"chunked")],
+        ):
+            error = self.assertRaises(HeadError, of_request, *fields)
+            self.assertEqual(error.status, 400, fields)
+
+    def test_http_1_0_has_no_chunks(self):
+        """400, as RFC 9112 section 6.1 calls it faulty."""
+        error = self.assertRaises(HeadError, of_request, CHUNKED_FIELD, version="1.0")
+        self.assertEqual(error.status, 400)
+
+
+class ResponseTests(SynchronousTestCase):
+    """``response_framing`` follows RFC 9112 section 6."""
+
+    def test_bodies(self):
+        """A length, chunks, or all until the connection ends."""
+        self.assertEqual(of_response(length_field(5)), length(5))
+        self.assertEqual(of_response(length_field(0)), length(0))
+        self.assertEqual(of_response(CHUNKED_FIELD), CHUNKED)
+        self.assertEqual(of_response(), UNTIL_CLOSE)
+        self.assertEqual(of_response(version="1.0"), UNTIL_CLOSE)
+        self.assertEqual(of_response(length_field(5), method=b"CONNECT", status=403), length(5))
+
+    def test_answers_about_a_body_have_none(self):
+        """The fields in answers to HEAD and in 304 tell what a GET would get."""
+        for fields in ([], [length_field(5)], [CHUNKED_FIELD]):
+            self.assertEqual(of_response(*fields, method=b"HEAD"), NO_BODY)
+            self.assertEqual(of_response(*fields, status=304), NO_BODY)
+
+    def test_answers_that_never_have_a_body(self):
+        """Interim ones, 204 and the 2xx to a CONNECT; an announced empty body does no harm."""
+        for method, status in ((b"GET", 100), (b"GET", 101), (b"GET", 204), (b"CONNECT", 200)):
+            for fields in ([], [length_field(0)]):
+                self.assertEqual(of_response(*fields, method=method, status=status), NO_BODY)
+            for field in (length_field(5), CHUNKED_FIELD):
+                error = self.assertRaises(
+                    HeadError, of_response, field, method=method, status=status
+                )
+                self.assertEqual(error.status, 502)
+
+    def test_ambiguities_are_refused(self):
+        """502 where two readers may disagree, also where no body follows."""
+        for fields, version in (
+            ([length_field(1), length_field(1)], "1.1"),
+            ([length_field(1), CHUNKED_FIELD], "1.1"),
+            ([(b"Content-Length", b"+1")], "1.1"),
+            ([(b"Transfer-Encoding", b"gzip, chunked")], "1.1"),
+            ([(b"Transfer-Encoding", b"identity")], "1.1"),
+            ([CHUNKED_FIELD], "1.0"),
+        ):
+            for method in (b"GET", b"HEAD"):
+                error = self.assertRaises(
+                    HeadError, of_response, *fields, method=method, version=version
+                )
+                self.assertEqual(error.status, 502)

@@ -1,0 +1,538 @@
+"""The known ways to have two readers of one connection disagree, each refused.
+
+What has been published of others is named by its CVE. None of it may reach a kubelet, and what
+is accepted is passed on in one form only: the heads are written anew.
+"""
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.http.messages import Message, read_request, read_response
+from yurttunnel.http.body import BodyError, BodyWriter
+from yurttunnel.http.fields import connection_options, end_to_end, keeps_alive
+from yurttunnel.http.framing import BodyKind, Framing
+from yurttunnel.http.head import HeadError, format_request_head, format_response_head
+
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: a\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+LAST = b"0\r\n\r\n"
+
+
+class SmugglingTestCase(SynchronousTestCase):
+    """How the cases are put."""
+
+    def assert_head_refused(self, fields, line=b"POST / HTTP/1.1\r\nHost: a\r\n", status=400):
+        """The head is refused, in one piece and byte by byte, with nothing of a body."""
+        data = line + fields + b"\r\n" + LAST + SMUGGLED
+        for pieces in ([data], [bytes([value]) for value in data]):
+            message = Message()
+            error = self.assertRaises(HeadError, read_request, pieces, message)
+            self.assertEqual(error.status, status, fields)
+            self.assertEqual((message.body, message.rest), (b"", b""))
+
+    def assert_body_refused(self, chunks):
+        """The chunks are refused, in one piece and byte by byte, and nothing follows them."""
+        data = POST + CHUNKED + b"\r\n" + chunks + SMUGGLED
+        for pieces in ([data], [bytes([value]) for value in data]):
+            message = Message()
+            self.assertRaises(BodyError, read_request, pieces, message)
+            self.assertEqual(message.rest, b"", chunks)
+            self.assertNotIn(b"smuggled", message.body, chunks)
+
+    def assert_response_refused(self, fields, line=b"HTTP/1.1 200 OK\r\n", method=b"GET"):
+        """The head of the response is refused with 502."""
+        data = line + fields + b"\r\n" + LAST
+        for pieces in ([data], [bytes([value]) for value in data]):
+            error = self.assertRaises(HeadError, read_response, pieces, method)
+            self.assertEqual(error.status, 502, fields)
+
+
+class ContentLengthTests(SmugglingTestCase):
+    """Content-Length that is read in more than one way."""
+
+    def test_repeated(self):
+        """Two are refused, equal or not: Twisted took the first (CVE-2020-10108), Go too."""
+        self.assert_head_refused(b"Content-Length: 5\r\nContent-Length: 5\r\n")
+        self.assert_head_refused(b"Content-Length: 0\r\ncontent-length: 34\r\n")
+
+    def test_joined(self):
+        """A list is refused, also of equal numbers."""
+        self.assert_head_refused(b"Content-Length: 5, 5\r\n")
+        self.assert_head_refused(b"Content-Length: 5,34\r\n")
+
+    def test_signed(self):
+        """A sign is refused, which Twisted's ``int`` took (CVE-2022-24801)."""
+        self.assert_head_refused(b"Content-Length: +5\r\n")
+        self.assert_head_refused(b"Content-Length: -5\r\n")
+        self.assert_head_refused(b"Content-Length: -0\r\n")
+
+    def test_spaced(self):
+        """White space within the number is refused."""
+        self.assert_head_refused(b"Content-Length: 5 5\r\n")
+        self.assert_head_refused(b"Content-Length: 5\t5\r\n")
+        self.assert_head_refused(b"Content-Length: 5\x0b\r\n")
+        self.assert_head_refused(b"Content-Length: \x0c5\r\n")
+        self.assert_head_refused(b"Content-Length: 5\xa0\r\n")
+
+    def test_huge(self):
+        """What does not fit into 63 bits is refused, before it wraps to something small."""
+        self.assert_head_refused(b"Content-Length: 9223372036854775808\r\n")
+        self.assert_head_refused(b"Content-Length: 18446744073709551621\r\n")
+        self.assert_head_refused(b"Content-Length: " + b"9" * 5000 + b"\r\n")
+
+    def test_other_notations(self):
+        """Hexadecimal, octal, underscores, fractions, other digits, nothing: all refused."""
+        for value in (
+            b"0x5",
+            b"05",
+            b"0o5",
+            b"1_0",
+            b"5.0",
+            b"5e0",
+            b"5;",
+            b"",
+            b"\xd9\xa5",
+            b'"5"',
+        ):
+            self.assert_head_refused(b"Content-Length: " + value + b"\r\n")
+
+    def test_disguised_names(self):
+        """Names that some read as Content-Length are refused (CVE-2024-27982, CVE-2015-5739)."""
+        for name in (
+            b"Content-Length ",
+            b" Content-Length",
+            b"Content Length",
+            b"Content-Length\t",
+            b"Content-Length\0",
+            b"Content_Length",
+            b"\0Content-Length",
+            b"Content-Length\x0b",
+            b"Content\r-Length",
+        ):
+            self.assert_head_refused(name + b": 34\r\n")
+
+    def test_a_space_before_the_first_field(self):
+        """A first field that begins with a space is refused (CVE-2024-27982)."""
+        self.assert_head_refused(b"Host: a\r\n\r\n", b"GET / HTTP/1.1\r\n Content-Length: 34\r\n")
+
+    def test_a_length_named_by_connection(self):
+        """Connection cannot remove the length from what is passed on."""
+        fields = [(b"Connection", b"content-length, host"), (b"Content-Length", b"5")]
+        self.assertIn((b"Content-Length", b"5"), end_to_end(fields))
+
+
+class TransferEncodingTests(SmugglingTestCase):
+    """Transfer-Encoding that some take for chunked and others do not."""
+
+    def test_beside_content_length(self):
+        """Both are refused in either order: Twisted let the length win (CVE-2020-10109)."""
+        self.assert_head_refused(b"Content-Length: 5\r\n" + CHUNKED)
+        self.assert_head_refused(CHUNKED + b"Content-Length: 5\r\n")
+        self.assert_head_refused(b"Content-Length: 0\r\nTransfer-Encoding: identity\r\n")
+
+    def test_repeated(self):
+        """Two are refused: Node looked at the first only (CVE-2020-8287)."""
+        self.assert_head_refused(CHUNKED + CHUNKED)
+        self.assert_head_refused(CHUNKED + b"Transfer-Encoding: identity\r\n")
+        self.assert_head_refused(b"Transfer-Encoding: identity\r\n" + CHUNKED)
+        self.assert_head_refused(b"Transfer-Encoding: chunked-false\r\n" + CHUNKED)
+
+    def test_not_the_last_coding(self):
+        """A list that ends with something else is refused (CVE-2022-32213)."""
+        for value in (b"chunked, identity", b"chunked,gzip", b"chunked, chunked", b"chunked,"):
+            self.assert_head_refused(b"Transfer-Encoding: " + value + b"\r\n")
+
+    def test_more_codings(self):
+        """Any other coding is refused, chunked at its end or not (Go since 1.15)."""
+        for value in (b"gzip, chunked", b"identity, chunked", b"identity,chunked", b", chunked"):
+            self.assert_head_refused(b"Transfer-Encoding: " + value + b"\r\n", status=501)
+
+    def test_disguised_values(self):
+        """What looks like chunked is refused (CVE-2019-15605, CVE-2022-1705, CVE-2022-24801)."""
+        for value in (
+            b"xchunked",
+            b"chunkedx",
+            b"chunked\x0b",
+            b"\x0bchunked",
+            b"\x0cchunked",
+            b"\rchunked",
+            b"chunked\0",
+            b"chunked\x85",
+            b"chunked\xa0",
+            b"chunked;q=1",
+            b"chunked abc",
+            b"chunked \x00",
+            b'"chunked"',
+            b"'chunked'",
+            b"chunKed\xc4\xb1",
+            b"identity",
+            b"cow",
+            b"",
+        ):
+            self.assert_head_refused(b"Transfer-Encoding: " + value + b"\r\n")
+
+    def test_folded(self):
+        """A value on the next line is refused (CVE-2022-32215)."""
+        self.assert_head_refused(b"Transfer-Encoding:\r\n chunked\r\n")
+        self.assert_head_refused(b"Transfer-Encoding: chunked\r\n , identity\r\n")
+        self.assert_head_refused(b"X: y\r\n" + b" " + CHUNKED)
+
+    def test_disguised_names(self):
+        """Names that some read as this one are refused (CVE-2019-16276, CVE-2021-22959)."""
+        for name in (
+            b"Transfer-Encoding ",
+            b"Transfer-Encoding\t",
+            b" Transfer-Encoding",
+            b"Transfer Encoding",
+            b"Transfer_Encoding",
+            b"Transfer-Encoding\0",
+            b"Transfer\0-Encoding",
+            b"Transfer-Encoding\x0b",
+            b"Transfer-Encoding\xa0",
+            b"X: y\nTransfer-Encoding",
+            b"X: y\rTransfer-Encoding",
+        ):
+            self.assert_head_refused(name + b": chunked\r\nContent-Length: 5\r\n")
+
+    def test_under_http_1_0(self):
+        """HTTP/1.0 has no chunks, so that its readers would take them for the next request."""
+        self.assert_head_refused(CHUNKED, b"POST / HTTP/1.0\r\nHost: a\r\n")
+        self.assert_head_refused(
+            CHUNKED + b"Connection: keep-alive\r\n", b"POST / HTTP/1.0\r\nHost: a\r\n"
+        )
+
+    def test_on_a_get(self):
+        """The body of a GET is a body: it does not become the next request."""
+        message = read_request([b"GET / HTTP/1.1\r\nHost: a\r\n" + CHUNKED + b"\r\n" + LAST + b"x"])
+        self.assertEqual((message.body, message.rest, message.ended), (b"", b"x", True))
+        data = b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED)
+        message = read_request([data + SMUGGLED])
+        self.assertEqual((message.body, message.rest), (SMUGGLED, b""))
+
+    def test_the_accepted_form_is_one(self):
+        """The case of the coding is not passed on: the field is written anew."""
+        data = POST + b"Transfer-Encoding: \t cHuNkEd \r\n\r\n"
+        message = read_request([data])
+        self.assertEqual(message.framing, Framing(BodyKind.CHUNKED))
+        self.assertEqual(end_to_end(message.head.fields), [(b"Host", b"a")])
+
+
+class LineTests(SmugglingTestCase):
+    """Lines that end where others see no end."""
+
+    def test_bare_line_feeds(self):
+        """CR LF alone ends a line (CVE-2022-32214, CVE-2022-35256)."""
+        self.assert_head_refused(b"X: y\nContent-Length: 34\r\n")
+        self.assert_head_refused(b"X: y\n\r\n")
+        self.assert_head_refused(b"", b"GET / HTTP/1.1\nHost: a\r\n")
+        self.assert_head_refused(b"", b"GET / HTTP/1.1\nHost: a\n\n")
+
+    def test_bare_carriage_returns(self):
+        """A CR alone ends no line and is no part of a value (CVE-2023-30589)."""
+        self.assert_head_refused(b"X: y\rContent-Length: 34\r\n")
+        self.assert_head_refused(b"X: y\r\r\n")
+        self.assert_head_refused(b"X: \ry\r\n")
+        self.assert_head_refused(b"", b"GET / HTTP/1.1\rHost: a\r\n")
+
+    def test_a_bare_carriage_return_at_the_end(self):
+        """The empty line is CR LF, not CR and anything (CVE-2025-23167)."""
+        self.assert_head_refused(b"X: y\r\n\rX" + SMUGGLED)
+
+    def test_folding(self):
+        """Continued lines are refused: one reader joins them, another sees a new field."""
+        self.assert_head_refused(b"X: y\r\n z\r\n")
+        self.assert_head_refused(b"X: y\r\n\tContent-Length: 34\r\n")
+        self.assert_head_refused(b"X: y\r\n \r\n")
+
+    def test_control_characters(self):
+        """NUL and its like are refused in names, values and targets."""
+        for character in (b"\0", b"\x01", b"\x08", b"\x0b", b"\x1b", b"\x1f", b"\x7f"):
+            self.assert_head_refused(b"X%b: y\r\n" % character)
+            self.assert_head_refused(b"X: y%bz\r\n" % character)
+            self.assert_head_refused(b"", b"GET /%b HTTP/1.1\r\nHost: a\r\n" % character)
+
+    def test_bad_names(self):
+        """Names are tokens, directly before the colon."""
+        for name in (
+            b"X ",
+            b"X\t",
+            b"X y",
+            b"",
+            b"X(",
+            b"X,",
+            b"X/",
+            b"X@",
+            b'"X"',
+            b"\xc3\xa9",
+            b"X{",
+        ):
+            self.assert_head_refused(name + b": y\r\n")
+        self.assert_head_refused(b"X\r\n")
+
+
+class RoutingTests(SmugglingTestCase):
+    """Requests that reach one host by one reader and another by another."""
+
+    def test_several_hosts(self):
+        """Exactly one Host is taken, of HTTP/1.0 at most one."""
+        self.assert_head_refused(b"Host: b\r\n")
+        self.assert_head_refused(b"hOST: b\r\n")
+        self.assert_head_refused(b"Host: a\r\n", b"GET / HTTP/1.0\r\nHost: b\r\n")
+        self.assert_head_refused(b"X: y\r\n", b"GET / HTTP/1.1\r\n")
+
+    def test_malformed_hosts(self):
+        """A Host that is no authority is refused (CVE-2023-29406 is its sending side)."""
+        for host in (
+            b"a, b",
+            b"a b",
+            b"a@b",
+            b"a/../b",
+            b"a?b",
+            b"a\\b",
+            b"a;b",
+            b"a'b",
+            b"\xe2\x84\xa1",
+        ):
+            self.assert_head_refused(b"", b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n")
+
+    def test_absolute_targets(self):
+        """A host in the target is refused, whether it is that of Host or not."""
+        for target in (b"http://a/", b"http://b/", b"https://a/", b"HTTP://a/", b"a/b", b"@a/"):
+            self.assert_head_refused(b"", b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n")
+
+    def test_malformed_request_lines(self):
+        """Spaces and versions of another kind are refused (CVE-2019-12387 is its sending side)."""
+        for line in (
+            b"GET  / HTTP/1.1",
+            b"GET /  HTTP/1.1",
+            b"GET / HTTP/1.1 ",
+            b"GET\t/ HTTP/1.1",
+            b"GET / x HTTP/1.1",
+            b"GET / HTTP/1.1 x",
+            b" GET / HTTP/1.1",
+            b"GET / HTTP/1.2",
+            b"GET / HTTP/2.0",
+            b"GET / HTTP/01.1",
+            b"GET / HTTP/1.10",
+            b"GET / http/1.1",
+            b"GET /",
+            b"GET",
+            b"",
+        ):
+            self.assert_head_refused(b"", line + b"\r\nHost: a\r\n")
+
+    def test_a_body_of_a_connect(self):
+        """What follows a CONNECT belongs to the tunnel, so a body is refused."""
+        for field in (b"Content-Length: 5\r\n", CHUNKED):
+            self.assert_head_refused(field, b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n")
+
+    def test_an_empty_connection_field(self):
+        """It names nothing, and the others count as well (CVE-2021-33197)."""
+        fields = [(b"Connection", b""), (b"X-A", b"1"), (b"Connection", b"x-b"), (b"X-B", b"2")]
+        self.assertEqual(end_to_end(fields), [(b"X-A", b"1")])
+
+    def test_closing_is_not_overlooked(self):
+        """Close is found in the second Connection field and in any case."""
+        message = read_request([POST + b"Connection: x\r\nconnection: y, CLOSE\r\n\r\n"])
+        self.assertEqual(connection_options(message.head), {b"x", b"y", b"close"})
+        self.assertFalse(keeps_alive(message.head))
+
+
+class ChunkTests(SmugglingTestCase):
+    """Chunks that end where others see no end."""
+
+    def test_signed_sizes(self):
+        """A sign is refused."""
+        for size in (b"+5", b"-5", b"-0", b"+0"):
+            self.assert_body_refused(size + b"\r\nhello\r\n" + LAST)
+
+    def test_prefixed_sizes(self):
+        """0x is refused, which Python's ``int`` takes (CVE-2022-24801)."""
+        for size in (b"0x5", b"0X5", b"0x0", b"\\x5", b"x5", b"5h"):
+            self.assert_body_refused(size + b"\r\nhello\r\n" + LAST)
+
+    def test_spaced_sizes(self):
+        """White space and underscores around or within the number are refused."""
+        for size in (
+            b"5 ",
+            b" 5",
+            b"5\t",
+            b"\t5",
+            b"5 ;x",
+            b"0_5",
+            b"5_",
+            b"5\x0b",
+            b"\x0c5",
+            b"5\0",
+        ):
+            self.assert_body_refused(size + b"\r\nhello\r\n" + LAST)
+
+    def test_overlong_sizes(self):
+        """Sizes that overflow 64 bits are refused, zeros before them too."""
+        for size in (
+            b"1" + b"0" * 15,
+            b"f" * 16,
+            b"1" + b"0" * 15 + b"5",
+            b"0" * 15 + b"5",
+            b"f" * 200,
+        ):
+            self.assert_body_refused(size + b"\r\nhello\r\n" + LAST)
+
+    def test_missing_sizes(self):
+        """A line without a number is refused, an empty one too."""
+        for size in (b"", b";x", b"x", b"\xd9\xa5", b"5,5", b"5.0"):
+            self.assert_body_refused(size + b"\r\nhello\r\n" + LAST)
+
+    def test_bare_line_feeds(self):
+        """CR LF alone ends a line of a size (CVE-2025-22871)."""
+        self.assert_body_refused(b"5\nhello\r\n" + LAST)
+        self.assert_body_refused(b"5\r\nhello\r\n0\n\r\n")
+        self.assert_body_refused(b"5\r\nhello\r\n0\r\n\n")
+        self.assert_body_refused(b"5\rhello\r\n" + LAST)
+
+    def test_line_ends_in_extensions(self):
+        """LF and CR in an extension are refused (CVE-2025-55315, CVE-2025-58056)."""
+        for extension in (b";\n", b";x\ny", b";\r", b";\rx", b";x=\ny", b';x="\n"', b';x="\r"'):
+            self.assert_body_refused(b"5" + extension + b"\r\nhello\r\n" + LAST)
+            self.assert_body_refused(b"0" + extension + b"\r\n\r\n")
+
+    def test_control_characters_in_extensions(self):
+        """No control character hides in an extension (CVE-2022-24801, CVE-2021-22960)."""
+        for character in (b"\0", b"\x01", b"\x0b", b"\x7f", b"\x80", b"\xff"):
+            self.assert_body_refused(b"5;x" + character + b"\r\nhello\r\n" + LAST)
+
+    def test_endless_extensions(self):
+        """They are bounded, each and together (CVE-2023-39326, CVE-2024-22019)."""
+        self.assert_body_refused(b"5;" + b"x" * 300 + b"\r\nhello\r\n" + LAST)
+        self.assert_body_refused((b"1;" + b"x" * 200 + b"\r\na\r\n") * 200 + LAST)
+
+    def test_data_that_spills(self):
+        """Exactly CR LF follows the data of a chunk: h11 took any two bytes (CVE-2025-43859)."""
+        for end in (b"xx", b"\n\r", b"\n", b"\r", b"\rX", b"X\n", b"", b"\r\r\n", b" \r\n"):
+            self.assert_body_refused(b"5\r\nhello" + end + b"0\r\n\r\n")
+
+    def test_trailers_that_frame(self):
+        """Nothing behind a body changes how it or the next is framed or routed."""
+        for field in (
+            b"Content-Length: 5",
+            b"transfer-encoding: chunked",
+            b"Host: b",
+            b"Connection: close",
+            b"Upgrade: x",
+            b"TE: x",
+            b"Trailer: x",
+        ):
+            self.assert_body_refused(b"0\r\n" + field + b"\r\n\r\n")
+
+    def test_malformed_trailers(self):
+        """Trailers are as strict as fields."""
+        for field in (
+            b"X : y",
+            b" X: y",
+            b"X y: z",
+            b"X",
+            b": y",
+            b"X\0: y",
+            b"X: y\0",
+            b"X: y\nZ: z",
+            b"X: y\rZ: z",
+            b"X: y\r\n z",
+            b"GET /smuggled HTTP/1.1",
+        ):
+            self.assert_body_refused(b"0\r\n" + field + b"\r\n\r\n")
+
+    def test_the_last_chunk_does_not_hide_a_request(self):
+        """What follows the empty line is the next request, whole."""
+        message = read_request([POST + CHUNKED + b"\r\n" + LAST + SMUGGLED])
+        self.assertEqual((message.body, message.rest), (b"", SMUGGLED))
+
+    def test_an_empty_piece_does_not_end_a_body(self):
+        """Writing nothing writes no last chunk."""
+        writer = BodyWriter(Framing(BodyKind.CHUNKED))
+        self.assertEqual(writer.encode(b""), b"")
+
+
+class ResponseTests(SmugglingTestCase):
+    """Responses that end where others see no end."""
+
+    def test_both_lengths(self):
+        """A length beside chunks is refused."""
+        self.assert_response_refused(b"Content-Length: 5\r\n" + CHUNKED)
+        self.assert_response_refused(CHUNKED + b"Content-Length: 5\r\n")
+
+    def test_bad_lengths(self):
+        """Content-Length is as strict as in requests."""
+        self.assert_response_refused(b"Content-Length: 5\r\nContent-Length: 5\r\n")
+        for value in (b"5, 5", b"+5", b"-1", b"0x5", b"5 5", b"", b"05", b"9" * 30):
+            self.assert_response_refused(b"Content-Length: " + value + b"\r\n")
+
+    def test_bad_codings(self):
+        """Transfer-Encoding is as strict as in requests (CVE-2022-1705 was Go's client)."""
+        for value in (
+            b"\rchunked",
+            b"chunked\x0b",
+            b"gzip, chunked",
+            b"chunked, identity",
+            b"",
+            b"x",
+        ):
+            self.assert_response_refused(b"Transfer-Encoding: " + value + b"\r\n")
+        self.assert_response_refused(CHUNKED + CHUNKED)
+        self.assert_response_refused(CHUNKED, b"HTTP/1.0 200 OK\r\n")
+
+    def test_bodies_where_none_belongs(self):
+        """204, interim answers and the answer to a CONNECT announce none."""
+        for field in (b"Content-Length: 5\r\n", CHUNKED):
+            self.assert_response_refused(field, b"HTTP/1.1 204 No Content\r\n")
+            self.assert_response_refused(field, b"HTTP/1.1 100 Continue\r\n")
+            self.assert_response_refused(field, b"HTTP/1.1 101 Switching Protocols\r\n")
+            self.assert_response_refused(field, b"HTTP/1.1 200 OK\r\n", b"CONNECT")
+
+    def test_lengths_that_tell_of_another_answer(self):
+        """Nothing is read as the body of a 304 or of the answer to a HEAD."""
+        for line, method in ((b"HTTP/1.1 304 \r\n", b"GET"), (b"HTTP/1.1 200 OK\r\n", b"HEAD")):
+            for field in (b"Content-Length: 5\r\n", CHUNKED):
+                message = read_response([line + field + b"\r\nHTTP/"], method)
+                self.assertEqual((message.body, message.rest), (b"", b"HTTP/"))
+
+    def test_malformed_heads(self):
+        """Lines are as strict as in requests."""
+        for field in (
+            b"X : y",
+            b" X: y",
+            b"X: y\r\n z",
+            b"X: y\nZ: z",
+            b"X: y\rZ: z",
+            b"X: \0",
+            b"X\0: y",
+            b"X",
+            b"Content_Length: 5",
+        ):
+            self.assert_response_refused(field + b"\r\n")
+
+    def test_splitting(self):
+        """Nobody can put a line of his own into a head that is written here."""
+        for name, value in (
+            (b"X", b"y\r\nSet-Cookie: z"),
+            (b"X", b"y\r\n\r\nHTTP/1.1 200 OK"),
+            (b"X", b"y\nZ: z"),
+            (b"X", b"y\rZ: z"),
+            (b"X", b"y\0"),
+            (b"X: y\r\nZ", b"z"),
+            (b"X: y", b"z"),
+            (b"X\n", b"y"),
+            (b"X ", b"y"),
+            (b"", b"y"),
+        ):
+            fields = [(b"A", b"b"), (name, value)]
+            self.assertRaises(ValueError, format_response_head, 200, b"OK", fields)
+            self.assertRaises(ValueError, format_request_head, b"GET", b"/", fields)
+            writer = BodyWriter(Framing(BodyKind.CHUNKED))
+            self.assertRaises(ValueError, writer.finish, fields)
+
+    def test_splitting_of_start_lines(self):
+        """Nor by a reason, a method or a target (CVE-2019-12387)."""
+        self.assertRaises(ValueError, format_response_head, 200, b"OK\r\nX: y", [])
+        self.assertRaises(ValueError, format_request_head, b"GET / HTTP/1.1\r\nX: y\r\n", b"/", [])
+        for target in (b"/ HTTP/1.1\r\nX: y", b"/\n", b"/\r", b"/ x", b"/\0", b"/\t"):
+            self.assertRaises(ValueError, format_request_head, b"GET", target, [])

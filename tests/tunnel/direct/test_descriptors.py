@@ -1,0 +1,301 @@
+"""Many descriptors as one: who is served when, and what a failure costs the others."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IHalfCloseableDescriptor
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from yurttunnel.tunnel.direct.descriptors import MOST_ROUNDS, DescriptorSet
+
+
+class Outer:
+    """The reactor: it notes what it is to watch."""
+
+    def __init__(self) -> None:
+        self.readers: list[Any] = []
+
+    def addReader(self, reader: Any) -> None:
+        """Watch."""
+        self.readers.append(reader)
+
+    def removeReader(self, reader: Any) -> None:
+        """Watch no more."""
+        self.readers.remove(reader)
+
+    def callLater(self, *details: object) -> None:
+        """Nothing here asks for it."""
+
+
+class Member:
+    """One end of a pair of sockets; it notes what it is told, and does what ``on[...]`` says."""
+
+    def __init__(self) -> None:
+        self.socket, self.peer = socket.socketpair()
+        self.told: list[str] = []
+        self.reason: Failure | None = None
+        self.on: dict[str, Callable[[], object]] = {}
+
+    def fileno(self) -> int:
+        """Give the descriptor."""
+        return self.socket.fileno()
+
+    def logPrefix(self) -> str:
+        """Name it."""
+        return "member"
+
+    def note(self, what: str) -> Any:
+        """Note, and do."""
+        self.told.append(what)
+        return self.on.get(what, lambda: None)()
+
+    def doRead(self) -> Any:
+        """Take what has come."""
+        self.socket.recv(100)
+        return self.note("read")
+
+    def doWrite(self) -> Any:
+        """Send nothing."""
+        return self.note("write")
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Note why."""
+        self.reason = reason
+        self.note("lost")
+
+
+@implementer(IHalfCloseableDescriptor)
+class HalfCloseMember(Member):
+    """A member that knows half-close."""
+
+    def readConnectionLost(self, reason: Failure) -> None:
+        """Note it."""
+        self.note("read lost")
+
+    def writeConnectionLost(self, reason: Failure) -> None:
+        """Nobody tells this."""
+
+
+class DescriptorSetTests(SynchronousTestCase):
+    """Over real pairs of sockets; the test is the reactor, and calls when it likes."""
+
+    def setUp(self) -> None:
+        """Nothing is watched yet."""
+        self.outer = Outer()
+        self.descriptors = DescriptorSet(self.outer)
+
+    def member(self, kind: type[Member] = Member, ready: bool = True) -> Member:
+        """Give a member that is watched for reading, with something to read or not."""
+        member = kind()
+        self.addCleanup(member.peer.close)
+        self.addCleanup(member.socket.close)
+        self.addCleanup(self.remove, member)
+        self.descriptors.addReader(member)
+        if ready:
+            member.peer.send(b"x")
+        return member
+
+    def remove(self, member: Member) -> None:
+        """Leave nothing behind."""
+        self.descriptors.removeReader(member)
+        self.descriptors.removeWriter(member)
+
+    def serve(self) -> None:
+        """Be told by the reactor that something is ready, if that is so."""
+        self.descriptors.doRead()
+
+    # The reactor
+
+    def test_the_reactor_watches_while_there_are_members(self) -> None:
+        """One descriptor for all of them, and none when there are none."""
+        self.assertEqual(self.descriptors.fileno(), -1)
+        one, other = self.member(), self.member()
+        self.assertEqual(self.outer.readers, [self.descriptors])
+        ready = select.select([self.descriptors], [], [], 0)[0]
+        self.assertEqual(ready, [self.descriptors])
+        self.remove(one)
+        self.assertEqual(self.outer.readers, [self.descriptors])
+        self.remove(other)
+        self.assertEqual((self.outer.readers, self.descriptors.fileno()), ([], -1))
+        self.assertEqual(self.descriptors.logPrefix(), "sockets")
+
+    def test_a_stopping_reactor_ends_all_members(self) -> None:
+        """Each is told the reason that the set was told, even when another one fails."""
+        one, other = self.member(), self.member()
+        one.on["lost"] = lambda: 1 / 0
+        self.descriptors.connectionLost(Failure(CONNECTION_LOST))
+        for member in (one, other):
+            self.assertEqual(member.told, ["lost"])
+            member.reason.trap(ConnectionLost)
+        self.assertEqual(self.outer.readers, [])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_a_member_that_another_one_has_ended_is_told_once(self) -> None:
+        """A proxy's ends close one another when the reactor stops."""
+        one, other = self.member(), self.member()
+        one.on["lost"] = lambda: self.remove(other)
+        self.descriptors.connectionLost(Failure(CONNECTION_LOST))
+        self.assertEqual((one.told, other.told), (["lost"], []))
+
+    # Who is served
+
+    def test_what_is_wanted_is_served(self) -> None:
+        """Reading and writing, each until it is wanted no more; asking twice is once."""
+        member = self.member()
+        self.descriptors.addReader(member)
+        self.descriptors.addWriter(member)
+        self.assertEqual(self.descriptors.readers(), [member])
+        self.assertEqual(self.descriptors.writers(), [member])
+        self.serve()
+        self.assertEqual(member.told, ["read", "write"])
+        self.descriptors.removeReader(member)
+        self.descriptors.removeReader(member)
+        self.assertEqual(self.descriptors.readers(), [])
+        member.peer.send(b"y")
+        self.serve()
+        self.assertEqual(member.told, ["read", "write", "write"])
+
+    def test_nothing_is_served_when_nothing_is_ready(self) -> None:
+        """The reactor may call in vain."""
+        self.serve()
+        member = self.member(ready=False)
+        self.serve()
+        self.assertEqual(member.told, [])
+
+    def test_busy_members_leave_the_reactor_its_turn(self) -> None:
+        """Those that are always ready are served a bounded number of times."""
+        members = [self.member() for _ in range(2)]
+        for member in members:
+            member.on["read"] = lambda member=member: member.peer.send(b"x") and None
+        self.serve()
+        self.assertEqual([len(member.told) for member in members], [MOST_ROUNDS] * 2)
+
+    def test_all_members_may_go_while_they_are_served(self) -> None:
+        """There is nothing to ask any more then."""
+        members = [self.member() for _ in range(2)]
+        for member in members:
+            member.on["read"] = lambda member=member: self.remove(member)
+        self.serve()
+        self.assertEqual([member.told for member in members], [["read"]] * 2)
+
+    def test_a_number_that_was_closed_is_not_served_in_the_same_round(self) -> None:
+        """It may be another one's by now, for which nothing was ready."""
+        members = [self.member() for _ in range(2)]
+        told: list[Member] = []
+
+        def close_other(member: Member, other: Member) -> None:
+            told.append(member)
+            self.remove(other)
+            self.descriptors.addWriter(other)
+            other.on["write"] = lambda: self.remove(other)
+
+        for member, other in (members, members[::-1]):
+            member.on["read"] = lambda one=member, two=other: close_other(one, two)
+        self.serve()
+        self.assertEqual(len(told), 1)
+        told[0].on.clear()
+        self.serve()
+        (other,) = (member for member in members if member is not told[0])
+        self.assertEqual(other.told, ["write"])
+
+    # The end of a round
+
+    def test_calls_wait_for_the_end_of_the_round(self) -> None:
+        """Until everything that was ready has been served; each is called once."""
+        members = [self.member() for _ in range(3)]
+        order: list[str] = []
+
+        def at_end() -> None:
+            order.append("end")
+
+        def read() -> None:
+            order.append("read")
+            self.assertTrue(self.descriptors.at_end_of_round(at_end))
+
+        for member in members:
+            member.on["read"] = read
+        self.serve()
+        self.assertEqual(order, ["read"] * 3 + ["end"] * 3)
+
+    def test_nothing_waits_when_one_member_is_ready(self) -> None:
+        """There is nothing to wait for, nor is there outside of a round."""
+        member = self.member()
+        waits: list[bool] = []
+        member.on["read"] = lambda: waits.append(self.descriptors.at_end_of_round(self.fail))
+        self.serve()
+        self.assertEqual(waits, [False])
+        self.assertFalse(self.descriptors.at_end_of_round(self.fail))
+
+    def test_a_call_that_fails_is_logged(self) -> None:
+        """The next one is called nevertheless."""
+        members = [self.member() for _ in range(2)]
+        called: list[Member] = []
+
+        def at_end(member: Member) -> None:
+            called.append(member)
+            raise ZeroDivisionError
+
+        for member in members:
+            member.on["read"] = lambda member=member: (
+                self.descriptors.at_end_of_round(lambda: at_end(member)) and None
+            )
+        self.serve()
+        self.assertEqual(len(called), 2)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+
+    # Ends and failures
+
+    def test_a_member_that_says_that_it_has_ended_is_told_why(self) -> None:
+        """It is watched no more."""
+        member = self.member()
+        self.descriptors.addWriter(member)
+        member.on["read"] = lambda: CONNECTION_DONE
+        self.serve()
+        self.assertEqual(member.told, ["read", "lost"])
+        member.reason.trap(ConnectionDone)
+        self.assertEqual(self.outer.readers, [])
+
+    def test_the_end_of_reading_is_told_to_who_knows_half_close(self) -> None:
+        """It goes on writing."""
+        member = self.member(HalfCloseMember)
+        self.descriptors.addWriter(member)
+        member.on["read"] = lambda: CONNECTION_DONE
+        self.serve()
+        self.assertEqual(member.told, ["read", "read lost"])
+        self.assertEqual(self.descriptors.writers(), [member])
+
+    def test_a_failing_write_is_a_loss_for_who_knows_half_close(self) -> None:
+        """Only an end that reading has found is half of one."""
+        member = self.member(HalfCloseMember, ready=False)
+        self.descriptors.addWriter(member)
+        member.on["write"] = lambda: CONNECTION_LOST
+        self.serve()
+        self.assertEqual(member.told, ["write", "lost"])
+
+    def test_a_socket_that_breaks_while_nobody_reads_it_is_lost(self) -> None:
+        """The kernel tells of a hang-up whether one asks or not."""
+        member = self.member(ready=False)
+        self.descriptors.addWriter(member)
+        self.descriptors.removeReader(member)
+        member.peer.close()
+        self.serve()
+        self.assertEqual(member.told, ["lost"])
+        member.reason.trap(ConnectionLost)
+
+    def test_a_failing_member_is_logged_and_ended(self) -> None:
+        """The others are served."""
+        one, other = self.member(), self.member()
+        one.on["read"] = other.on["read"] = lambda: 1 / 0
+        self.serve()
+        for member in (one, other):
+            self.assertEqual(member.told, ["read", "lost"])
+            member.reason.trap(ZeroDivisionError)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)

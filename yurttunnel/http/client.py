@@ -1,0 +1,339 @@
+"""The side of HTTP/1.1 that asks: one connection to one origin, one exchange at a time.
+
+Nothing of a response is guessed: what cannot be framed for certain fails, and a connection is
+used again only when the response ended where it said it would, with not one byte behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IHandshakeListener,
+    IReactorTime,
+)
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.body import BodyError
+from yurttunnel.http.client_exchange import ClientExchange
+from yurttunnel.http.connection import HTTPConnection, declared_length
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.framing import CHUNKED, NO_BODY, BodyKind, Framing, response_framing
+from yurttunnel.http.head import (
+    HeadError,
+    HeadLimits,
+    ResponseHead,
+    ResponseHeadReader,
+    format_request_head,
+)
+from yurttunnel.http.interfaces import (
+    ExchangeFailed,
+    IResponseReceiver,
+)
+
+MAX_INTERIM_RESPONSES = 16
+MAX_INTERIM_BYTES = 64 * 1024
+"""How much may come of one exchange before its final response (RFC 9110 section 15.2 sets no
+bound). Go's net/http has such bounds, too. Whoever passes interim responses on has nothing to
+pause: they are written whether or not there is room, so this bounds what is kept of them."""
+
+LINGER = 5.0
+"""Seconds that an origin has to take what was sent and to end TLS after us, before the connection
+is aborted."""
+
+_USUALLY_WITH_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
+
+
+@implementer(IHandshakeListener)
+class ClientConnection(HTTPConnection):
+    """A connection to one origin, over any transport.
+
+    ``limits`` are for the heads of responses. Whoever keeps connections sets these: ``on_answer``
+    is called with the connection when the head of a final response has come, and with whether that
+    hands the connection over (a 101 that was asked for), ``on_idle`` each time the connection can
+    be used again, ``on_lost`` when it has ended. Timing out is the business of whoever asks, except
+    for ``linger`` (see :data:`LINGER`).
+    """
+
+    on_answer: Callable[[ClientConnection, bool], object] | None = None
+    on_idle: Callable[[ClientConnection], object] | None = None
+    on_lost: Callable[[ClientConnection], object] | None = None
+
+    def __init__(
+        self, clock: IReactorTime, limits: HeadLimits | None = None, linger: float = LINGER
+    ) -> None:
+        super().__init__()
+        self.requests = 0
+        """How many requests have been made."""
+        self._clock = clock
+        self._limits = limits or HeadLimits()
+        self._linger = linger
+        self._exchange: ClientExchange | None = None
+        self._reader: ResponseHeadReader
+        self._answered = False
+        self._interim_responses = 0
+        self._interim_bytes = 0
+        self._closing = False
+        self._ready = False
+        self._waiting: list[Deferred[ClientConnection]] = []
+        self._end: Failure | None = None
+        self._closing_timer: IDelayedCall | None = None
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def connectionMade(self) -> None:
+        """Begin; over TLS the handshake comes first."""
+        self._take = self._take_unexpected
+        if not self.secure:
+            self._become_ready()
+
+    def handshakeCompleted(self) -> None:
+        """TLS is there."""
+        self._become_ready()
+
+    def when_ready(self) -> Deferred[ClientConnection]:
+        """Return a ``Deferred`` that fires when requests can be sent, over TLS after its handshake.
+
+        It fails with the reason when the connection is lost before.
+        """
+        if self._ready:
+            return succeed(self)
+        if self._end is not None:
+            return fail(self._end)
+        waiting: Deferred[ClientConnection] = Deferred()
+        self._waiting.append(waiting)
+        return waiting
+
+    @property
+    def reusable(self) -> bool:
+        """A request can be made now."""
+        return self._exchange is None and not (self._closing or self.lost or self._input_ended)
+
+    def close(self) -> None:
+        """Close for good; a running exchange fails."""
+        if self._exchange is not None:
+            self.fail("the connection was closed")
+        elif not self._closing and not self.lost:
+            self._closing = True
+            self._take = None
+            self._outlet.release()
+            self._closing_timer = self._clock.callLater(self._linger, self._linger_over)
+            self.transport.loseConnection()
+
+    def abort(self) -> None:
+        """Close at once, without a word to an exchange."""
+        self._closing = True
+        self._take = None
+        self._exchange = None
+        if not self.lost:
+            self.transport.abortConnection()
+
+    def _become_ready(self) -> None:
+        self._ready = True
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.callback(self)
+
+    def _linger_over(self) -> None:
+        self._closing_timer = None
+        self.abort()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def request(
+        self,
+        method: bytes,
+        target: bytes,
+        fields: Fields,
+        receiver: IResponseReceiver,
+        *,
+        has_body: bool = False,
+        upgrade: bool = False,
+    ) -> ClientExchange:
+        """Begin an exchange by sending the head of a request.
+
+        ``fields`` include ``Host``. With a ``Content-Length`` the body has that length; without,
+        it is sent in chunks if ``has_body``, and there is none if not. With ``upgrade`` the
+        fields include ``Connection`` and ``Upgrade``, and a 101 is accepted.
+
+        Raises ``ValueError`` for what cannot be sent safely, and :class:`ExchangeFailed` when the
+        connection cannot be used any more.
+        """
+        if not self.reusable:
+            raise ExchangeFailed("the connection is closed", unanswered=True)
+        length = declared_length(fields, upgrade)
+        # A body of no bytes is complete already.
+        framing = NO_BODY
+        if length:
+            framing = Framing(BodyKind.LENGTH, length)
+        elif length is None and has_body:
+            framing = CHUNKED
+            fields = [*fields, (b"Transfer-Encoding", b"chunked")]
+        elif length is None and method in _USUALLY_WITH_BODY:
+            fields = [*fields, (b"Content-Length", b"0")]
+        head = format_request_head(method, target, fields)
+        exchange = ClientExchange(self, method, framing, receiver, upgrade)
+        self.requests += 1
+        self._answered = False
+        self._interim_responses = 0
+        self._interim_bytes = 0
+        self._exchange = exchange
+        self._reader = ResponseHeadReader(self._limits)
+        self._take = self._take_head
+        self._outlet.write(head)
+        return exchange
+
+    # -- responses -----------------------------------------------------------------------------
+
+    def _take_unexpected(self, data: bytes) -> None:
+        """Drop a connection on which the origin speaks unasked."""
+        self.abort()
+
+    def _take_head(self, data: bytes) -> None:
+        self._answered = True
+        self._interim_bytes += len(data)
+        exchange = self._exchange
+        assert exchange is not None
+        try:
+            head = self._reader.feed(data)
+            if head is None:
+                return
+            framing = response_framing(exchange.method, head)
+        except HeadError as error:
+            self.fail(f"the answer cannot be used: {error}")
+            return
+        self._held = self._reader.early
+        self._interim_bytes -= len(self._held)
+        if 100 <= head.status <= 199 and head.status != 101:
+            self._interim_received(exchange, head)
+            return
+        self._take = None
+        switches = exchange.switches(head.status)
+        if head.status == 101 and not switches:
+            self.fail("the protocol was changed unasked")
+            return
+        if self.on_answer is not None:
+            self.on_answer(self, switches)
+        exchange.response_began(head, framing)
+        if switches and self._exchange is exchange and self._user is None:
+            # Neither switched nor aborted.
+            exchange.abort()
+
+    def _interim_received(self, exchange: ClientExchange, head: ResponseHead) -> None:
+        self._interim_responses += 1
+        if (
+            self._interim_responses > MAX_INTERIM_RESPONSES
+            or self._interim_bytes > MAX_INTERIM_BYTES
+        ):
+            self.fail("the answer cannot be used: too many interim responses come before it")
+            return
+        self._reader = ResponseHeadReader(self._limits)
+        exchange.receiver.informational_received(head)
+
+    def take_body(self, deliver: Callable[[bytes], object]) -> None:
+        """Read the body of the response; for the exchange."""
+        self._deliver = deliver
+        self._take = self._take_body
+        self.advance()
+        if self._take is not None and not self._taking:
+            self._apply_end()
+
+    def _take_body(self, data: bytes) -> None:
+        exchange = self._exchange
+        assert exchange is not None
+        reader = exchange.reader
+        try:
+            rest = reader.feed(data, self._deliver)
+        except BodyError as error:
+            self.fail(f"the answer cannot be used: {error}")
+            return
+        if reader.ended and self._exchange is exchange:
+            self._held = rest + self._held
+            self.response_complete(exchange)
+
+    def response_complete(self, exchange: ClientExchange) -> None:
+        """Release the connection, then tell that the exchange is complete.
+
+        In this order, so that whatever the response makes its reader ask for next finds the
+        connection free.
+        """
+        self._exchange = None
+        self._take = self._take_unexpected
+        self._body_paused = False
+        self._outlet.unregister_producer()
+        keep = exchange.keeps_alive and not (self._held or self._input_ended or self.lost)
+        self._held = b""
+        self.set_reading()
+        if not exchange.request_complete:
+            # An early answer. The rest of the request would be in the way of the next.
+            self.abort()
+        elif not keep:
+            self.close()
+        elif self.on_idle is not None:
+            self.on_idle(self)
+        exchange.complete()
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def input_ended(self) -> None:
+        """The origin has ended its direction."""
+        self._end_with(Failure(ConnectionDone()))
+
+    def connection_ended(self, reason: Failure) -> None:
+        """The connection has ended."""
+        if self._closing_timer is not None:
+            self._closing_timer.cancel()
+            self._closing_timer = None
+        self._end_with(reason)
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.errback(reason)
+        if self.on_lost is not None:
+            self.on_lost(self)
+
+    def _end_with(self, reason: Failure) -> None:
+        if self._end is None:
+            self._end = reason
+        if self._user is not None:
+            if self.lost and self._exchange is not None:
+                self._exchange.switched_connection_ended(reason)
+        elif self._exchange is None:
+            self.close()
+        elif not self._held:
+            self._apply_end()
+
+    def _apply_end(self) -> None:
+        """End the exchange as the connection has ended, now that everything has been read."""
+        exchange, reason = self._exchange, self._end
+        if exchange is None or reason is None or self._held:
+            return
+        if not exchange.reading:
+            if self._take is not None:
+                self.fail("the connection was closed before an answer came", reason)
+            # Else the response waits to be wanted.
+            return
+        try:
+            if not reason.check(ConnectionDone):
+                raise BodyError("the connection broke")
+            exchange.reader.end_of_input()
+        except BodyError as error:
+            self.fail(f"the answer is incomplete: {error}", reason)
+        else:
+            self.response_complete(exchange)
+
+    def fail(self, text: str, reason: Failure | None = None) -> None:
+        """Abort, and have the running exchange fail."""
+        exchange = self._exchange
+        assert exchange is not None
+        error = ExchangeFailed(text, unanswered=not self._answered)
+        if reason is not None:
+            if not reason.check(ConnectionDone):
+                error = ExchangeFailed(f"{text}: {reason.value}", unanswered=not self._answered)
+            error.__cause__ = reason.value
+        exchange.end()
+        self.abort()
+        exchange.receiver.exchange_ended(error)

@@ -1,0 +1,171 @@
+"""One request and its response, on the side that asks."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IProtocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.body import BodyError, BodyReader, BodyWriter
+from yurttunnel.http.connection import announces_body
+from yurttunnel.http.exchange_side import ExchangeSide
+from yurttunnel.http.fields import Fields, keeps_alive
+from yurttunnel.http.framing import NO_BODY, BodyKind, Framing
+from yurttunnel.http.head import ResponseHead
+from yurttunnel.http.interfaces import (
+    ExchangeFailed,
+    IBodySink,
+    IClientExchange,
+    IResponseReceiver,
+)
+
+if TYPE_CHECKING:
+    from yurttunnel.http.client import ClientConnection
+
+
+class _State(enum.Enum):
+    """How far the response is."""
+
+    WAITING = enum.auto()
+    """It has not begun."""
+    UNWANTED = enum.auto()
+    """Its head is there; nobody has asked for its body yet."""
+    READING = enum.auto()
+    """Its body is read."""
+    SWITCHED = enum.auto()
+    """The connection belongs to another protocol."""
+    ENDED = enum.auto()
+    """It is complete, or has failed."""
+
+
+@implementer(IClientExchange)
+class ClientExchange(ExchangeSide):
+    """One request and its response, on a :class:`ClientConnection`."""
+
+    _connection: ClientConnection
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        method: bytes,
+        framing: Framing,
+        receiver: IResponseReceiver,
+        upgrade: bool,
+    ) -> None:
+        super().__init__(connection)
+        self.method = method
+        self.receiver = receiver
+        self.has_body = False
+        self.keeps_alive = False
+        """The origin takes another request after this."""
+        self.reader: BodyReader
+        self.request_complete = not announces_body(framing)
+        """The request has been handed to the transport to its end."""
+        self._writer = BodyWriter(framing)
+        self._upgrade = upgrade
+        self._framing = NO_BODY
+        self._state = _State.WAITING
+        self._sink: IBodySink
+
+    # -- the request's body --------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """See ``IBodySink``."""
+        if self.ended or not data:
+            return
+        self._send(data)
+
+    def finish(self, trailers: Fields = ()) -> None:
+        """See ``IBodySink``."""
+        if self.ended or self.request_complete:
+            return
+        self.request_complete = self._send_last(trailers)
+
+    # -- the response --------------------------------------------------------------------------
+
+    @property
+    def receivable(self) -> bool:
+        """There may be more of the response's body."""
+        return self._state in (_State.UNWANTED, _State.READING)
+
+    @property
+    def reading(self) -> bool:
+        """Somebody takes the body."""
+        return self._state is _State.READING
+
+    def switches(self, status: int) -> bool:
+        """Tell whether a response with ``status`` hands the connection over."""
+        if status == 101:
+            return self._upgrade and self.request_complete
+        return self.method == b"CONNECT" and 200 <= status <= 299
+
+    def response_began(self, head: ResponseHead, framing: Framing) -> None:
+        """Tell the receiver; for the connection."""
+        self._framing = framing
+        self.keeps_alive = framing.kind is not BodyKind.UNTIL_CLOSE and keeps_alive(head)
+        self.has_body = announces_body(framing)
+        self._state = _State.UNWANTED
+        self.receiver.response_received(head)
+
+    def deliver_body(self, sink: IBodySink) -> None:
+        """See ``IBodySource``."""
+        if self.ended:
+            return
+        if self._state is not _State.UNWANTED:
+            raise RuntimeError("there is no response whose body is not delivered already")
+        self._state = _State.READING
+        self._sink = sink
+        self.reader = BodyReader(self._framing)
+        if self.reader.ended:
+            self._connection.response_complete(self)
+        else:
+            self._connection.take_body(sink.write)
+
+    def switch(self, protocol: IProtocol) -> None:
+        """See ``IClientExchange``; also after a 2xx to CONNECT."""
+        if self.ended:
+            return
+        if self._state is not _State.UNWANTED:
+            raise RuntimeError("there is no response that hands the connection over")
+        self._state = _State.SWITCHED
+        self._connection.hand_over(protocol)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """It is complete, or has failed."""
+        return self._state is _State.ENDED
+
+    def abort(self) -> None:
+        """See ``IClientExchange``."""
+        if not self.ended:
+            self._connection.fail("the exchange was aborted")
+
+    def complete(self) -> None:
+        """Finish the sink and tell the receiver; for the connection."""
+        self._state = _State.ENDED
+        self._sink.finish(self.reader.trailers)
+        self.receiver.exchange_ended(None)
+
+    def end(self) -> None:
+        """Note the end, of which the receiver is told next; for the connection."""
+        self._state = _State.ENDED
+
+    def switched_connection_ended(self, reason: Failure) -> None:
+        """The connection that was handed over has ended; for the connection."""
+        self._state = _State.ENDED
+        error = None
+        if not reason.check(ConnectionDone):
+            error = ExchangeFailed(f"the connection broke: {reason.value}")
+            error.__cause__ = reason.value
+        self.receiver.exchange_ended(error)
+
+    def wrong_length(self, error: BodyError) -> None:
+        """Abort after a body that does not have its length."""
+        self._log.error("Defect: the body of a request does not have its length: {e}", e=error)
+        self.abort()

@@ -1,0 +1,297 @@
+"""One request and its response, on the side that serves."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from twisted.internet.interfaces import IProtocol
+from zope.interface import implementer
+
+from yurttunnel.http.body import BodyError, BodyReader, BodyWriter
+from yurttunnel.http.connection import announces_body, declared_length
+from yurttunnel.http.errors import error_content
+from yurttunnel.http.exchange_side import ExchangeSide
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Framing
+from yurttunnel.http.head import RequestHead, format_response_head
+from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource, IExchange
+
+if TYPE_CHECKING:
+    from yurttunnel.http.server_connection import ServerConnection
+
+_REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
+
+
+class _State(enum.Enum):
+    """How far the response is."""
+
+    WAITING = enum.auto()
+    """Only interim responses have been sent, if anything."""
+    BODY = enum.auto()
+    """The head has been sent; the body follows."""
+    SWITCHED = enum.auto()
+    """The connection belongs to another protocol."""
+    ENDED = enum.auto()
+    """The response is complete, or nobody waits for it any more."""
+
+
+@implementer(IExchange)
+class ServerExchange(ExchangeSide):
+    """What a :class:`~yurttunnel.http.server.ServerConnection` makes of each request.
+
+    Beside what ``IExchange`` promises: bodies that are written to responses without one (to
+    HEAD, 204, 304) are dropped, so that whoever answers GET answers HEAD, too. Nothing is added
+    to the fields but what frames the body and says whether the connection goes on; ``Date`` in
+    particular is the business of whoever is the origin.
+    """
+
+    _connection: ServerConnection
+
+    def __init__(self, connection: ServerConnection, head: RequestHead, framing: Framing) -> None:
+        super().__init__(connection)
+        self.head = head
+        self.secure: bool = connection.secure
+        self.transport = connection.transport
+        self.has_body = announces_body(framing)
+        self.head_sent = False
+        self.status = 0
+        self.bytes_sent = 0
+        self.awaits_continue = (
+            self.has_body and head.version == "1.1" and bool(head.values(b"expect"))
+        )
+        """The client holds its body back until it is told to go on; for the connection."""
+        self._state = _State.WAITING
+        self._persistent = False
+        self._bodiless = False
+        self._reader = BodyReader(framing)
+        self._delivering = False
+        self._sink: IBodySink
+        self._callbacks: list[Callable[[ExchangeFailed | None], object]] = []
+        self._error: ExchangeFailed | None = None
+
+    # -- the response --------------------------------------------------------------------------
+
+    def send_informational(self, status: int, fields: Fields = ()) -> None:
+        """See ``IExchange``."""
+        if not 100 <= status <= 199 or status == 101:
+            raise ValueError(f"{status} is not the status of an interim response")
+        if self._state is _State.WAITING and self.head.version == "1.1":
+            head = format_response_head(status, _REASONS.get(status, b""), _without_length(fields))
+            self._outlet.write(head)
+            if status == 100:
+                self.awaits_continue = False
+
+    def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:
+        """See ``IExchange``."""
+        if not self.ended:
+            # Who refuses something before having read it will hardly read it to its end.
+            self._begin(status, fields, reason, self._delivering and status < 400)
+
+    def _begin(self, status: int, fields: Fields, reason: bytes, reads_on: bool) -> None:
+        """Send the head; ``reads_on`` tells that a body that is incomplete will be read."""
+        self._check_waiting()
+        if not 200 <= status <= 599:
+            raise ValueError(f"{status} is not the status of a final response")
+        if self.head.method == b"CONNECT" and status <= 299:
+            raise ValueError("a CONNECT that succeeds is answered with switch")
+        framing = self._framing(status, fields)
+        persistent = (
+            framing is not UNTIL_CLOSE
+            and (self._reader.ended or reads_on)
+            and self._connection.persists(self)
+        )
+        sent = list(fields) if status != 204 else _without_length(fields)
+        if framing is CHUNKED:
+            sent.append((b"Transfer-Encoding", b"chunked"))
+        if not persistent:
+            sent.append((b"Connection", b"close"))
+        elif self.head.version == "1.0":
+            sent.append((b"Connection", b"keep-alive"))
+        head = format_response_head(status, reason or _REASONS.get(status, b""), sent)
+        self.status = status
+        self.head_sent = True
+        self._state = _State.BODY
+        self._persistent = persistent
+        self._bodiless = framing is NO_BODY
+        self._writer = BodyWriter(framing)
+        self._outlet.write(head)
+
+    def write(self, data: bytes) -> None:
+        """See ``IBodySink``."""
+        if self._state is not _State.BODY:
+            self._check_begun()
+            return
+        if self._bodiless or not data:
+            return
+        if self._send(data):
+            self.bytes_sent += len(data)
+
+    def finish(self, trailers: Fields = ()) -> None:
+        """See ``IBodySink``."""
+        if self._state is not _State.BODY:
+            self._check_begun()
+            return
+        if not self._send_last(trailers):
+            return
+        self._outlet.uncork()
+        self.end(None)
+        self._connection.exchange_complete(self, self._persistent)
+
+    def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
+        """See ``IExchange``."""
+        if self.ended:
+            return
+        if status not in (204, 304):
+            fields = [*fields, (b"Content-Length", b"%d" % len(body))]
+        self._outlet.cork()
+        try:
+            self._begin(status, fields, b"", False)
+            self.write(body)
+            self.finish()
+        finally:
+            self._outlet.uncork()
+
+    def respond_from(
+        self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
+    ) -> None:
+        """See ``IExchange``."""
+        if self.ended:
+            return
+        self._outlet.cork()
+        try:
+            reads_on = (self._delivering or source is self) and status < 400
+            self._begin(status, fields, reason, reads_on)
+            self.registerProducer(source, True)
+            source.deliver_body(self)
+        finally:
+            self._outlet.uncork()
+
+    def fail(self, status: int, text: str) -> None:
+        """See ``IExchange``."""
+        if self.head_sent:
+            self.abort()
+        else:
+            self.respond(status, *error_content(status, text, self.head.values(b"accept")))
+
+    def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
+        """See ``IExchange``; raises ``ValueError`` while the request's body is incomplete."""
+        if self.ended:
+            return
+        self._check_waiting()
+        if not self._reader.ended:
+            raise ValueError("the protocol cannot change before the request's body has been read")
+        self._outlet.write(
+            format_response_head(
+                status, reason or _REASONS.get(status, b""), _without_length(fields)
+            )
+        )
+        self.status = status
+        self.head_sent = True
+        self._state = _State.SWITCHED
+        self._connection.switch(protocol)
+
+    def abort(self) -> None:
+        """See ``IExchange``."""
+        if not self.ended:
+            self.end(ExchangeFailed("the exchange was aborted"))
+            self._connection.abort()
+
+    # -- the request's body --------------------------------------------------------------------
+
+    @property
+    def receivable(self) -> bool:
+        """There may be more of the request's body."""
+        return not (self.ended or self._reader.ended)
+
+    @property
+    def body_ended(self) -> bool:
+        """The request has been read to its end."""
+        return self._reader.ended
+
+    def deliver_body(self, sink: IBodySink) -> None:
+        """See ``IBodySource``."""
+        if self._delivering:
+            raise RuntimeError("the body is delivered already")
+        self._delivering = True
+        if self.ended:
+            return
+        if self._reader.ended:
+            sink.finish()
+            return
+        self._sink = sink
+        deliver = self._deliver_unasked if self.awaits_continue else sink.write
+        self._connection.take_body(self._reader, deliver, self._body_complete)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """The response is complete, or nobody waits for it any more."""
+        return self._state is _State.ENDED
+
+    def on_end(self, callback: Callable[[ExchangeFailed | None], object]) -> None:
+        """See ``IExchange``."""
+        if self.ended:
+            callback(self._error)
+        else:
+            self._callbacks.append(callback)
+
+    def end(self, error: ExchangeFailed | None) -> None:
+        """Note the end and tell of it; for the connection."""
+        if self.ended:
+            return
+        self._outlet.unregister_producer()
+        self._state = _State.ENDED
+        self._error = error
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback(error)
+            except Exception:
+                self._log.failure("Defect: a callback at the end of an HTTP exchange failed")
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _check_waiting(self) -> None:
+        if self._state is not _State.WAITING:
+            raise RuntimeError("the response has begun already")
+
+    def _check_begun(self) -> None:
+        if self._state is _State.WAITING:
+            raise RuntimeError("a response begins with send_head")
+
+    def _framing(self, status: int, fields: Fields) -> Framing:
+        """Check ``fields``, and choose how the response's body is framed."""
+        length = declared_length(fields)
+        if status in (204, 304) or self.head.method == b"HEAD":
+            return NO_BODY
+        if length is not None:
+            return Framing(BodyKind.LENGTH, length)
+        return CHUNKED if self.head.version == "1.1" else UNTIL_CLOSE
+
+    def _deliver_unasked(self, data: bytes) -> None:
+        """Take a body that may have come without the client having been told to go on."""
+        self.awaits_continue = False
+        self._sink.write(data)
+
+    def _body_complete(self) -> None:
+        if not self.ended:
+            self._sink.finish(self._reader.trailers)
+
+    def wrong_length(self, error: BodyError) -> None:
+        """Abort after a body that does not have its length."""
+        self._log.error(
+            "Defect: the response to {method} {target} does not have its length: {error}",
+            method=self.head.method.decode("ascii"),
+            target=self.head.target.decode("ascii"),
+            error=error,
+        )
+        self.abort()
+
+
+def _without_length(fields: Fields) -> list[tuple[bytes, bytes]]:
+    """Give the fields of a response that must not have a length (RFC 9110 section 8.6)."""
+    return [field for field in fields if field[0].lower() != b"content-length"]

@@ -1,0 +1,154 @@
+"""Header fields: what all heads have in common, and which fields concern one connection only.
+
+A field is a pair of bytes, name and value, without the spaces around the value.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Sequence
+
+Fields = Sequence[tuple[bytes, bytes]]
+"""Header fields in the order sent."""
+
+# RFC 9110 section 5.6.2, and section 5.5 with obs-text: no control character but the tab.
+_TOKEN_CHARACTERS = (string.ascii_letters + string.digits + "!#$%&'*+-.^_`|~").encode()
+_VALUE_CHARACTERS = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+# These frame and route the message for all who read it. A Connection field that names them is an
+# attempt to have one reader lose them.
+_NEVER_NAMED = frozenset({b"content-length", b"host"})
+_NO_TRAILERS = _HOP_BY_HOP | _NEVER_NAMED
+
+
+class Head:
+    """What requests and responses have in common.
+
+    ``version`` is ``"1.0"`` or ``"1.1"``; ``fields`` are in the order sent, with the case of the
+    names kept, and are not to be changed.
+    """
+
+    __slots__ = ("_by_name", "fields", "version")
+
+    def __init__(self, version: str, fields: list[tuple[bytes, bytes]]) -> None:
+        self.version = version
+        self.fields = fields
+        self._by_name: dict[bytes, list[bytes]] | None = None
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Give all values of the field ``name`` (in lower case), in the order sent."""
+        by_name = self._by_name
+        if by_name is None:
+            self._by_name = by_name = _indexed(self.fields)
+        return by_name.get(name, [])
+
+
+def end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Give the fields that a proxy passes on (RFC 9110 section 7.6.1).
+
+    Left out are those that concern one connection only, and those that ``Connection`` names;
+    ``Host`` and ``Content-Length`` stay even when named.
+    """
+    fields = list(fields)
+    names = [name.lower() for name, _ in fields]
+    dropped: frozenset[bytes] = _HOP_BY_HOP
+    if b"connection" in names:
+        options = [
+            value for (_, value), name in zip(fields, names, strict=True) if name == b"connection"
+        ]
+        dropped = _HOP_BY_HOP | (frozenset(_list_of(options)) - _NEVER_NAMED)
+    return [field for field, name in zip(fields, names, strict=True) if name not in dropped]
+
+
+def connection_options(head: Head) -> set[bytes]:
+    """Give the options in the ``Connection`` fields, in lower case."""
+    return set(_list_of(head.values(b"connection")))
+
+
+def keeps_alive(head: Head) -> bool:
+    """Tell whether another message may follow on the connection (RFC 9112 section 9.3)."""
+    if not head.values(b"connection"):
+        return head.version == "1.1"
+    options = connection_options(head)
+    if b"close" in options:
+        return False
+    return head.version == "1.1" or b"keep-alive" in options
+
+
+def requested_upgrade(head: Head) -> bytes | None:
+    """Give the value of ``Upgrade`` when the connection is to change its protocol, else ``None``.
+
+    HTTP/1.0 has no upgrades. ``h2c`` is ignored, as RFC 9110 section 7.8 allows and RFC 9113
+    section 3.1 advises: behind it would come requests that nobody here looks at.
+    """
+    values = head.values(b"upgrade")
+    if not values or head.version != "1.1" or b"upgrade" not in connection_options(head):
+        return None
+    protocols = list(_list_of(values))
+    if not protocols or b"h2c" in protocols:
+        return None
+    return b", ".join(values)
+
+
+def check_field(name: bytes, value: bytes) -> None:
+    """Raise ``ValueError`` unless ``name`` and ``value`` can be sent as one field.
+
+    The text does not have the value, which may be a secret.
+    """
+    if not name or name.translate(None, _TOKEN_CHARACTERS):
+        raise ValueError(f"{name!r} is not the name of a header field")
+    if value.translate(None, _VALUE_CHARACTERS):
+        raise ValueError(f"the value of {name.decode()} has control characters")
+
+
+def format_fields(fields: Fields) -> bytes:
+    """Write ``fields`` as lines. Raises ``ValueError`` for what :func:`check_field` refuses."""
+    if not fields:
+        return b""
+    names, values = zip(*fields, strict=True)
+    # All at once, as this is done for each message; one by one only to say which is bad.
+    if (
+        b"".join(names).translate(None, _TOKEN_CHARACTERS)
+        or b"".join(values).translate(None, _VALUE_CHARACTERS)
+        or b"" in names
+    ):
+        for name, value in fields:
+            check_field(name, value)
+    return b"\r\n".join(map(b": ".join, fields)) + b"\r\n"
+
+
+def allowed_in_trailers(name: bytes) -> bool:
+    """Tell whether a field may follow a body: none that frames or routes the message may."""
+    return name.lower() not in _NO_TRAILERS
+
+
+def _indexed(fields: Fields) -> dict[bytes, list[bytes]]:
+    by_name: dict[bytes, list[bytes]] = {}
+    for name, value in fields:
+        name = name.lower()
+        if name in by_name:
+            by_name[name].append(value)
+        else:
+            by_name[name] = [value]
+    return by_name
+
+
+def _list_of(values: Iterable[bytes]) -> Iterable[bytes]:
+    """Give the members of a comma-separated list (RFC 9110 section 5.6.1), in lower case."""
+    for value in values:
+        for member in value.lower().split(b","):
+            member = member.strip(b" \t")
+            if member:
+                yield member

@@ -1,0 +1,131 @@
+"""Where a body ends (RFC 9112 section 6), decided so that no other reader can decide otherwise.
+
+The RFC tells recipients how to make the best of contradictory fields. Here they are refused:
+a proxy and the server behind it must never disagree about where one message ends and the next
+begins. So there is at most one of ``Content-Length``, in plain decimal, and
+``Transfer-Encoding: chunked``.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from yurttunnel.http.fields import Head
+from yurttunnel.http.head import HeadError, RequestHead, ResponseHead
+
+# The plain form only: no sign, no spaces, no leading zeros that some read as octal, and no more
+# than a signed 64-bit number can be.
+_LENGTH = re.compile(rb"0|[1-9][0-9]{0,18}")
+_MAX_LENGTH = 2**63 - 1
+_MISSPELLED = (b"content_length", b"transfer_encoding")
+
+
+class BodyKind(enum.Enum):
+    """How the end of a body is told."""
+
+    NONE = enum.auto()
+    """There is no body, not even an empty one."""
+    LENGTH = enum.auto()
+    """Its length is known before it is sent."""
+    CHUNKED = enum.auto()
+    """It is sent in chunks, the last of which is empty."""
+    UNTIL_CLOSE = enum.auto()
+    """It ends with the connection; only a response can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How one body is framed; ``length`` in bytes is of use for ``LENGTH`` only."""
+
+    kind: BodyKind
+    length: int = 0
+
+
+NO_BODY = Framing(BodyKind.NONE)
+CHUNKED = Framing(BodyKind.CHUNKED)
+UNTIL_CLOSE = Framing(BodyKind.UNTIL_CLOSE)
+
+
+def request_framing(head: RequestHead) -> Framing:
+    """Tell how the body of a request is framed.
+
+    Raises :class:`HeadError`: 501 for transfer codings other than ``chunked``, 400 for the rest.
+    """
+    try:
+        framing = _declared(head)
+    except _UnknownCoding as error:
+        raise HeadError(501, f"the request {error}") from None
+    except _Ambiguous as error:
+        raise HeadError(400, f"the request {error}") from None
+    if framing is None:
+        return NO_BODY
+    if head.method == b"CONNECT":
+        if framing != Framing(BodyKind.LENGTH, 0):
+            raise HeadError(400, "a CONNECT request has no body")
+        return NO_BODY
+    return framing
+
+
+def response_framing(request_method: bytes, head: ResponseHead) -> Framing:
+    """Tell how the body of the response to a ``request_method`` is framed.
+
+    Raises :class:`HeadError` (502).
+    """
+    try:
+        framing = _declared(head)
+    except _Ambiguous as error:
+        raise HeadError(502, f"the response {error}") from None
+    if _switches_or_never_has_body(request_method, head.status):
+        # An empty body is none for whoever looks for one; many send this.
+        if framing not in (None, Framing(BodyKind.LENGTH, 0)):
+            raise HeadError(502, f"a response with the status {head.status} announces a body")
+        return NO_BODY
+    if request_method == b"HEAD" or head.status == 304:
+        return NO_BODY
+    return framing or UNTIL_CLOSE
+
+
+def _switches_or_never_has_body(request_method: bytes, status: int) -> bool:
+    """Tell of the responses that must not even announce a body (RFC 9110 section 8.6)."""
+    return status < 200 or status == 204 or (request_method == b"CONNECT" and 200 <= status <= 299)
+
+
+class _Ambiguous(Exception):
+    """Fields that two readers may understand differently."""
+
+
+class _UnknownCoding(_Ambiguous):
+    """A transfer coding that is not known here."""
+
+
+def _declared(head: Head) -> Framing | None:
+    """Give what the fields say, ``None`` when they say nothing."""
+    for name in _MISSPELLED:
+        # Some servers read these as the fields with hyphens, as CGI would name them.
+        if head.values(name):
+            raise _Ambiguous(f"has a field {name.decode()}, with an underscore")
+    lengths = head.values(b"content-length")
+    codings = head.values(b"transfer-encoding")
+    if codings:
+        if lengths:
+            raise _Ambiguous("has both Content-Length and Transfer-Encoding")
+        return _coded(head.version, codings)
+    if not lengths:
+        return None
+    if len(lengths) > 1:
+        raise _Ambiguous("has more than one Content-Length")
+    if not _LENGTH.fullmatch(lengths[0]) or (length := int(lengths[0])) > _MAX_LENGTH:
+        raise _Ambiguous("has a Content-Length that is not a plain decimal number below 2^63")
+    return Framing(BodyKind.LENGTH, length)
+
+
+def _coded(version: str, codings: list[bytes]) -> Framing:
+    if version != "1.1":
+        raise _Ambiguous("has Transfer-Encoding, which HTTP/1.0 does not have")
+    if len(codings) > 1:
+        raise _Ambiguous("has more than one Transfer-Encoding")
+    if codings[0].lower() != b"chunked":
+        raise _UnknownCoding("has a Transfer-Encoding other than chunked")
+    return CHUNKED

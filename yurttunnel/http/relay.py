@@ -1,0 +1,359 @@
+"""A request that came to one connection, answered by another: the core of a reverse proxy.
+
+What has been read from one side is written to the other in the same call, and nothing waits
+for a body to be complete. Each side is paused while the other does not keep up, so what is held
+for an exchange is bounded by what the transports buffer.
+
+The client is told the truth: an origin that cannot be reached, does not answer or answers
+nonsense is a status of 502 to 504; after the response has begun a failure cuts the connection,
+so that a half is not taken for the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IPushProducer, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.client_exchange import ClientExchange
+from yurttunnel.http.deadlines import Deadlines
+from yurttunnel.http.fields import Fields, end_to_end, requested_upgrade
+from yurttunnel.http.head import ResponseHead
+from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange, IResponseReceiver
+from yurttunnel.http.pool import PoolBusy
+from yurttunnel.http.upgrade import JoinedSide, join
+
+_SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
+"""Methods that may be sent twice (RFC 9110 section 9.2.1)."""
+
+
+class Acquire(Protocol):
+    """Gets a connection to the origin, as ``ConnectionPool.acquire`` with its key does."""
+
+    def __call__(self, *, fresh: bool) -> Deferred[ClientConnection]:
+        """Give a connection; a new one if ``fresh``."""
+
+
+Describe = Callable[[Failure], tuple[int, str]]
+"""Gives the status and the sentence that tell a client why there is no connection."""
+
+
+UPLOAD_TIMEOUT = 60.0
+"""Seconds for an origin to take more of a request's body, where nothing else bounds its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedRequest:
+    """The request to send, ``Host`` included; fields of one connection are left out by the relay.
+
+    The method is not CONNECT, which asks the proxy itself for a connection.
+    """
+
+    method: bytes
+    target: bytes
+    fields: Fields
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """How long a relay waits, in seconds."""
+
+    response_timeout: float | None = None
+    """From the complete request to the head of the response, and for the origin to take more of
+    the body of a request; ``None`` is for ever, and :data:`UPLOAD_TIMEOUT`. A client that holds
+    its body back until it is told to go on has sent a complete request in this sense."""
+    linger: float = 60.0
+    """For one side of an upgraded connection to take the last, and to close, after the other has
+    closed; long, because data on its way to a slow client is lost when it is over."""
+
+
+class Relay:
+    """Forwards exchanges; one object for all that share settings."""
+
+    def __init__(self, clock: IReactorTime, settings: RelaySettings | None = None) -> None:
+        settings = settings or RelaySettings()
+        self.answers: Deadlines[_Forwarding] | None = None
+        self.response_timeout = timeout = settings.response_timeout
+        if timeout is not None:
+            self.answers = Deadlines(clock, timeout, _Forwarding.response_overdue)
+        self.upload_timeout = UPLOAD_TIMEOUT if timeout is None else timeout
+        self.uploads = Deadlines(clock, self.upload_timeout, _Forwarding.upload_overdue)
+        self.closing = Deadlines(clock, settings.linger, JoinedSide.close_overdue)
+
+    def forward(
+        self,
+        exchange: IExchange,
+        acquire: Acquire,
+        request: ForwardedRequest,
+        describe: Describe,
+        origin: str = "the origin",
+        patient: bool = False,
+    ) -> None:
+        """Answer ``exchange`` with what a connection from ``acquire`` answers to ``request``.
+
+        The request's body, interim responses, trailers and upgrades are passed on. ``origin``
+        begins the sentences about what went wrong behind the connection, ``describe`` makes those
+        about having none, except that too many requests for a pool are told by itself. With
+        ``patient`` the origin may take as long as it wants to begin its answer.
+
+        The request is sent a second time, on a new connection, only when it has no body and a
+        safe method, and an old connection turned out to be closed before a byte of an answer.
+        """
+        _Forwarding(self, exchange, acquire, request, describe, origin, patient).begin()
+
+    def close(self) -> None:
+        """Stop the timers; the connections are closed by those who have them."""
+        if self.answers is not None:
+            self.answers.stop()
+        self.uploads.stop()
+        self.closing.stop()
+
+
+@implementer(IResponseReceiver, IBodySink, IPushProducer)
+class _Forwarding:
+    """One exchange on its way; as a sink it takes the request's body, as a producer it gives it."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        relay: Relay,
+        exchange: IExchange,
+        acquire: Acquire,
+        request: ForwardedRequest,
+        describe: Describe,
+        origin: str,
+        patient: bool,
+    ) -> None:
+        self._relay = relay
+        self._answers = None if patient else relay.answers
+        self._exchange = exchange
+        self._acquire = acquire
+        self._method = request.method
+        self._target = request.target
+        self._describe = describe
+        self._origin = origin
+        self._upgrade = requested_upgrade(exchange.head)
+        self._fields = end_to_end(request.fields)
+        if self._upgrade is not None:
+            self._fields += [(b"Connection", b"Upgrade"), (b"Upgrade", self._upgrade)]
+        self._acquiring: Deferred[Any] | None = None
+        self._upstream: ClientExchange | None = None
+        self._transport: Any = None
+        self._reused = False
+        self._retried = False
+        self._ended = False
+
+    # -- getting a connection ------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Get a connection, and give up when the client does."""
+        self._exchange.on_end(self._client_ended)
+        if not self._ended:
+            self._connect(fresh=False)
+
+    def _connect(self, fresh: bool) -> None:
+        acquiring = self._acquire(fresh=fresh)
+        self._acquiring = acquiring
+        # Neither of the two raises; mypy wants to see the Deferred used.
+        _ = acquiring.addCallbacks(self._connected, self._connect_failed)
+
+    def _connect_failed(self, failure: Failure) -> None:
+        self._acquiring = None
+        if self._ended:
+            # Nobody is there to be told.
+            return
+        if isinstance(failure.value, ExchangeFailed):
+            # There was a connection, but it is of no use any more.
+            self.exchange_ended(failure.value)
+            return
+        if failure.check(PoolBusy):
+            self._exchange.fail(503, f"{self._origin}: {failure.value}")
+            return
+        try:
+            status, text = self._describe(failure)
+        except Exception:
+            self._defect()
+        else:
+            self._exchange.fail(status, text)
+
+    def _defect(self) -> None:
+        self._log.failure("Defect: an HTTP request could not be forwarded")
+        self._exchange.fail(500, "the server has a defect; its log has more")
+
+    # -- the request ---------------------------------------------------------------------------
+
+    def _connected(self, connection: ClientConnection) -> None:
+        self._acquiring = None
+        if self._ended:
+            # It was given in the moment in which the client left.
+            connection.close()
+            return
+        exchange = self._exchange
+        self._reused = connection.requests > 0
+        self._transport = connection.transport
+        try:
+            self._upstream = upstream = connection.request(
+                self._method,
+                self._target,
+                self._fields,
+                self,
+                has_body=exchange.has_body,
+                upgrade=self._upgrade is not None,
+            )
+        except ExchangeFailed as error:
+            self.exchange_ended(error)
+            return
+        except Exception:
+            connection.close()
+            self._defect()
+            return
+        if not exchange.has_body:
+            self._expect_answer()
+            return
+        if exchange.head.values(b"expect"):
+            self._expect_answer()
+        else:
+            # Found once; finish is seen here, since the time for the response begins there.
+            self.write = upstream.write  # type: ignore[method-assign] # see above
+        upstream.registerProducer(self, True)
+        exchange.deliver_body(self)
+
+    def write(self, data: bytes) -> None:
+        """Pass on a body that the origin had to ask for; others go straight to the upstream."""
+        self._forget_answer()
+        if self._upstream is not None:
+            self._upstream.write(data)
+
+    def finish(self, trailers: Fields = ()) -> None:
+        """End the request."""
+        upstream = self._upstream
+        if upstream is not None:
+            upstream.finish(trailers)
+            upstream.unregisterProducer()
+            self._relay.uploads.discard(self)
+            self._expect_answer()
+
+    def _expect_answer(self) -> None:
+        self._forget_answer()
+        if self._answers is not None and not self._exchange.head_sent and not self._ended:
+            self._answers.add(self)
+
+    def _forget_answer(self) -> None:
+        if self._answers is not None:
+            self._answers.discard(self)
+
+    def pauseProducing(self) -> None:
+        """Read no more of the request for now: the origin does not keep up."""
+        if self not in self._relay.uploads:
+            self._relay.uploads.add(self)
+        self._exchange.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Read again."""
+        self._relay.uploads.discard(self)
+        self._exchange.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """Read no more: the end of the upstream follows and says why."""
+        self._exchange.stopProducing()
+
+    # -- the response --------------------------------------------------------------------------
+
+    def informational_received(self, head: ResponseHead) -> None:
+        """Pass on an interim response; after 100 the client has to go on."""
+        upstream = self._upstream
+        if head.status == 100 and upstream is not None and not upstream.request_complete:
+            self._forget_answer()
+        self._exchange.send_informational(head.status, end_to_end(head.fields))
+
+    def response_received(self, head: ResponseHead) -> None:
+        """Pass on the response, or join the connections after a 101."""
+        upstream = self._upstream
+        assert upstream is not None
+        self._forget_answer()
+        if head.status == 101:
+            self._switch(head)
+        else:
+            self._exchange.respond_from(
+                head.status, end_to_end(head.fields), upstream, reason=head.reason
+            )
+
+    def _switch(self, head: ResponseHead) -> None:
+        upstream = self._upstream
+        assert upstream is not None
+        fields = end_to_end(head.fields)
+        fields.append((b"Connection", b"Upgrade"))
+        fields += [(b"Upgrade", value) for value in head.values(b"upgrade")]
+        client_side, origin_side = join(
+            self._exchange.transport, self._transport, self._relay.closing
+        )
+        self._exchange.switch(101, head.reason, fields, client_side)
+        upstream.switch(origin_side)
+        # From here on the two sides end each other.
+        self._upstream = None
+
+    def response_overdue(self) -> None:
+        """Give up an origin that does not answer."""
+        self._give_up(f"no answer came within {self._relay.response_timeout:g} seconds")
+
+    def upload_overdue(self) -> None:
+        """Give up an origin that takes nothing any more, and with it a client that has left.
+
+        While it is not read from, the end of a client is not seen.
+        """
+        seconds = self._relay.upload_timeout
+        self._give_up(f"nothing of the request's body was taken for {seconds:g} seconds")
+
+    def _give_up(self, text: str) -> None:
+        upstream, self._upstream = self._upstream, None
+        self._exchange.fail(504, f"{self._origin}: {text}")
+        if upstream is not None:
+            upstream.abort()
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def exchange_ended(self, error: ExchangeFailed | None) -> None:
+        """Tell the client of a failure on the origin's side, or try once more."""
+        self._stop_waiting()
+        self._upstream = None
+        if error is None or self._ended:
+            return
+        if self._may_retry(error):
+            self._retried = True
+            self._connect(fresh=True)
+        elif self._exchange.head_sent:
+            self._exchange.abort()
+        else:
+            self._exchange.fail(502, f"{self._origin}: {error}")
+
+    def _may_retry(self, error: ExchangeFailed) -> bool:
+        return (
+            error.unanswered
+            and self._reused
+            and not self._retried
+            and not self._exchange.has_body
+            and self._method in _SAFE
+        )
+
+    def _stop_waiting(self) -> None:
+        self._forget_answer()
+        self._relay.uploads.discard(self)
+
+    def _client_ended(self, error: ExchangeFailed | None) -> None:
+        """Let go of the origin: it has answered, or the client has left or got another answer."""
+        self._ended = True
+        self._stop_waiting()
+        acquiring, self._acquiring = self._acquiring, None
+        if acquiring is not None:
+            acquiring.cancel()
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.abort()

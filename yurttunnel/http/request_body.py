@@ -1,0 +1,67 @@
+"""Small request bodies as a whole, for handlers that have no use for pieces."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from zope.interface import implementer
+
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange
+
+
+class BodyTooLarge(Exception):
+    """A request body that is longer than the handler takes; to be answered with ``status``."""
+
+    status = 413
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"the request body is longer than {max_bytes} bytes")
+
+
+def read_body(exchange: IExchange, max_bytes: int) -> Deferred[bytes]:
+    """Read the whole body of the request of ``exchange``; called once, instead of deliver_body.
+
+    A client that expects ``100 Continue`` is sent it. Fails with :class:`BodyTooLarge` when there
+    are more than ``max_bytes``, as early as that is known, and with :class:`ExchangeFailed` when
+    the exchange ends before the body does; the connection bounds the time.
+    """
+    collector = _Collector(max_bytes)
+    lengths = exchange.head.values(b"content-length")
+    if lengths and int(lengths[0]) > max_bytes:
+        collector.too_large()
+        return collector.whole
+    exchange.on_end(collector.exchange_ended)
+    if exchange.has_body and exchange.head.values(b"expect"):
+        exchange.send_informational(100)
+    exchange.deliver_body(collector)
+    return collector.whole
+
+
+@implementer(IBodySink)
+class _Collector:
+    def __init__(self, max_bytes: int) -> None:
+        self.whole: Deferred[bytes] = Deferred()
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._max_bytes:
+            self.too_large()
+        else:
+            self._pieces.append(data)
+
+    def finish(self, trailers: Fields = ()) -> None:
+        if not self.whole.called:
+            self.whole.callback(b"".join(self._pieces))
+
+    def too_large(self) -> None:
+        self._pieces.clear()
+        if not self.whole.called:
+            self.whole.errback(BodyTooLarge(self._max_bytes))
+
+    def exchange_ended(self, error: ExchangeFailed | None) -> None:
+        if not self.whole.called:
+            self._pieces.clear()
+            self.whole.errback(error or ExchangeFailed("it was answered before its body had come"))

@@ -1,0 +1,144 @@
+"""The side of HTTP/1.1 that serves: what a listener's connections may take, and what they share."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.protocol import ServerFactory
+
+from yurttunnel.http.deadlines import Deadlines
+from yurttunnel.http.head import HeadLimits
+from yurttunnel.http.interfaces import IRequestHandler
+from yurttunnel.http.server_connection import ServerConnection
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What the connections of one listener may take; all times are in seconds."""
+
+    limits: HeadLimits = field(default_factory=HeadLimits)
+    head_timeout: float = 10.0
+    """For a head from its first byte, and for the first head from the connection, a TLS handshake
+    included."""
+    idle_timeout: float = 75.0
+    """Between a response and the next request; also for taking the rest of a last response."""
+    body_timeout: float = 60.0
+    """Without a byte of a request's body that is waited for."""
+    half_closed_timeout: float = 10.0
+    """For the answer to a client that has ended its direction."""
+    linger: float = 5.0
+    """For a client to close after its last response, before its connection is aborted."""
+    max_connections: int = 4096
+    """Over TLS those that are through the handshake."""
+    max_handshakes: int = 1024
+    """TLS handshakes at once."""
+
+
+class HTTPFactory(ServerFactory):
+    """Serves HTTP/1.1 on any transport; ``handler`` is given every request.
+
+    ``clock`` times everything out. Whoever listens with it calls :meth:`close` in the end.
+
+    ``refusals`` counts, by status, what was refused without a word to ``handler``: bad or late
+    heads, and connections beyond the bound (503, also for those that are closed without an
+    answer, since too many are being told already). ``on_full`` is called each time that a bound
+    on connections or on handshakes turns somebody away.
+    """
+
+    noisy = False
+    on_full: Callable[[], object] | None = None
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        handler: IRequestHandler,
+        settings: ServerSettings | None = None,
+    ) -> None:
+        self.handler = handler
+        self.settings = settings = settings or ServerSettings()
+        self.connections: set[ServerConnection] = set()
+        """Those that count; over TLS after the handshake."""
+        self.handshakes: OrderedDict[ServerConnection, None] = OrderedDict()
+        """Connections in their TLS handshake, the oldest first."""
+        self.refusals: Counter[int] = Counter()
+        self.draining = False
+        connection = ServerConnection
+        self.heads = Deadlines(clock, settings.head_timeout, connection.head_overdue)
+        self.idle = Deadlines(clock, settings.idle_timeout, connection.idle_too_long)
+        self.bodies = Deadlines(clock, settings.body_timeout, connection.body_overdue)
+        self.half_closed = Deadlines(clock, settings.half_closed_timeout, connection.answer_overdue)
+        self.lingering = Deadlines(clock, settings.linger, connection.linger_over)
+        self.stalled = Deadlines(clock, settings.idle_timeout, connection.abort)
+        self._all_gone: list[Deferred[None]] = []
+
+    def buildProtocol(self, addr: IAddress | None) -> ServerConnection:
+        """Make the protocol of one client."""
+        return ServerConnection(self)
+
+    def drain(self) -> Deferred[None]:
+        """Close idle connections now, and the others after the response they are at.
+
+        Returns a ``Deferred`` that fires when none is left; :meth:`close` makes that happen.
+        """
+        self.draining = True
+        gone: Deferred[None] = Deferred()
+        self._all_gone.append(gone)
+        for connection in [*self.connections, *self.handshakes]:
+            connection.drain()
+        self._tell_when_gone()
+        return gone
+
+    def close(self) -> None:
+        """Abort every connection and stop the timers."""
+        self.draining = True
+        for connection in [*self.connections, *self.handshakes]:
+            connection.abort()
+        deadlines: tuple[Deadlines[ServerConnection], ...] = (
+            self.heads,
+            self.idle,
+            self.bodies,
+            self.half_closed,
+            self.lingering,
+            self.stalled,
+        )
+        for each in deadlines:
+            each.stop()
+
+    def handshake_began(self, connection: ServerConnection) -> None:
+        """Note it; beyond the bound the oldest one has to go.
+
+        Who means it is through in a few round trips, so a flood of handshakes that never end
+        keeps nobody out.
+        """
+        self.handshakes[connection] = None
+        if len(self.handshakes) > self.settings.max_handshakes:
+            oldest, _ = self.handshakes.popitem(last=False)
+            self.tell_full()
+            oldest.abort()
+
+    def tell_full(self) -> None:
+        """Tell that a bound turns somebody away."""
+        if self.on_full is not None:
+            self.on_full()
+
+    def forget(self, connection: ServerConnection) -> None:
+        """Let go of a connection that has ended."""
+        self.connections.discard(connection)
+        self.handshakes.pop(connection, None)
+        self.heads.discard(connection)
+        self.idle.discard(connection)
+        self.bodies.discard(connection)
+        self.half_closed.discard(connection)
+        self.lingering.discard(connection)
+        self.stalled.discard(connection)
+        self._tell_when_gone()
+
+    def _tell_when_gone(self) -> None:
+        if not self.connections and not self.handshakes:
+            waiting, self._all_gone = self._all_gone, []
+            for gone in waiting:
+                gone.callback(None)

@@ -1,0 +1,362 @@
+"""One client of a server: its requests are read one after the other, and each is answered.
+
+Requests are answered strictly in their order: the next one is not even read before the response
+to the one before is complete, and at most one read of it is held. A client that does not take its
+responses is not read from either.
+
+A client over plain TCP that ends its direction behind its request still gets its answer. One that
+has left looks the same, except over a Unix socket, so after ``half_closed_timeout`` the exchange
+is given up. Over TLS an end is an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IHandshakeListener, IProtocol, IUNIXTransport
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.body import BodyError, BodyReader
+from yurttunnel.http.connection import HTTPConnection, all_taken, has_hung_up
+from yurttunnel.http.errors import error_response
+from yurttunnel.http.exchange import ServerExchange
+from yurttunnel.http.fields import keeps_alive
+from yurttunnel.http.framing import request_framing
+from yurttunnel.http.head import HeadError, RequestHead, RequestHeadReader
+from yurttunnel.http.interfaces import ExchangeFailed
+
+if TYPE_CHECKING:
+    from yurttunnel.http.server import HTTPFactory
+
+MAX_DROPPED = 256 * 1024
+"""Bytes of a request that are read and dropped after it has been answered. Closing while the
+client still sends would reset the connection, and the reset can overtake the answer."""
+
+
+@implementer(IHandshakeListener)
+class ServerConnection(HTTPConnection):
+    """One client: reads its requests one after the other, and has each answered."""
+
+    handshaken = False
+    """TLS is there, or there is none."""
+
+    _log = Logger()
+
+    def __init__(self, factory: HTTPFactory) -> None:
+        super().__init__()
+        self._factory = factory
+        self._reader: RequestHeadReader | None = None
+        self._exchange: ServerExchange | None = None
+        # What reads the body of the exchange, once somebody wants it.
+        self._body: BodyReader | None = None
+        self._deliver: Callable[[bytes], object]
+        self._body_complete: Callable[[], object]
+        self._body_progress = False
+        self._closing = False
+        self._answered = False
+        self._output_ended = False
+        self._dropped = 0
+
+    def connectionMade(self) -> None:
+        """Expect the first head, over TLS after the handshake; the time for both begins."""
+        self._factory.heads.add(self)
+        if self.secure:
+            self._factory.handshake_began(self)
+        else:
+            self._begin()
+
+    def handshakeCompleted(self) -> None:
+        """TLS is there: from now on the connection counts."""
+        self._factory.handshakes.pop(self, None)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.handshaken = True
+        factory = self._factory
+        factory.connections.add(self)
+        if len(factory.connections) <= factory.settings.max_connections:
+            self._take = self._take_head
+            return
+        factory.tell_full()
+        if len(factory.lingering) < factory.settings.max_connections:
+            self._refuse(503, "the server has too many connections; try again later")
+        else:
+            factory.refusals[503] += 1
+            self.abort()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _take_head(self, data: bytes) -> None:
+        factory = self._factory
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = RequestHeadReader(factory.settings.limits)
+            factory.idle.discard(self)
+        head = None
+        try:
+            head = reader.feed(data)
+            if head is None:
+                self._head_incomplete()
+                return
+            exchange = ServerExchange(self, head, request_framing(head))
+            _check_expectation(head)
+        except HeadError as error:
+            self._refuse(error.status, error.text, head)
+            return
+        factory.heads.discard(self)
+        self._reader = None
+        self._take = None
+        self._held = reader.early
+        self._exchange = exchange
+        try:
+            factory.handler.request_received(exchange)
+        except Exception:
+            self._log.failure("Defect: the handler of an HTTP request failed")
+            exchange.fail(500, "the server has a defect; its log has more")
+
+    def _head_incomplete(self) -> None:
+        if self._input_ended:
+            self._close(False)
+        elif self not in self._factory.heads:
+            self._factory.heads.add(self)
+
+    def take_body(
+        self,
+        reader: BodyReader,
+        deliver: Callable[[bytes], object],
+        complete: Callable[[], object],
+    ) -> None:
+        """Read the body of the current request; for its exchange.
+
+        ``deliver`` gets each piece, ``complete`` is called after the last.
+        """
+        self._body = reader
+        self._deliver = deliver
+        self._body_complete = complete
+        self._take = self._take_body
+        self._factory.bodies.add(self)
+        self.advance()
+        if self._input_ended and self._take is not None:
+            self.input_ended()
+
+    def _take_body(self, data: bytes) -> None:
+        self._body_progress = True
+        reader = self._body
+        assert reader is not None
+        try:
+            rest = reader.feed(data, self._deliver)
+        except BodyError as error:
+            self._body_failed(400, str(error))
+            return
+        if reader.ended and self._body is reader:
+            self._forget_body()
+            self._take = None
+            self._held = rest + self._held
+            self._body_complete()
+
+    def _body_failed(self, status: int, text: str) -> None:
+        """End an exchange whose request is not what it should be, with an answer if possible."""
+        exchange = self._exchange
+        assert exchange is not None
+        self._forget_body()
+        self._take = None
+        answered = exchange.head_sent
+        if not answered:
+            # Noted before the end, since that is when logs and metrics look at it.
+            exchange.status = status
+        exchange.end(ExchangeFailed(text))
+        if answered:
+            self.abort()
+        else:
+            self._answer_and_close(status, text, exchange.head)
+
+    def _forget_body(self) -> None:
+        self._body = None
+        self._body_paused = False
+        self._factory.bodies.discard(self)
+
+    # -- responses: for the exchange -----------------------------------------------------------
+
+    def persists(self, exchange: ServerExchange) -> bool:
+        """Tell whether another request may follow ``exchange``, whose response begins now."""
+        return (
+            not self._factory.draining
+            and (not self._input_ended or bool(self._held))
+            and keeps_alive(exchange.head)
+        )
+
+    def exchange_complete(self, exchange: ServerExchange, persistent: bool) -> None:
+        """The response to ``exchange`` has been written; go on with the next request, or end."""
+        self._exchange = None
+        ended = self._input_ended and not self._held
+        if ended or not persistent or not exchange.body_ended or self._factory.draining:
+            self._close(True)
+            return
+        self._factory.idle.add(self)
+        if not self._outlet.congested:
+            self._take = self._take_head
+            self.advance()
+
+    def room_made(self) -> None:
+        """Read the next request: the client has taken the responses before."""
+        if self._exchange is None and not self._closing and self._take is None:
+            self._take = self._take_head
+            self.advance()
+
+    def switch(self, protocol: IProtocol) -> None:
+        """Hand the connection over to ``protocol``."""
+        self._factory.half_closed.discard(self)
+        self.hand_over(protocol)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._take = None
+        self._closing = True
+        if not self.lost:
+            self.transport.abortConnection()
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Close now if nothing of a request has come, else after its response."""
+        if self._exchange is None and self._reader is None and not self._held:
+            self._close(False)
+
+    def input_ended(self) -> None:
+        """The client has ended its direction."""
+        exchange = self._exchange
+        factory = self._factory
+        if self._closing:
+            self.transport.loseConnection()
+        elif exchange is None:
+            if not self._held:
+                self._close(False)
+        elif self._body is not None and not self._held:
+            exchange.end(ExchangeFailed("the client broke off its request"))
+            self.abort()
+        elif has_hung_up(self.transport):
+            self._client_left()
+        elif self not in factory.half_closed:
+            factory.half_closed.add(self)
+
+    def output_ended(self) -> None:
+        """Everything has been sent."""
+        self._output_ended = True
+
+    def connection_ended(self, reason: Failure) -> None:
+        """The client has left, or we have."""
+        self._take = None
+        self._held = b""
+        self._closing = True
+        exchange, self._exchange = self._exchange, None
+        self._factory.forget(self)
+        if exchange is None:
+            return
+        if self._user is not None and reason.check(ConnectionDone):
+            exchange.end(None)
+        else:
+            error = ExchangeFailed("the client has closed the connection")
+            error.__cause__ = reason.value
+            exchange.end(error)
+
+    def _client_left(self) -> None:
+        exchange = self._exchange
+        assert exchange is not None
+        exchange.end(ExchangeFailed("the client has closed the connection"))
+        self.abort()
+
+    def _refuse(self, status: int, text: str, head: RequestHead | None = None) -> None:
+        """Answer what cannot be an exchange, and close."""
+        self._factory.refusals[status] += 1
+        self._answer_and_close(status, text, head)
+
+    def _answer_and_close(self, status: int, text: str, head: RequestHead | None) -> None:
+        if self._closing:
+            return
+        accept = head.values(b"accept") if head is not None else ()
+        self._outlet.write(error_response(status, text, accept=accept))
+        self._close(False)
+
+    def _close(self, answered: bool) -> None:
+        """Close once everything has been sent and the client has closed, too.
+
+        ``answered`` tells that the client may have much of a proper response to take yet.
+        """
+        if self._closing:
+            return
+        factory = self._factory
+        self._exchange = None
+        self._closing = True
+        self._answered = answered
+        self._take = self._drop
+        self._held = b""
+        factory.heads.discard(self)
+        factory.idle.discard(self)
+        factory.half_closed.discard(self)
+        factory.lingering.add(self)
+        self._forget_body()
+        self._outlet.release()
+        self.set_reading()
+        if self.secure or self._input_ended:
+            self.transport.loseConnection()
+        else:
+            self.transport.loseWriteConnection()
+
+    def _drop(self, data: bytes) -> None:
+        self._dropped += len(data)
+        if self._dropped > MAX_DROPPED:
+            self._body_paused = True
+
+    # -- deadlines -----------------------------------------------------------------------------
+
+    def head_overdue(self) -> None:
+        """Turn away a client that has not sent its head in time."""
+        if self._reader is None:
+            self._close(False)
+        else:
+            self._refuse(408, "the request head did not arrive in time")
+
+    def idle_too_long(self) -> None:
+        """Close a connection that nobody uses."""
+        self._close(True)
+
+    def body_overdue(self) -> None:
+        """Give up a request whose body does not come, unless we are what it waits for."""
+        exchange = self._exchange
+        held_back = exchange is not None and exchange.awaits_continue
+        if self._body_progress or self._body_paused or held_back:
+            self._body_progress = False
+            self._factory.bodies.add(self)
+        else:
+            self._body_failed(408, "the request body did not arrive in time")
+
+    def answer_overdue(self) -> None:
+        """Give up the exchange of a client that may have left; see the module's text."""
+        if IUNIXTransport.providedBy(self.transport) and not has_hung_up(self.transport):
+            self._factory.half_closed.add(self)
+        else:
+            self._client_left()
+
+    def linger_over(self) -> None:
+        """Close a connection that the client does not close.
+
+        What is in the kernel is still sent. A client that is slow to take a proper response has a
+        little longer.
+        """
+        if self._output_ended:
+            self.transport.loseConnection()
+        elif self._answered and not all_taken(self.transport):
+            self._factory.stalled.add(self)
+        else:
+            self.abort()
+
+
+def _check_expectation(head: RequestHead) -> None:
+    """Refuse what is expected beyond ``100-continue`` (RFC 9110 section 10.1.1)."""
+    for value in head.values(b"expect"):
+        if value.lower() != b"100-continue":
+            raise HeadError(417, "the only expectation that can be met is 100-continue")
