@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from typing import Any
 
 from yurttunnel.wire import frames
 from yurttunnel.wire.frames import OpenRequest
@@ -39,7 +40,7 @@ class Ignoring:
         """Count."""
         self.received += len(piece)
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         """Take every other event for what it is: nothing to this program."""
         return lambda *details: None
 

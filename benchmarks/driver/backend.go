@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+)
+
+const small = "ok"
+
+var smallAnswer = []byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n" + small)
+
+// listen starts the backend on two loopback ports, the second one with TLS.
+//
+//	GET  /small        a few bytes
+//	GET  /bytes/N/M    N bytes of the content M
+//	POST /sink/I       a body for the part I of what is received
+func (load *Load) listen(certificate, key string) (int, int, error) {
+	pair, err := tls.LoadX509KeyPair(certificate, key)
+	if err != nil {
+		return 0, 0, err
+	}
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, 0, err
+	}
+	bare, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, 0, err
+	}
+	// As a kubelet: it asks for a certificate, and hands out no more than it needs.
+	secure := tls.NewListener(bare, &tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert,
+	})
+	go load.accept(plain)
+	go load.accept(secure)
+	return portOf(plain), portOf(bare), nil
+}
+
+func portOf(listener net.Listener) int { return listener.Addr().(*net.TCPAddr).Port }
+
+func (load *Load) accept(listener net.Listener) {
+	for {
+		connection, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer connection.Close()
+			// Whoever waits for the answer reports what went wrong; here it is only the end.
+			load.serve(connection)
+		}()
+	}
+}
+
+func (load *Load) serve(connection net.Conn) error {
+	reader := bufio.NewReaderSize(connection, readerSize)
+	for {
+		line, err := reader.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		words := bytes.SplitN(line, []byte(" "), 3)
+		if len(words) != 3 {
+			return fmt.Errorf("not a request: %q", line)
+		}
+		path := words[1]
+		if bytes.Equal(path, []byte("/small")) {
+			if _, err = readFields(reader); err == nil {
+				_, err = connection.Write(smallAnswer)
+			}
+		} else {
+			err = load.serveBulk(connection, reader, string(path))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (load *Load) serveBulk(connection net.Conn, reader *bufio.Reader, path string) error {
+	parts := bytes.Split([]byte(path), []byte("/"))
+	length, err := readFields(reader)
+	if err != nil {
+		return err
+	}
+	last, err := strconv.Atoi(string(parts[len(parts)-1]))
+	if err != nil {
+		return err
+	}
+	if string(parts[1]) == "sink" {
+		if _, err := io.ReadFull(reader, load.received.part(last, length)); err != nil {
+			return err
+		}
+		_, err = connection.Write(smallAnswer)
+		return err
+	}
+	size, err := strconv.Atoi(string(parts[2]))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(connection, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", size)
+	return content(last, size, func(piece []byte) error {
+		_, err := connection.Write(piece)
+		return err
+	})
+}

@@ -1,0 +1,3 @@
+module yurttunnel/benchmarks/driver
+
+go 1.22

@@ -1,0 +1,101 @@
+// The load of the benchmarks: clients and backend in one process.
+//
+// It is written in Go because a driver in Python would be slower than what it is to measure. It
+// reads commands from standard input, one JSON object a line, and answers each with one line:
+// first, unasked, the ports of the backend. It ends with its input.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+)
+
+// Command is one piece of work: requests, connections, download, upload, or a link to be started.
+type Command struct {
+	Work    string `json:"work"`
+	Way     Way    `json:"way"`
+	Clients int    `json:"clients"`
+	Tested  []int  `json:"tested"` // processes whose CPU time is wanted
+
+	Seconds float64 `json:"seconds"` // requests and connections: how long they count
+	WarmUp  float64 `json:"warm_up"` // and how long they do not, before
+	Stalled int     `json:"stalled"` // requests: readers that stall meanwhile
+
+	Bytes int `json:"bytes"` // download and upload: what each client carries
+
+	Target string  `json:"target"` // link: where it leads
+	Delay  float64 `json:"delay"`  // seconds, each way
+	Rate   float64 `json:"rate"`   // bytes a second, each way
+}
+
+// Result is what a run has shown. Times are seconds; Bytes and Operations are those within them.
+type Result struct {
+	Seconds    float64         `json:"seconds"`
+	Operations int             `json:"operations"`
+	Bytes      int             `json:"bytes"`
+	P50        float64         `json:"p50"`
+	P99        float64         `json:"p99"`
+	TestedCPU  map[int]float64 `json:"tested_cpu"`
+	DriverCPU  float64         `json:"driver_cpu"`
+	MachineCPU float64         `json:"machine_cpu"`
+}
+
+func main() {
+	certificate := flag.String("certificate", "", "certificate of the backend with TLS (PEM)")
+	key := flag.String("key", "", "its key (PEM)")
+	flag.Parse()
+	load := &Load{}
+	plain, secure, err := load.listen(*certificate, *key)
+	if err != nil {
+		answer(map[string]string{"error": err.Error()})
+		os.Exit(1)
+	}
+	answer(map[string]int{"plain": plain, "secure": secure})
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		answer(load.perform(lines.Bytes()))
+	}
+}
+
+func answer(what any) {
+	line, err := json.Marshal(what)
+	if err != nil {
+		line = []byte(fmt.Sprintf(`{"error": %q}`, err.Error()))
+	}
+	os.Stdout.Write(append(line, '\n'))
+}
+
+// Load is the state that commands share.
+type Load struct {
+	runs     int
+	received Arena
+}
+
+func (load *Load) perform(line []byte) any {
+	var command Command
+	var result any
+	err := json.Unmarshal(line, &command)
+	if err == nil {
+		switch command.Work {
+		case "requests":
+			result, err = requests(command)
+		case "connections":
+			result, err = connections(command)
+		case "download":
+			result, err = load.download(command)
+		case "upload":
+			result, err = load.upload(command)
+		case "link":
+			result, err = startLink(command)
+		default:
+			err = fmt.Errorf("unknown work %q", command.Work)
+		}
+	}
+	if err != nil {
+		return map[string]string{"error": err.Error()}
+	}
+	return result
+}

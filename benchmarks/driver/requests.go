@@ -1,0 +1,166 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"sort"
+	"time"
+)
+
+// requests has clients that ask for little, again and again, each on a connection of its own.
+// Before, it leaves as many connections as the command says with an answer that nobody reads.
+func requests(command Command) (*Result, error) {
+	if err := command.Way.prepare(); err != nil {
+		return nil, err
+	}
+	for range command.Stalled {
+		client, err := stall(&command.Way)
+		if err != nil {
+			return nil, fmt.Errorf("a reader that is to stall: %w", err)
+		}
+		defer client.Close()
+	}
+	if command.Stalled > 0 {
+		time.Sleep(settling)
+	}
+	return measured(command, func(window Window, times *Times) error {
+		client, err := command.Way.dial()
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		client.SetDeadline(window.end.Add(patience))
+		request := smallRequest(&command.Way)
+		for {
+			began := time.Now()
+			if !began.Before(window.end) {
+				return nil
+			}
+			if err := client.ask(request); err != nil {
+				return err
+			}
+			times.note(window, began, time.Now())
+		}
+	})
+}
+
+// connections has clients that connect, ask once and close.
+func connections(command Command) (*Result, error) {
+	if err := command.Way.prepare(); err != nil {
+		return nil, err
+	}
+	request := smallRequest(&command.Way)
+	return measured(command, func(window Window, times *Times) error {
+		for {
+			began := time.Now()
+			if !began.Before(window.end) {
+				return nil
+			}
+			client, err := command.Way.dial()
+			if err != nil {
+				return err
+			}
+			client.SetDeadline(began.Add(patience))
+			err = client.ask(request)
+			client.Close()
+			if err != nil {
+				return err
+			}
+			times.note(window, began, time.Now())
+		}
+	})
+}
+
+// settling is how long buffers on the way to stalled readers get to fill.
+const settling = 1500 * time.Millisecond
+
+func stall(way *Way) (*Client, error) {
+	client, err := way.dial()
+	if err != nil {
+		return nil, err
+	}
+	client.SetDeadline(time.Time{})
+	_, err = fmt.Fprintf(client, "GET /bytes/%d/0 HTTP/1.1\r\nHost: %s\r\n\r\n", 1<<30, way.Host)
+	return client, err
+}
+
+func smallRequest(way *Way) []byte {
+	return []byte(fmt.Sprintf("GET /small HTTP/1.1\r\nHost: %s\r\n\r\n", way.Host))
+}
+
+func (client *Client) ask(request []byte) error {
+	if _, err := client.Write(request); err != nil {
+		return err
+	}
+	length, err := client.readHead()
+	if err != nil {
+		return err
+	}
+	var body [len(small)]byte
+	if length != len(body) {
+		return fmt.Errorf("answered %d bytes, expected %d", length, len(body))
+	}
+	if _, err := io.ReadFull(client.reader, body[:]); err != nil {
+		return err
+	}
+	if string(body[:]) != small {
+		return fmt.Errorf("answered %q", body)
+	}
+	return nil
+}
+
+// Window is the time within which operations count.
+type Window struct{ begin, end time.Time }
+
+// Times are how long the operations of one client took.
+type Times struct{ taken []time.Duration }
+
+func (times *Times) note(window Window, began, ended time.Time) {
+	if !began.Before(window.begin) && !ended.After(window.end) {
+		times.taken = append(times.taken, ended.Sub(began))
+	}
+}
+
+// measured runs clients side by side and looks at the processes at both ends of the window.
+func measured(command Command, client func(Window, *Times) error) (*Result, error) {
+	begin := time.Now().Add(seconds(command.WarmUp))
+	window := Window{begin, begin.Add(seconds(command.Seconds))}
+	times := make([]Times, command.Clients)
+	failures := make(chan error, command.Clients)
+	for i := range times {
+		times[i].taken = make([]time.Duration, 0, 1<<16)
+		go func() { failures <- client(window, &times[i]) }()
+	}
+	time.Sleep(time.Until(window.begin))
+	before := usage(command.Tested)
+	time.Sleep(time.Until(window.end))
+	result := before.since(command.Tested)
+	if err := all(failures, command.Clients); err != nil {
+		return nil, err
+	}
+	var taken []time.Duration
+	for _, each := range times {
+		taken = append(taken, each.taken...)
+	}
+	if len(taken) == 0 {
+		return nil, fmt.Errorf("no operation ended within %v s", command.Seconds)
+	}
+	sort.Slice(taken, func(i, j int) bool { return taken[i] < taken[j] })
+	result.Operations = len(taken)
+	result.P50 = taken[len(taken)/2].Seconds()
+	result.P99 = taken[len(taken)*99/100].Seconds()
+	return result, nil
+}
+
+func seconds(count float64) time.Duration { return time.Duration(count * float64(time.Second)) }
+
+// all waits for so many outcomes and gives the first failure.
+func all(failures chan error, count int) error {
+	var first error
+	for range count {
+		if err := <-failures; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}

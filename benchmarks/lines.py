@@ -1,0 +1,151 @@
+"""What is measured: one :class:`RatioLine` or :class:`IdleLine` for each line of the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from benchmarks.run import Unit
+
+
+class Route(Enum):
+    """How the load gets to its backend."""
+
+    PAIR = "pair"
+    """TCP to the first nginx, TLS to the second, TCP to the backend."""
+    CONNECT = "connect"
+    """HTTP CONNECT on the server's Unix socket, through the agent."""
+    INTERCEPTION = "interception"
+    """HTTPS to the server's --secure-port, which speaks TLS with the backend through the agent."""
+    LONG_TCP = "long-tcp"
+    """Plain TCP on the long link."""
+    LONG_CONNECT = "long-connect"
+    """As CONNECT, by an agent that dialed the server over the long link."""
+
+
+class Figure(Enum):
+    """What of a run counts."""
+
+    RATE = "operations a second"
+    P50 = "the median of their times"
+    P99 = "the 99th percentile of their times"
+    THROUGHPUT = "bytes a second"
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of the figure."""
+        units = {Figure.RATE: Unit.RATE, Figure.THROUGHPUT: Unit.THROUGHPUT}
+        return units.get(self, Unit.LATENCY)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the load does.
+
+    ``kind`` is a command of the driver: ``requests`` (each client asks for two bytes again and
+    again on one connection), ``connections`` (connect, ask once, close), ``download`` and
+    ``upload`` (each client carries one body). ``stalled`` clients more have asked for a GiB and do
+    not read it.
+    """
+
+    kind: str
+    clients: int
+    figure: Figure
+    stalled: int = 0
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Who does which work."""
+
+    name: str
+    route: Route
+    work: Work
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: ``reach`` is what it has to be, at least or at most."""
+
+    name: str
+    title: str
+    reach: float
+    higher_is_better: bool
+    unit: Unit
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is as good as it has to be."""
+        return value >= self.reach if self.higher_is_better else value <= self.reach
+
+
+@dataclass(frozen=True)
+class RatioLine(Line):
+    """A line whose ``reach`` is a ratio, the figure of ``ours`` to that of ``peer``."""
+
+    peer: Contestant
+    ours: Contestant
+
+
+@dataclass(frozen=True)
+class IdleLine(Line):
+    """A line whose ``reach`` is in its unit: something that ``idle.measure`` gives by this name."""
+
+
+PEER, OURS = "nginx pair", "yurttunnel"
+
+_CONNECTIONS = Work("connections", 16, Figure.RATE)
+_OTHERS = Work("requests", 4, Figure.P99)
+
+
+def _through_both(name: str, title: str, reach: float, work: Work) -> RatioLine:
+    """Make a line on which both do the same."""
+    return RatioLine(
+        name, title, reach, work.figure is not Figure.P50, work.figure.unit,
+        Contestant(PEER, Route.PAIR, work), Contestant(OURS, Route.CONNECT, work),
+    )  # fmt: skip
+
+
+def _bulk(kind: str, clients: int, reach: float) -> RatioLine:
+    streams = "1 stream" if clients == 1 else f"{clients} streams"
+    work = Work(kind, clients, Figure.THROUGHPUT)
+    return _through_both(f"{kind}-{clients}", f"{kind}, {streams}", reach, work)
+
+
+def _long(kind: str) -> RatioLine:
+    work = Work(kind, 1, Figure.THROUGHPUT)
+    return RatioLine(
+        f"long-{kind}", f"{kind}, 1 stream, round trip 60 ms", 0.9, True, Unit.THROUGHPUT,
+        Contestant("plain TCP", Route.LONG_TCP, work), Contestant(OURS, Route.LONG_CONNECT, work),
+    )  # fmt: skip
+
+
+LINES: tuple[Line, ...] = (
+    _through_both(
+        "requests-16", "small GETs, 16 clients", 0.90, Work("requests", 16, Figure.RATE)
+    ),
+    _through_both("latency-1", "small GETs, 1 client, p50", 1.15, Work("requests", 1, Figure.P50)),
+    _through_both("connections-16", "new connections, 16 clients", 1.9, _CONNECTIONS),
+    _bulk("download", 1, 0.80),
+    _bulk("download", 8, 0.85),
+    _bulk("upload", 1, 0.80),
+    _bulk("upload", 8, 0.90),
+    RatioLine(
+        "intercepted-16", "intercepted HTTPS GETs, 16 clients, to new connections",
+        1.5, True, Unit.RATE,
+        Contestant(PEER, Route.PAIR, _CONNECTIONS),
+        Contestant(OURS, Route.INTERCEPTION, Work("requests", 16, Figure.RATE)),
+    ),
+    RatioLine(
+        "stalled-4", "p99 of 4 clients beside 4 stalled readers", 1.10, False, Unit.LATENCY,
+        Contestant("undisturbed", Route.CONNECT, _OTHERS),
+        Contestant("4 stalled", Route.CONNECT, Work("requests", 4, Figure.P99, stalled=4)),
+    ),
+    _long("download"),
+    _long("upload"),
+    IdleLine("memory", "resident, server + agent, idle", 90, False, Unit.MEBIBYTES),
+    IdleLine("memory-agent", "resident at the server, each further idle agent", 100, False,
+             Unit.KIBIBYTES),
+    IdleLine("start-server", "start of the server until it is ready", 1, False, Unit.SECONDS),
+    IdleLine("start-agent", "start of the agent until it is ready", 1, False, Unit.SECONDS),
+)  # fmt: skip
+"""The lines in the order in which they are measured and printed."""

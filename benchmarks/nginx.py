@@ -1,0 +1,124 @@
+"""What the tunnel is held against: two nginx, the best C can do at "TCP in, TLS across, TCP out".
+
+The first takes TCP connections and opens TLS to the second with a client certificate; the second
+demands it, and connects to the backend by TCP. Each is one master with one worker, since server
+and agent are one process each: both contestants have two processes that work. All else is as
+nginx comes, so that a new connection resumes the TLS session of an earlier one.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.certificates import Authority
+from benchmarks.ports import free_ports
+from benchmarks.processes import BenchmarkFailed, Program, children
+
+_CONFIGURATION = """\
+{module}
+daemon off;
+worker_processes 1;
+pid {name}.pid;
+error_log stderr warn;
+events {{ worker_connections 4096; }}
+stream {{
+    server {{
+{server}
+    }}
+}}
+"""
+
+_FIRST = """\
+        listen 127.0.0.1:{port};
+        proxy_pass 127.0.0.1:{to};
+        proxy_ssl on;
+        proxy_ssl_protocols TLSv1.3;
+        proxy_ssl_certificate {own.certificate};
+        proxy_ssl_certificate_key {own.key};
+        proxy_ssl_trusted_certificate {authority};
+        proxy_ssl_verify on;
+        proxy_ssl_name second;"""
+
+_SECOND = """\
+        listen 127.0.0.1:{port} ssl;
+        ssl_protocols TLSv1.3;
+        ssl_certificate {own.certificate};
+        ssl_certificate_key {own.key};
+        ssl_client_certificate {authority};
+        ssl_verify_client on;
+        proxy_pass 127.0.0.1:{to};"""
+
+
+class Nginx:
+    """The nginx that is installed; raises :class:`BenchmarkFailed` without one."""
+
+    def __init__(self) -> None:
+        path = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+        if path is None:
+            raise BenchmarkFailed(
+                "nginx is not installed (Debian: apt-get install nginx libnginx-mod-stream)"
+            )
+        self.path = path
+        told = subprocess.run([path, "-V"], capture_output=True, text=True, check=True).stderr
+        self.versions = [line for line in told.splitlines() if "version" in line or "built" in line]
+        self.load_module = stream_module(told)
+
+
+def stream_module(told: str) -> str:
+    """Give the directive that loads the module for TCP, by what ``nginx -V`` has said.
+
+    It is empty when the module is compiled in; raises :class:`BenchmarkFailed` without one.
+    """
+    if "--with-stream" in told.split():
+        return ""
+    found = re.search(r"--modules-path=(\S+)", told)
+    directory = Path(found[1] if found else "/usr/lib/nginx/modules")
+    module = directory / "ngx_stream_module.so"
+    if not module.exists():
+        raise BenchmarkFailed(
+            f"nginx has no stream module in {directory} (Debian: libnginx-mod-stream)"
+        )
+    return f"load_module {module};"
+
+
+class Pair:
+    """Both nginx in front of the backend on ``backend_port``, started until ``stack`` ends."""
+
+    def __init__(self, stack: ExitStack, directory: Path, nginx: Nginx, backend_port: int) -> None:
+        authority = Authority(directory)
+        self.port, between = free_ports(2)
+        second = self._start(
+            stack, directory, nginx, "second", authority, _SECOND, between, backend_port
+        )
+        first = self._start(stack, directory, nginx, "first", authority, _FIRST, self.port, between)
+        self.pids = {
+            name: worker for name, program in (("first", first), ("second", second))
+            for worker in children(program.pid)
+        }  # fmt: skip
+
+    @staticmethod
+    def _start(
+        stack: ExitStack, directory: Path, nginx: Nginx, name: str, authority: Authority,
+        server: str, port: int, to: int,
+    ) -> Program:  # fmt: skip
+        text = server.format(
+            port=port, to=to, own=authority.issue(name), authority=authority.certificate
+        )
+        configuration = directory / f"{name}.conf"
+        configuration.write_text(
+            _CONFIGURATION.format(module=nginx.load_module, name=name, server=text)
+        )
+        command = [nginx.path, "-p", str(directory), "-c", str(configuration), "-e", "stderr"]
+        program = stack.enter_context(Program(command, directory / f"nginx-{name}.log"))
+        program.wait_until(lambda: _listens(port) and bool(children(program.pid)), "it listened")
+        return program
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

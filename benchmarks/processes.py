@@ -1,0 +1,102 @@
+"""Programs that the benchmark starts, watches by ``/proc`` and ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+STOP_SECONDS = 15.0
+"""How long a program may take to end by itself after SIGTERM."""
+
+
+class BenchmarkFailed(Exception):
+    """What is to be measured could not be; the text says why and what to do."""
+
+
+class Program:
+    """One process, from its start to its end; use it as a context manager.
+
+    What it writes goes to ``log``.
+    """
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=log.parent,
+                env={**os.environ, **(environment or {})},
+                # Ctrl-C is for the benchmark, which ends its programs in order.
+                start_new_session=True,
+            )
+        self.started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def wait_until(
+        self, ready: Callable[[], bool], what: str, seconds: float = 20.0, interval: float = 0.005
+    ) -> float:
+        """Wait until ``ready()``, asked every ``interval`` seconds.
+
+        Gives the seconds since the start of the program; raises :class:`BenchmarkFailed`.
+        """
+        deadline = time.monotonic() + seconds
+        while not ready():
+            if self._process.poll() is not None:
+                raise self.failed(f"ended with {self._process.returncode}, before {what}")
+            if time.monotonic() > deadline:
+                raise self.failed(f"waited {seconds:.0f} s in vain: {what}")
+            time.sleep(interval)
+        return time.monotonic() - self.started
+
+    def failed(self, what: str) -> BenchmarkFailed:
+        """Make an exception that shows the end of the log."""
+        end = self.log.read_text("utf-8", "replace")[-2000:]
+        return BenchmarkFailed(f"{self.log.stem}: {what}; its log ends:\n{end}")
+
+    def stop(self) -> None:
+        """End the process, by force when it does not end by itself."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def children(parent: int) -> list[int]:
+    """Give the ids of the processes that ``parent`` has started (proc(5), stat, field 4)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[1]) == parent:
+                found.append(int(entry.name))
+    return found
+
+
+def resident(pid: int) -> int:
+    """Give the resident memory of a process in bytes (proc(5), statm, field 2)."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,76 @@
+"""What came of one line: all its runs, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from benchmarks.lines import Line
+from benchmarks.run import Run
+from benchmarks.summary import Summary, summarize
+
+DRIVER_SHARE = 0.5
+"""The share of the CPU time beyond which a run shows the load's speed more than the tunnel's."""
+
+OTHERS_LOAD = 0.15
+"""How many processors other programs may keep busy beside a run, before it is noise."""
+
+
+class Verdict(Enum):
+    """Whether a line is as it should be."""
+
+    HOLDS = "holds"
+    MISSES = "misses"
+    NOT_TRUSTED = "not trusted"
+    """The load was the limit, or nearly: the figures say little about the tunnel."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """All runs of a line, and the figures that are judged.
+
+    On a line with a ratio, ``ours[i]`` came right after ``peer[i]``, and the ratio of each two is
+    judged: a machine that grows slower in the course of the runs changes it little. On a line
+    without one there are no runs, and the figures themselves are judged.
+    """
+
+    line: Line
+    judged: list[float]
+    peer: list[Run]
+    ours: list[Run]
+
+    @property
+    def summary(self) -> Summary:
+        """The middle and the spread of what is judged."""
+        return summarize(self.judged)
+
+    @property
+    def driver_share(self) -> float:
+        """How much of the CPU time the load took, 0 to 1, with the contestant where it was more.
+
+        Where nothing but a link is between the load's two ends, it is the link that limits.
+        """
+        shares = [
+            summarize([run.driver_share for run in runs]).median
+            for runs in (self.peer, self.ours)
+            if any(run.tested_cpu for run in runs)
+        ]
+        return max(shares, default=0.0)
+
+    @property
+    def others_load(self) -> float:
+        """How many processors other programs kept busy, in the run where it was most."""
+        return max((run.others_load for run in (*self.peer, *self.ours)), default=0.0)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the median is as it should be."""
+        if self.driver_share > DRIVER_SHARE:
+            return Verdict.NOT_TRUSTED
+        return Verdict.HOLDS if self.line.holds(self.summary.median) else Verdict.MISSES
+
+
+def compare(line: Line, peer: list[Run], ours: list[Run]) -> Result:
+    """Make the result of a line with two contestants."""
+    pairs = zip(ours, peer, strict=True)
+    return Result(line, [one.value / other.value for one, other in pairs], peer, ours)

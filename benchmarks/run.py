@@ -1,0 +1,57 @@
+"""One run of one contestant: what it reached, and what it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Unit(Enum):
+    """What a figure counts, as it is printed."""
+
+    RATE = "/s"
+    LATENCY = "ms"
+    THROUGHPUT = "MB/s"
+    MEBIBYTES = "MiB"
+    KIBIBYTES = "KiB"
+    SECONDS = "s"
+
+    def show(self, value: float) -> str:
+        """Write a value with as many digits as mean something."""
+        if self is Unit.RATE:
+            return f"{value:,.0f}/s"
+        digits = {Unit.LATENCY: 3, Unit.SECONDS: 2}.get(self, 0)
+        return f"{value:,.{digits}f} {self.value}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run has shown.
+
+    ``value`` is in the unit of its line. ``work`` is the requests or bytes within ``seconds``.
+    The CPU times are in seconds: ``tested_cpu`` that of each tested program, ``driver_cpu`` that of
+    the load (clients and backend together), ``others_cpu`` that of all else on the machine.
+    """
+
+    value: float
+    work: int
+    seconds: float
+    tested_cpu: dict[str, float]
+    driver_cpu: float
+    others_cpu: float
+
+    @property
+    def cost(self) -> float:
+        """CPU seconds of the tested programs for one request or byte."""
+        return sum(self.tested_cpu.values()) / self.work
+
+    @property
+    def driver_share(self) -> float:
+        """How much of the CPU time that the run took was the driver's, 0 to 1."""
+        total = self.driver_cpu + sum(self.tested_cpu.values())
+        return self.driver_cpu / total if total else 0.0
+
+    @property
+    def others_load(self) -> float:
+        """How many processors other programs kept busy."""
+        return self.others_cpu / self.seconds

@@ -1,0 +1,106 @@
+"""The command line and what is printed, without a run."""
+
+import contextlib
+import io
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from benchmarks import report
+from benchmarks.__main__ import FULL, LOST, QUICK, compare_with_baseline, parse, scale_of
+from benchmarks.lines import Figure, IdleLine
+from benchmarks.result import Result
+from benchmarks.run import Unit
+from benchmarks.summary import summarize
+from tests.benchmarks.fakes import line, result
+
+
+class CommandLineTests(SynchronousTestCase):
+    """Flags."""
+
+    def refused(self, *arguments):
+        """Give what is said about a bad command line."""
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertRaises(SystemExit, parse, arguments)
+        return said.getvalue()
+
+    def test_a_run_is_long_unless_it_is_to_be_quick(self):
+        """The scale follows --quick."""
+        self.assertEqual(scale_of(parse([])), FULL)
+        self.assertEqual(scale_of(parse(["--quick"])), QUICK)
+
+    def test_single_lengths_can_be_chosen(self):
+        """--seconds leaves --megabytes alone."""
+        scale = scale_of(parse(["--quick", "--seconds", "2.5"]))
+        self.assertEqual((scale.seconds, scale.megabytes), (2.5, QUICK.megabytes))
+
+    def test_an_unknown_line_is_refused_with_the_known_ones(self):
+        """The sentence names the lines there are."""
+        self.assertIn("requests-16", self.refused("--only", "nonsense"))
+
+    def test_lengths_of_nothing_are_refused(self):
+        """A run of no time has no figures."""
+        for flag in ("--seconds", "--repeats", "--megabytes"):
+            self.assertIn(f"{flag} must be more than 0", self.refused(flag, "0"))
+
+
+class ComparisonTests(SynchronousTestCase):
+    """What ends with --baseline."""
+
+    def compared(self, before, *now):
+        """Give the exit status and what is printed for one line, then and now."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            status = compare_with_baseline(
+                Path("earlier.json"), {"speed": summarize([before])}, [result(line(), now)]
+            )
+        return status, printed.getvalue()
+
+    def test_a_loss_is_the_exit_status(self):
+        """The line that has lost is named, with how much."""
+        status, printed = self.compared(1.0, 0.8)
+        self.assertEqual(status, LOST)
+        self.assertIn("speed", printed)
+        self.assertIn("lost 20% beyond the spread", printed)
+
+    def test_a_line_that_only_misses_what_is_demanded_is_no_loss(self):
+        """A baseline that was no better is kept."""
+        status, printed = self.compared(0.1, 0.1)
+        self.assertEqual(status, 0)
+        self.assertIn("kept", printed)
+
+
+class ReportTests(SynchronousTestCase):
+    """What is printed."""
+
+    def test_a_row_has_both_medians_the_ratio_and_the_verdict(self):
+        """Everything that a line is about is on one line."""
+        row = report.row(result(line("requests-16"), [0.8, 0.95, 1.0])).split()
+        self.assertEqual(
+            row,
+            ["requests-16", "100/s", "95/s", "0.95", "0.88", "..", "0.97", ">=", "0.9", "holds"],
+        )
+
+    def test_a_row_without_a_peer_has_the_figure_in_its_unit(self):
+        """Memory is shown in MiB."""
+        memory = IdleLine("memory", "memory", 90, False, Unit.MEBIBYTES)
+        row = report.row(Result(memory, [95.0], [], []))
+        self.assertIn(" 95 MiB ", row)
+        self.assertTrue(row.endswith("<= 90   misses"))
+
+    def test_requests_cost_microseconds_and_bulk_seconds_for_a_gigabyte(self):
+        """Costs are in the unit of their work."""
+        requests = result(line(), [1.0], work=10_000)
+        bulk = result(line(figure=Figure.THROUGHPUT), [1.0], work=500_000_000)
+        _, first, second = report.costs([requests, bulk])
+        self.assertIn(" 100 us/request ", first)
+        self.assertIn(" 2.00 s/GB ", second)
+
+    def test_disturbed_lines_are_named(self):
+        """Whoever reads the figures learns which of them are noise."""
+        lines = list(
+            report.doubts([result(line("a"), [1.0], others=0.8), result(line("b"), [1.0])])
+        )
+        self.assertEqual(len(lines), 1)
+        self.assertIn("up to 0.8 processors busy during a:", lines[0])

@@ -1,0 +1,33 @@
+"""What is found out about the nginx that is installed."""
+
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from benchmarks.nginx import stream_module
+from benchmarks.processes import BenchmarkFailed
+
+
+class StreamModuleTests(SynchronousTestCase):
+    """The module for TCP, from what ``nginx -V`` says."""
+
+    def test_a_module_that_is_compiled_in_needs_no_directive(self):
+        """nginx refuses to load what it has."""
+        self.assertEqual(stream_module("configure arguments: --with-stream --with-threads"), "")
+
+    def test_a_dynamic_module_is_loaded_from_the_modules_path(self):
+        """The path is where that nginx looks for modules."""
+        directory = Path(self.mktemp())
+        directory.mkdir()
+        module = directory / "ngx_stream_module.so"
+        module.touch()
+        told = f"configure arguments: --modules-path={directory} --with-stream=dynamic"
+        self.assertEqual(stream_module(told), f"load_module {module};")
+
+    def test_a_missing_module_is_said_with_its_package(self):
+        """On Debian the module is a package of its own."""
+        directory = self.mktemp()
+        told = f"configure arguments: --modules-path={directory} --with-stream=dynamic"
+        error = self.assertRaises(BenchmarkFailed, stream_module, told)
+        self.assertIn(directory, str(error))
+        self.assertIn("libnginx-mod-stream", str(error))
