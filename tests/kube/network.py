@@ -1,0 +1,81 @@
+"""Connections in memory between the HTTP client of Twisted and servers of ours."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import fail, succeed
+from twisted.internet.error import ConnectionLost, ConnectionRefusedError
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.web.iweb import IAgentEndpointFactory
+from zope.interface import implementer
+
+from tests.fakes import MemoryConnection
+
+
+class _Link:
+    """One connection: what one end has sent the other receives."""
+
+    def __init__(self, near, far):
+        self._ends = (near, far)
+        self._passed = {near: 0, far: 0}
+        self._ended = False
+
+    def turn(self):
+        """Move what can be moved; say whether anything has."""
+        moved = False
+        for end, other in (self._ends, self._ends[::-1]):
+            end.turn()
+            for data in end.segments[self._passed[end] :]:
+                moved = True
+                self._passed[end] += 1
+                if other.closed_with is None:
+                    other.receive(data)
+            if end.closed_with is not None and not self._ended:
+                self._ended = moved = True
+                if other.closed_with is None:
+                    other.break_off(ConnectionLost())
+        return moved
+
+    def break_off(self):
+        """Lose the connection at both ends."""
+        for end in self._ends:
+            if end.closed_with is None:
+                end.break_off(ConnectionLost())
+
+
+@implementer(IAgentEndpointFactory, IStreamClientEndpoint)
+class Network:
+    """Connects clients to a server; ``accept(connection)`` opens its end."""
+
+    def __init__(self, clock, accept):
+        self.clock = clock
+        self._accept = accept
+        self.refusing = False
+        self.links = []
+
+    def endpointForURI(self, uri):
+        """Give an endpoint."""
+        return self
+
+    def connect(self, factory):
+        """Connect."""
+        if self.refusing:
+            return fail(ConnectionRefusedError())
+        protocol = factory.buildProtocol(None)
+        far = self._accept()
+        near = MemoryConnection(self.clock).open(protocol)
+        self.links.append(_Link(near, far))
+        return succeed(protocol)
+
+    def settle(self):
+        """Let everything move."""
+        idle = 0
+        while idle < 3:
+            self.clock.advance(0)
+            moved = [link.turn() for link in self.links]
+            idle = 0 if any(moved) else idle + 1
+
+    def cut_off(self):
+        """Lose all connections, and allow no more."""
+        self.refusing = True
+        for link in self.links:
+            link.break_off()

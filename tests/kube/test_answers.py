@@ -1,0 +1,545 @@
+"""Answers of all kinds, and how the client asks: against a server that the test plays."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.protocol import Protocol
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.fakes import MemoryConnection
+from tests.kube.network import Network
+from yurttunnel.kube import responses
+from yurttunnel.kube.client import CALL_SECONDS, KubeClient
+from yurttunnel.kube.configuration import KubeConfiguration
+from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
+from yurttunnel.kube.errors import (
+    ApiError,
+    ApiUnreachable,
+    Conflict,
+    Expired,
+    NotAllowed,
+    NotFound,
+)
+from yurttunnel.kube.pages import FIRST_PAGE, PAGE_BYTES
+from yurttunnel.kube.resources import CONFIG_MAPS, NODES, PODS, TOKEN_REVIEWS
+
+SECRET = "a-secret-token"
+
+
+class Conversation(Protocol):
+    """The server's end of a connection; the test reads and writes it."""
+
+    def __init__(self):
+        self.received = b""
+
+    def dataReceived(self, data):
+        """Keep it."""
+        self.received += data
+
+
+class Source:
+    """Credentials that the test changes; ``forgotten`` counts."""
+
+    def __init__(self):
+        self.token = SECRET
+        self.error = None
+        self.forgotten = 0
+        self.after = None
+
+    def current(self, reactor):
+        """Give them."""
+        return succeed(Credentials(self.token)) if self.error is None else fail(self.error)
+
+    def forget(self):
+        """Count, and change."""
+        self.forgotten += 1
+        self.token = self.after or self.token
+
+
+class AnswersTestCase(SynchronousTestCase):
+    """A client, and the test as its server."""
+
+    def setUp(self):
+        """Connect them."""
+        self.clock = MemoryReactorClock()
+        self.conversations = []
+        self.network = Network(self.clock, self.accept)
+        self.source = Source()
+        configuration = KubeConfiguration(
+            "http://api:8001/prefix", "default", lambda: b"", self.source
+        )
+        self.client = KubeClient(self.clock, configuration, self.network)
+        self.addCleanup(self.stop)
+
+    def stop(self):
+        """Close, and check that nothing is left."""
+        closing = self.client.close()
+        self.network.settle()
+        self.successResultOf(closing)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def accept(self):
+        """Take a connection."""
+        self.conversations.append(Conversation())
+        return MemoryConnection(self.clock).open(self.conversations[-1])
+
+    @property
+    def server(self):
+        """The newest connection."""
+        return self.conversations[-1]
+
+    def requests(self, asked=None):
+        """Give the requests of the newest connection since the last look."""
+        self.network.settle()
+        received, self.server.received = self.server.received, b""
+        return received.decode()
+
+    def answer(self, status, body, *fields, complete=True):
+        """Answer with JSON or bytes."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        length = len(data) if complete else len(data) + 1
+        lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {length}", *fields, "", ""]
+        self.network.settle()
+        self.server.transport.write("\r\n".join(lines).encode() + data)
+        self.network.settle()
+
+    def get(self):
+        """Ask for an object."""
+        return self.client.get(NODES, "n1")
+
+    def status(self, code, reason, message="no", **more):
+        """Make a ``Status``."""
+        return {"kind": "Status", "code": code, "reason": reason, "message": message, **more}
+
+
+class RequestTests(AnswersTestCase):
+    """How the API is asked."""
+
+    def test_get(self):
+        """A request has a path, the token, and says that JSON is wanted."""
+        asked = self.get()
+        text = self.requests()
+        self.assertTrue(text.startswith("GET /prefix/api/v1/nodes/n1 HTTP/1.1\r\n"), text)
+        for field in (
+            f"Authorization: Bearer {SECRET}",
+            "Accept: application/json",
+            "User-Agent: yurttunnel/",
+            "Host: api:8001",
+        ):
+            self.assertIn(f"\r\n{field}", text)
+        self.answer(200, {"kind": "Node"})
+        self.assertEqual({"kind": "Node"}, self.successResultOf(asked))
+
+    def test_create(self):
+        """A body is JSON, with version and kind."""
+        asked = self.client.create(TOKEN_REVIEWS, {"spec": {"token": "x"}})
+        text = self.requests()
+        self.assertIn("POST /prefix/apis/authentication.k8s.io/v1/tokenreviews HTTP/1.1", text)
+        self.assertIn("\r\nContent-Type: application/json\r\n", text)
+        body = json.loads(text.partition("\r\n\r\n")[2])
+        expected = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
+        self.assertEqual({**expected, "spec": {"token": "x"}}, body)
+        self.answer(201, body)
+        self.successResultOf(asked)
+
+    def test_watch(self):
+        """A watch asks for bookmarks, from a version, for a time; selectors are escaped."""
+        asked = self.client.watch(
+            PODS,
+            lambda *event: None,
+            "shop",
+            label_selector="a in (b,c)",
+            field_selector="spec.nodeName=n 1",
+            resource_version="77",
+            timeout=300.4,
+        )
+        self.assertIn(
+            "GET /prefix/api/v1/namespaces/shop/pods?watch=true&allowWatchBookmarks=true"
+            "&resourceVersion=77&timeoutSeconds=300&labelSelector=a+in+%28b%2Cc%29"
+            "&fieldSelector=spec.nodeName%3Dn+1 HTTP/1.1",
+            self.requests(),
+        )
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+
+    def test_connection_is_kept(self):
+        """Connections are used again, and closed when they have been idle for a minute."""
+        for _ in range(3):
+            asked = self.get()
+            self.answer(200, {})
+            self.successResultOf(asked)
+        self.assertEqual(1, len(self.conversations))
+        self.clock.advance(61)
+        self.network.settle()
+        self.assertIsNotNone(self.server.transport.closed_with)
+
+    def test_no_token(self):
+        """Without a token none is sent."""
+        self.source.token = ""
+        asked = self.get()
+        self.assertNotIn("Authorization", self.requests())
+        self.answer(200, {})
+        self.successResultOf(asked)
+
+    def test_token_is_not_logged(self):
+        """The token is in no log and no error, whatever goes wrong."""
+        logged = []
+        globalLogPublisher.addObserver(logged.append)
+        self.addCleanup(globalLogPublisher.removeObserver, logged.append)
+        errors = []
+        for answer in (b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n", b"garbage\r\n\r\n", b""):
+            asked = self.get()
+            self.network.settle()
+            self.server.transport.write(answer)
+            self.server.transport.loseConnection()
+            self.network.settle()
+            errors.append(self.failureResultOf(asked).value)
+        self.flushLoggedErrors()
+        self.assertNotIn(SECRET, repr(errors) + "".join(map(str, errors)) + repr(logged))
+        self.assertNotIn(SECRET, repr(Credentials(SECRET)))
+
+
+class ErrorTests(AnswersTestCase):
+    """Errors, and answers that are none."""
+
+    def refused(self, status, body, kind, *fields):
+        """Answer a question, which must fail."""
+        asked = self.get()
+        self.answer(status, body, *fields)
+        return self.failureResultOf(asked, kind).value
+
+    def test_statuses(self):
+        """What a ``Status`` says is told, each by its own class."""
+        for code, reason, kind in (
+            (403, "Forbidden", NotAllowed),
+            (404, "NotFound", NotFound),
+            (409, "Conflict", Conflict),
+            (410, "Gone", Expired),
+            (422, "Invalid", ApiError),
+            (500, "InternalError", ApiError),
+        ):
+            error = self.refused(code, self.status(code, reason, "a\n b"), kind)
+            self.assertEqual((code, reason, "a b"), (error.status, error.reason, error.message))
+            self.assertIsNone(error.retry_after)
+
+    def test_retry_after(self):
+        """When to come again is told, by the field or the ``Status``."""
+        error = self.refused(429, self.status(429, "TooManyRequests"), ApiError, "Retry-After: 7")
+        self.assertEqual(7, error.retry_after)
+        details = {"retryAfterSeconds": 3}
+        body = self.status(504, "Timeout", details=details)
+        self.assertEqual(3, self.refused(504, body, ApiError).retry_after)
+        for wrong in ("soon", "nan", "-1", "Wed, 21 Oct 2015 07:28:00 GMT"):
+            error = self.refused(503, {}, ApiError, f"Retry-After: {wrong}")
+            self.assertIsNone(error.retry_after)
+
+    def test_errors_of_others(self):
+        """An error that no API has sent is told with the beginning of its text."""
+        error = self.refused(502, b"<h1>Bad\nGateway</h1>" + b"x" * 1000, ApiError)
+        self.assertTrue(error.message.startswith("<h1>Bad Gateway</h1>xxx"))
+        self.assertLess(len(error.message), 400)
+        for body in (b"", b"[]", b"null", b'{"kind": "Status", "reason": 7, "details": []}'):
+            self.refused(500, body, ApiError)
+
+    def test_redirect(self):
+        """A redirect is not followed: the token would go to somebody else."""
+        error = self.refused(302, b"", ApiUnreachable, "Location: http://other/")
+        self.assertIn("302", str(error))
+        self.assertEqual(1, len(self.conversations))
+
+    def test_no_object(self):
+        """An answer that is no object of JSON is none."""
+        for body in (b"", b"{", b"[]", b"\xff", b"[" * 100_000):
+            error = self.refused(200, body, ApiUnreachable)
+            self.assertIn("GET http://api:8001/prefix/api/v1/nodes/n1: the answer is", str(error))
+
+    def test_cut_off(self):
+        """An answer that is cut off is none."""
+        asked = self.get()
+        self.answer(200, {}, complete=False)
+        self.server.transport.loseConnection()
+        self.network.settle()
+        error = self.failureResultOf(asked, ApiUnreachable).value
+        self.assertIn("the answer was cut off", str(error))
+
+    def test_too_big(self):
+        """An answer over the bound is not kept, and its connection is closed."""
+        self.patch(responses.Body.__init__, "__defaults__", (1000,))
+        error = self.refused(200, b"x" * 1001, ApiUnreachable)
+        self.assertIn("more than 1000 bytes", str(error))
+        self.assertIsNotNone(self.server.transport.closed_with)
+
+    def test_no_connection(self):
+        """Without a connection the error says what was asked, where, and why not."""
+        self.network.refusing = True
+        error = self.failureResultOf(self.get(), ApiUnreachable).value
+        self.assertIn("GET http://api:8001/prefix/api/v1/nodes/n1: ", str(error))
+        self.assertIn("refused", str(error))
+
+    def test_deadline(self):
+        """An API that does not answer in time, with head and body, is given up."""
+        for begun in (False, True):
+            asked = self.get()
+            if begun:
+                self.answer(200, {}, complete=False)
+            self.clock.advance(CALL_SECONDS - 1)
+            self.assertNoResult(asked)
+            self.clock.advance(1)
+            error = self.failureResultOf(asked, ApiUnreachable).value
+            self.assertIn("no answer within 30 s", str(error))
+            self.network.settle()
+            self.assertIsNotNone(self.server.transport.closed_with)
+
+    def test_cancelled(self):
+        """A call that is cancelled closes its connection, in its head or its body."""
+        for begun in (False, True):
+            asked = self.get()
+            if begun:
+                self.answer(200, {}, complete=False)
+            asked.cancel()
+            self.failureResultOf(asked, CancelledError)
+            self.network.settle()
+            self.assertIsNotNone(self.server.transport.closed_with)
+
+    def test_no_credentials(self):
+        """Without credentials nothing is asked; the reason is told."""
+        for self.source.error in (CredentialsUnavailable("no plugin"), OSError(2, "no file")):
+            error = self.failureResultOf(self.get(), ApiUnreachable).value
+            self.assertIn("no ", str(error))
+        self.assertEqual([], self.conversations)
+
+
+class UnauthorizedTests(AnswersTestCase):
+    """An API that does not know us."""
+
+    def unauthorized(self):
+        """Answer so."""
+        self.answer(401, self.status(401, "Unauthorized", "Unauthorized"))
+
+    def test_renewed(self):
+        """The credentials are renewed and the call is made again, by a new connection."""
+        self.source.after = "another"
+        asked = self.client.create(CONFIG_MAPS, {"metadata": {"name": "a"}}, "default")
+        self.unauthorized()
+        text = self.requests()
+        self.assertIn("Bearer another", text)
+        self.assertIn('"name":"a"', text)
+        self.answer(201, {"ok": True})
+        self.assertEqual({"ok": True}, self.successResultOf(asked))
+        self.assertEqual((1, 2), (self.source.forgotten, len(self.conversations)))
+
+    def test_once(self):
+        """It is done once: then it is an error."""
+        asked = self.get()
+        self.unauthorized()
+        self.unauthorized()
+        error = self.failureResultOf(asked, NotAllowed).value
+        self.assertEqual((401, 1), (error.status, self.source.forgotten))
+
+    def test_watch(self):
+        """Watches are begun again, too."""
+        asked = self.client.watch(NODES, lambda *event: None, resource_version="1", timeout=9)
+        self.unauthorized()
+        self.answer(200, b"")
+        self.successResultOf(asked)
+
+
+class WatchTests(AnswersTestCase):
+    """Watches as they come over a connection."""
+
+    def watch(self, timeout=100):
+        """Begin a watch; its events are kept."""
+        self.events = []
+        self.watching = self.client.watch(
+            NODES,
+            lambda kind, obj: self.events.append((kind, obj)),
+            resource_version="1",
+            timeout=timeout,
+        )
+        self.network.settle()
+
+    def begin(self, timeout=100):
+        """Begin one, and answer."""
+        self.watch(timeout)
+        self.send_raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+    def send_raw(self, data):
+        """Send bytes."""
+        self.server.transport.write(data)
+        self.network.settle()
+
+    def send(self, data):
+        """Send a chunk."""
+        self.send_raw(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def event(self, change="ADDED", **obj):
+        """Make a line."""
+        return json.dumps({"type": change, "object": obj}).encode() + b"\n"
+
+    def failed(self, kind=ApiUnreachable):
+        """Give the error, after which the connection is closed."""
+        error = self.failureResultOf(self.watching, kind).value
+        self.network.settle()
+        self.assertIsNotNone(self.server.transport.closed_with)
+        return error
+
+    def test_cut_anywhere(self):
+        """Events are the same however the bytes are cut."""
+        data = self.event(a="é\n") + b"\n\r\n" + self.event("MODIFIED", b=2) + self.event(c=3)
+        expected = [("ADDED", {"a": "é\n"}), ("MODIFIED", {"b": 2}), ("ADDED", {"c": 3})]
+        for size in (1, 2, 3, 7, 30, 1000):
+            self.begin()
+            for start in range(0, len(data), size):
+                self.send(data[start : start + size])
+            self.assertEqual(expected, self.events)
+            self.send_raw(b"0\r\n\r\n")
+            self.assertIsNone(self.successResultOf(self.watching))
+
+    def test_error_event(self):
+        """An event that is an error ends the watch with it."""
+        self.begin()
+        self.send(self.event() + self.event("ERROR", **self.status(410, "Expired", "too old")))
+        error = self.failed(Expired)
+        self.assertEqual("too old (410 Expired)", str(error))
+        self.assertEqual(1, len(self.events))
+
+    def test_nothing_after_an_error(self):
+        """What comes after an error is not told."""
+        self.begin()
+        self.send(self.event("ERROR", code="x") + self.event() + b"rest")
+        self.failed(ApiError)
+        self.assertEqual([], self.events)
+
+    def test_no_event(self):
+        """What is no event ends the watch."""
+        for line in (b"{", b"[]", b'{"type": 1, "object": {}}', b'{"type": "ADDED"}', b"\xff"):
+            self.begin()
+            self.send(self.event() + line + b"\n")
+            self.assertIn("is no event", str(self.failed()))
+            self.assertEqual(1, len(self.events))
+
+    def test_too_long(self):
+        """An event over the bound ends the watch, whether its end has come or not."""
+        self.patch(responses.Events.__init__, "__defaults__", (100,))
+        for data in (b"x" * 101, b"x" * 101 + b"\n"):
+            self.begin()
+            self.send(self.event(a="b" * 60))
+            self.send(data)
+            self.assertIn("more than 100 bytes", str(self.failed()))
+
+    def test_ends_within_an_event(self):
+        """A watch that ends within an event has not ended in good order."""
+        self.begin()
+        self.send(self.event()[:-1])
+        self.send_raw(b"0\r\n\r\n")
+        self.failureResultOf(self.watching, ApiUnreachable)
+
+    def test_connection_lost(self):
+        """A watch whose connection is lost has failed."""
+        self.begin()
+        self.network.cut_off()
+        self.failed()
+
+    def test_refused(self):
+        """A watch can be refused."""
+        self.watch()
+        self.answer(403, self.status(403, "Forbidden"))
+        self.failureResultOf(self.watching, NotAllowed)
+
+    def test_no_answer(self):
+        """A watch that is not answered fails as other calls do."""
+        self.watch(timeout=1000)
+        self.clock.advance(CALL_SECONDS)
+        self.assertIn("no answer within 30 s", str(self.failed()))
+
+    def test_silence(self):
+        """A watch that does not end half a minute after its time is given up."""
+        self.begin(timeout=100)
+        self.clock.advance(129)
+        self.assertNoResult(self.watching)
+        self.clock.advance(1)
+        self.failed()
+
+    def test_cancelled(self):
+        """A cancelled watch closes its connection."""
+        self.begin()
+        self.watching.cancel()
+        self.failed(CancelledError)
+
+    def test_handler_fails(self):
+        """What the receiver of events raises ends the watch."""
+        self.watching = self.client.watch(
+            NODES, lambda kind, obj: 1 / 0, resource_version="1", timeout=10
+        )
+        self.network.settle()
+        self.send_raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        self.send(self.event() + self.event())
+        self.failed(ZeroDivisionError)
+
+    def test_cancelled_by_an_event(self):
+        """A receiver may cancel the watch."""
+        seen = []
+
+        def cancel(kind, obj):
+            seen.append(kind)
+            self.watching.cancel()
+
+        self.watching = self.client.watch(NODES, cancel, resource_version="1", timeout=10)
+        self.network.settle()
+        self.send_raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        self.send(self.event() + self.event())
+        self.failed(CancelledError)
+        self.assertEqual(["ADDED"], seen)
+
+
+class PageTests(AnswersTestCase):
+    """How many objects are asked for at a time."""
+
+    def limits(self, size, count=4, wanted=250):
+        """Read pages of objects of this size; give what was asked for."""
+        found = []
+        for _ in range(count):
+            asked = self.client.list(PODS, limit=wanted)
+            found.append(int(self.requests().partition("limit=")[2].split()[0].split("&")[0]))
+            self.answer(200, {"items": ["x" * size] * found[-1]})
+            self.successResultOf(asked)
+        return found
+
+    def test_small_objects(self):
+        """Of small objects as many are asked for as are wanted, after the first page."""
+        self.assertEqual([FIRST_PAGE, 250, 250, 250], self.limits(100))
+
+    def test_big_objects(self):
+        """Of big objects only so many that a page stays small."""
+        first, *others = self.limits(20_000)
+        self.assertEqual(FIRST_PAGE, first)
+        for each in others:
+            self.assertTrue(25 <= each <= PAGE_BYTES / 20_000, each)
+
+    def test_huge_objects(self):
+        """At least one is asked for."""
+        self.assertEqual([2, 1], self.limits(2 * PAGE_BYTES, 2, wanted=2))
+
+    def test_unlimited(self):
+        """A whole list is asked for when no limit is wanted."""
+        asked = self.client.list(PODS)
+        self.assertIn("GET /prefix/api/v1/pods HTTP/1.1", self.requests())
+        self.answer(200, {"items": []})
+        self.successResultOf(asked)
+
+
+class PluginTests(AnswersTestCase):
+    """Credentials that take their time."""
+
+    def test_waits(self):
+        """A call waits for its credentials, within its deadline."""
+        credentials = Deferred()
+        self.source.current = lambda reactor: credentials
+        asked = self.get()
+        self.clock.advance(CALL_SECONDS)
+        self.failureResultOf(asked, ApiUnreachable)
+        self.assertEqual([], self.conversations)

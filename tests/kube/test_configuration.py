@@ -1,0 +1,313 @@
+"""Where the API is and as whom to ask it: pods, kubeconfig files, and what changes in them."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.kube.configuration import BadKubeConfiguration, load_configuration
+from yurttunnel.kube.exec_credentials import ExecCredentials
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+class ConfigurationTestCase(SynchronousTestCase):
+    """Has a directory."""
+
+    def setUp(self):
+        """Make it."""
+        self.directory = Path(self.mktemp())
+        self.directory.mkdir()
+
+    def write(self, name, content):
+        """Write a file in place of another, as who rotates it does."""
+        new = self.directory / f"{name}.new"
+        new.write_text(content)
+        new.rename(self.directory / name)
+        return self.directory / name
+
+    def credentials(self, configuration):
+        """Give the credentials of this moment."""
+        return self.successResultOf(configuration.credentials.current(MemoryReactorClock()))
+
+    def refused(self, *arguments, **options):
+        """Give the one line of a refusal."""
+        text = str(
+            self.assertRaises(BadKubeConfiguration, load_configuration, *arguments, **options)
+        )
+        self.assertNotIn("\n", text)
+        return text
+
+
+class PodTests(ConfigurationTestCase):
+    """What a pod has."""
+
+    def setUp(self):
+        """Make a service account."""
+        super().setUp()
+        self.write("ca.crt", "authorities")
+        self.write("token", "token\n")
+        self.write("namespace", "kube-system\n")
+
+    def load(self, address=None, environment=POD):
+        """Read it."""
+        return load_configuration(
+            None, address, service_account=self.directory, environment=environment
+        )
+
+    def refused_pod(self, address=None, environment=POD):
+        """Give the one line of a refusal."""
+        return self.refused(None, address, service_account=self.directory, environment=environment)
+
+    def test_pod(self):
+        """In a pod the service account is used."""
+        configuration = self.load()
+        self.assertEqual("https://10.96.0.1:443", configuration.host)
+        self.assertEqual("kube-system", configuration.namespace)
+        self.assertEqual(b"authorities", configuration.authorities())
+        self.assertEqual("token", self.credentials(configuration).token)
+
+    def test_ipv6(self):
+        """An IPv6 address gets its brackets."""
+        environment = {**POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}
+        self.assertEqual("https://[fd00::1]:443", self.load(environment=environment).host)
+
+    def test_rotation(self):
+        """Token and authorities are read again when they are others."""
+        configuration = self.load()
+        self.credentials(configuration)
+        self.write("token", "new")
+        self.write("ca.crt", "more authorities")
+        self.assertEqual("new", self.credentials(configuration).token)
+        self.assertEqual(b"more authorities", configuration.authorities())
+
+    def test_lost_files(self):
+        """What cannot be read any more stays in use."""
+        configuration = self.load()
+        (self.directory / "token").unlink()
+        (self.directory / "ca.crt").unlink()
+        self.assertEqual("token", self.credentials(configuration).token)
+        self.assertEqual(b"authorities", configuration.authorities())
+
+    def test_address(self):
+        """The address can be another, with or without its scheme."""
+        for text in ("api.example:6443", "https://api.example:6443", "https://api.example:6443/"):
+            configuration = self.load(text, {})
+            self.assertEqual("https://api.example:6443", configuration.host)
+            self.assertEqual("token", self.credentials(configuration).token)
+
+    def test_bad_address(self):
+        """An address that is none is refused, and one without TLS: the token would be read."""
+        for text in ("http://api:80", "https://", "api:none", "", "https://api:99999"):
+            self.assertIn("--apiserver-addr", self.refused_pod(text))
+
+    def test_no_pod(self):
+        """Outside of a pod, the line says what to give."""
+        self.assertIn("--kube-config", self.refused_pod(environment={}))
+
+    def test_no_account(self):
+        """Without a service account the line names the file."""
+        (self.directory / "token").unlink()
+        self.assertIn(str(self.directory / "token"), self.refused_pod())
+        self.write("token", "\n")
+        self.assertIn("token is empty", self.refused_pod())
+
+    def test_no_namespace(self):
+        """Without the file of the namespace it is ``default``."""
+        (self.directory / "namespace").unlink()
+        self.assertEqual("default", self.load().namespace)
+
+    def test_package_is_not_imported(self):
+        """In a pod the package ``kubernetes`` is not loaded: it costs 35 MiB."""
+        code = (
+            "import sys, yurttunnel.kube.client, yurttunnel.kube.configuration as c, pathlib;"
+            f"c.load_configuration(None, service_account=pathlib.Path({str(self.directory)!r}),"
+            f" environment={POD!r});"
+            "sys.exit('kubernetes' in sys.modules or 'treq' in sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def encoded(text):
+    """Write text as the fields with data have it."""
+    return base64.b64encode(text.encode()).decode()
+
+
+class KubeConfigTests(ConfigurationTestCase):
+    """Kubeconfig files."""
+
+    def setUp(self):
+        """Begin with one that is usual."""
+        super().setUp()
+        self.cluster = {"server": "https://api:6443", "certificate-authority-data": encoded("ca")}
+        self.user = {"token": "secret"}
+        self.context = {"cluster": "c", "user": "u"}
+
+    @property
+    def content(self):
+        """The whole file."""
+        other = {"name": "other", "context": {"cluster": "x", "user": "x"}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "mine",
+            "contexts": [other, {"name": "mine", "context": self.context}],
+            "clusters": [{"name": "c", "cluster": self.cluster}],
+            "users": [{"name": "u", "user": self.user}],
+        }
+
+    def file(self):
+        """Write it."""
+        return self.write("config", yaml.safe_dump(self.content))
+
+    def load(self, address=None):
+        """Read it."""
+        return load_configuration(self.file(), address)
+
+    def refused_file(self):
+        """Give the one line of a refusal, which names the file."""
+        text = self.refused(self.file())
+        self.assertIn(str(self.directory / "config"), text)
+        return text
+
+    def test_current_context(self):
+        """The current context says what is used."""
+        configuration = self.load()
+        self.assertEqual("https://api:6443", configuration.host)
+        self.assertEqual("default", configuration.namespace)
+        self.assertEqual(b"ca", configuration.authorities())
+        self.assertEqual("secret", self.credentials(configuration).token)
+        self.assertEqual("", configuration.tls_server_name)
+
+    def test_address(self):
+        """The address can be another."""
+        configuration = self.load("other:443")
+        self.assertEqual("https://other:443", configuration.host)
+        self.assertEqual(b"ca", configuration.authorities())
+
+    def test_details(self):
+        """Namespace and the name in the certificate are taken; a slash at the end is not."""
+        self.context["namespace"] = "mine"
+        self.cluster.update({"tls-server-name": "kubernetes", "server": "https://1.2.3.4/k8s/"})
+        configuration = self.load()
+        self.assertEqual("mine", configuration.namespace)
+        self.assertEqual("kubernetes", configuration.tls_server_name)
+        self.assertEqual("https://1.2.3.4/k8s", configuration.host)
+
+    def test_files(self):
+        """Files are found from the directory of the kubeconfig, and read again when changed."""
+        del self.cluster["certificate-authority-data"]
+        self.cluster["certificate-authority"] = "ca.pem"
+        self.user = {"client-certificate": "c.pem", "client-key": "k.pem"}
+        for name in ("ca", "c", "k"):
+            self.write(f"{name}.pem", name)
+        configuration = self.load()
+        credentials = self.credentials(configuration)
+        self.assertEqual((b"c", b"k"), (credentials.certificate, credentials.key))
+        self.assertEqual(b"ca", configuration.authorities())
+        self.write("ca.pem", "new ca")
+        self.write("c.pem", "new c")
+        self.assertEqual(b"new ca", configuration.authorities())
+        self.assertEqual(b"new c", self.credentials(configuration).certificate)
+
+    def test_inline_certificate(self):
+        """Certificate and key may be in the file."""
+        self.user = {
+            "client-certificate-data": encoded("c"),
+            "client-key-data": encoded("k"),
+        }
+        credentials = self.credentials(self.load())
+        self.assertEqual((b"c", b"k"), (credentials.certificate, credentials.key))
+
+    def test_token_file(self):
+        """A file with a token is read, without its newline, and wins."""
+        self.user["tokenFile"] = str(self.write("t", "from a file\n").absolute())
+        self.assertEqual("from a file", self.credentials(self.load()).token)
+
+    def test_nobody(self):
+        """A context may have no user, and a user nothing."""
+        self.user = None
+        self.assertEqual("", self.credentials(self.load()).token)
+        del self.context["user"]
+        self.assertEqual("", self.credentials(self.load()).token)
+
+    def test_plugin(self):
+        """A plugin is called as the file says, when there is no token."""
+        self.user = {
+            "exec": {
+                "apiVersion": "client.authentication.k8s.io/v1",
+                "command": "./bin/plugin",
+                "args": ["a", 1],
+                "env": [{"name": "X", "value": "y"}],
+                "provideClusterInfo": True,
+                "installHint": "get it",
+            }
+        }
+        credentials = self.load().credentials
+        self.assertIsInstance(credentials, ExecCredentials)
+        plugin = credentials._plugin
+        self.assertEqual(str(self.directory / "bin" / "plugin"), plugin.command)
+        self.assertEqual((("a", "1"), {"X": "y"}), (plugin.arguments, plugin.environment))
+        self.assertEqual(
+            {"server": "https://api:6443", "certificate-authority-data": encoded("ca")},
+            plugin.cluster,
+        )
+        self.user["exec"]["command"] = "plugin"
+        self.assertEqual("plugin", self.load().credentials._plugin.command)
+        self.user["token"] = "secret"
+        self.assertEqual("secret", self.credentials(self.load()).token)
+
+    def test_refused(self):
+        """What is not served here is refused, with what to do."""
+        for section, key, value, text in (
+            (self.cluster, "insecure-skip-tls-verify", True, "insecure-skip-tls-verify"),
+            (self.cluster, "proxy-url", "http://proxy", "proxy-url"),
+            (self.cluster, "server", "api:6443", "'api:6443' is not the URL"),
+            (self.cluster, "server", None, "is not the URL"),
+            (self.cluster, "certificate-authority-data", "%", "not base64"),
+            (self.user, "auth-provider", {"name": "gcp"}, "auth-provider"),
+            (self.user, "username", "ada", "username"),
+            (self.user, "as", "ada", "impersonation"),
+            (self.user, "client-key", "no-such-file", "no-such-file"),
+            (self.user, "client-key-data", encoded("k"), "only one of"),
+            (self.user, "tokenFile", "no-such-file", "no-such-file"),
+            (self.context, "cluster", "x", "x"),
+            (self.context, "user", "x", "x"),
+        ):
+            before = dict(section)
+            section[key] = value
+            self.assertIn(text, self.refused_file())
+            section.clear()
+            section.update(before)
+        self.user = {"exec": {"command": "plugin"}}
+        self.assertIn("apiVersion", self.refused_file())
+
+    def test_not_insecure(self):
+        """Saying that verification is not skipped is no offence."""
+        self.cluster["insecure-skip-tls-verify"] = False
+        self.load()
+
+    def test_no_kubeconfig(self):
+        """What is no kubeconfig is refused by one line that names the file."""
+        for content in ("", "[", "[]", "text", "{}", "current-context: x", "a: b: c", "\x00"):
+            path = self.write("config", content)
+            self.assertIn(str(path), self.refused(path))
+        missing = self.directory / "missing"
+        self.assertIn(str(missing), self.refused(missing))
+        self.assertIn(str(self.directory), self.refused(self.directory))
+
+    def test_not_readable(self):
+        """A file that may not be read is refused by one line."""
+        if os.geteuid() == 0:
+            # Nothing is kept from root.
+            return
+        path = self.file()
+        path.chmod(0)
+        self.assertIn(str(path), self.refused(path))

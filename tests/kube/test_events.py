@@ -1,0 +1,236 @@
+"""Events: what is written, counted, limited and lost."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.kube.fakes import FakeKubeClient
+from yurttunnel.kube import events
+from yurttunnel.kube.errors import ApiUnreachable
+from yurttunnel.kube.events import BURST, REFILL_SECONDS, EventRecorder
+from yurttunnel.kube.resources import EVENTS
+
+AWAY = ApiUnreachable("POST https://api:6443/api/v1/events: connection refused")
+
+
+def about(name="settings", namespace="kube-system", kind="ConfigMap"):
+    """Make an object that something has happened to."""
+    metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "17"}
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
+
+
+class EventRecorderTests(SynchronousTestCase):
+    """Records events at an API in memory."""
+
+    def setUp(self):
+        """Make a recorder, which is not started."""
+        self.clock = Clock()
+        self.clock.advance(1_800_000_000)
+        self.client = FakeKubeClient(self.clock)
+        self.recorder = EventRecorder(self.clock, self.client, "yurttunnel-server", "host_1")
+        self.lines = []
+        globalLogPublisher.addObserver(self.observe)
+        self.addCleanup(globalLogPublisher.removeObserver, self.observe)
+
+    def observe(self, event):
+        """Keep a line of the log."""
+        self.lines.append(formatEvent(event))
+
+    def record(self, message="something", **what):
+        """Record an event."""
+        self.recorder.record(about(**what), "Warning", "Bad", message)
+
+    def written(self):
+        """Give what the API has."""
+        return self.client.objects(EVENTS)
+
+    def calls(self, verb):
+        """Count the calls with a verb."""
+        return len([call for call in self.client.calls if call[0] == verb])
+
+    def test_written(self):
+        """An event has the fields that client-go's recorder gives it."""
+        self.record()
+        [event] = self.written()
+        metadata = event.pop("metadata")
+        self.assertEqual("kube-system", metadata["namespace"])
+        self.assertEqual(f"settings.{1_800_000_000 * 10**9:x}", metadata["name"])
+        time = "2027-01-15T08:00:00Z"
+        self.assertEqual(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "involvedObject": {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "namespace": "kube-system",
+                    "name": "settings",
+                    "uid": "uid-of-settings",
+                    "resourceVersion": "17",
+                },
+                "type": "Warning",
+                "reason": "Bad",
+                "message": "something",
+                "source": {"component": "yurttunnel-server", "host": "host_1"},
+                "reportingComponent": "yurttunnel-server",
+                "reportingInstance": "host_1",
+                "firstTimestamp": time,
+                "lastTimestamp": time,
+                "count": 1,
+            },
+            event,
+        )
+
+    def test_of_the_cluster(self):
+        """Events about objects of the cluster are in the namespace default."""
+        self.record(name="edge-1", namespace=None, kind="Node")
+        [event] = self.written()
+        self.assertEqual("default", event["metadata"]["namespace"])
+        self.assertNotIn("namespace", event["involvedObject"])
+
+    def test_repeated(self):
+        """The same event again raises the count of the first."""
+        self.record()
+        self.clock.advance(60)
+        self.record()
+        [event] = self.written()
+        self.assertEqual(2, event["count"])
+        self.assertEqual("2027-01-15T08:00:00Z", event["firstTimestamp"])
+        self.assertEqual("2027-01-15T08:01:00Z", event["lastTimestamp"])
+
+    def test_different(self):
+        """Another message, type, reason or object is another event, at the same moment, too."""
+        self.record()
+        self.record("something else")
+        self.record(name="others")
+        self.recorder.record(about(), "Normal", "Bad", "something")
+        self.recorder.record(about(), "Warning", "Worse", "something")
+        self.assertEqual([1] * 5, [event["count"] for event in self.written()])
+
+    def test_expired(self):
+        """An event that the API has forgotten is created anew, with its count."""
+        self.record()
+        [event] = self.written()
+        self.client.remove(EVENTS, event["metadata"]["name"], "kube-system")
+        self.record()
+        [event] = self.written()
+        self.assertEqual(2, event["count"])
+
+    def test_unreachable(self):
+        """What cannot be written is told once in a while, and written when it repeats."""
+        self.client.fail(AWAY)
+        self.record()
+        self.record("more")
+        lost = [line for line in self.lines if "is lost" in line]
+        self.assertEqual(
+            [f"the event Bad about ConfigMap kube-system/settings is lost: {AWAY}"], lost
+        )
+        self.client.recover()
+        self.record()
+        [event] = self.written()
+        self.assertEqual(2, event["count"])
+
+    def test_one_at_a_time(self):
+        """One event is written at a time; repetitions meanwhile are written as one."""
+        self.client.hold()
+        self.record("first")
+        for _ in range(5):
+            self.record("second")
+        self.assertEqual(1, self.calls("create"))
+        self.client.release()
+        self.assertEqual(2, self.calls("create"))
+        self.assertEqual(0, self.calls("update"))
+        self.assertEqual({"first": 1, "second": 5}, self.counts())
+
+    def counts(self):
+        """Give counts by message."""
+        return {event["message"]: event["count"] for event in self.written()}
+
+    def test_repeated_while_written(self):
+        """A repetition of what is being written at that moment is not lost."""
+        self.client.hold()
+        self.record()
+        self.record()
+        self.client.release()
+        self.assertEqual({"something": 2}, self.counts())
+
+    def test_queue_is_bounded(self):
+        """Events beyond those that may wait are dropped and told of."""
+        self.patch(events, "MAX_WAITING", 3)
+        self.client.hold()
+        for number in range(6):
+            self.record(str(number))
+        self.client.release()
+        self.assertEqual({"0", "1", "2", "3"}, self.counts().keys())
+        self.assertEqual(1, len([line for line in self.lines if "others wait" in line]))
+
+    def test_burst(self):
+        """About one object only some events are written; others are not concerned."""
+        for number in range(BURST + 10):
+            self.record(str(number))
+        self.record(name="others")
+        self.assertEqual(BURST + 1, len(self.written()))
+        self.clock.advance(REFILL_SECONDS)
+        self.record("later")
+        self.record("too many")
+        self.assertEqual(BURST + 2, len(self.written()))
+
+    def test_counted_though_limited(self):
+        """Repetitions that are not written count all the same."""
+        for _ in range(BURST + 10):
+            self.record()
+        self.assertEqual({"something": BURST}, self.counts())
+        self.clock.advance(REFILL_SECONDS)
+        self.record()
+        self.assertEqual({"something": BURST + 11}, self.counts())
+
+    def test_memory_is_bounded(self):
+        """Only so many events are remembered; the one that was used last longest ago goes."""
+        self.patch(events, "MAX_REMEMBERED", 2)
+        for message in ("a", "b", "a", "c", "b"):
+            self.record(message)
+        counts = [(event["message"], event["count"]) for event in self.written()]
+        self.assertEqual([("a", 2), ("b", 1), ("c", 1), ("b", 1)], counts)
+
+    def test_long(self):
+        """Messages and names that are too long are cut, between characters."""
+        self.record("ü" * 1000, name="n" * 253)
+        [event] = self.written()
+        self.assertLessEqual(len(event["message"].encode()), 1024)
+        self.assertTrue(event["message"].endswith("ü..."))
+        self.assertEqual(253, len(event["metadata"]["name"]))
+
+    def test_answer_is_lost(self):
+        """An event that was created though nobody heard of it is counted on, not lost."""
+        self.client.hold()
+        self.record()
+        self.successResultOf(self.recorder.stopService())
+        self.client.release()
+        self.recorder.startService()
+        self.record()
+        self.assertEqual({"something": 2}, self.counts())
+
+    def test_no_object(self):
+        """What is no object gets a line in the log, and nothing is raised."""
+        for involved in (None, [], {}, {"metadata": None}, {"metadata": {"name": "a"}}):
+            self.recorder.record(involved, "Warning", "Bad", "something")
+        self.assertEqual([], self.written())
+        self.assertTrue(any("no object" in line for line in self.lines))
+
+    def test_stop(self):
+        """Stopping cancels what is under way and forgets the rest, until the next start."""
+        self.recorder.startService()
+        self.client.hold()
+        self.record("a")
+        self.record("b")
+        self.successResultOf(self.recorder.stopService())
+        self.client.release()
+        self.record("c")
+        self.assertEqual({"a"}, self.counts().keys())
+        self.recorder.startService()
+        self.record("d")
+        self.assertEqual({"a", "d"}, self.counts().keys())

@@ -1,0 +1,230 @@
+"""Credentials from a program, which the test plays."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.error import ProcessDone, ProcessTerminated
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.kube import exec_credentials
+from yurttunnel.kube.credentials import CredentialsUnavailable
+from yurttunnel.kube.exec_credentials import PLUGIN_SECONDS, ExecCredentials, Plugin
+
+V1 = "client.authentication.k8s.io/v1"
+
+
+class Process:
+    """A process that runs."""
+
+    def __init__(self, protocol, command, arguments, environment):
+        self.protocol = protocol
+        self.command = command
+        self.arguments = arguments
+        self.environment = environment
+        self.signals = []
+
+    def signalProcess(self, signal):
+        """Die of it."""
+        self.signals.append(signal)
+        self.end(ProcessTerminated(signal=signal))
+
+    def end(self, reason):
+        """End."""
+        self.protocol.processEnded(Failure(reason))
+
+
+class Reactor(MemoryReactorClock):
+    """Keeps processes."""
+
+    def __init__(self):
+        super().__init__()
+        self.processes = []
+
+    def spawnProcess(self, protocol, command, arguments=(), env=None):
+        """Keep one."""
+        process = Process(protocol, command, arguments, env)
+        self.processes.append(process)
+        protocol.makeConnection(process)
+
+
+class ExecCredentialsTests(SynchronousTestCase):
+    """When the program is run, and what is made of its answer."""
+
+    def setUp(self):
+        """Make credentials; the program is one that is everywhere."""
+        self.reactor = Reactor()
+        self.reactor.advance(1_750_000_000)
+        self.plugin = Plugin("sh", ("-c", "x"), {"X": "y"}, hint="install it")
+        self.source = ExecCredentials(self.plugin)
+
+    def tearDown(self):
+        """Check that nothing is left."""
+        self.assertEqual([], self.reactor.getDelayedCalls())
+
+    @property
+    def process(self):
+        """The newest."""
+        return self.reactor.processes[-1]
+
+    def current(self):
+        """Ask for credentials."""
+        return self.source.current(self.reactor)
+
+    def answer(self, status, **more):
+        """Have the program answer."""
+        body = {"apiVersion": V1, "kind": "ExecCredential", "status": status, **more}
+        self.end(json.dumps(body).encode())
+
+    def end(self, output, reason=None, errors=b""):
+        """Have the program write and end."""
+        self.process.protocol.errReceived(errors)
+        self.process.protocol.outReceived(output[:5])
+        self.process.protocol.outReceived(output[5:])
+        self.process.end(reason or ProcessDone(0))
+
+    def unavailable(self, asked):
+        """Give the one line of a failure."""
+        text = str(self.failureResultOf(asked, CredentialsUnavailable).value)
+        self.assertNotIn("\n", text)
+        return text
+
+    def test_call(self):
+        """The program is told what is wanted of it."""
+        asked = self.current()
+        process = self.process
+        self.assertTrue(process.command.endswith("/sh"))
+        self.assertEqual(["sh", "-c", "x"], process.arguments)
+        self.assertEqual("y", process.environment["X"])
+        info = json.loads(process.environment["KUBERNETES_EXEC_INFO"])
+        expected = {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
+        self.assertEqual(expected, info)
+        self.answer({"token": "secret\n"})
+        self.assertEqual("secret", self.successResultOf(asked).token)
+
+    def test_cluster(self):
+        """The program is told of the cluster if it is to be."""
+        self.source = ExecCredentials(Plugin("sh", cluster={"server": "https://x"}))
+        asked = self.current()
+        info = json.loads(self.process.environment["KUBERNETES_EXEC_INFO"])
+        self.assertEqual({"server": "https://x"}, info["spec"]["cluster"])
+        self.answer({"token": "x"})
+        self.successResultOf(asked)
+
+    def test_certificate(self):
+        """The program may answer with a certificate and its key."""
+        asked = self.current()
+        self.answer({"clientCertificateData": "C", "clientKeyData": "K"})
+        found = self.successResultOf(asked)
+        self.assertEqual((b"C", b"K", ""), (found.certificate, found.key, found.token))
+
+    def test_kept(self):
+        """Without a time at which they expire, credentials are kept."""
+        asked = self.current()
+        self.answer({"token": "x"})
+        self.successResultOf(asked)
+        self.reactor.advance(1_000_000)
+        self.successResultOf(self.current())
+        self.assertEqual(1, len(self.reactor.processes))
+
+    def test_expired(self):
+        """A minute before they expire others are got."""
+        asked = self.current()
+        # An hour after the beginning of the test.
+        self.answer({"token": "x", "expirationTimestamp": "2025-06-15T16:06:40Z"})
+        self.successResultOf(asked)
+        self.reactor.advance(3539)
+        self.assertEqual("x", self.successResultOf(self.current()).token)
+        self.reactor.advance(1)
+        asked = self.current()
+        self.answer({"token": "y"})
+        self.assertEqual("y", self.successResultOf(asked).token)
+
+    def test_forgotten(self):
+        """Credentials that the API did not accept are got anew."""
+        asked = self.current()
+        self.answer({"token": "x"})
+        self.successResultOf(asked)
+        self.source.forget()
+        self.assertNoResult(self.current())
+        self.answer({"token": "y"})
+        self.assertEqual(2, len(self.reactor.processes))
+
+    def test_once_for_all(self):
+        """The program runs once for all who wait, also when one does no longer."""
+        asked = [self.current() for _ in range(3)]
+        asked[0].cancel()
+        self.failureResultOf(asked[0], CancelledError)
+        self.answer({"token": "x"})
+        self.assertEqual("x", self.successResultOf(asked[1]).token)
+        self.assertEqual("x", self.successResultOf(asked[2]).token)
+        self.assertEqual(1, len(self.reactor.processes))
+
+    def test_nobody_waits(self):
+        """The program is ended when nobody waits for it; the next who asks has it run again."""
+        asked = self.current()
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.assertEqual(1, len(self.process.signals))
+        asked = self.current()
+        self.answer({"token": "x"})
+        self.successResultOf(asked)
+
+    def test_deadline(self):
+        """A program that takes too long is ended."""
+        asked = self.current()
+        self.reactor.advance(PLUGIN_SECONDS)
+        self.assertIn("longer than 60 s", self.unavailable(asked))
+        self.assertEqual(1, len(self.process.signals))
+
+    def test_failure(self):
+        """A program that fails is told with the end of its complaint, and the hint."""
+        asked = self.current()
+        self.end(b"", ProcessTerminated(exitCode=3), b"x" * 1000 + b"no\nlogin")
+        text = self.unavailable(asked)
+        for part in ("plugin sh", "exit code 3", "no login", "install it"):
+            self.assertIn(part, text)
+        self.assertLess(len(text), 500)
+
+    def test_not_installed(self):
+        """A program that is not there is told so."""
+        self.source = ExecCredentials(Plugin("no-such-program-here", hint="install it"))
+        text = self.unavailable(self.current())
+        self.assertIn("no-such-program-here: it is not installed", text)
+        self.assertIn("install it", text)
+        self.unavailable(self.current())
+
+    def test_too_much(self):
+        """A program that writes without end is ended."""
+        self.patch(exec_credentials, "MAX_OUTPUT", 10)
+        asked = self.current()
+        self.process.protocol.outReceived(b"x" * 11)
+        self.assertIn("more than 10 bytes", self.unavailable(asked))
+
+    def test_bad_answers(self):
+        """An answer that is none is told, without what it says: that is secret."""
+        for output in (
+            b"secret",
+            b"[]",
+            b'{"kind": "ExecCredential"}',
+            b'{"kind": "secret", "apiVersion": "x", "status": {}}',
+        ):
+            asked = self.current()
+            self.end(output)
+            self.assertNotIn("secret", self.unavailable(asked))
+        for status in (
+            None,
+            {},
+            {"clientCertificateData": "C"},
+            {"token": "secret", "expirationTimestamp": "soon"},
+            {"clientCertificateData": "é", "clientKeyData": "K"},
+        ):
+            asked = self.current()
+            self.answer(status)
+            self.assertNotIn("secret", self.unavailable(asked))
+        asked = self.current()
+        self.answer({"token": "x"}, apiVersion="client.authentication.k8s.io/v1alpha1")
+        self.assertIn("is not an ExecCredential of", self.unavailable(asked))

@@ -1,0 +1,1 @@
+"""The Kubernetes API as its clients here need it: calls, informers, leases and events."""

@@ -1,0 +1,62 @@
+"""As whom the API is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from twisted.internet.defer import Deferred, execute
+from zope.interface import Interface, implementer
+
+from yurttunnel.kube.files import RereadFile
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A bearer token, or a certificate with its chain and its key in PEM; or nothing at all."""
+
+    token: str = field(default="", repr=False)
+    certificate: bytes = b""
+    key: bytes = field(default=b"", repr=False)
+
+
+class ICredentialsSource(Interface):
+    """Where credentials come from."""
+
+    def current(reactor: Any) -> Deferred[Credentials]:
+        """Give those that are valid now; fails with ``OSError`` or ``CredentialsUnavailable``."""
+
+    def forget() -> None:
+        """Take it that the API does not accept the last ones."""
+
+
+class CredentialsUnavailable(Exception):
+    """There are no credentials at this time; the text says why."""
+
+
+@implementer(ICredentialsSource)
+@dataclass(frozen=True, slots=True)
+class FileCredentials:
+    """Credentials from files, or from a configuration itself."""
+
+    token: RereadFile | str = ""
+    certificate: RereadFile | bytes = b""
+    key: RereadFile | bytes = b""
+
+    def current(self, reactor: Any) -> Deferred[Credentials]:
+        """Read them."""
+        return execute(self._read)
+
+    def forget(self) -> None:
+        """Do nothing: each call looks at the files."""
+
+    def _read(self) -> Credentials:
+        token = self.token
+        if isinstance(token, RereadFile):
+            # The files end with a newline.
+            token = token.read().decode("ascii", "replace").strip()
+        return Credentials(token, _content(self.certificate), _content(self.key))
+
+
+def _content(source: RereadFile | bytes) -> bytes:
+    return source.read() if isinstance(source, RereadFile) else source

@@ -1,0 +1,266 @@
+"""Events: what ``kubectl describe`` and ``kubectl get events`` show of an object's history.
+
+They are counted and limited as ``k8s.io/client-go/tools/record`` does it (``events_cache.go``).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.kube.errors import AlreadyExists, ApiError, ApiUnreachable, NotFound
+from yurttunnel.kube.interfaces import IKubeClient
+from yurttunnel.kube.resources import EVENTS, Object
+from yurttunnel.ops.log import RateLimitedLog
+
+MAX_REMEMBERED = 4096
+"""How many different events, and objects, are remembered (``maxLruCacheEntries``)."""
+
+MAX_WAITING = 1000
+"""How many events may wait to be written; more are dropped (``maxQueuedEvents``)."""
+
+BURST = 25
+REFILL_SECONDS = 300.0
+"""How many events about one object are written at once, and the seconds until one more is.
+
+``defaultSpamBurst`` and ``defaultSpamQPS``.
+"""
+
+MAX_MESSAGE = 1024
+MAX_REASON = 128
+"""Bytes (``k8s.io/kubernetes/pkg/apis/core/validation/events.go``)."""
+
+_MAX_NAME = 253
+"""Characters of a name (RFC 1123 subdomain)."""
+
+_Key = tuple[str, ...]
+_Value = TypeVar("_Value")
+
+
+@dataclass(slots=True)
+class _Told:
+    """An event with its count, and whether the API has it."""
+
+    body: Object
+    created: bool = False
+
+
+class _Recent(Generic[_Value]):
+    """The :data:`MAX_REMEMBERED` values that were used last."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[_Key, _Value] = OrderedDict()
+
+    def get(self, key: _Key) -> _Value | None:
+        value = self._values.get(key)
+        if value is not None:
+            self._values.move_to_end(key)
+        return value
+
+    def put(self, key: _Key, value: _Value) -> None:
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > MAX_REMEMBERED:
+            self._values.popitem(last=False)
+
+
+class EventRecorder(Service):
+    """Writes events as ``component``, which runs as ``instance``; best effort, one at a time.
+
+    The same event again raises the count of the first. What cannot be written is told in the log,
+    and is lost. It needs not be started; after it was stopped it writes nothing until it is.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, clock: IReactorTime, client: IKubeClient, component: str, instance: str
+    ) -> None:
+        self._clock = clock
+        self._client = client
+        self._component = component
+        self._instance = instance
+        self._told: _Recent[_Told] = _Recent()
+        # By object: when it may have its whole burst again.
+        self._full_again: _Recent[float] = _Recent()
+        self._waiting: OrderedDict[_Key, _Told] = OrderedDict()
+        self._writing: Deferred[None] | None = None
+        self._stopped = False
+        self._last_stamp = 0
+        self._limited = RateLimitedLog(clock, self._log)
+
+    def record(self, involved: Object, type: str, reason: str, message: str) -> None:
+        """Tell that something has happened to ``involved``; nothing is raised.
+
+        ``involved`` needs ``apiVersion`` and ``kind``, which objects of a list do not have.
+        ``type`` is ``Normal`` or ``Warning``, ``reason`` a few words in UpperCamelCase of at most
+        128 bytes, ``message`` a sentence; of one that is longer than 1024 bytes the end is lost.
+        """
+        about = _reference(involved)
+        if about is None:
+            self._limited.warn(
+                "the event {reason} is not recorded: it is about what is no object: {text}",
+                reason=reason,
+                text=repr(involved)[:200],
+            )
+            return
+        if self._stopped:
+            return
+        message, reason = _shortened(message, MAX_MESSAGE), _shortened(reason, MAX_REASON)
+        identity = tuple(
+            str(about.get(each, "")) for each in ("apiVersion", "kind", "namespace", "name", "uid")
+        )
+        key = (*identity, type, reason, message)
+        told = self._told.get(key)
+        if told is None:
+            told = _Told(self._body(about, type, reason, message))
+            self._told.put(key, told)
+        else:
+            told.body["count"] += 1
+            told.body["lastTimestamp"] = self._timestamp()
+            told.body["involvedObject"] = about
+        # What waits already tells of this repetition, too.
+        if key not in self._waiting and self._is_allowed(identity):
+            self._enqueue(key, told)
+
+    def startService(self) -> None:
+        """Write again after a stop."""
+        super().startService()
+        self._stopped = False
+
+    def stopService(self) -> Deferred[None] | None:
+        """Write no more; fires when what was under way is cancelled."""
+        super().stopService()
+        self._stopped = True
+        self._waiting.clear()
+        writing = self._writing
+        if writing is not None:
+            writing.cancel()
+        return writing
+
+    def _is_allowed(self, identity: _Key) -> bool:
+        """Take a token of the object's bucket, if there is one."""
+        now = self._clock.seconds()
+        full_again = max(self._full_again.get(identity) or 0.0, now) + REFILL_SECONDS
+        allowed = full_again - now <= BURST * REFILL_SECONDS
+        if allowed:
+            self._full_again.put(identity, full_again)
+        return allowed
+
+    def _enqueue(self, key: _Key, told: _Told) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._limited.warn(
+                "the event {reason} about {about} is lost: {count} others wait to be written",
+                reason=told.body["reason"],
+                about=_described(told.body),
+                count=MAX_WAITING,
+            )
+            return
+        self._waiting[key] = told
+        if self._writing is None:
+            writing = self._writing = Deferred.fromCoroutine(self._write_all())
+            _ = writing.addBoth(self._written)
+
+    def _written(self, _: object) -> None:
+        self._writing = None
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            _, told = self._waiting.popitem(last=False)
+            try:
+                await self._write(told)
+            except CancelledError:
+                # The service is stopped.
+                return
+            except (ApiError, ApiUnreachable) as error:
+                self._limited.warn(
+                    "the event {reason} about {about} is lost: {error}",
+                    reason=told.body["reason"],
+                    about=_described(told.body),
+                    error=error,
+                )
+            except Exception:
+                # The events that wait behind this one are written all the same.
+                self._log.failure("Defect: an event cannot be written")
+
+    async def _write(self, told: _Told) -> None:
+        if told.created:
+            try:
+                await self._client.update(EVENTS, told.body)
+            except NotFound:
+                # The API forgets events, by default after an hour.
+                told.created = False
+            else:
+                return
+        try:
+            await self._client.create(EVENTS, told.body, told.body["metadata"]["namespace"])
+        except AlreadyExists:
+            # Created by an attempt whose answer was lost.
+            await self._client.update(EVENTS, told.body)
+        told.created = True
+
+    def _body(self, about: Object, type: str, reason: str, message: str) -> Object:
+        """Make an event (``k8s.io/api/core/v1``); those of cluster objects are in ``default``."""
+        now = self._timestamp()
+        return {
+            "metadata": {
+                "name": self._name(about["name"]),
+                "namespace": about.get("namespace") or "default",
+            },
+            "involvedObject": about,
+            "type": type,
+            "reason": reason,
+            "message": message,
+            "source": {"component": self._component, "host": self._instance},
+            "reportingComponent": self._component,
+            "reportingInstance": self._instance,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+
+    def _name(self, involved: str) -> str:
+        """Make a name of the nanoseconds since 1970, two of which are never the same."""
+        self._last_stamp = max(self._last_stamp + 1, int(self._clock.seconds() * 1e9))
+        end = f".{self._last_stamp:x}"
+        return involved[: _MAX_NAME - len(end)] + end
+
+    def _timestamp(self) -> str:
+        moment = datetime.datetime.fromtimestamp(self._clock.seconds(), datetime.UTC)
+        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _reference(involved: Any) -> Object | None:
+    """Make an ``ObjectReference``; ``None`` when the object does not say what it is."""
+    metadata = involved.get("metadata") if isinstance(involved, dict) else None
+    if not isinstance(metadata, dict):
+        return None
+    found = {
+        "apiVersion": involved.get("apiVersion"),
+        "kind": involved.get("kind"),
+        **{key: metadata.get(key) for key in ("namespace", "name", "uid", "resourceVersion")},
+    }
+    reference = {key: value for key, value in found.items() if isinstance(value, str) and value}
+    return reference if {"apiVersion", "kind", "name"} <= reference.keys() else None
+
+
+def _described(body: Object) -> str:
+    about = body["involvedObject"]
+    namespace = about.get("namespace")
+    name = f"{namespace}/{about['name']}" if namespace else about["name"]
+    return f"{about['kind']} {name}"
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Cut what is longer than ``limit`` bytes in UTF-8, and show that something is missing."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return data.decode("utf-8")
+    return data[: limit - 3].decode("utf-8", "ignore") + "..."

@@ -1,0 +1,46 @@
+"""Files that others replace from time to time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from twisted.logger import Logger
+
+_State = tuple[int, int, int]
+
+
+class RereadFile:
+    """The content of a file, read again when the file is another.
+
+    A file that was there once and cannot be read is told in the log, and its last content stays
+    in use.
+    """
+
+    _log = Logger()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._state: _State | None = None
+        self._content = b""
+        self._told = ""
+
+    def read(self) -> bytes:
+        """Give the content; raises ``OSError`` when it never could be read."""
+        try:
+            status = os.stat(self.path)
+            state = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if state != self._state:
+                self._content = self.path.read_bytes()
+                self._state = state
+                self._told = ""
+        except OSError as error:
+            if self._state is None:
+                raise
+            self._tell(error)
+        return self._content
+
+    def _tell(self, error: OSError) -> None:
+        if str(error) != self._told:
+            self._told = str(error)
+            self._log.warn("what was read before stays in use: {error}", error=error)

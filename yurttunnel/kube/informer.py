@@ -1,0 +1,165 @@
+"""Caches that follow kinds of objects, each kind once in a process."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from twisted.application.service import MultiService, Service
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.kube.cache import Cache
+from yurttunnel.kube.interfaces import IInformer, IInformers, IKubeClient, InformerSpec
+from yurttunnel.kube.reflector import Reflector, described
+
+OUT_OF_TOUCH_SECONDS = 60.0
+"""How long the API may not answer before that is worth telling."""
+
+
+@implementer(IInformer)
+class Informer(Service):
+    """Follows what ``spec`` says while it runs; what it has found stays when it is stopped."""
+
+    def __init__(self, clock: IReactorTime, client: IKubeClient, spec: InformerSpec[Any]) -> None:
+        self.spec = spec
+        self.synced = False
+        self._clock = clock
+        self._cache = Cache(described(spec))
+        self._reflector = Reflector(clock, client, spec, self._cache, self._complete)
+        self._waiting: list[Deferred[None]] = []
+        self._following: Deferred[None] | None = None
+
+    def startService(self) -> None:
+        """Begin to follow."""
+        super().startService()
+        following = Deferred.fromCoroutine(self._reflector.run())
+        self._following = following.addErrback(_ignore_cancellation)
+
+    def stopService(self) -> Deferred[None] | None:
+        """Follow no more; who waits for the cache to be complete sees ``CancelledError``."""
+        super().stopService()
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+        for waiting in tuple(self._waiting):
+            waiting.cancel()
+        return following
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it cannot follow the API now; ``None`` while all is well."""
+        return self._reflector.error
+
+    def get(self, name: str, namespace: str | None = None) -> Any | None:
+        """Give what is kept of an object."""
+        return self._cache.get((namespace or "", name))
+
+    def values(self) -> Collection[Any]:
+        """Give all that is kept, as it is whenever it is looked at."""
+        return self._cache.values()
+
+    def when_synced(self) -> Deferred[None]:
+        """Fire when the cache is complete."""
+        if self.synced:
+            return succeed(None)
+        waiting: Deferred[None] = Deferred(self._waiting.remove)
+        self._waiting.append(waiting)
+        return waiting
+
+    def add_handler(
+        self, changed: Callable[[Any | None, Any | None], object]
+    ) -> Callable[[], None]:
+        """Have ``changed(old, new)`` called for what is there, and for each change."""
+        return self._cache.add_handler(changed)
+
+    def incomplete(self) -> str | None:
+        """Say what is missing, and why; ``None`` when the cache has been complete once."""
+        if self.synced:
+            return None
+        error = self._reflector.error
+        return described(self.spec) + (f" ({error})" if error is not None else "")
+
+    def unheard_since(self) -> float | None:
+        """Give when the API was last heard of, in the clock's seconds.
+
+        ``None`` when it answers, has not answered for less than :data:`OUT_OF_TOUCH_SECONDS`, or
+        never has.
+        """
+        failing_since = self._reflector.failing_since
+        if failing_since is None:
+            return None
+        if self._clock.seconds() - failing_since <= OUT_OF_TOUCH_SECONDS:
+            return None
+        return self._reflector.heard
+
+    def _complete(self) -> None:
+        self.synced = True
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.callback(None)
+
+
+@implementer(IInformers)
+class Informers(MultiService):
+    """The informers of a process. Those that are asked for while it runs are started at once."""
+
+    def __init__(self, clock: IReactorTime, client: IKubeClient) -> None:
+        super().__init__()
+        self._clock = clock
+        self._client = client
+        self._informers: dict[InformerSpec[Any], Informer] = {}
+
+    def informer(self, spec: InformerSpec[Any]) -> IInformer:
+        """Give the informer for ``spec``."""
+        informer = self._informers.get(spec)
+        if informer is None:
+            informer = self._informers[spec] = Informer(self._clock, self._client, spec)
+            informer.setServiceParent(self)
+        return informer
+
+    def when_synced(self) -> Deferred[None]:
+        """Fire when all informers that there are now are complete."""
+        return Deferred.fromCoroutine(_all_synced(tuple(self._informers.values())))
+
+    def problem(self) -> str | None:
+        """Give what :meth:`incomplete` or else :meth:`out_of_touch` says."""
+        return self.incomplete() or self.out_of_touch()
+
+    def incomplete(self) -> str | None:
+        """Say which caches have never been complete: what depends on them cannot work yet."""
+        missing = sorted(filter(None, (each.incomplete() for each in self._informers.values())))
+        if not missing:
+            return None
+        return f"the API has not told all yet of {_joined(missing)}"
+
+    def out_of_touch(self) -> str | None:
+        """Say since when the API has not been heard of: all goes on with what is known."""
+        found = {
+            described(each.spec): since
+            for each in self._informers.values()
+            if (since := each.unheard_since()) is not None
+        }
+        if not found:
+            return None
+        last = datetime.datetime.fromtimestamp(min(found.values()), datetime.UTC)
+        return (
+            f"the API has not been heard of since {last:%Y-%m-%d %H:%M:%S} UTC about"
+            f" {_joined(sorted(found))}; what was known then stays in use"
+        )
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+async def _all_synced(informers: tuple[Informer, ...]) -> None:
+    for informer in informers:
+        await informer.when_synced()
+
+
+def _ignore_cancellation(failure: Failure) -> None:
+    failure.trap(CancelledError)

@@ -1,0 +1,159 @@
+"""Kubeconfig files (``k8s.io/client-go/tools/clientcmd/api/v1/types.go``)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
+from kubernetes.config import ConfigException
+from kubernetes.config.kube_config import ConfigNode, KubeConfigMerger
+from twisted.logger import Logger
+
+from yurttunnel.kube.configuration import (
+    BadKubeConfiguration,
+    KubeConfiguration,
+    checked_host,
+)
+from yurttunnel.kube.credentials import FileCredentials, ICredentialsSource
+from yurttunnel.kube.exec_credentials import ExecCredentials, Plugin
+from yurttunnel.kube.files import RereadFile
+
+_log = Logger()
+
+_REFUSED_OF_USERS = {
+    "auth-provider": "use a token, a client certificate or an exec plugin",
+    "username": "passwords are not accepted by the API since Kubernetes 1.19",
+    "as": "impersonation is not supported here",
+}
+
+
+def read_kube_config(path: Path) -> KubeConfiguration:
+    """Read the current context of the file; raises :class:`BadKubeConfiguration`."""
+    try:
+        root = KubeConfigMerger(str(path)).config
+        if root is None:
+            raise BadKubeConfiguration(f"{path}: there is no such kubeconfig, or it is empty")
+        return _Reading(path, root).configuration()
+    except ConfigException as error:
+        raise BadKubeConfiguration(f"{path}: {error}") from None
+    except OSError as error:
+        raise BadKubeConfiguration(f"{path} cannot be read: {error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError, KeyError) as error:
+        # The package takes it that mappings and lists are where they belong.
+        reason = " ".join(str(error).split())
+        raise BadKubeConfiguration(f"{path} is not a kubeconfig: {reason}") from None
+
+
+class _Reading:
+    """One file being read."""
+
+    def __init__(self, path: Path, root: ConfigNode) -> None:
+        self._path = path
+        name = root["current-context"]
+        self._context: dict[str, Any] = root["contexts"].get_with_name(name)["context"].value
+        cluster = self._context.get("cluster")
+        user = self._context.get("user")
+        self._cluster: dict[str, Any] = root["clusters"].get_with_name(cluster)["cluster"].value
+        self._user: dict[str, Any] = {}
+        if user:
+            # A user may be nothing at all, which the package takes for missing.
+            found = root["users"].get_with_name(user).value
+            self._user = found.get("user") or {}
+
+    def configuration(self) -> KubeConfiguration:
+        """Give what the file says."""
+        cluster = self._cluster
+        if cluster.get("insecure-skip-tls-verify"):
+            raise BadKubeConfiguration(
+                f"{self._path}: insecure-skip-tls-verify is refused, since anybody could then play"
+                " the API: give certificate-authority, or tls-server-name if the name differs"
+            )
+        if cluster.get("proxy-url"):
+            raise BadKubeConfiguration(f"{self._path}: proxy-url is not supported: remove it")
+        host = checked_host(str(cluster.get("server") or ""), f"{self._path}: server")
+        if host.startswith("http://"):
+            _log.warn("{path}: the API is asked without TLS at {host}", path=self._path, host=host)
+        authorities = self._source(cluster, "certificate-authority")
+        return KubeConfiguration(
+            host,
+            str(self._context.get("namespace") or "default"),
+            authorities.read if isinstance(authorities, RereadFile) else lambda: authorities,
+            self._credentials(),
+            str(cluster.get("tls-server-name") or ""),
+        )
+
+    def _credentials(self) -> ICredentialsSource:
+        user = self._user
+        for field, text in _REFUSED_OF_USERS.items():
+            if field in user:
+                raise BadKubeConfiguration(f"{self._path}: the user has {field!r}: {text}")
+        certificate = self._source(user, "client-certificate")
+        key = self._source(user, "client-key")
+        if bool(certificate) != bool(key):
+            raise BadKubeConfiguration(
+                f"{self._path}: the user has only one of client-certificate and client-key"
+            )
+        if user.get("exec") and not (user.get("token") or user.get("tokenFile")):
+            return ExecCredentials(self._plugin(user["exec"]))
+        # As in client-go, the file wins.
+        token: RereadFile | str = str(user.get("token") or "").strip()
+        if user.get("tokenFile"):
+            token = self._file(user["tokenFile"], "tokenFile")
+        return FileCredentials(token, certificate, key)
+
+    def _source(self, section: dict[str, Any], key: str) -> RereadFile | bytes:
+        inline = section.get(f"{key}-data")
+        if inline:
+            try:
+                return base64.b64decode(inline, validate=True)
+            except (binascii.Error, ValueError, TypeError):
+                raise BadKubeConfiguration(f"{self._path}: {key}-data is not base64") from None
+        return self._file(section[key], key) if section.get(key) else b""
+
+    def _file(self, name: str, key: str) -> RereadFile:
+        file = RereadFile(self._path.parent / str(name))
+        try:
+            file.read()
+        except OSError as error:
+            raise BadKubeConfiguration(
+                f"{self._path}: {key}: {file.path} cannot be read: {error.strerror}"
+            ) from None
+        return file
+
+    def _plugin(self, section: dict[str, Any]) -> Plugin:
+        command, version = section.get("command"), section.get("apiVersion")
+        if not command or not version:
+            raise BadKubeConfiguration(f"{self._path}: exec needs a command and an apiVersion")
+        # A command with a slash is relative to the file, others are on the PATH (KEP-541).
+        if os.sep in command:
+            command = str(self._path.parent / command)
+        cluster = None
+        if section.get("provideClusterInfo"):
+            cluster = self._cluster_info()
+        return Plugin(
+            command=command,
+            arguments=tuple(str(each) for each in section.get("args") or ()),
+            environment={str(e["name"]): str(e["value"]) for e in section.get("env") or ()},
+            api_version=str(version),
+            cluster=cluster,
+            hint=str(section.get("installHint") or ""),
+        )
+
+    def _cluster_info(self) -> dict[str, Any]:
+        """Tell of the cluster as ``client.authentication.k8s.io/v1`` has it."""
+        cluster = self._cluster
+        info: dict[str, Any] = {"server": cluster.get("server")}
+        if cluster.get("tls-server-name"):
+            info["tls-server-name"] = cluster["tls-server-name"]
+        authorities = self._source(cluster, "certificate-authority")
+        content = authorities.read() if isinstance(authorities, RereadFile) else authorities
+        if content:
+            info["certificate-authority-data"] = base64.b64encode(content).decode("ascii")
+        for extension in cluster.get("extensions") or ():
+            if extension.get("name") == "client.authentication.k8s.io/exec":
+                info["config"] = extension.get("extension")
+        return info

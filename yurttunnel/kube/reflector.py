@@ -1,0 +1,264 @@
+"""Keeps a cache like what the API has: a list, and then watches for as long as they go well.
+
+As ``k8s.io/client-go/tools/cache/reflector.go`` does it, but for this: while the API is out of
+reach, watches are tried from the version that is known, without a list, however long it takes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from sys import intern
+from typing import Any
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from yurttunnel.kube.backoff import Backoff
+from yurttunnel.kube.cache import Cache, Key
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, Expired
+from yurttunnel.kube.interfaces import IKubeClient, InformerSpec
+from yurttunnel.kube.resources import Object
+
+PAGE_OBJECTS = 250
+"""How many objects are asked for at a time; between pages the reactor does other work."""
+
+MIN_WATCH_SECONDS = 300.0
+"""A watch lasts this to twice as long, as in client-go: not all clients come at once."""
+
+_ANSWER_SECONDS = 35.0
+"""A watch that has not failed by then has been answered: a client waits 30 s at most."""
+
+_SHORT_WATCH_SECONDS = 1.0
+"""A watch that ends in good order sooner, and told nothing, is a failure; as in client-go."""
+
+_TRY_AGAIN_STATUSES = frozenset({429, 500, 502, 503})
+"""Answers that say nothing against the version from which a watch should go on."""
+
+_LONGEST_RETRY_AFTER = 60.0
+
+
+class Reflector:
+    """Follows what ``spec`` says, into ``cache``; ``complete()`` is called after each list.
+
+    ``heard`` is when the API was last heard of, ``failing_since`` when it began not to answer,
+    both in the clock's seconds; ``error`` is what happened last, ``None`` while all is well.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        client: IKubeClient,
+        spec: InformerSpec[Any],
+        cache: Cache,
+        complete: Callable[[], object],
+    ) -> None:
+        self._clock = clock
+        self._client = client
+        self._spec = spec
+        self._cache = cache
+        self._complete = complete
+        self._what = described(spec)
+        self._field_selector = _field_selector(spec)
+        self._version: str | None = None
+        self._events = 0
+        self._backoff = Backoff()
+        self._may_list_at_once = True
+        self.heard: float | None = None
+        self.failing_since: float | None = None
+        self.error: Exception | None = None
+
+    async def run(self) -> None:
+        """Follow until this is cancelled."""
+        while True:
+            try:
+                if self._version is None:
+                    await self._list()
+                else:
+                    await self._watch(self._version)
+            except CancelledError:
+                raise
+            except Exception as error:
+                # A defect, too: a cache that is followed no more would grow old unnoticed.
+                pause = self._failed(error)
+                if pause > 0:
+                    await deferLater(self._clock, pause)
+
+    # -- lists ---------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        listed: set[Key] = set()
+        token = ""
+        while True:
+            page = await self._client.list(
+                self._spec.resource,
+                self._spec.namespace,
+                label_selector=self._spec.label_selector,
+                field_selector=self._field_selector,
+                limit=PAGE_OBJECTS,
+                continue_token=token,
+            )
+            version, token, items = self._read_page(page)
+            self._heard()
+            listed.update(self._take(items))
+            if not token:
+                break
+            await deferLater(self._clock, 0)
+        await self._forget_all_but(listed)
+        self._version = version
+        self._complete()
+
+    def _read_page(self, page: Object) -> tuple[str, str, list[Any]]:
+        metadata = page.get("metadata")
+        items = page.get("items")
+        version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+        # Go writes an empty list as null.
+        items = [] if items is None and "items" in page else items
+        if not isinstance(metadata, dict) or not version or not isinstance(items, list):
+            raise ApiUnreachable(f"the answer to a list of {self._what} is not a list with version")
+        return str(version), str(metadata.get("continue") or ""), items
+
+    def _take(self, items: list[Any]) -> Iterator[Key]:
+        for item in items:
+            key = self._put(item)
+            if key is not None:
+                yield key
+
+    async def _forget_all_but(self, listed: set[Key]) -> None:
+        gone = self._cache.keys_but(listed)
+        for start in range(0, len(gone), PAGE_OBJECTS):
+            for key in gone[start : start + PAGE_OBJECTS]:
+                self._cache.put(key, None)
+            if start + PAGE_OBJECTS < len(gone):
+                await deferLater(self._clock, 0)
+
+    # -- watches -------------------------------------------------------------------------------
+
+    async def _watch(self, version: str) -> None:
+        began = self._clock.seconds()
+        self._events = 0
+        answered = self._clock.callLater(_ANSWER_SECONDS, self._watch_is_healthy)
+        try:
+            await self._client.watch(
+                self._spec.resource,
+                self._changed,
+                self._spec.namespace,
+                label_selector=self._spec.label_selector,
+                field_selector=self._field_selector,
+                resource_version=version,
+                timeout=random.uniform(MIN_WATCH_SECONDS, 2 * MIN_WATCH_SECONDS),
+            )
+            if not self._events and self._clock.seconds() - began < _SHORT_WATCH_SECONDS:
+                raise ApiUnreachable(f"the watch of {self._what} ended as soon as it had begun")
+            self._watch_is_healthy()
+        finally:
+            if answered.active():
+                answered.cancel()
+
+    def _changed(self, change: str, obj: Object) -> None:
+        self._events += 1
+        self._watch_is_healthy()
+        if change == "DELETED":
+            key = self._key(obj)
+            if key is not None:
+                self._cache.put(key, None)
+        elif change in ("ADDED", "MODIFIED"):
+            self._put(obj)
+        version = _metadata(obj).get("resourceVersion")
+        if isinstance(version, str) and version:
+            self._version = version
+
+    # -- objects -------------------------------------------------------------------------------
+
+    def _put(self, obj: Any) -> Key | None:
+        """Keep what is wanted of an object; give its key, or ``None`` when it has none."""
+        key = self._key(obj)
+        if key is None:
+            return None
+        # The items of a list do not say it, those of a watch do; they have to be equal.
+        obj.setdefault("kind", self._spec.resource.kind)
+        obj.setdefault("apiVersion", self._spec.resource.api_version)
+        try:
+            value = self._spec.transform(obj)
+        except Exception:
+            # It reads what others have written; the other objects are kept all the same.
+            self._log.failure(
+                "{what}: {namespace}/{name} cannot be understood; what was known of it stays",
+                what=self._what,
+                namespace=key[0],
+                name=key[1],
+            )
+        else:
+            self._cache.put(key, value)
+        return key
+
+    def _key(self, obj: Any) -> Key | None:
+        metadata = _metadata(obj)
+        name, namespace = metadata.get("name"), metadata.get("namespace") or ""
+        if isinstance(name, str) and name and isinstance(namespace, str):
+            return intern(namespace), name
+        self._log.warn(
+            "{what}: an object without a name is ignored: {text}",
+            what=self._what,
+            text=repr(obj)[:200],
+        )
+        return None
+
+    # -- good and bad times --------------------------------------------------------------------
+
+    def _heard(self) -> None:
+        self.heard = self._clock.seconds()
+        if self.error is not None:
+            self._log.info("{what}: followed again", what=self._what)
+        self.error = self.failing_since = None
+
+    def _watch_is_healthy(self) -> None:
+        # A list alone does not prove it: the watch after it may fail each time.
+        self._heard()
+        self._backoff.reset()
+        self._may_list_at_once = True
+
+    def _failed(self, error: Exception) -> float:
+        """Note a failure; give the seconds to wait before the next attempt."""
+        if not isinstance(error, ApiError | ApiUnreachable):
+            self._log.failure("{what}: an error of our own; trying again", what=self._what)
+        elif str(error) != str(self.error):
+            self._log.warn(
+                "{what}: cannot be followed at the moment, trying again: {error}",
+                what=self._what,
+                error=error,
+            )
+        if self.failing_since is None:
+            self.failing_since = self._clock.seconds()
+        self.error = error
+        if isinstance(error, ApiError) and error.status not in _TRY_AGAIN_STATUSES:
+            self._version = None
+        if isinstance(error, Expired) and self._may_list_at_once:
+            self._may_list_at_once = False
+            return 0.0
+        pause = self._backoff.next()
+        retry_after = getattr(error, "retry_after", None) or 0.0
+        return max(pause, min(retry_after, _LONGEST_RETRY_AFTER))
+
+
+def described(spec: InformerSpec[Any]) -> str:
+    """Name what an informer follows, for a sentence."""
+    what = spec.resource.plural
+    if spec.name is not None:
+        return f"{what} {spec.namespace}/{spec.name}" if spec.namespace else f"{what} {spec.name}"
+    return f"{what} in {spec.namespace}" if spec.namespace else what
+
+
+def _field_selector(spec: InformerSpec[Any]) -> str:
+    """Give the field selector; a role with ``resourceNames`` allows it for that name."""
+    name = f"metadata.name={spec.name}" if spec.name is not None else ""
+    return ",".join(filter(None, (name, spec.field_selector)))
+
+
+def _metadata(obj: Any) -> dict[str, Any]:
+    metadata = obj.get("metadata") if isinstance(obj, dict) else None
+    return metadata if isinstance(metadata, dict) else {}

@@ -1,0 +1,224 @@
+"""Work by keys: what has to be looked at again, each key once however often it is added.
+
+The pauses after failures are those of controllers (``k8s.io/client-go/util/workqueue``:
+``DefaultTypedControllerRateLimiter``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.kube.errors import ApiError, ApiUnreachable
+from yurttunnel.kube.waiting import ended_within
+from yurttunnel.ops.log import RateLimitedLog
+
+SHORTEST_PAUSE = 0.005
+LONGEST_PAUSE = 1000.0
+"""Seconds before a key that failed is tried again; doubled with each failure in a row."""
+
+RATE = 10.0
+BURST = 100
+"""How many attempts after failures are made in a second, and how many at once."""
+
+MAX_KEYS = 10_000
+"""How many keys may be there: waiting, under way, or to be tried again."""
+
+STOP_PATIENCE = 3.0
+"""Seconds what is under way has when the queue is stopped, before it is cancelled.
+
+Less than what is left of a lease when its leader gives it up (15 s - 10 s).
+"""
+
+_CANCEL_PATIENCE = 1.0
+_TRACEBACK_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Key:
+    """What is to be done about a key; when there is nothing, it is not kept."""
+
+    waiting: bool = False
+    under_way: bool = False
+    again: bool = False
+    failures: int = 0
+    pause: IDelayedCall | None = None
+
+
+class WorkQueue(Service):
+    """Awaits ``handle(key)`` for each key that is added, ``workers`` at a time.
+
+    A key that is added while it is handled is handled once more afterwards. A key whose handling
+    raises is told in the log and tried again after a pause, until it goes well. Keys that are
+    added before the start wait for it. Stopping lets what is under way come to its end, cancels
+    it after :data:`STOP_PATIENCE`, and forgets the other keys; then it can be started again.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, clock: IReactorTime, handle: Callable[[str], Awaitable[None]], workers: int = 2
+    ) -> None:
+        self._clock = clock
+        self._handle = handle
+        self._workers = workers
+        self._keys: dict[str, _Key] = {}
+        self._ready: deque[str] = deque()
+        self._attempts: set[Deferred[None]] = set()
+        self._under_way = 0
+        self._starting = False
+        # Counts the stops: what began before one is not tried again after it.
+        self._stops = 0
+        self._bucket = _Bucket(clock)
+        self._limited = RateLimitedLog(clock, self._log)
+        self._traceback_at: float | None = None
+
+    def __len__(self) -> int:
+        """Count the keys that wait, are under way, or are to be tried again."""
+        return len(self._keys)
+
+    def add(self, key: str) -> None:
+        """Have ``key`` handled; when there are :data:`MAX_KEYS` already, it is refused and told."""
+        state = self._keys.get(key)
+        if state is None:
+            if len(self._keys) >= MAX_KEYS:
+                self._limited.warn(
+                    "{key} is not looked at: {count} others wait already; see above why they do",
+                    key=key,
+                    count=MAX_KEYS,
+                )
+                return
+            state = self._keys[key] = _Key()
+        if state.under_way:
+            state.again = True
+        elif not state.waiting:
+            if state.pause is not None:
+                state.pause.cancel()
+            self._make_ready(key, state)
+            self._work()
+
+    def startService(self) -> None:
+        """Begin to work, on what was added before, too."""
+        super().startService()
+        self._work()
+
+    def stopService(self) -> Deferred[None]:
+        """End; fires when nothing is under way, or when that does not end though cancelled."""
+        super().stopService()
+        self._stops += 1
+        self._ready.clear()
+        for key, state in list(self._keys.items()):
+            if state.pause is not None:
+                state.pause.cancel()
+            # What is under way stays its worker's: no other may handle it even after a restart.
+            state.again = False
+            state.failures = 0
+            if not state.under_way:
+                del self._keys[key]
+        return Deferred.fromCoroutine(self._end(list(self._attempts)))
+
+    async def _end(self, ending: list[Deferred[None]]) -> None:
+        if await self._has_ended(ending, STOP_PATIENCE):
+            return
+        for attempt in ending:
+            attempt.cancel()
+        if not await self._has_ended(ending, _CANCEL_PATIENCE):
+            self._log.error("Defect: what is under way does not end though it is cancelled")
+
+    def _has_ended(self, ending: list[Deferred[None]], seconds: float) -> Deferred[bool]:
+        return ended_within(self._clock, seconds, DeferredList(ending))
+
+    def _make_ready(self, key: str, state: _Key) -> None:
+        state.pause = None
+        state.waiting = True
+        self._ready.append(key)
+
+    def _work(self) -> None:
+        # Attempts that end at once come here again: it must not become a recursion.
+        if self._starting:
+            return
+        self._starting = True
+        try:
+            while self.running and self._ready and self._under_way < self._workers:
+                self._start(self._ready.popleft())
+        finally:
+            self._starting = False
+
+    def _start(self, key: str) -> None:
+        state = self._keys[key]
+        state.waiting = False
+        state.under_way = True
+        self._under_way += 1
+        attempt = Deferred.fromCoroutine(self._attempt(key, state))
+        if not attempt.called:
+            self._attempts.add(attempt)
+            _ = attempt.addBoth(lambda _: self._attempts.discard(attempt))
+
+    async def _attempt(self, key: str, state: _Key) -> None:
+        stops = self._stops
+        failed = False
+        try:
+            await self._handle(key)
+        except Exception as error:
+            # What the handler raises is told, and the key tried again, whatever it is. What a stop
+            # has cancelled, or would not wait for, is forgotten like what waited.
+            if stops == self._stops:
+                failed = True
+                self._tell(key, error)
+        state.under_way = False
+        self._under_way -= 1
+        if failed:
+            self._pause(key, state)
+        elif state.again:
+            state.failures = 0
+            state.again = False
+            self._make_ready(key, state)
+        else:
+            del self._keys[key]
+        self._work()
+
+    def _pause(self, key: str, state: _Key) -> None:
+        # Two to the power of 20 times the shortest is more than the longest.
+        exponential = min(SHORTEST_PAUSE * 2.0 ** min(state.failures, 20), LONGEST_PAUSE)
+        state.failures += 1
+        if state.again:
+            state.again = False
+            self._make_ready(key, state)
+            return
+        seconds = max(exponential, self._bucket.take())
+        state.pause = self._clock.callLater(seconds, self._pause_is_over, key, state)
+
+    def _pause_is_over(self, key: str, state: _Key) -> None:
+        self._make_ready(key, state)
+        self._work()
+
+    def _tell(self, key: str, error: Exception) -> None:
+        if isinstance(error, ApiError | ApiUnreachable):
+            self._limited.warn("{key}: {error}; it is tried again", key=key, error=error)
+            return
+        now = self._clock.seconds()
+        if self._traceback_at is None or now - self._traceback_at >= _TRACEBACK_SECONDS:
+            self._traceback_at = now
+            self._log.failure("Defect: {key} cannot be handled; it is tried again", key=key)
+            return
+        self._limited.warn("Defect: {key}: {error}; it is tried again", key=key, error=repr(error))
+
+
+class _Bucket:
+    """The token bucket of attempts after failures."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._full_again = clock.seconds()
+
+    def take(self) -> float:
+        """Take a token; give the seconds until it is there."""
+        now = self._clock.seconds()
+        self._full_again = max(self._full_again, now) + 1 / RATE
+        return max(0.0, self._full_again - now - BURST / RATE)
