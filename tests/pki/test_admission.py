@@ -178,6 +178,11 @@ class TokenAdmissionTests(World):
             (EnrolmentRequest("edge-1", "host=a b", csr, *token), "host=a b"),
             (EnrolmentRequest("edge-1", "", csr, *token), "no identifier"),
             (EnrolmentRequest("edge-1", "host=edge-1", "junk", *token), "PKCS #10"),
+            (EnrolmentRequest("tunnel-proxy-client", "host=a", csr, *token), "another one"),
+            (
+                EnrolmentRequest("kube-apiserver-kubelet-client", "host=a", csr, *token),
+                "another one",
+            ),
         ):
             self.refuses(
                 Refusal.BAD_REQUEST,

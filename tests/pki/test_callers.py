@@ -11,20 +11,17 @@ from zope.interface.verify import verifyObject
 
 from tests.pki.support import Issuer, client_context, handshake, peer_serial
 from yurttunnel.pki.authority import CALLER_NAME, utc_now
-from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.callers import CallerContexts, OptionalCallerContexts
 from yurttunnel.pki.credentials import BadCredentials, Credentials
 from yurttunnel.pki.identity import parse_identifiers
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
 
 
-class CallerContextsTests(TestCase):
-    """Who gets through to the listeners of callers."""
+class World(TestCase):
+    """Connections of callers in memory."""
 
-    def setUp(self) -> None:
-        """Make contexts that allow the name of callers."""
-        self.issuer = Issuer.make(self)
-        self.contexts = CallerContexts(self.issuer.server(), (CALLER_NAME,))
+    contexts: OptionalCallerContexts
 
     def connect(
         self, credentials: Credentials | None, protocols: list[bytes], version: int
@@ -45,6 +42,15 @@ class CallerContextsTests(TestCase):
             with self.assertRaises(SSL.Error) as caught:
                 self.connect(credentials, list(protocols), version)
             self.assertIn(why, str(caught.exception))
+
+
+class CallerContextsTests(World):
+    """Who gets through to the listeners of callers."""
+
+    def setUp(self) -> None:
+        """Make contexts that allow the name of callers."""
+        self.issuer = Issuer.make(self)
+        self.contexts = CallerContexts(self.issuer.server(), (CALLER_NAME,))
 
     def test_callers(self) -> None:
         """A caller's certificate is enough, without ALPN and with that of HTTP/1.1."""
@@ -117,6 +123,55 @@ class CallerContextsTests(TestCase):
         self.assertRaises(BadCredentials, self.contexts.rotate, self.issuer.server(), end)
         client, _ = self.connect(self.issuer.caller(), [], SSL.TLS1_3_VERSION)
         self.assertEqual(peer_serial(client), old.certificate.serial_number)
+
+    def test_interface(self) -> None:
+        """Twisted's TLS can use it."""
+        verifyObject(IOpenSSLServerConnectionCreator, self.contexts)
+
+
+class OptionalCallerContextsTests(World):
+    """Who gets through where a certificate is not needed."""
+
+    def setUp(self) -> None:
+        """Make contexts."""
+        self.issuer = Issuer.make(self)
+        self.contexts = OptionalCallerContexts(self.issuer.server())
+
+    def test_no_certificate(self) -> None:
+        """A caller without a certificate gets through, with ALPN and without."""
+        for version in VERSIONS:
+            for offered, chosen in (([], b""), ([b"h2", b"http/1.1"], b"http/1.1")):
+                _, server = self.connect(None, offered, version)
+                self.assertEqual(server.get_alpn_proto_negotiated(), chosen)
+                self.assertIsNone(server.get_peer_certificate())
+
+    def test_certificates(self) -> None:
+        """Those of the authority get through whatever their names are, and can be read."""
+        node = self.issuer.node("edge-1", parse_identifiers("host=edge-1"))
+        for credentials in (self.issuer.caller(), node):
+            for version in VERSIONS:
+                _, server = self.connect(credentials, [], version)
+                self.assertEqual(peer_serial(server), credentials.certificate.serial_number)
+
+    def test_bad_certificates(self) -> None:
+        """Who presents a certificate that does not do is refused: it is not as if he had none."""
+        for credentials, why in (
+            (Issuer.make(self).caller(), "is not from an authority that is trusted here"),
+            (self.issuer.caller(lifetime=-1), "has expired"),
+            (self.issuer.server(), "is not meant for this use"),
+        ):
+            self.refuses(credentials, why)
+
+    def test_other_protocols(self) -> None:
+        """Who offers other protocols only is refused."""
+        self.refuses(None, "other protocols than http/1.1", (b"h2",))
+
+    def test_rotation(self) -> None:
+        """After a rotation callers see the new certificate and need not have one."""
+        new = self.issuer.server()
+        self.contexts.rotate(new, utc_now(self.issuer.clock))
+        client, _ = self.connect(None, [], SSL.TLS1_3_VERSION)
+        self.assertEqual(peer_serial(client), new.certificate.serial_number)
 
     def test_interface(self) -> None:
         """Twisted's TLS can use it."""

@@ -233,7 +233,7 @@ class ClientContextsTests(TestCase):
         both = Credentials(
             foreign.key, foreign.certificate, foreign.chain, self.contexts.credentials.authorities
         )
-        self.refuses("server.test", both, "not from the authority that this agent trusts")
+        self.refuses("server.test", both, "not from the authority that is trusted here")
 
     def test_nodes_are_no_servers(self) -> None:
         """A node's certificate does not make a server, whatever its names."""

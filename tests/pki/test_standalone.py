@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from OpenSSL import SSL
@@ -25,6 +26,7 @@ from tests.pki.support import (
     handshake,
     peer_serial,
 )
+from yurttunnel.pki.bundle import BadBundle
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.credentials import (
     Credentials,
@@ -42,6 +44,7 @@ from yurttunnel.pki.identity import (
     identity_from_certificate,
     parse_identifiers,
 )
+from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.pki.standalone import AgentTrust, ServerTrust, _first_answer
 from yurttunnel.pki.token import BadToken, JoinToken
@@ -108,16 +111,47 @@ class ServerTrustTests(World):
         self.assertEqual(self.read_token().pin, pin_of(authority))
         (caller,) = certificates_from_pem((state / "client.crt").read_bytes())
         caller.verify_directly_issued_by(authority)
-        for name in ("ca.key", "join-token", "client.key", "server.pem", "tokens.json"):
+        secrets = ("ca.key", "join-token", "client.key", "server.pem", "tokens.json")
+        for name in (*secrets, "kubelet-client.pem"):
             self.assertEqual((state / name).stat().st_mode & 0o777, 0o600)
 
     def test_restart(self) -> None:
         """A restart keeps authority, server certificate, caller's certificate and token."""
-        names = ("ca.crt", "ca.key", "server.pem", "client.crt", "client.key", "join-token")
+        names = ["ca.crt", "ca.key", "server.pem", "client.crt", "client.key", "join-token"]
+        names.append("kubelet-client.pem")
         before = [Path(self.state, name).read_bytes() for name in names]
         self.trust.stopService()
         self.start_server()
         self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
+
+    def test_interception(self) -> None:
+        """The certificate in the directory opens the port that stands in for kubelets, too."""
+        state = Path(self.state)
+        (certificate,) = certificates_from_pem((state / "client.crt").read_bytes())
+        key = key_from_pem((state / "client.key").read_bytes())
+        caller = self.trust.authority.credentials(key, certificate)
+        contexts = ClientContexts(caller, b"http/1.1")
+        refused: list[BaseException] = []
+        client = dial(contexts, "edge-1", refused.append)
+        server = self.trust.interception.serverConnectionForTLS(None)
+        server.set_accept_state()
+        handshake(client, server)
+        self.assertEqual([], refused)
+
+    def test_kubelets(self) -> None:
+        """Kubelets are verified as the flags say; a file of authorities has to be there."""
+        self.assertIs(KubeletVerification.AUTO, self.trust.kubelets.contexts.mode)
+        path = Path(self.mktemp())
+        arguments: dict[str, Any] = {
+            "kubelet_verify": KubeletVerification.CA,
+            "kubelet_ca": path,
+        }
+        self.assertRaises(
+            BadBundle, ServerTrust.open, self.clock, self.mktemp(), ["127.0.0.1"], **arguments
+        )
+        path.write_bytes(Path(self.state, "ca.crt").read_bytes())
+        trust = ServerTrust.open(self.clock, self.mktemp(), ["127.0.0.1"], **arguments)
+        self.assertIs(KubeletVerification.CA, trust.kubelets.contexts.mode)
 
     def test_callers(self) -> None:
         """Callers get in with the certificate in the directory, and the server's own rotates."""

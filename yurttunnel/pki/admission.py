@@ -11,7 +11,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.pki.authority import (
+    CALLER_NAME,
     DEFAULT_NODE_LIFETIME,
+    KUBELET_CLIENT_NAME,
     Authority,
     BadRequest,
     PublicKey,
@@ -48,6 +50,10 @@ FAILURE_WINDOW = 60.0
 """Seconds."""
 _MAX_ADDRESSES = 1024
 """How many addresses are remembered for their failures."""
+
+
+# A kubelet that trusts the authority may know callers by nothing but their common name.
+_NAMES_OF_CALLERS = frozenset({CALLER_NAME, KUBELET_CLIENT_NAME})
 
 
 class Admission:
@@ -227,6 +233,12 @@ def _understand(request: EnrolmentRequest) -> tuple[str, Identifiers, PublicKey]
         key = key_of_request(request.csr)
     except (BadIdentity, BadIdentifiers, BadRequest) as error:
         raise EnrolmentRefused(Refusal.BAD_REQUEST, str(error)) from None
+    if node in _NAMES_OF_CALLERS:
+        raise EnrolmentRefused(
+            Refusal.BAD_REQUEST,
+            f"{node!r} is the name by which kubelets know those who may call them:"
+            " give the node another one",
+        )
     return node, dataclasses.replace(claimed, hosts=claimed.hosts | {node}), key
 
 

@@ -36,6 +36,10 @@ AUTHORITY_KEY = "ca.key"
 CALLER_NAME = "kube-apiserver-kubelet-client"
 """The common name of who may use the interception ports, as clusters made by kubeadm have it."""
 
+KUBELET_CLIENT_NAME = "tunnel-proxy-client"
+"""The common name by which kubelets know the server, the same as in yurttunnel 1.2; with the
+organization of the project. Kubelets that authorize callers bind a role to either."""
+
 DAY = 86400.0
 DEFAULT_NODE_LIFETIME = 30 * DAY
 """Seconds for which a node's certificate is good; it is renewed after two thirds."""
@@ -71,7 +75,7 @@ def key_of_request(pem: str) -> PublicKey:
         request = x509.load_pem_x509_csr(pem.encode("ascii"))
         key = _acceptable(request.public_key())
         signed = request.is_signature_valid
-    except (ValueError, UnsupportedAlgorithm, InvalidSignature):
+    except (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm, InvalidSignature):
         raise BadRequest("the certificate request is not a PKCS #10 request in PEM form") from None
     if not signed:
         raise BadRequest("the certificate request is not signed by the key that it contains")
@@ -175,7 +179,7 @@ class Authority:
         addresses: Iterable[IPv4Address | IPv6Address],
         lifetime: float = SERVER_LIFETIME,
     ) -> x509.Certificate:
-        """Make the server's certificate for all names and addresses by which it is dialed."""
+        """Make a certificate of the server for names and addresses by which it is dialed."""
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in sorted(set(hosts))]
         in_order = sorted(set(addresses), key=lambda a: (a.version, int(a)))
         names += [x509.IPAddress(address) for address in in_order]
@@ -184,7 +188,20 @@ class Authority:
 
     def sign_caller(self, key: PublicKey, lifetime: float = CALLER_LIFETIME) -> x509.Certificate:
         """Make the certificate by which a caller is admitted to the server's ports."""
-        subject = _name(CALLER_NAME)
+        return self.sign_client(key, CALLER_NAME, lifetime=lifetime)
+
+    def sign_client(
+        self,
+        key: PublicKey,
+        name: str,
+        organization: str | None = None,
+        lifetime: float = CALLER_LIFETIME,
+    ) -> x509.Certificate:
+        """Make a certificate for a TLS client that is called ``name``.
+
+        It has no alternative names, so that it is not one of a node whatever it is called.
+        """
+        subject = _name(name, organization)
         return self._sign(subject, key, [], ExtendedKeyUsageOID.CLIENT_AUTH, lifetime)
 
     def _sign(

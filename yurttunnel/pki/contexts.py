@@ -172,9 +172,7 @@ class ClientContexts(RotatingContexts):
         return _ClientConnectionCreator(lambda: self._context, server_name)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
-        context = _new_context(SSL.TLS_CLIENT_METHOD, credentials.authorities)
-        _present(context, credentials)
-        context.set_alpn_protos([self._protocol])
+        context = client_context(credentials, self._protocol)
         context.set_verify(PEER_MUST_PRESENT)
         return context
 
@@ -228,6 +226,17 @@ def server_context(credentials: Credentials) -> SSL.Context:
     return context
 
 
+def client_context(credentials: Credentials, protocol: bytes) -> SSL.Context:
+    """Make a context that presents ``credentials`` and offers ``protocol``, and verifies nothing.
+
+    Its user says by ``set_verify`` what it demands of servers.
+    """
+    context = _new_context(SSL.TLS_CLIENT_METHOD, credentials.authorities)
+    _present(context, credentials)
+    context.set_alpn_protos([protocol])
+    return context
+
+
 def _new_context(method: int, authorities: Sequence[x509.Certificate]) -> SSL.Context:
     context = SSL.Context(method)
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
@@ -273,7 +282,7 @@ def _server_verification(
         # An exception that leaves this function would be lost inside OpenSSL.
         try:
             if not valid:
-                problem = certificate_problem(error, "the authority that this agent trusts")
+                problem = certificate_problem(error, "the authority that is trusted here")
                 refused(ServerNotTrusted(f"{server_name}: the server's certificate {problem}"))
                 return False
             if depth == 0:
@@ -291,17 +300,25 @@ def _server_verification(
 
 def check_server_name(certificate: x509.Certificate, server_name: str) -> None:
     """Raise :class:`ServerNotTrusted` unless the certificate is for the name or address."""
-    try:
-        if host_is_address(server_name):
-            verify_certificate_ip_address(certificate, str(ip_address(server_name)))
-        else:
-            verify_certificate_hostname(certificate, server_name)
-    except (VerificationError, CertificateError):
+    if not is_for(certificate, server_name):
         raise ServerNotTrusted(
             f"{server_name}: the server's certificate is for {', '.join(names_in(certificate))}"
             f" and not for {server_name}: dial one of these, or start the server with"
             f" --cert-dns-names or --cert-ips"
-        ) from None
+        )
+
+
+def is_for(certificate: x509.Certificate, host: str) -> bool:
+    """Tell whether a server's certificate is for the name or address ``host`` (RFC 9525)."""
+    try:
+        if host_is_address(host):
+            verify_certificate_ip_address(certificate, str(ip_address(host)))
+        else:
+            verify_certificate_hostname(certificate, host)
+    except (VerificationError, CertificateError, ValueError):
+        # The last is for names that are none to this library, such as 123.
+        return False
+    return True
 
 
 def names_in(certificate: x509.Certificate) -> list[str]:

@@ -90,7 +90,7 @@ def certificates_from_pem(pem: bytes) -> tuple[x509.Certificate, ...]:
     """Read one or more certificates; raises :class:`BadCredentials`."""
     try:
         return tuple(x509.load_pem_x509_certificates(pem))
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise BadCredentials("it does not hold certificates in PEM form") from error
 
 

@@ -56,7 +56,7 @@ _SUBDOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _ENROLMENT = re.compile("[0-9a-f]{1,64}")
 
 
-class BadIdentity(Exception):
+class BadIdentity(ValueError):
     """A name that no node can have, or a certificate that does not name a node."""
 
 
@@ -94,16 +94,17 @@ class NodeIdentity:
     enrolment: str = ""
 
 
-def check_node_name(name: str) -> str:
+def check_node_name(name: str, longest: int = MAX_NODE_NAME_LENGTH) -> str:
     """Return ``name`` if a node can have it.
 
-    Node names are lower case RFC 1123 subdomains of at most 64 characters. Everything else,
-    such as line ends, slashes or NUL, raises :class:`BadIdentity`.
+    Node names are lower case RFC 1123 subdomains of at most ``longest`` characters, by default
+    those that a common name can hold. Everything else, such as line ends, slashes or NUL,
+    raises :class:`BadIdentity`.
     """
-    if len(name) > MAX_NODE_NAME_LENGTH:
+    if len(name) > longest:
         raise BadIdentity(
-            f"{name[:MAX_NODE_NAME_LENGTH]!r}... is longer than the"
-            f" {MAX_NODE_NAME_LENGTH} characters that a node's name can have"
+            f"{name[:longest]!r}... is longer than the"
+            f" {longest} characters that a node's name can have"
         )
     if not _SUBDOMAIN.fullmatch(name):
         raise BadIdentity(
@@ -151,13 +152,17 @@ def format_identifiers(identifiers: Identifiers) -> str:
 
 
 def subject_alternative_names(
-    node: str, identifiers: Identifiers, enrolment: str = ""
+    node: str,
+    identifiers: Identifiers,
+    enrolment: str = "",
+    longest: int = MAX_NODE_NAME_LENGTH,
 ) -> list[x509.GeneralName]:
     """List the names that a certificate for ``node`` carries, its own name first.
 
-    Raises :class:`BadIdentity` for names and numbers that no certificate is issued with.
+    Raises :class:`BadIdentity` for names and numbers that no certificate is issued with, and
+    when the node's name has more than ``longest`` characters.
     """
-    check_node_name(node)
+    check_node_name(node, longest)
     hosts = sorted(identifiers.hosts - {node})
     for host in hosts:
         _check_host(host)
@@ -177,6 +182,42 @@ def identity_from_certificate(certificate: x509.Certificate) -> NodeIdentity:
 
     Raises :class:`BadIdentity` with a sentence when it is not a node's certificate.
     """
+    return read_identity(certificate, _node_named_by)
+
+
+def read_identity(
+    certificate: x509.Certificate, node_of: Callable[[str, frozenset[str]], str]
+) -> NodeIdentity:
+    """Read a verified certificate whose node is ``node_of(common name, DNS names)``.
+
+    Raises :class:`BadIdentity`, as ``node_of`` does when the two do not name a node.
+    """
+    names, subject = _names_of_client(certificate)
+    organizations = [a.value for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    if organizations != [NODE_ORGANIZATION]:
+        raise BadIdentity(
+            f"the certificate's organization is {organizations!r}, a node's is {NODE_ORGANIZATION}"
+        )
+    common_names = [a.value for a in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if len(common_names) != 1 or not isinstance(common_names[0], str):
+        raise BadIdentity("the certificate does not have exactly one common name")
+    collected = _Collected()
+    try:
+        _collect_names(names, collected)
+    except BadIdentifiers as error:
+        raise BadIdentity(f"the certificate of {common_names[0]!r} is malformed: {error}") from None
+    return NodeIdentity(
+        node=node_of(common_names[0], frozenset(collected.hosts)),
+        identifiers=collected.identifiers(),
+        not_before=certificate.not_valid_before_utc,
+        not_after=certificate.not_valid_after_utc,
+        enrolment=collected.enrolment,
+    )
+
+
+def _names_of_client(
+    certificate: x509.Certificate,
+) -> tuple[x509.SubjectAlternativeName, x509.Name]:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
@@ -188,29 +229,14 @@ def identity_from_certificate(certificate: x509.Certificate) -> NodeIdentity:
         raise BadIdentity(f"the certificate is malformed: {error}") from None
     if ExtendedKeyUsageOID.CLIENT_AUTH not in usages:
         raise BadIdentity("the certificate is not meant for TLS clients")
-    organizations = [a.value for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
-    if organizations != [NODE_ORGANIZATION]:
-        raise BadIdentity(
-            f"the certificate's organization is {organizations!r}, a node's is {NODE_ORGANIZATION}"
-        )
-    common_names = [a.value for a in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    if len(common_names) != 1 or not isinstance(common_names[0], str):
-        raise BadIdentity("the certificate does not have exactly one common name")
-    node = check_node_name(common_names[0])
-    collected = _Collected()
-    try:
-        _collect_names(names, collected)
-    except BadIdentifiers as error:
-        raise BadIdentity(f"the certificate of {node} is malformed: {error}") from None
-    if node not in collected.hosts:
+    return names, subject
+
+
+def _node_named_by(common_name: str, hosts: frozenset[str]) -> str:
+    node = check_node_name(common_name)
+    if node not in hosts:
         raise BadIdentity(f"the certificate's common name {node} is not among its DNS names")
-    return NodeIdentity(
-        node=node,
-        identifiers=collected.identifiers(),
-        not_before=certificate.not_valid_before_utc,
-        not_after=certificate.not_valid_after_utc,
-        enrolment=collected.enrolment,
-    )
+    return node
 
 
 def uncovered(identity: NodeIdentity, claimed: Identifiers) -> list[str]:

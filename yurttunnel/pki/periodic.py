@@ -36,13 +36,15 @@ class PeriodicService(Service):
         super().startService()
         self._ended = self._looping.start(self._interval).addErrback(self._report)
 
-    def stopService(self) -> None:
-        """Stop the timer, and the job."""
+    def stopService(self) -> Deferred[None] | None:
+        """Stop the timer, and the job; give what fires when that has ended."""
         super().stopService()
         if self._looping.running:
             self._looping.stop()
-        if self._current is not None:
-            self._current.cancel()
+        if self._current is None:
+            return None
+        self._current.cancel()
+        return self._current
 
     def _run(self) -> Deferred[None]:
         self._current = Deferred.fromCoroutine(self._once())

@@ -18,7 +18,10 @@ from yurttunnel.wire.hello import Refused
 _OURS = "yurttunnel"
 """Stands in our own TLS errors where OpenSSL names its library."""
 
-_ENROLL_AGAIN = "remove node.pem from the agent's --state-dir and start it with a new join token"
+_ENROLL_AGAIN = (
+    "remove node.pem from the agent's --state-dir and start it with a new join token, or in a"
+    " cluster empty its --cert-dir and start it again"
+)
 _COMPARE_CLOCKS = "compare the two machines' clocks"
 
 _ALERT = re.compile(r"alert (.+)")
@@ -72,6 +75,24 @@ _SERVER_REFUSES = {
     "protocol version": "the server has no version of TLS from 1.2 on",
 }
 
+_NOT_KNOWN_TO_KUBELET = (
+    "the kubelet refuses the certificate tunnel-proxy-client of this server: give it the ca.crt"
+    " of the server's --state-dir, or the cluster's authority, as its client CA"
+)
+
+# What a kubelet says to the server by an alert: always that the server's certificate is bad.
+_KUBELET_REFUSES = dict.fromkeys(
+    (
+        "certificate required",
+        "unknown ca",
+        "bad certificate",
+        "certificate unknown",
+        "certificate expired",
+        "unsupported certificate",
+    ),
+    _NOT_KNOWN_TO_KUBELET,
+)
+
 _AFTER_REFUSAL = {
     Code.REVOKED: f"to let it in again, {_ENROLL_AGAIN}",
     Code.NOT_AUTHORIZED: f"leave that out of --agent-identifiers, or {_ENROLL_AGAIN}",
@@ -124,6 +145,11 @@ def problem_with_server(reason: Failure) -> str:
     if isinstance(error, Refused) and error.code in _AFTER_REFUSAL:
         return f"{error}: {_AFTER_REFUSAL[error.code]}"
     return _explain(reason, {}, _SERVER_REFUSES)
+
+
+def problem_with_kubelet(reason: Failure) -> str:
+    """Say to whoever asked for a kubelet why TLS with it came to nothing."""
+    return _explain(reason, {}, _KUBELET_REFUSES)
 
 
 def _explain(reason: Failure, errors: Mapping[str, str], alerts: Mapping[str, str]) -> str:

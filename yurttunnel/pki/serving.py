@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.pki.addresses import local_addresses
-from yurttunnel.pki.authority import Authority, utc_now
+from yurttunnel.pki.authority import KUBELET_CLIENT_NAME, Authority, PublicKey, utc_now
 from yurttunnel.pki.contexts import names_in
 from yurttunnel.pki.credentials import (
     Credentials,
@@ -25,43 +25,36 @@ from yurttunnel.pki.credentials import (
     save_credentials,
 )
 from yurttunnel.pki.directory import StateDirectory, StateError
-from yurttunnel.pki.identity import host_is_address
+from yurttunnel.pki.identity import NODE_ORGANIZATION, host_is_address
 
 SERVER_FILE = "server.pem"
+KUBELET_CLIENT_FILE = "kubelet-client.pem"
 CALLER_CERTIFICATE = "client.crt"
 CALLER_KEY = "client.key"
 
 _log = Logger()
 
 
-class ServingCertificate:
-    """The server's own certificate, in ``server.pem``.
+class KeptCertificate:
+    """A certificate of the server, with its key in one file of the state directory."""
 
-    It is for the names and addresses in ``names``, for the bind addresses (all addresses of
-    the machine where one is a wildcard), for the machine's name and for loopback.
-    """
+    file: str
 
     def __init__(
-        self,
-        clock: IReactorTime,
-        directory: StateDirectory,
-        authority: Authority,
-        bind_addresses: Iterable[str],
-        names: Iterable[str] = (),
+        self, clock: IReactorTime, directory: StateDirectory, authority: Authority
     ) -> None:
         self._clock = clock
         self._directory = directory
         self._authority = authority
-        self._hosts, self._addresses = _names_to_serve(bind_addresses, names)
 
     def load(self) -> Credentials:
         """Give the certificate from the file if it is still good, or else a new one.
 
-        It is not when it lacks a name, comes from another authority or is near its end.
-        Raises :class:`StateError`.
+        It is not when it is not for what is wanted, comes from another authority or is near its
+        end. Raises :class:`StateError`.
         """
         try:
-            stored = load_credentials(self._directory, SERVER_FILE)
+            stored = load_credentials(self._directory, self.file)
         except StateError as error:
             # Nothing is lost with it: whoever trusts the authority trusts the next one.
             _log.warn("{error}; a new certificate is made", error=error)
@@ -78,18 +71,54 @@ class ServingCertificate:
 
     def store(self, credentials: Credentials) -> None:
         """Keep it for the next start; raises :class:`StateError`."""
-        save_credentials(self._directory, SERVER_FILE, credentials)
+        save_credentials(self._directory, self.file, credentials)
 
     def _issue(self) -> Credentials:
         key = new_key()
-        certificate = self._authority.sign_server(key.public_key(), self._hosts, self._addresses)
-        return self._authority.credentials(key, certificate)
+        return self._authority.credentials(key, self._sign(key.public_key()))
+
+    def _is_good(self, certificate: x509.Certificate) -> bool:
+        return _is_fresh(self._clock, certificate, self._authority)
+
+    def _sign(self, key: PublicKey) -> x509.Certificate:
+        raise NotImplementedError
+
+
+class ServingCertificate(KeptCertificate):
+    """The server's own certificate for its agents, in ``server.pem``.
+
+    It is for the names and addresses in ``names``, for the bind addresses (all addresses of
+    the machine where one is a wildcard), for the machine's name and for loopback.
+    """
+
+    file = SERVER_FILE
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        directory: StateDirectory,
+        authority: Authority,
+        bind_addresses: Iterable[str],
+        names: Iterable[str] = (),
+    ) -> None:
+        super().__init__(clock, directory, authority)
+        self._hosts, self._addresses = _names_to_serve(bind_addresses, names)
+
+    def _sign(self, key: PublicKey) -> x509.Certificate:
+        return self._authority.sign_server(key, self._hosts, self._addresses)
 
     def _is_good(self, certificate: x509.Certificate) -> bool:
         wanted = self._hosts | {str(address) for address in self._addresses}
-        return wanted <= set(names_in(certificate)) and _is_fresh(
-            self._clock, certificate, self._authority
-        )
+        return wanted <= set(names_in(certificate)) and super()._is_good(certificate)
+
+
+class KubeletClientCertificate(KeptCertificate):
+    """The certificate by which kubelets know the server, in ``kubelet-client.pem``."""
+
+    file = KUBELET_CLIENT_FILE
+
+    def _sign(self, key: PublicKey) -> x509.Certificate:
+        return self._authority.sign_client(key, KUBELET_CLIENT_NAME, NODE_ORGANIZATION)
 
 
 def ensure_caller_certificate(

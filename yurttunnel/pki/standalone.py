@@ -47,7 +47,10 @@ from yurttunnel.pki.identity import (
     identity_from_certificate,
     uncovered,
 )
+from yurttunnel.pki.interception import InterceptionContexts
 from yurttunnel.pki.join_token import JoinTokenFile
+from yurttunnel.pki.kubelet_trust import KubeletTrust
+from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.periodic import PeriodicService
 from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.renewal import CertificateRenewal, ContextsTogether
@@ -68,19 +71,24 @@ class ServerTrust(MultiService):
 
     - ``contexts``: TLS for the agents' listener, tunnel and enrolment;
     - ``callers``: TLS for listeners whose callers need the certificate in ``client.crt``;
+    - ``interception``: the same for a listener that stands in for kubelets;
+    - ``kubelets``: the same toward kubelets;
     - ``enrolment_factory``: makes the protocol for connections that chose enrolment;
     - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
     - ``authority``, ``revocations``, ``renewal``: the parts, for metrics and other listeners.
 
-    As a service it renews the server's certificate, replaces the join token and watches for
-    revocations.
+    As a service it renews the server's certificates, replaces the join token and watches for
+    revocations and new authorities of kubelets.
     """
 
     def __init__(
         self,
+        *,
         authority: Authority,
         contexts: ServerContexts,
         callers: CallerContexts,
+        interception: InterceptionContexts,
+        kubelets: KubeletTrust,
         enrolment_factory: EnrolmentFactory,
         revocations: Revocations,
         renewal: CertificateRenewal,
@@ -89,6 +97,8 @@ class ServerTrust(MultiService):
         self.authority = authority
         self.contexts = contexts
         self.callers = callers
+        self.interception = interception
+        self.kubelets = kubelets
         self.enrolment_factory = enrolment_factory
         self.revocations = revocations
         self.renewal = renewal
@@ -104,11 +114,15 @@ class ServerTrust(MultiService):
         node_lifetime: float = DEFAULT_NODE_LIFETIME,
         token_lifetime: float = DEFAULT_TOKEN_LIFETIME,
         callers: Collection[str] = (CALLER_NAME,),
+        kubelet_verify: KubeletVerification = KubeletVerification.AUTO,
+        kubelet_ca: Path | None = None,
     ) -> ServerTrust:
         """Load or make all that is kept in ``state_dir``; raises :class:`StateError`.
 
         ``bind_addresses`` and ``names`` (host names and addresses) are what agents may dial.
         ``callers`` are the common names of those who may ask for connections to nodes.
+        ``kubelet_ca`` is a file of the authorities that kubelets are verified by, in place of
+        the embedded one; raises :class:`BadBundle` when it cannot be used.
         Lifetimes are in seconds. When this returns, ``ca.crt``, ``join-token``, ``client.crt``
         and ``client.key`` are there.
         """
@@ -130,6 +144,8 @@ class ServerTrust(MultiService):
             serving.store,
         )
 
+        kubelets = KubeletTrust.open(clock, directory, authority, kubelet_verify, kubelet_ca)
+
         async def renew_caller() -> None:
             ensure_caller_certificate(clock, directory, authority)
 
@@ -137,8 +153,17 @@ class ServerTrust(MultiService):
         join_token.refresh()
         caller = PeriodicService(clock, DAY, "renewing the caller's certificate", renew_caller)
         enrolment = EnrolmentFactory(clock, admission)
-        trust = cls(authority, contexts, caller_contexts, enrolment, revocations, renewal)
-        for service in (revocations, join_token, renewal, caller):
+        trust = cls(
+            authority=authority,
+            contexts=contexts,
+            callers=caller_contexts,
+            interception=InterceptionContexts(clock, authority, callers),
+            kubelets=kubelets,
+            enrolment_factory=enrolment,
+            revocations=revocations,
+            renewal=renewal,
+        )
+        for service in (revocations, join_token, renewal, caller, kubelets):
             service.setServiceParent(trust)
         return trust
 

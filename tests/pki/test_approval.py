@@ -1,0 +1,657 @@
+"""Who may have which certificate of the tunnel in a cluster."""
+
+from __future__ import annotations
+
+import base64
+from ipaddress import ip_address
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import AttributeOID, NameOID
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.pki.approval import decide, lookups
+from yurttunnel.pki.approval_decision import MOST_FURTHER_NAMES, Facts, Lookups, Reason
+from yurttunnel.pki.approval_requests import Kind, is_decided, is_for_tunnel, recognize
+from yurttunnel.pki.certificate_template import (
+    agent_template,
+    proxy_client_template,
+    serving_template,
+)
+from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.identity import Identifiers, parse_identifiers
+
+NAMESPACE = "kube-system"
+AGENT = "system:serviceaccount:kube-system:yurt-tunnel-agent"
+SERVER = "system:serviceaccount:kube-system:yurt-tunnel-server"
+KUBELET = "system:node:edge-1"
+BOUND_TO_NODE = {
+    "authentication.kubernetes.io/pod-name": ["yurt-tunnel-agent-x7x7x"],
+    "authentication.kubernetes.io/pod-uid": ["pod-uid"],
+    "authentication.kubernetes.io/node-name": ["edge-1"],
+    "authentication.kubernetes.io/node-uid": ["node-uid"],
+}
+BOUND_TO_POD = {
+    "authentication.kubernetes.io/pod-name": ["yurt-tunnel-agent-x7x7x"],
+    "authentication.kubernetes.io/pod-uid": ["pod-uid"],
+}
+POD = {
+    "metadata": {"name": "yurt-tunnel-agent-x7x7x", "uid": "pod-uid"},
+    "spec": {"nodeName": "edge-1"},
+}
+EDGE_1 = (x509.DNSName("edge-1"),)
+CLIENT_USAGES = ["digital signature", "key encipherment", "client auth"]
+
+
+def node(name="edge-1", *addresses):
+    """Make a node's object with addresses, each of a type and a text."""
+    addresses = addresses or (("InternalIP", "192.0.2.7"), ("Hostname", "edge-1.example"))
+    return {
+        "metadata": {"name": name, "uid": "node-uid"},
+        "status": {"addresses": [{"type": kind, "address": text} for kind, text in addresses]},
+    }
+
+
+def signing_request(pem, requester, signer="kubernetes.io/kube-apiserver-client", **spec):
+    """Make the object of the API."""
+    return {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": "csr-1"},
+        "spec": {
+            "request": base64.b64encode(pem).decode(),
+            "signerName": signer,
+            "usages": CLIENT_USAGES,
+            "username": requester,
+            "groups": ["system:nodes", "system:authenticated"],
+            **spec,
+        },
+    }
+
+
+def of_template(template, requester, **spec):
+    """Make a request as those who are entitled to it do."""
+    return signing_request(
+        template.request(new_key()),
+        requester,
+        **{"signer": template.signer, "usages": template.usages, **spec},
+    )
+
+
+def for_agent(requester=KUBELET, text="host=edge-1&ipv4=192.0.2.7", name="edge-1", **spec):
+    """Make an agent's request."""
+    return of_template(agent_template(name, parse_identifiers(text)), requester, **spec)
+
+
+def by_hand(
+    subject=(("O", "openyurt:yurttunnel"), ("CN", "tunnel-agent:edge-1")),
+    names=EDGE_1,
+    key=None,
+    extensions=(),
+    attributes=(),
+):
+    """Make a request in PEM form that nobody of ours would make."""
+    kinds = {
+        "O": NameOID.ORGANIZATION_NAME,
+        "CN": NameOID.COMMON_NAME,
+        "OU": NameOID.ORGANIZATIONAL_UNIT_NAME,
+    }
+    builder = x509.CertificateSigningRequestBuilder().subject_name(
+        x509.Name([x509.NameAttribute(kinds[kind], value) for kind, value in subject])
+    )
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    for oid, value in attributes:
+        builder = builder.add_attribute(oid, value)
+    request = builder.sign(key or new_key(), hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def with_two_attributes():
+    """Make a request that asks for edge-1 in one attribute and for edge-2 in another."""
+    key = new_key()
+
+    def information(names):
+        return x509.load_pem_x509_csr(by_hand(names=names, key=key)).tbs_certrequest_bytes
+
+    # With one header of two bytes and one of three, as the lengths say.
+    rest = information(())[3:-2]
+    attributes = [
+        information([x509.DNSName(host)])[3 + len(rest) + 2 :] for host in ("edge-1", "edge-2")
+    ]
+    signed = tlv(0x30, rest + tlv(0xA0, b"".join(attributes)))
+    signature = key.sign(signed, ec.ECDSA(hashes.SHA256()))
+    algorithm = bytes.fromhex("300a06082a8648ce3d040302")
+    der = tlv(0x30, signed + algorithm + tlv(0x03, b"\0" + signature))
+    armored = base64.encodebytes(der)
+    return b"-----BEGIN CERTIFICATE REQUEST-----\n%b-----END CERTIFICATE REQUEST-----\n" % armored
+
+
+def with_bits(der, text):
+    """Make a BIT STRING of the UTF8String that is ``text``."""
+    whole = tlv(0x0C, text)
+    assert whole in der
+    return der.replace(whole, tlv(0x03, b"\0" + text[1:]))
+
+
+def tlv(tag, content):
+    """Encode an element of DER."""
+    length = len(content)
+    if length < 0x80:
+        return bytes([tag, length]) + content
+    size = (length.bit_length() + 7) // 8
+    return bytes([tag, 0x80 | size]) + length.to_bytes(size, "big") + content
+
+
+class World(SynchronousTestCase):
+    """What the tests share."""
+
+    def decide(self, csr, node=None, pod=None, namespace=NAMESPACE, others=()):
+        """Recognize a request and decide about it; ``others`` are names of other nodes."""
+        request = recognize(csr)
+        self.assertIsNotNone(request)
+        looked_up = lookups(request, namespace).further_names
+        others = frozenset(others).intersection(looked_up)
+        return decide(request, Facts(namespace, node, pod, others))
+
+    def approves(self, csr, *words, **facts):
+        """Assert that a request is approved, with ``words`` in the reason."""
+        decision = self.decide(csr, **facts)
+        self.assertTrue(decision.approved, decision)
+        for each in words:
+            self.assertIn(each, decision.message)
+
+    def leaves(self, reason, csr, *words, **facts):
+        """Assert that a request is left alone for ``reason``, in one line with ``words``."""
+        decision = self.decide(csr, **facts)
+        self.assertEqual(reason, decision.reason, decision)
+        self.assertFalse(decision.approved)
+        self.assertTrue(decision.message.isprintable(), decision)
+        for each in words:
+            self.assertIn(each, decision.message)
+
+
+class RecognitionTests(SynchronousTestCase):
+    """Which requests are the tunnel's."""
+
+    def test_kinds(self):
+        """Each is known by its signer and its common name."""
+        for kind, csr in (
+            (Kind.SERVING, of_template(serving_template(["x.test"]), SERVER)),
+            (Kind.PROXY_CLIENT, of_template(proxy_client_template(), SERVER)),
+            (Kind.AGENT, for_agent()),
+        ):
+            self.assertIs(kind, recognize(csr).kind)
+            self.assertTrue(is_for_tunnel(csr))
+
+    def test_others(self):
+        """Those of kubelets, users and yurttunnel 1.2 are not, nor those for other signers."""
+        serving = {"signer": "kubernetes.io/kubelet-serving"}
+        for common_name, spec in (
+            ("system:node:edge-1", serving),
+            ("tunnel-proxy-client", serving),
+            ("tunnel-agent:edge-1", serving),
+            ("tunnel-agent:edge-1", {"signer": "kubernetes.io/kube-apiserver-client-kubelet"}),
+            ("tunnel-agent:edge-1", {"signer": "example.com/ours"}),
+            ("system:node:tunnel-server", {}),
+            ("tunnel-agent-client", {}),
+            ("jane", {}),
+        ):
+            pem = by_hand([("O", "openyurt:yurttunnel"), ("CN", common_name)])
+            csr = signing_request(pem, KUBELET, **spec)
+            self.assertIsNone(recognize(csr), common_name)
+            self.assertFalse(is_for_tunnel(csr), common_name)
+
+    def test_malformed(self):
+        """What cannot be read is not, however it is broken."""
+        good = for_agent()
+        pem = base64.b64decode(good["spec"]["request"])
+        other = by_hand([("O", "openyurt:yurttunnel"), ("CN", "tunnel-agent:edge-2")])
+        texts = [
+            b"",
+            b"nothing",
+            pem[:-40],
+            pem + other,
+            b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n" + pem,
+            pem.replace(b"CERTIFICATE REQUEST", b"NEW CERTIFICATE REQUEST"),
+            b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
+            b"-----BEGIN CERTIFICATE REQUEST-----\nA===\n-----END CERTIFICATE REQUEST-----\n",
+        ]
+        # Version 2, where RFC 2986 section 4.1 knows none but version 1, which is 0.
+        version = _DER.replace(b"\x02\x01\x00", b"\x02\x01\x01", 1)
+        texts.append(_PEM % base64.encodebytes(version))
+        texts.append(_PEM % base64.encodebytes(with_bits(_DER, b"tunnel-agent:edge-1")))
+        for text in texts:
+            self.assertIsNone(recognize(signing_request(text, KUBELET)), text)
+        for request in (None, 5, "*", [], "AAAA", "é"):
+            self.assertIsNone(recognize({"spec": {**good["spec"], "request": request}}))
+        for csr in ({}, {"spec": None}, {"spec": []}, {"spec": {"signerName": []}}):
+            self.assertIsNone(recognize(csr))
+
+    @given(st.data())
+    @settings(deadline=None)
+    def test_hostile(self, data):
+        """Whatever is in the other fields and in the bytes, nothing breaks."""
+        json = st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+            max_leaves=6,
+        )
+        der = bytearray(_DER)
+        for _ in range(data.draw(st.integers(0, 3))):
+            der[data.draw(st.integers(0, len(der) - 1))] = data.draw(st.integers(0, 255))
+        armored = base64.encodebytes(bytes(der))
+        csr = signing_request(_PEM % armored, KUBELET)
+        for field in data.draw(
+            st.sets(st.sampled_from(["usages", "username", "groups", "extra", "signerName"]))
+        ):
+            csr["spec"][field] = data.draw(json)
+        csr["metadata"], csr["status"] = data.draw(json), data.draw(json)
+        is_decided(csr)
+        request = recognize(csr)
+        if request is not None:
+            lookups(request, NAMESPACE)
+            facts = Facts(NAMESPACE, data.draw(st.just(node()) | st.none()), POD)
+            decide(request, facts)
+
+    def test_decided(self):
+        """Who has been approved, denied or given up is left to others."""
+        for status, decided in (
+            (None, False),
+            ({}, False),
+            ({"conditions": None}, False),
+            ({"conditions": [{"type": "Strange"}, "nonsense"]}, False),
+            ({"conditions": [{"type": "Approved", "status": "True"}]}, True),
+            ({"conditions": [{"type": "Denied"}]}, True),
+            ({"conditions": [{"type": "Failed"}]}, True),
+        ):
+            self.assertIs(decided, is_decided({"status": status}), status)
+
+
+_PEM = b"-----BEGIN CERTIFICATE REQUEST-----\n%b-----END CERTIFICATE REQUEST-----\n"
+_DER = x509.load_pem_x509_csr(by_hand()).public_bytes(serialization.Encoding.DER)
+
+
+class FormTests(World):
+    """What every request has to be like."""
+
+    def leaves_pem(self, reason, pem, *words, **spec):
+        """Assert that an agent's request is left alone that is otherwise entitled."""
+        self.leaves(reason, signing_request(pem, KUBELET, **spec), *words, node=node())
+
+    def test_good(self):
+        """The request that the others are compared with is approved."""
+        self.approves(signing_request(by_hand(), KUBELET), node=node())
+
+    def test_subject(self):
+        """A subject has one common name, one organization and nothing else."""
+        organization, name = ("O", "openyurt:yurttunnel"), ("CN", "tunnel-agent:edge-1")
+        for subject, words in (
+            ([organization, name, ("CN", "admin")], "2 common names"),
+            ([organization, ("CN", "admin"), name], "2 common names"),
+            ([organization, name, name], "2 common names"),
+            ([organization, ("O", "system:masters"), name], "2 organizations"),
+            ([name], "0 organizations"),
+            ([organization, ("OU", "x"), name], "2.5.4.11"),
+        ):
+            self.leaves_pem(Reason.MALFORMED, by_hand(subject), words)
+
+    def test_organization(self):
+        """The organization is that of the certificate's kind."""
+        for organization in ("system:masters", "system:nodes", "openyurt:yurthub", "a\nb"):
+            pem = by_hand([("O", organization), ("CN", "tunnel-agent:edge-1")])
+            self.leaves_pem(
+                Reason.ORGANIZATION, pem, repr(organization), "that of", "'openyurt:yurttunnel'"
+            )
+
+    def test_usages(self):
+        """Usages are a set, in which that for RSA key exchange need not be."""
+        for usages in (
+            ["client auth", "digital signature"],
+            ["client auth", "key encipherment", "digital signature", "client auth"],
+        ):
+            self.approves(signing_request(by_hand(), KUBELET, usages=usages), node=node())
+        for usages in (
+            [],
+            None,
+            ["client auth"],
+            ["digital signature", "key encipherment"],
+            [*CLIENT_USAGES, "server auth"],
+            [*CLIENT_USAGES, "cert sign"],
+            ["any"],
+        ):
+            self.leaves_pem(Reason.USAGES, by_hand(), "'client auth'", usages=usages)
+
+    def test_keys(self):
+        """Keys that are weak or of other kinds are left alone."""
+        for key in (
+            ec.generate_private_key(ec.SECP224R1()),
+            rsa.generate_private_key(65537, 1024),
+        ):
+            self.leaves_pem(Reason.KEY, by_hand(key=key), "too weak", "P-256")
+        for key in (
+            ec.generate_private_key(ec.SECP384R1()),
+            rsa.generate_private_key(65537, 2048),
+        ):
+            self.approves(signing_request(by_hand(key=key), KUBELET), node=node())
+
+    def test_signature(self):
+        """Who does not prove to have the key is left alone."""
+        signed = x509.load_pem_x509_csr(by_hand())
+        der = bytearray(signed.public_bytes(serialization.Encoding.DER))
+        der[der.index(b"edge-1")] = ord("f")
+        forged = x509.load_der_x509_csr(bytes(der)).public_bytes(serialization.Encoding.PEM)
+        csr = signing_request(forged, "system:node:fdge-1")
+        self.leaves(Reason.KEY, csr, "not signed by the key")
+
+    def test_extensions(self):
+        """Nothing is asked for but alternative names, which others than we may sign."""
+        authority = x509.BasicConstraints(ca=True, path_length=None)
+        self.leaves_pem(Reason.MALFORMED, by_hand(extensions=[authority]), "2.5.29.19")
+
+    def test_attributes(self):
+        """There is one attribute: in a second one other readers might find more names."""
+        other = x509.ObjectIdentifier("1.2.840.113549.1.9.14")
+        for oid in (AttributeOID.CHALLENGE_PASSWORD, other):
+            pem = by_hand(attributes=[(oid, b"x")])
+            self.leaves_pem(Reason.MALFORMED, pem, "attributes")
+        pem = with_two_attributes()
+        self.assertTrue(x509.load_pem_x509_csr(pem).is_signature_valid)
+        self.leaves_pem(Reason.MALFORMED, pem, "other attributes than one")
+
+    def test_names_of_bits(self):
+        """A name that is not text is malformed."""
+        directory = x509.DirectoryName(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ab")]))
+        signed = x509.load_pem_x509_csr(by_hand(names=[*EDGE_1, directory]))
+        der = with_bits(signed.public_bytes(serialization.Encoding.DER), b"ab")
+        self.leaves_pem(Reason.MALFORMED, _PEM % base64.encodebytes(der), "malformed")
+
+    def test_kinds_of_names(self):
+        """Alternative names are host names and addresses."""
+        for name in (
+            x509.RFC822Name("admin@example.com"),
+            x509.UniformResourceIdentifier("yurttunnel:cidr=10.0.0.0/8"),
+            x509.UniformResourceIdentifier("yurttunnel:default-route=true"),
+            x509.DirectoryName(x509.Name([])),
+            x509.DNSName("edge 1"),
+            x509.DNSName("edge-1\x00.example"),
+            x509.DNSName("a" * 64),
+            x509.DNSName(".".join(["a" * 60] * 5)),
+            x509.DNSName(""),
+        ):
+            pem = by_hand(names=[x509.DNSName("edge-1"), name])
+            self.leaves_pem(Reason.MALFORMED, pem, "only host names and addresses")
+
+
+class ServerTests(World):
+    """The two certificates of servers."""
+
+    def serving(self, requester=SERVER, **spec):
+        """Make a request for the certificate that agents see."""
+        template = serving_template(
+            ["x-tunnel-server-svc.kube-system.svc", "LB-7.Example.com"],
+            [ip_address("192.0.2.1"), ip_address("2001:db8::1")],
+        )
+        return of_template(template, requester, **spec)
+
+    def test_entitled(self):
+        """The service account of servers gets both."""
+        self.approves(self.serving(), "serving certificate", SERVER)
+        self.approves(of_template(proxy_client_template(), SERVER), "for kubelets", SERVER)
+
+    def test_others(self):
+        """Nobody else gets either: not the agent, not a node, not another namespace's account."""
+        for requester in (
+            AGENT,
+            KUBELET,
+            "system:node:tunnel-server",
+            "system:serviceaccount:default:another",
+            "system:serviceaccount:yurt-tunnel-server",
+            "default:yurt-tunnel-server",
+            "tunnel-proxy-client",
+            "kubernetes-admin",
+            "",
+            "evil\n\x1b[2Jname",
+        ):
+            for csr in (
+                self.serving(requester),
+                of_template(proxy_client_template(), requester),
+            ):
+                self.leaves(Reason.REQUESTER, csr, ascii(requester), f"only {SERVER} gets")
+
+    def test_other_namespace(self):
+        """The account is that in the tunnel's namespace."""
+        account = "system:serviceaccount:tunnel:yurt-tunnel-server"
+        self.approves(self.serving(account), namespace="tunnel")
+        self.leaves(Reason.OTHER_INSTALLATION, self.serving(), account, namespace="tunnel")
+
+    def test_other_installation(self):
+        """Servers of another namespace are left to theirs, which is no reason for alarm."""
+        account = "system:serviceaccount:other:yurt-tunnel-server"
+        for csr in (self.serving(account), of_template(proxy_client_template(), account)):
+            self.leaves(Reason.OTHER_INSTALLATION, csr, "another installation", account, SERVER)
+            self.assertFalse(self.decide(csr).is_alarming)
+            self.assertFalse(self.decide(csr).may_change)
+        self.assertTrue(self.decide(self.serving(KUBELET)).is_alarming)
+
+    def test_names(self):
+        """The serving certificate names something, and the other one nothing."""
+        nameless = of_template(serving_template(), SERVER)
+        self.leaves(Reason.NAMES, nameless, "names no host and no address")
+        pem = by_hand(
+            [("O", "openyurt:yurttunnel"), ("CN", "tunnel-proxy-client")],
+            [x509.DNSName("edge-1")],
+        )
+        self.leaves(Reason.NAMES, signing_request(pem, SERVER), "'edge-1'", "a node")
+
+    def test_form(self):
+        """Organization and usages are those of serving certificates."""
+        self.leaves(Reason.USAGES, self.serving(usages=CLIENT_USAGES), "'server auth'")
+        pem = by_hand([("O", "openyurt:yurttunnel"), ("CN", "system:node:tunnel-server")])
+        csr = signing_request(pem, SERVER, "kubernetes.io/kubelet-serving")
+        self.leaves(Reason.ORGANIZATION, csr, "'system:nodes'")
+
+    def test_lookups(self):
+        """Nothing has to be known for them."""
+        self.assertEqual(Lookups(), lookups(recognize(self.serving()), NAMESPACE))
+
+
+class AgentTests(World):
+    """The certificate of a node."""
+
+    def test_kubelet(self):
+        """The node's own kubelet gets it."""
+        self.approves(for_agent(), "agent of node edge-1", KUBELET, node=node())
+
+    def test_other_kubelet(self):
+        """Another node's kubelet does not, and both are named."""
+        self.leaves(
+            Reason.REQUESTER,
+            for_agent("system:node:edge-2"),
+            "'system:node:edge-2' asks for the certificate of node edge-1",
+            node=node(),
+        )
+
+    def test_kubelet_without_group(self):
+        """Somebody who is only called like a node does not."""
+        self.leaves(Reason.REQUESTER, for_agent(groups=["system:authenticated"]), node=node())
+
+    def test_account_on_node(self):
+        """The agent's account gets it with a token that is bound to the node."""
+        csr = for_agent(AGENT, extra=BOUND_TO_NODE)
+        self.assertEqual(Lookups("edge-1"), lookups(recognize(csr), NAMESPACE))
+        self.approves(csr, AGENT, node=node())
+
+    def test_account_in_pod(self):
+        """Where tokens do not name the node, that of the pod counts."""
+        csr = for_agent(AGENT, extra=BOUND_TO_POD)
+        wanted = lookups(recognize(csr), NAMESPACE)
+        self.assertEqual(Lookups("edge-1", "yurt-tunnel-agent-x7x7x"), wanted)
+        self.approves(csr, AGENT, node=node(), pod=POD)
+
+    def test_account_on_other_node(self):
+        """A token that is bound to another node, or to a pod there, is not enough."""
+        extra = {**BOUND_TO_NODE, "authentication.kubernetes.io/node-name": ["edge-2"]}
+        elsewhere = {**POD, "spec": {"nodeName": "edge-2"}}
+        words = f"{AGENT} on node edge-2 asks for the certificate of node edge-1"
+        for csr, pod in (
+            (for_agent(AGENT, extra=extra), None),
+            (for_agent(AGENT, extra=extra), POD),
+            (for_agent(AGENT, extra=BOUND_TO_POD), elsewhere),
+        ):
+            self.leaves(Reason.REQUESTER, csr, words, node=node(), pod=pod)
+
+    def test_unbound(self):
+        """A token that is bound to nothing says nothing of the node."""
+        name = "authentication.kubernetes.io/pod-name"
+        for extra in (None, {}, {name: []}, {name: [""]}, {name: ["a", "b"]}, {name: "a"}):
+            csr = for_agent(AGENT, extra=extra)
+            self.assertEqual(Lookups("edge-1"), lookups(recognize(csr), NAMESPACE))
+            self.leaves(Reason.UNBOUND_TOKEN, csr, "not bound to a pod", node=node(), pod=POD)
+
+    def test_pod_is_gone(self):
+        """A pod that is gone, was replaced, or is nowhere does not tell the node."""
+        csr = for_agent(AGENT, extra=BOUND_TO_POD)
+        self.leaves(Reason.UNBOUND_TOKEN, csr, "is not in kube-system any more", node=node())
+        other = {**POD, "metadata": {**POD["metadata"], "uid": "another"}}
+        self.leaves(Reason.UNBOUND_TOKEN, csr, "that is gone", node=node(), pod=other)
+        for spec in (None, {}, {"nodeName": ""}, {"nodeName": 5}):
+            nowhere = {**POD, "spec": spec}
+            self.leaves(Reason.UNBOUND_TOKEN, csr, "on no node", node=node(), pod=nowhere)
+
+    def test_node_was_replaced(self):
+        """A token for a node that is gone is not one for its successor of the same name."""
+        extra = {**BOUND_TO_NODE, "authentication.kubernetes.io/node-uid": ["another"]}
+        csr = for_agent(AGENT, extra=extra)
+        self.leaves(Reason.UNBOUND_TOKEN, csr, "node edge-1 that is gone", node=node())
+
+    def test_other_accounts(self):
+        """No other account gets it, whatever its token is bound to."""
+        for requester in (
+            SERVER,
+            "system:serviceaccount:default:yurt-tunnel-agent",
+            "yurt-tunnel-agent",
+        ):
+            csr = for_agent(requester, extra=BOUND_TO_NODE)
+            self.leaves(Reason.REQUESTER, csr, ascii(requester), node=node())
+
+    def test_unknown_node(self):
+        """A node that the API does not know is waited for."""
+        self.leaves(Reason.UNKNOWN_NODE, for_agent(), "no node edge-1", "looked at again")
+
+    def test_names_of_node(self):
+        """All names and addresses that the node's object has may be asked for."""
+        found = node(
+            "edge-1",
+            ("InternalIP", "192.0.2.7"),
+            ("InternalIP", "2001:db8::7"),
+            ("ExternalIP", "198.51.100.7"),
+            ("Hostname", "Edge-1.Example"),
+            ("InternalDNS", "edge-1.internal"),
+        )
+        text = (
+            "host=edge-1&host=edge-1.example&host=edge-1.internal"
+            "&ipv4=192.0.2.7&ipv6=2001:db8::7&ipv4=198.51.100.7"
+        )
+        self.approves(for_agent(text=text), node=found)
+
+    def test_foreign_names(self):
+        """Nothing else may, and what it is, is said."""
+        for item in ("host=edge-2", "host=kubernetes", "ipv4=192.0.2.8", "ipv6=2001:db8::8"):
+            csr = for_agent(text=f"host=edge-1&{item}")
+            value = item.partition("=")[2]
+            self.leaves(Reason.NAMES, csr, f"'{value}' is not of node edge-1", node=node())
+
+    def test_address_has_changed(self):
+        """Of an address that the node has no more, it is said how the agent gets the new one."""
+        self.leaves(
+            Reason.NAMES,
+            for_agent(text="host=edge-1&ipv4=192.0.2.8"),
+            "'192.0.2.8' is not of node edge-1",
+            "restart the agent's pod",
+            "--node-ip",
+            node=node(),
+        )
+        decision = self.decide(for_agent(text="host=edge-1&ipv4=192.0.2.8"), node=node())
+        self.assertNotIn("--agent-identifiers", decision.message)
+        decision = self.decide(for_agent(text="host=edge-1&host=camera"), node=node())
+        self.assertIn("Leave 'camera' out of the agent's --agent-identifiers", decision.message)
+        self.assertNotIn("--node-ip", decision.message)
+
+    def test_name_of_other_node(self):
+        """The name of another node may not be asked for, even if the node reports to have it."""
+        found = node("edge-1", ("InternalIP", "192.0.2.7"), ("Hostname", "edge-2"))
+        csr = for_agent(text="host=edge-1&host=edge-2")
+        self.assertEqual(("edge-2",), lookups(recognize(csr), NAMESPACE).further_names)
+        words = ("'edge-2' is the name of another node", "node edge-1 cannot have it")
+        self.leaves(Reason.OTHER_NODE, csr, *words, node=found, others=["edge-2"])
+        self.assertTrue(self.decide(csr, node=found, others=["edge-2"]).may_change)
+        self.approves(csr, node=found)
+
+    def test_own_name_is_not_another(self):
+        """A node's own name is not looked up as another one's."""
+        self.assertEqual((), lookups(recognize(for_agent()), NAMESPACE).further_names)
+        self.approves(for_agent(), node=node(), others=["edge-1"])
+
+    def test_many_names(self):
+        """So many names are looked up and no more: a request with more is left alone."""
+        for count in (MOST_FURTHER_NAMES, MOST_FURTHER_NAMES + 1):
+            hosts = [f"h{number}.example" for number in range(count)]
+            found = node("edge-1", *(("Hostname", host) for host in hosts))
+            csr = for_agent(text="&".join(f"host={host}" for host in ["edge-1", *hosts]))
+            looked_up = lookups(recognize(csr), NAMESPACE).further_names
+            if count == MOST_FURTHER_NAMES:
+                self.assertEqual(tuple(hosts), looked_up)
+                self.approves(csr, node=found)
+            else:
+                self.assertEqual((), looked_up)
+                self.leaves(Reason.NAMES, csr, f"{count} host names", node=found)
+
+    def test_strange_names(self):
+        """What no certificate of a node may have is not a node's, whatever it reports."""
+        for host in ("*.example", "edge_2"):
+            found = node("edge-1", ("Hostname", host))
+            csr = signing_request(by_hand(names=[*EDGE_1, x509.DNSName(host)]), KUBELET)
+            self.assertEqual((), lookups(recognize(csr), NAMESPACE).further_names)
+            self.leaves(Reason.NAMES, csr, f"'{host}' is not of node", node=found)
+
+    def test_networks(self):
+        """Networks and the default route may not: they cover other nodes."""
+        for item in ("cidr=10.0.0.0/8", "default-route=true"):
+            self.leaves(Reason.MALFORMED, for_agent(text=f"host=edge-1&{item}"), node=node())
+
+    def test_malformed_node(self):
+        """A node's object that is malformed has no more than its name."""
+        for status in (None, [], {"addresses": "x"}, {"addresses": [None, {"address": 5}]}):
+            found = {"metadata": {"name": "edge-1"}, "status": status}
+            self.approves(for_agent(text="host=edge-1"), node=found)
+            self.leaves(Reason.NAMES, for_agent(), "'192.0.2.7'", node=found)
+
+    def test_name_and_common_name(self):
+        """The common name belongs to the one node that is named."""
+        for common_name, hosts in (
+            ("tunnel-agent:edge-1", ["edge-2"]),
+            ("tunnel-agent:edge-1", []),
+            ("tunnel-agent:", ["edge-1"]),
+            ("tunnel-agent:EDGE-1", ["EDGE-1"]),
+        ):
+            pem = by_hand(
+                [("O", "openyurt:yurttunnel"), ("CN", common_name)],
+                [x509.DNSName(host) for host in hosts],
+            )
+            csr = signing_request(pem, KUBELET)
+            self.assertEqual(Lookups(), lookups(recognize(csr), NAMESPACE))
+            self.leaves(Reason.NAMES, csr, node=node())
+
+    def test_long_name(self):
+        """A node whose name is too long for a common name gets its certificate, too."""
+        name = "edge-1." + "x" * 60 + ".example.com"
+        template = agent_template(name, Identifiers(frozenset({name})))
+        csr = of_template(template, f"system:node:{name}")
+        self.assertEqual(Lookups(name), lookups(recognize(csr), NAMESPACE))
+        self.approves(csr, name, node=node(name))

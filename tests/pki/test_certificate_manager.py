@@ -1,0 +1,538 @@
+"""When a certificate is asked for, and what is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from twisted.internet.defer import CancelledError
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.pki.signing import SigningApi, issue
+from tests.pki.support import Issuer, clock_now
+from yurttunnel.kube.errors import NotAllowed
+from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.certificate_manager import CertificateManager
+from yurttunnel.pki.certificate_store import CertificateStore, open_certificate_directory
+from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
+from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.wanted_template import SETTLE_TIME, TemplateUnknown
+
+LIFE = 3600.0
+
+
+class Managed(SynchronousTestCase):
+    """A manager of the serving certificate."""
+
+    def setUp(self):
+        """Make an API that answers at once."""
+        self.clock = clock_now()
+        self.start = self.clock.seconds()
+        self.issuer = Issuer.make(self, self.clock)
+        self.api = SigningApi(self.issuer, prompt=True, lifetime=LIFE)
+        self.directory = open_certificate_directory(self.mktemp())
+        self.template = serving_template(["one.example"])
+        self.unknown = None
+        self.changes = []
+        self.times = []
+        create = self.api.create
+
+        def timed(resource, body, namespace=None):
+            self.times.append(self.clock.seconds())
+            return create(resource, body, namespace)
+
+        self.api.create = timed
+
+    def wanted(self):
+        """Say what is wanted, or that it is not known."""
+        if self.unknown is not None:
+            raise self.unknown
+        return self.template
+
+    def manager(self, accepts=lambda certificate: False):
+        """Start a manager, which has what the last one left."""
+        store = CertificateStore(self.clock, self.directory, "yurttunnel-server")
+        manager = CertificateManager(
+            self.clock,
+            self.api,
+            store,
+            "serving certificate",
+            serving_template(),
+            self.wanted,
+            (self.issuer.authority.certificate,),
+            accepts,
+        )
+        manager.on_change.append(self.changes.append)
+        manager.startService()
+        self.addCleanup(self.stop, manager)
+        return manager
+
+    def stop(self, manager):
+        """Stop it, if that has not been done."""
+        if manager.running:
+            manager.stopService()
+
+    def store(self, template, issuer=None, lifetime=LIFE):
+        """Leave a certificate as an earlier run would have."""
+        issued = issue(issuer or self.issuer, template, lifetime)
+        CertificateStore(self.clock, self.directory, "yurttunnel-server").save(issued)
+        return issued.certificate
+
+    def pass_time(self, seconds):
+        """Let time pass in seconds."""
+        self.clock.pump([1.0] * int(seconds))
+
+    @property
+    def requests(self):
+        """How many requests there have been."""
+        return len(self.api.created)
+
+
+class FirstCertificateTests(Managed):
+    """From nothing, or from what an earlier run has left, to a certificate."""
+
+    def test_at_once(self):
+        """Without a certificate one is asked for at once, kept and handed on."""
+        manager = self.manager()
+        self.successResultOf(manager.when_ready())
+        self.assertEqual(self.requests, 1)
+        self.assertEqual(self.changes, [manager.current])
+        self.assertEqual(manager.not_after, manager.current.certificate.not_valid_after_utc)
+        self.assertEqual((manager.problem(), manager.warning()), (None, None))
+        again = self.manager()
+        self.assertEqual(again.current.certificate, manager.current.certificate)
+        self.assertEqual(self.requests, 1)
+
+    def test_waiting(self):
+        """Whoever waits is told when it is there, unless he has given up."""
+        self.api.prompt = False
+        manager = self.manager()
+        waiting, leaving = manager.when_ready(), manager.when_ready()
+        leaving.cancel()
+        self.failureResultOf(leaving, CancelledError)
+        self.pass_time(5)
+        self.assertNoResult(waiting)
+        self.api.sign("csr-0")
+        self.pass_time(10)
+        self.successResultOf(waiting)
+        self.successResultOf(manager.when_ready())
+
+    def test_problem(self):
+        """Until then the problem names the request and the command that approves it."""
+        self.api.prompt = False
+        manager = self.manager()
+        self.assertEqual(
+            manager.problem(),
+            "there is no serving certificate yet: waits for approval of csr-0: "
+            "kubectl certificate approve csr-0",
+        )
+        self.assertIsNone(manager.warning())
+
+    def test_stored(self):
+        """A stored certificate is in use without the API, however long that is away."""
+        certificate = self.store(self.template)
+        self.api.unreachable()
+        manager = self.manager()
+        self.successResultOf(manager.when_ready())
+        self.assertEqual(manager.current.certificate, certificate)
+        self.pass_time(600)
+        self.assertEqual((manager.problem(), manager.warning()), (None, None))
+
+    def test_stored_while_names_are_unknown(self):
+        """It is in use even while it is not known which names are wanted."""
+        self.store(self.template)
+        self.unknown = TemplateUnknown("services have not been read")
+        manager = self.manager()
+        self.successResultOf(manager.when_ready())
+        self.pass_time(10)
+        self.assertEqual(self.requests, 0)
+        self.assertIn("services have not been read", manager.warning())
+
+    def test_names_unknown(self):
+        """Without one, the request waits for the names, and the problem says so."""
+        self.unknown = TemplateUnknown("services have not been read")
+        manager = self.manager()
+        self.pass_time(10)
+        self.assertEqual(
+            manager.problem(),
+            "there is no serving certificate yet: services have not been read",
+        )
+        self.unknown = None
+        self.pass_time(2)
+        self.assertEqual(self.requests, 1)
+        self.assertIsNone(manager.problem())
+
+    def test_other_purpose(self):
+        """A stored certificate for another purpose (yurttunnel 1.2 mixed them up) is not used."""
+        self.store(proxy_client_template())
+        with capturedLogs() as events:
+            manager = self.manager()
+        self.assertTrue(any("tunnel-proxy-client" in str(e.get("problem")) for e in events))
+        self.assertEqual(self.requests, 1)
+        self.assertIsNone(self.template.problem(manager.current.certificate))
+
+    def test_accepted_meanwhile(self):
+        """One that is let through is in use until there is a better one."""
+        old = self.store(proxy_client_template())
+        self.api.prompt = False
+        manager = self.manager(accepts=lambda certificate: certificate == old)
+        self.successResultOf(manager.when_ready())
+        self.assertEqual(manager.current.certificate, old)
+        self.pass_time(SETTLE_TIME + 1)
+        self.assertEqual(self.requests, 1)
+        self.api.sign("csr-0")
+        self.pass_time(10)
+        self.assertIsNone(self.template.problem(manager.current.certificate))
+
+    def test_expired(self):
+        """A stored certificate that has expired is not used."""
+        self.store(self.template, lifetime=-1)
+        self.api.prompt = False
+        manager = self.manager()
+        self.assertIsNone(manager.current)
+        self.assertNoResult(manager.when_ready())
+        self.assertEqual(self.requests, 1)
+
+    def test_of_another_cluster(self):
+        """A stored one that no authority of the cluster has issued is replaced, once."""
+        self.store(self.template, Issuer.make(self))
+        manager = self.manager()
+        self.assertEqual(self.requests, 1)
+        self.assertTrue(manager.current.is_from([self.issuer.authority.certificate]))
+
+    def test_foreign_signer(self):
+        """A signer that is none of the authorities is asked again ever less often, and told of."""
+        self.api.issuer = Issuer.make(self, self.clock)
+        self.api.lifetime = 86400.0
+        manager = self.manager()
+        self.assertIn("is not from an authority", manager.warning())
+        self.assertIsNone(manager.problem())
+        self.pass_time(50)
+        self.assertEqual(self.requests, 1)
+        self.pass_time(15)
+        self.assertEqual(self.requests, 2)
+        self.pass_time(3600)
+        self.assertEqual(self.requests, 6)
+
+    def test_signer_changes_late(self):
+        """One that is changed after the bundle was is found without a restart."""
+        mine, other = self.issuer, Issuer.make(self, self.clock)
+        self.api.issuer = other
+        manager = self.manager()
+        self.api.issuer = mine
+        self.pass_time(65)
+        self.assertTrue(manager.current.is_from([mine.authority.certificate]))
+        self.assertIsNone(manager.warning())
+
+    def test_new_authorities(self):
+        """When its authority is dropped from the bundle, a new certificate is asked for."""
+        manager = self.manager()
+        other = Issuer.make(self, self.clock)
+        both = (self.issuer.authority.certificate, other.authority.certificate)
+        manager.authorities_changed(both)
+        self.pass_time(10)
+        self.assertEqual(self.requests, 1)
+        self.api.issuer = other
+        manager.authorities_changed(both[1:])
+        self.pass_time(10)
+        self.assertEqual(self.requests, 2)
+        self.assertTrue(manager.current.is_from(both[1:]))
+
+    def test_not_kept(self):
+        """A certificate that cannot be stored is in use all the same, and a warning says so."""
+
+        def full(self, issued):
+            raise StateError("pki: the disk is full")
+
+        self.patch(CertificateStore, "save", full)
+        manager = self.manager()
+        self.assertEqual(self.changes, [manager.current])
+        self.assertIsNone(manager.problem())
+        self.assertIn("not kept for a restart: pki: the disk is full", manager.warning())
+
+
+class RotationTests(Managed):
+    """Replacing the certificate in use."""
+
+    def test_in_time(self):
+        """A new one is asked for after 70 to 90 % of its life."""
+        manager = self.manager()
+        first = manager.current
+        self.pass_time(LIFE * 0.7 - 2)
+        self.assertEqual(self.requests, 1)
+        self.pass_time(LIFE * 0.2 + 4)
+        self.assertEqual(self.requests, 2)
+        self.assertEqual(self.changes, [first, manager.current])
+        self.assertEqual((manager.problem(), manager.warning()), (None, None))
+
+    def test_stored_in_time(self):
+        """A stored one counts its life from its own beginning."""
+        self.store(self.template)
+        self.pass_time(LIFE * 0.85)
+        manager = self.manager()
+        self.pass_time(LIFE * 0.1)
+        self.assertEqual(self.requests, 1)
+        self.assertGreater((manager.not_after - utc_now(self.clock)).total_seconds(), LIFE * 0.8)
+
+    def test_spread(self):
+        """Replicas do not all renew at the same moment."""
+        times = set()
+        for _ in range(20):
+            self.directory = open_certificate_directory(self.mktemp())
+            times.add(self.manager()._held.renewal_at)
+        self.assertEqual(len(times), 20)
+
+    def test_short_lives(self):
+        """Certificates that live for less than they are dated back are not renewed all the time."""
+        self.api.lifetime = 30.0
+        manager = self.manager()
+        for _ in range(10):
+            self.pass_time(30)
+            self.assertTrue(manager.is_usable)
+        self.assertLessEqual(self.requests, 16)
+
+    def test_missing_name(self):
+        """A wanted name that is missing means a new request, as soon as the names have settled."""
+        manager = self.manager()
+        self.template = serving_template(["one.example", "two.example"])
+        self.pass_time(SETTLE_TIME - 1)
+        self.assertEqual(self.requests, 1)
+        self.pass_time(3)
+        self.assertEqual(self.requests, 2)
+        self.assertIsNone(self.template.problem(manager.current.certificate))
+
+    def test_burst(self):
+        """A burst of changes makes one request."""
+        self.manager()
+        for number in range(10):
+            self.template = serving_template([f"{each}.example" for each in range(number)])
+            self.pass_time(2)
+        self.pass_time(60)
+        self.assertEqual(self.requests, 2)
+
+    def test_fewer_names(self):
+        """A name that is not wanted any more costs nothing, nor does another order."""
+        self.template = serving_template(["one.example", "two.example"])
+        self.manager()
+        self.template = serving_template(["one.example"])
+        self.pass_time(60)
+        self.template = replace(self.template, dns_names=("two.example", "one.example"))
+        self.pass_time(60)
+        self.assertEqual(self.requests, 1)
+
+    def test_restless_names(self):
+        """Names that never settle do not keep a certificate from being renewed."""
+        manager = self.manager()
+        for number in range(int(LIFE)):
+            self.template = serving_template(["one.example", f"{number}.example"])
+            self.pass_time(1)
+        self.assertEqual(self.requests, 2)
+        self.assertTrue(manager.is_usable)
+
+    def test_names_change_while_waiting(self):
+        """A request that lacks a wanted name is given up for a new one."""
+        self.api.prompt = False
+        manager = self.manager()
+        self.pass_time(60)
+        self.template = serving_template(["two.example"])
+        self.pass_time(SETTLE_TIME + 3)
+        self.assertEqual(self.requests, 2)
+        self.assertEqual(self.api.names("csr-1"), ["two.example"])
+        self.api.sign("csr-0")
+        self.pass_time(30)
+        self.assertIsNone(manager.current)
+        self.api.sign("csr-1")
+        self.pass_time(10)
+        self.assertIsNone(self.template.problem(manager.current.certificate))
+        self.assertEqual((manager.counters.issued, manager.counters.failed), (1, 0))
+
+    def test_burst_while_waiting(self):
+        """A burst of changes gives a request up once, when it is over."""
+        self.api.prompt = False
+        self.manager()
+        for number in range(10):
+            self.template = serving_template([f"{number}.example"])
+            self.pass_time(2)
+        self.assertEqual(self.requests, 1)
+        self.pass_time(10)
+        self.assertEqual(self.requests, 2)
+        self.assertEqual(self.api.names("csr-1"), ["9.example"])
+
+    def test_shuffled_names(self):
+        """Names that come in another order each time have settled all the same."""
+        self.manager()
+        names = ["one.example", "two.example"]
+        for _ in range(10):
+            names.reverse()
+            self.template = replace(self.template, dns_names=tuple(names))
+            self.pass_time(1)
+        self.assertEqual(self.requests, 2)
+
+    def test_fewer_names_while_waiting(self):
+        """One that has more than is wanted now goes on."""
+        self.api.prompt = False
+        self.template = serving_template(["one.example", "two.example"])
+        self.manager()
+        self.template = serving_template(["one.example"])
+        self.pass_time(60)
+        self.assertEqual(self.requests, 1)
+
+    def test_callback_that_fails(self):
+        """One user of the certificate that fails does not keep it from the others."""
+        manager = self.manager()
+
+        def broken(issued):
+            raise ZeroDivisionError
+
+        manager.on_change.insert(0, broken)
+        self.template = serving_template(["two.example"])
+        self.pass_time(10)
+        self.assertEqual(self.changes[-1], manager.current)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+
+class FailureTests(Managed):
+    """What happens when no certificate is to be had."""
+
+    def pauses(self):
+        """Give the seconds between attempts."""
+        return [later - earlier for earlier, later in pairwise(self.times)]
+
+    def test_pauses(self):
+        """Pauses are doubled from 2 seconds to 32, and there is no end of attempts."""
+        self.api.unreachable()
+        manager = self.manager()
+        self.pass_time(3600)
+        pauses = self.pauses()
+        # Looks are a second apart, and a pause is up to a tenth longer.
+        for pause, expected in zip(pauses, (2, 4, 8, 16, 32, 32, 32), strict=False):
+            self.assertGreaterEqual(pause, expected)
+            self.assertLessEqual(pause, expected * 1.1 + 1)
+        self.assertLessEqual(max(pauses), 37)
+        self.assertGreater(len(pauses), 90)
+        self.assertIn("connection refused", manager.problem())
+        self.assertEqual(manager.counters.failed, len(self.times))
+
+    def test_recovery(self):
+        """When the API is back the certificate is there within a pause, and pauses are short."""
+        self.api.unreachable()
+        manager = self.manager()
+        self.pass_time(3600)
+        self.api.recover()
+        self.pass_time(37)
+        self.assertEqual((manager.problem(), manager.warning()), (None, None))
+        self.api.unreachable()
+        self.template = serving_template(["two.example"])
+        self.times.clear()
+        self.pass_time(10)
+        self.assertLess(self.pauses()[0], 4)
+
+    def test_quiet(self):
+        """An outage of a day is told again and again, but not thousands of times."""
+        self.api.unreachable()
+        with capturedLogs() as events:
+            self.manager()
+            self.pass_time(86400 // 4)
+        errors = [event for event in events if event["log_level"].name == "error"]
+        self.assertGreater(len(errors), 5)
+        self.assertLess(len(errors), 20)
+
+    def test_denied(self):
+        """A denial counts as a failure, is told, and is followed by another attempt."""
+        self.api.prompt = False
+        manager = self.manager()
+        self.api.condition("csr-0", "Denied", message="not for you")
+        self.pass_time(2)
+        self.assertIn("csr-0 was denied: not for you", manager.problem())
+        self.assertEqual((manager.counters.denied, manager.counters.failed), (1, 0))
+        self.pass_time(3)
+        self.assertEqual(self.requests, 2)
+        self.assertIn("waits for approval of csr-1", manager.problem())
+        self.assertIn("before that: csr-0 was denied", manager.problem())
+
+    def test_not_allowed(self):
+        """So does an API that does not take the request."""
+        self.api.fail(NotAllowed(403, "Forbidden", "csr is forbidden"))
+        manager = self.manager()
+        self.assertIn("csr is forbidden", manager.problem())
+        self.api.recover()
+        self.pass_time(5)
+        self.assertIsNone(manager.problem())
+
+    def test_not_renewed(self):
+        """The certificate in use stays; until it expires that is a warning, then a problem."""
+        manager = self.manager()
+        self.api.unreachable()
+        self.pass_time(LIFE * 0.95)
+        self.assertIsNone(manager.problem())
+        self.assertIn("is not replaced", manager.warning())
+        self.assertIn("connection refused", manager.warning())
+        self.pass_time(LIFE * 0.1)
+        self.assertFalse(manager.is_usable)
+        self.assertIn("the serving certificate has expired at", manager.problem())
+        self.assertIsNone(manager.warning())
+        waiting = manager.when_ready()
+        self.api.recover()
+        self.pass_time(37)
+        self.successResultOf(waiting)
+        self.assertIsNone(manager.problem())
+
+    def test_renewal_that_waits(self):
+        """A renewal is worth a word only when nobody approves it for a while."""
+        manager = self.manager()
+        self.api.prompt = False
+        self.template = serving_template(["two.example"])
+        self.pass_time(30)
+        self.assertEqual(self.requests, 2)
+        self.assertIsNone(manager.warning())
+        self.pass_time(60)
+        self.assertIn("kubectl certificate approve csr-1", manager.warning())
+        self.assertIsNone(manager.problem())
+
+    def test_defect(self):
+        """An error that nobody has thought of is logged, and the next attempt comes."""
+
+        def broken(*_):
+            raise ZeroDivisionError
+
+        create, self.api.create = self.api.create, broken
+        manager = self.manager()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertIsNotNone(manager.problem())
+        self.api.create = create
+        self.pass_time(5)
+        self.assertIsNone(manager.problem())
+
+    def test_defect_of_the_template(self):
+        """A source of names that raises anything at all is logged once and asked again."""
+        self.store(self.template)
+        manager = self.manager()
+        self.unknown = ZeroDivisionError()
+        self.pass_time(10)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.unknown = None
+        self.template = serving_template(["two.example"])
+        self.pass_time(10)
+        self.assertEqual(self.requests, 1)
+        self.assertIsNone(manager.warning())
+
+    def test_stopped(self):
+        """Stopping ends what is under way, without complaint and without a trace."""
+        self.api.prompt = False
+        manager = self.manager()
+        self.pass_time(10)
+        with capturedLogs() as events:
+            manager.stopService()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual(events, [])
+
+    def test_stopped_within_a_call(self):
+        """Stopping cancels a call that the API has not answered."""
+        self.api.hold()
+        manager = self.manager()
+        stopped = manager.stopService()
+        self.successResultOf(stopped)
+        self.api.release()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual((manager.counters.failed, manager.counters.issued), (0, 0))

@@ -1,0 +1,344 @@
+"""What is asked of a signer of the cluster, and what is taken from it."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from ipaddress import ip_address
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.pki.signing import SigningApi, issue
+from tests.pki.support import EDGE_1, Issuer, clock_now
+from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
+from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS
+from yurttunnel.pki.certificate_requests import (
+    MAX_WAIT,
+    RequestDenied,
+    RequestFailed,
+    request_certificate,
+)
+from yurttunnel.pki.certificate_template import (
+    agent_template,
+    proxy_client_template,
+    serving_template,
+)
+from yurttunnel.pki.credentials import certificates_to_pem
+from yurttunnel.pki.identity import BadIdentity, Identifiers
+
+SERVING = serving_template(["tunnel.example"], [ip_address("192.0.2.1"), ip_address("::1")])
+CLIENT_USAGES = ["digital signature", "key encipherment", "client auth"]
+
+
+class TemplateTests(SynchronousTestCase):
+    """What a certificate is to be like."""
+
+    def test_serving(self):
+        """The serving certificate is one of kubelet-serving, as yurttunnel 1.2 asks for it."""
+        self.assertEqual(SERVING.signer, "kubernetes.io/kubelet-serving")
+        self.assertEqual(SERVING.common_name, "system:node:tunnel-server")
+        self.assertEqual(SERVING.organization, "system:nodes")
+        self.assertEqual(SERVING.usages, ["digital signature", "key encipherment", "server auth"])
+
+    def test_proxy_client(self):
+        """The certificate for kubelets has the name of yurttunnel 1.2 and no other names."""
+        template = proxy_client_template()
+        self.assertEqual(template.signer, "kubernetes.io/kube-apiserver-client")
+        self.assertEqual(template.common_name, "tunnel-proxy-client")
+        self.assertEqual(template.organization, "openyurt:yurttunnel")
+        self.assertEqual(template.usages, CLIENT_USAGES)
+        request = x509.load_pem_x509_csr(template.request(ec.generate_private_key(ec.SECP256R1())))
+        self.assertEqual(list(request.extensions), [])
+
+    def test_agent(self):
+        """An agent's certificate names its node first, then what else the node has."""
+        template = agent_template("edge-1", replace(EDGE_1, hosts=frozenset({"a.example"})))
+        self.assertEqual(template.signer, "kubernetes.io/kube-apiserver-client")
+        self.assertEqual(template.common_name, "tunnel-agent:edge-1")
+        self.assertEqual(template.organization, "openyurt:yurttunnel")
+        self.assertEqual(template.usages, CLIENT_USAGES)
+        self.assertEqual(template.dns_names, ("edge-1", "a.example"))
+        self.assertEqual(template.addresses, (ip_address("192.0.2.7"),))
+
+    def test_agent_with_bad_names(self):
+        """A node that cannot have a certificate is refused before anybody is asked."""
+        for node, hosts in (("Edge", frozenset()), ("edge", frozenset({"a b"}))):
+            self.assertRaises(BadIdentity, agent_template, node, Identifiers(hosts))
+
+    def test_order(self):
+        """Names are compared as sets: informers give them in any order."""
+        one = replace(SERVING, dns_names=("a", "b"))
+        self.assertTrue(one.is_same(replace(one, dns_names=("b", "a"))))
+        self.assertFalse(one.is_same(replace(one, dns_names=("b", "c"))))
+        self.assertFalse(one.is_same(replace(one, addresses=())))
+
+    def test_extra_names_do(self):
+        """A certificate with more names than are wanted does, one with fewer does not."""
+        issuer = Issuer.make(self)
+        more = replace(SERVING, dns_names=("b.example", "tunnel.example"))
+        certificate = issue(issuer, more).certificate
+        self.assertIsNone(SERVING.problem(certificate))
+        problem = more.problem(issue(issuer, SERVING).certificate)
+        self.assertEqual(problem, "lacks b.example")
+
+    def test_other_certificates(self):
+        """What is for another name, organization or use is told apart."""
+        issuer = Issuer.make(self)
+        certificate = issue(issuer, SERVING).certificate
+        for other, words in (
+            (replace(SERVING, common_name="x"), "and not for 'x'"),
+            (replace(SERVING, organization="y"), "and not for 'y'"),
+            (replace(SERVING, usage="client auth"), "not meant for client auth"),
+        ):
+            self.assertIn(words, other.problem(certificate))
+
+
+class RequestTests(SynchronousTestCase):
+    """One request, from its creation to the certificate."""
+
+    def setUp(self):
+        """Make an API with a signer."""
+        self.clock = clock_now()
+        self.issuer = Issuer.make(self, self.clock)
+        self.api = SigningApi(self.issuer)
+        self.waits = []
+
+    def ask(self, template=SERVING):
+        """Ask for a certificate."""
+        return Deferred.fromCoroutine(
+            request_certificate(self.clock, self.api, template, self.waits.append)
+        )
+
+    def fails(self, asked, kind, words):
+        """Assert how a request has failed."""
+        error = self.failureResultOf(asked, kind).value
+        self.assertIn(words, str(error))
+        self.assertNotIn("\n", str(error))
+
+    def test_object(self):
+        """The object says what certificates.k8s.io/v1 wants to know, with a generated name."""
+        self.ask()
+        (name,) = self.api.created
+        self.assertTrue(name.startswith("csr-"))
+        found = self.api.look(CERTIFICATE_SIGNING_REQUESTS, name)
+        self.assertEqual(found["apiVersion"], "certificates.k8s.io/v1")
+        self.assertEqual(found["kind"], "CertificateSigningRequest")
+        self.assertEqual(found["spec"]["signerName"], "kubernetes.io/kubelet-serving")
+        self.assertEqual(found["spec"]["usages"], SERVING.usages)
+        request = self.api.request(name)
+        self.assertTrue(request.is_signature_valid)
+        self.assertEqual(
+            request.subject.rfc4514_string(), "CN=system:node:tunnel-server,O=system:nodes"
+        )
+        self.assertIsInstance(request.public_key().curve, ec.SECP256R1)
+        self.assertEqual(self.api.names(name), ["tunnel.example", "192.0.2.1", "::1"])
+
+    def test_issued(self):
+        """The certificate is given with its key soon after it was issued."""
+        asked = self.ask()
+        self.clock.advance(1)
+        self.assertNoResult(asked)
+        certificate = self.api.sign("csr-0")
+        self.clock.advance(2)
+        issued = self.successResultOf(asked)
+        self.assertEqual(issued.certificate, certificate)
+        self.assertEqual(issued.key.public_key(), certificate.public_key())
+        self.assertEqual(issued.chain, ())
+
+    def test_at_once(self):
+        """A signer that is quicker than the first look is not waited for."""
+        self.api.prompt = True
+        self.successResultOf(self.ask())
+        self.assertEqual(self.api.reads, 0)
+
+    def test_new_key(self):
+        """Every request has a key of its own."""
+        self.ask(), self.ask()
+        one, two = (self.api.request(name).public_key() for name in self.api.created)
+        self.assertNotEqual(one, two)
+
+    def test_chain(self):
+        """What the signer sends after the certificate is sent to peers, too."""
+        asked = self.ask()
+        certificate = self.api.sign("csr-0")
+        authority = self.issuer.authority.certificate
+        self.api.answer("csr-0", certificates_to_pem([certificate, authority]))
+        self.clock.advance(1)
+        self.assertEqual(self.successResultOf(asked).chain, (authority,))
+
+    def test_patience(self):
+        """An answer is found soon, for how long it took, and a person is not asked all the time."""
+        for wait in (1, 10, 30):
+            asked = self.ask()
+            self.clock.pump([0.05] * (wait * 20))
+            self.api.sign(self.api.created[-1])
+            self.clock.pump([0.05] * (wait * 6 + 6))
+            self.successResultOf(asked)
+        self.ask()
+        self.clock.pump([1.0] * 60)
+        self.api.calls.clear()
+        self.clock.pump([1.0] * 600)
+        self.assertGreaterEqual(self.api.reads, 55)
+        self.assertLessEqual(self.api.reads, 85)
+
+    def test_says_for_whom(self):
+        """Each stage of the waiting has a sentence that says what to do."""
+        self.ask()
+        self.api.approve("csr-0")
+        self.clock.advance(1)
+        self.clock.advance(1)
+        first, second = self.waits
+        self.assertEqual(first, "waits for approval of csr-0: kubectl certificate approve csr-0")
+        self.assertIn("csr-0 is approved and waits for its signer kubernetes.io/", second)
+
+    def test_denied(self):
+        """A denial is final, and the reason is told in one line."""
+        asked = self.ask()
+        self.api.condition("csr-0", "Denied", reason="Policy", message="not\nfor you")
+        self.clock.advance(1)
+        self.fails(asked, RequestDenied, "csr-0 was denied: Policy not for you")
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_refused_by_signer(self):
+        """So is a failure of the signer, also of what was approved."""
+        asked = self.ask()
+        self.api.approve("csr-0")
+        self.api.condition("csr-0", "Failed")
+        self.clock.advance(1)
+        self.fails(asked, RequestDenied, "csr-0 was refused by its signer: no reason is given")
+
+    def test_condition_that_does_not_hold(self):
+        """A condition with the status False is none."""
+        asked = self.ask()
+        self.api.condition("csr-0", "Denied", status="False")
+        self.clock.advance(1)
+        self.assertNoResult(asked)
+
+    def test_deadline(self):
+        """After 15 minutes it is given up."""
+        asked = self.ask()
+        self.clock.pump([10.0] * int(MAX_WAIT / 10 - 1))
+        self.assertNoResult(asked)
+        self.clock.advance(10.1)
+        self.fails(asked, RequestFailed, "waits for approval of csr-0")
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_deleted(self):
+        """A request that was deleted is not waited for."""
+        asked = self.ask()
+        self.api.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-0")
+        self.clock.advance(1)
+        self.fails(asked, RequestFailed, "csr-0 was deleted")
+
+    def test_not_created(self):
+        """An API that does not take the request fails it with its own error."""
+        self.api.unreachable()
+        self.fails(self.ask(), ApiUnreachable, "connection refused")
+
+    def test_api_loss(self):
+        """While the API is away, or refuses to show the request, it goes on waiting."""
+        asked = self.ask()
+        for error in (ApiUnreachable("refused"), NotAllowed(403, "Forbidden", "no")):
+            self.api.fail(error)
+            self.clock.pump([10.0] * 5)
+            self.assertNoResult(asked)
+            self.assertIn("csr-0 cannot be read", self.waits[-1])
+        self.api.recover()
+        self.api.sign("csr-0")
+        self.clock.advance(10)
+        self.successResultOf(asked)
+        self.assertEqual(len(self.api.created), 1)
+
+    def test_cancelled(self):
+        """Cancelling ends the waiting."""
+        asked = self.ask()
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_wrong_answers(self):
+        """What does not match the key, the names or the use is not used."""
+        expired = issue(self.issuer, SERVING, lifetime=-1)
+        for answer, words in (
+            (b"nonsense", "does not hold certificates"),
+            (certificates_to_pem([expired.certificate]), "is for another key"),
+        ):
+            asked = self.ask()
+            name = self.api.created[-1]
+            self.api.answer(name, answer)
+            self.clock.advance(1)
+            self.fails(asked, RequestFailed, words)
+            self.assertIn(name, str(self.waits))
+
+    def test_wrong_base64(self):
+        """An answer that is not what the API promises is an error like others."""
+        for answer in ("%%%", 7, ["x"], "A" * (1 << 20)):
+            asked = self.ask()
+            self.api.set_status(self.api.created[-1], {"certificate": answer})
+            self.clock.advance(1)
+            self.fails(asked, RequestFailed, "not a certificate in base64")
+
+    def test_malformed_objects(self):
+        """Objects that are not like those of the API are waited out, or refused."""
+        for status in (None, [], {"conditions": "x"}, {"conditions": [None, 3, {}]}):
+            asked = self.ask()
+            self.api.set_status(self.api.created[-1], status)
+            self.clock.advance(1)
+            self.assertNoResult(asked)
+            asked.addErrback(lambda failure: failure.trap(CancelledError))
+            asked.cancel()
+        self.patch(self.api, "create", lambda *_: Deferred.fromCoroutine(_nothing()))
+        self.fails(self.ask(), RequestFailed, "without a name")
+
+    def test_narrowed(self):
+        """A signer that leaves out a name or changes the use has not done what was asked."""
+        for template, words in (
+            (replace(SERVING, dns_names=()), "lacks tunnel.example"),
+            (replace(SERVING, usage="client auth"), "not meant for server auth"),
+            (replace(SERVING, common_name="root"), "is for ['root']"),
+        ):
+            asked = self.ask()
+            name = self.api.created[-1]
+            self._sign_as(name, template)
+            self.clock.advance(1)
+            self.fails(asked, RequestFailed, words)
+
+    def test_expired(self):
+        """One that has expired already is refused, with a word on clocks."""
+        self.api.lifetime = -1
+        asked = self.ask()
+        self.api.sign("csr-0")
+        self.clock.advance(1)
+        self.fails(asked, RequestFailed, "compare the machines' clocks")
+
+    def test_impossible_names(self):
+        """Names that no certificate can have fail before the API is asked."""
+        self.fails(
+            self.ask(replace(SERVING, dns_names=("ä.example",))), RequestFailed, "no certificate"
+        )
+        self.assertEqual(self.api.created, [])
+
+    def _sign_as(self, name, template):
+        """Sign the key of a request, but with other names."""
+        request = self.api.request(name)
+        names = [x509.DNSName(each) for each in template.dns_names]
+        names += [x509.IPAddress(each) for each in template.addresses]
+        subject = x509.load_pem_x509_csr(
+            template.request(ec.generate_private_key(ec.SECP256R1()))
+        ).subject
+        usage = {
+            "server auth": x509.oid.ExtendedKeyUsageOID.SERVER_AUTH,
+            "client auth": x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH,
+        }[template.usage]
+        certificate = self.issuer.authority._sign(
+            subject, request.public_key(), names, usage, 3600.0
+        )
+        encoded = base64.b64encode(certificates_to_pem([certificate])).decode()
+        self.api.set_status(name, {"certificate": encoded})
+
+
+async def _nothing():
+    return {"metadata": None}

@@ -1,0 +1,274 @@
+"""Certificates from the cluster as files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.pki.signing import issue
+from tests.pki.support import Issuer
+from yurttunnel.pki.certificate_store import (
+    KEPT_FILES,
+    CertificateStore,
+    open_certificate_directory,
+)
+from yurttunnel.pki.certificate_template import (
+    IssuedCertificate,
+    proxy_client_template,
+    serving_template,
+)
+from yurttunnel.pki.credentials import certificates_from_pem
+from yurttunnel.pki.directory import StateDirectory, StateError
+
+SERVING = serving_template(["tunnel.example"])
+PREFIX = "yurttunnel-server"
+CURRENT = f"{PREFIX}-current.pem"
+
+
+class StoreTests(SynchronousTestCase):
+    """The layout of yurttunnel 1.2."""
+
+    def setUp(self):
+        """Make a store."""
+        self.path = Path(self.mktemp())
+        self.clock = Clock()
+        self.clock.advance(1_700_000_000)
+        self.directory = open_certificate_directory(self.path)
+        self.store = CertificateStore(self.clock, self.directory, PREFIX)
+        self.issuer = Issuer.make(self)
+
+    def issue(self, template=SERVING):
+        """Make a certificate with a chain."""
+        issued = issue(self.issuer, template)
+        chain = (self.issuer.authority.certificate,)
+        return IssuedCertificate(issued.key, issued.certificate, chain)
+
+    def loaded(self, store=None):
+        """Load the certificate anew."""
+        issued = (store or CertificateStore(self.clock, self.directory, PREFIX)).load()
+        return None if issued is None else issued.certificate
+
+    def refuses(self, words):
+        """Assert that nothing is loaded and why, in one line of the log."""
+        with capturedLogs() as events:
+            self.assertIsNone(self.store.load())
+        (event,) = events
+        self.assertIn(words, str(event.get("error")))
+
+    def test_layout(self):
+        """A dated file has chain and key, is for its owner alone, and is linked to."""
+        issued = self.issue()
+        self.store.save(issued)
+        name = f"{PREFIX}-2023-11-14-22-13-20.pem"
+        self.assertEqual(sorted(os.listdir(self.path)), [name, CURRENT])
+        self.assertEqual(os.readlink(self.path / CURRENT), name)
+        self.assertEqual((self.path / name).stat().st_mode & 0o777, 0o600)
+        self.assertEqual(self.path.stat().st_mode & 0o777, 0o700)
+        content = (self.path / CURRENT).read_bytes()
+        begin = content.index(b"-----BEGIN EC PRIVATE KEY-----")
+        self.assertEqual(
+            certificates_from_pem(content[:begin]), (issued.certificate, *issued.chain)
+        )
+        key = load_pem_private_key(content[begin:], None)
+        self.assertEqual(key.public_key(), issued.certificate.public_key())
+
+    def test_load(self):
+        """What was saved is loaded."""
+        self.assertIsNone(self.store.load())
+        issued = self.issue()
+        self.store.save(issued)
+        loaded = self.store.load()
+        self.assertEqual(loaded.certificate, issued.certificate)
+        self.assertEqual(loaded.chain, issued.chain)
+        self.assertEqual(loaded.key.public_key(), issued.key.public_key())
+
+    def test_other_prefix(self):
+        """Two certificates in one directory do not touch, though one prefix begins the other."""
+        other = CertificateStore(self.clock, self.directory, f"{PREFIX}-proxy-client")
+        one, two = self.issue(), self.issue(proxy_client_template())
+        self.store.save(one)
+        other.save(two)
+        for _ in range(KEPT_FILES + 2):
+            self.clock.advance(1)
+            self.store.save(one)
+        self.assertEqual(self.loaded(), one.certificate)
+        self.assertEqual(self.loaded(other), two.certificate)
+
+    def test_pruned(self):
+        """Only the newest files are kept, and foreign ones are not touched."""
+        foreign = self.path / f"{PREFIX}-notes.pem"
+        foreign.write_text("x")
+        for _ in range(KEPT_FILES + 3):
+            self.clock.advance(60)
+            issued = self.issue()
+            self.store.save(issued)
+        dated = [name for name in os.listdir(self.path) if "-2023-" in name]
+        self.assertEqual(len(dated), KEPT_FILES)
+        self.assertIn(os.readlink(self.path / CURRENT), dated)
+        self.assertEqual(self.loaded(), issued.certificate)
+        self.assertTrue(foreign.exists())
+
+    def test_clock_set_back(self):
+        """The current file is kept even if the clock says that it is the oldest."""
+        for _ in range(KEPT_FILES):
+            self.clock.advance(60)
+            self.store.save(self.issue())
+        self.clock.rightNow -= 86400
+        issued = self.issue()
+        self.store.save(issued)
+        self.assertEqual(self.loaded(), issued.certificate)
+
+    def test_absolute_link(self):
+        """Links of yurttunnel 1.2 have the whole path, which may be another in this container."""
+        issued = self.issue()
+        self.store.save(issued)
+        name = os.readlink(self.path / CURRENT)
+        os.unlink(self.path / CURRENT)
+        os.symlink(f"/var/lib/elsewhere/pki/{name}", self.path / CURRENT)
+        self.assertEqual(self.loaded(), issued.certificate)
+
+    def test_plain_file(self):
+        """A copy of the directory without links is read, too."""
+        issued = self.issue()
+        self.store.save(issued)
+        os.replace(self.path / os.readlink(self.path / CURRENT), self.path / CURRENT)
+        self.assertEqual(self.loaded(), issued.certificate)
+
+    def test_died_while_switching(self):
+        """A link that had not become the current one does so when there is none."""
+        issued = self.issue()
+        self.store.save(issued)
+        os.rename(self.path / CURRENT, self.path / f"{PREFIX}-updated.pem")
+        self.assertEqual(self.loaded(), issued.certificate)
+        self.assertEqual(len(os.listdir(self.path)), 2)
+
+    def test_leftover_link(self):
+        """One that is left beside a current one is in nobody's way."""
+        os.symlink("gone.pem", self.path / f"{PREFIX}-updated.pem")
+        issued = self.issue()
+        self.store.save(issued)
+        self.assertEqual(self.loaded(), issued.certificate)
+        self.assertNotIn(f"{PREFIX}-updated.pem", os.listdir(self.path))
+
+    def test_corrupt(self):
+        """A file that is broken, foreign or open to others is none, and the log says why."""
+        self.store.save(self.issue())
+        path = self.path / os.readlink(self.path / CURRENT)
+        whole = path.read_bytes()
+        key = whole.index(b"-----BEGIN EC")
+        other = self.issue()
+        other_store = CertificateStore(self.clock, self.directory, "other")
+        other_store.save(other)
+        other_whole = (self.path / "other-current.pem").read_bytes()
+        other_key = other_whole[other_whole.index(b"-----BEGIN EC") :]
+        for content, words in (
+            (b"", "holds no certificate"),
+            (os.urandom(4096), "holds no certificate"),
+            (whole[: len(whole) // 3], "no"),
+            (whole[:key], "holds no private key"),
+            (whole[key:], "holds no certificate"),
+            (whole[:key] + other_key, "does not belong"),
+            (whole[: key + 60] + b"\n-----END EC PRIVATE KEY-----\n", "private key"),
+            (whole.replace(b"M", b"N", 3), "it"),
+        ):
+            path.write_bytes(content)
+            self.refuses(words)
+        path.write_bytes(whole)
+        path.chmod(0o644)
+        self.refuses("chmod 0600")
+        path.chmod(0o600)
+        path.unlink()
+        self.refuses("which is missing")
+        path.mkdir()
+        self.refuses("is a directory")
+
+    def test_link_to_a_link(self):
+        """Whatever a link names, only plain files of the directory are read."""
+        issued = self.issue()
+        self.store.save(issued)
+        outside = Path(self.mktemp())
+        os.rename(self.path / os.readlink(self.path / CURRENT), outside)
+        os.symlink(outside.absolute(), self.path / os.readlink(self.path / CURRENT))
+        self.refuses("symbolic link")
+
+    def test_full_disk(self):
+        """A disk that is full is an error that says so, and the old certificate stays."""
+        first = self.issue()
+        self.store.save(first)
+        self.clock.advance(1)
+
+        def full(descriptor):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.patch(os, "fsync", full)
+        error = self.assertRaises(StateError, self.store.save, self.issue())
+        self.assertIn("disk is full", str(error))
+        self.assertEqual(self.loaded(), first.certificate)
+        self.assertEqual(len(os.listdir(self.path)), 2)
+
+    def test_link_not_made(self):
+        """A link that cannot be made is an error that says so, and the old one stays."""
+        first = self.issue()
+        self.store.save(first)
+        self.clock.advance(1)
+
+        def read_only(*_):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        self.patch(os, "symlink", read_only)
+        error = self.assertRaises(StateError, self.store.save, self.issue())
+        self.assertIn("read-only file system", str(error))
+        self.assertEqual(self.loaded(), first.certificate)
+
+
+class DirectoryTests(SynchronousTestCase):
+    """Who may have a hand in the directory."""
+
+    def test_of_version_1_2(self):
+        """A directory that others can list is closed to them, and used."""
+        path = Path(self.mktemp())
+        path.mkdir(mode=0o755)
+        (path / "yurttunnel-server-current.pem").write_text("x")
+        open_certificate_directory(path)
+        self.assertEqual(path.stat().st_mode & 0o777, 0o700)
+
+    def test_open_to_writers(self):
+        """One in which others may have put files is refused."""
+        path = Path(self.mktemp())
+        path.mkdir()
+        (path / "yurttunnel-server-current.pem").write_text("x")
+        path.chmod(0o777)
+        error = self.assertRaises(StateError, open_certificate_directory, path)
+        self.assertIn("chmod 0700", str(error))
+
+    def test_not_a_directory(self):
+        """A path that cannot be a directory is no reason not to start."""
+        path = Path(self.mktemp())
+        path.write_text("x")
+        directory = open_certificate_directory(path / "pki")
+        store = CertificateStore(Clock(), directory, PREFIX)
+        self.assertIsNone(store.load())
+        issued = issue(Issuer.make(self), SERVING)
+        self.assertRaises(StateError, store.save, issued)
+
+    def test_read_only(self):
+        """On a read-only file system what is there is read."""
+        path = Path(self.mktemp())
+        issuer = Issuer.make(self)
+        issued = issue(issuer, SERVING)
+        CertificateStore(issuer.clock, open_certificate_directory(path), PREFIX).save(issued)
+
+        def read_only(path, mode):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        self.patch(os, "access", read_only)
+        directory = open_certificate_directory(path)
+        self.assertIsInstance(directory, StateDirectory)
+        loaded = CertificateStore(issuer.clock, directory, PREFIX).load()
+        self.assertEqual(loaded.certificate, issued.certificate)

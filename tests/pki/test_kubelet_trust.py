@@ -1,0 +1,122 @@
+"""The parts that keep trust toward kubelets up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.pki.support import Issuer, state_directory
+from yurttunnel.pki.bundle import LOOK_INTERVAL, BadBundle
+from yurttunnel.pki.credentials import certificates_to_pem
+from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.kubelet_trust import KubeletTrust
+from yurttunnel.pki.kubelets import KubeletVerification
+
+DAY = 86400
+
+
+class KubeletTrustTests(SynchronousTestCase):
+    """A server's trust toward kubelets, over restarts and changes of its files."""
+
+    def setUp(self):
+        """Make an authority, a state directory, and a file of authorities."""
+        self.issuer = Issuer.make(self)
+        self.directory = state_directory(self)
+        self.path = Path(self.mktemp())
+        self.write(self.issuer)
+
+    def write(self, *issuers):
+        """Write the file of authorities."""
+        self.path.write_bytes(certificates_to_pem([i.authority.certificate for i in issuers]))
+
+    def open(self, path=None):
+        """Open and start it."""
+        trust = KubeletTrust.open(
+            self.issuer.clock,
+            self.directory,
+            self.issuer.authority,
+            KubeletVerification.CA,
+            path,
+        )
+        trust.startService()
+        self.addCleanup(trust.stopService)
+        return trust
+
+    def trusted(self, trust):
+        """Give the authorities in use."""
+        return trust.contexts._authorities
+
+    def test_kept(self):
+        """A restart keeps the certificate, and a broken file is replaced."""
+        first = self.open().contexts.credentials.certificate
+        self.assertEqual(first, self.open().contexts.credentials.certificate)
+        self.directory.write("kubelet-client.pem", b"nonsense")
+        self.assertNotEqual(first, self.open().contexts.credentials.certificate)
+
+    def test_renewed(self):
+        """The certificate is renewed while the service runs, and kept for the next start."""
+        trust = self.open()
+        first = trust.contexts.credentials.certificate
+        self.issuer.clock.advance(250 * DAY)
+        second = trust.contexts.credentials.certificate
+        self.assertNotEqual(first, second)
+        self.assertEqual(second, self.open().contexts.credentials.certificate)
+        self.assertIsNone(trust.problem)
+
+    def test_not_renewed(self):
+        """A renewal that fails is a problem that is told."""
+        trust = self.open()
+
+        def full(name, content):
+            raise StateError("the disk is full")
+
+        self.patch(self.directory, "write", full)
+        self.issuer.clock.advance(250 * DAY)
+        self.assertEqual("the disk is full", trust.problem)
+
+    def test_own_authority(self):
+        """Without a file kubelets are verified by the embedded authority."""
+        trust = self.open()
+        self.assertIsNone(self.trusted(trust))
+        self.assertEqual(
+            (self.issuer.authority.certificate,), trust.contexts.credentials.authorities
+        )
+        self.assertIsNone(trust.problem)
+
+    def test_file(self):
+        """With one, by what is in there, also when that changes."""
+        other = Issuer.make(self)
+        trust = self.open(self.path)
+        self.assertEqual((self.issuer.authority.certificate,), self.trusted(trust))
+        self.write(other, self.issuer)
+        self.issuer.clock.advance(LOOK_INTERVAL)
+        self.assertEqual(
+            (other.authority.certificate, self.issuer.authority.certificate), self.trusted(trust)
+        )
+
+    def test_broken_file(self):
+        """A file that breaks changes nothing, is told, and is used when it has been mended."""
+        trust = self.open(self.path)
+        before = self.trusted(trust)
+        for harm, words in (
+            (lambda: self.path.write_text("nonsense"), "does not hold certificates"),
+            (self.path.unlink, "cannot read"),
+        ):
+            harm()
+            self.issuer.clock.advance(LOOK_INTERVAL)
+            self.assertIn(words, trust.problem)
+            self.assertIn(str(self.path), trust.problem)
+            self.assertEqual(before, self.trusted(trust))
+        other = Issuer.make(self)
+        self.write(other)
+        self.issuer.clock.advance(LOOK_INTERVAL)
+        self.assertIsNone(trust.problem)
+        self.assertEqual((other.authority.certificate,), self.trusted(trust))
+
+    def test_broken_from_the_beginning(self):
+        """The first file has to be good."""
+        for harm in (lambda: self.path.write_text(""), self.path.unlink):
+            harm()
+            error = self.assertRaises(BadBundle, self.open, self.path)
+            self.assertIn(str(self.path), str(error))

@@ -1,0 +1,270 @@
+"""Certificate signing requests of the tunnel, read from the API's objects.
+
+What a request asks for is read here as strictly as it can be, because others read it after us:
+kube-controller-manager signs what Go's parser finds in it. So there is one PEM block and nothing
+beside it, one organization and one common name and nothing else in the subject, and alternative
+names as the only extension, in one attribute. Go adds up what several attributes say
+(``parseCSRExtensions`` of crypto/x509), where others see only the first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from yurttunnel.kube.resources import Object
+from yurttunnel.pki.authority import KUBELET_CLIENT_NAME, BadRequest, key_of_request
+from yurttunnel.pki.certificate_template import CLIENT_SIGNER, SERVER_NAME, SERVING_SIGNER
+from yurttunnel.pki.cluster_identity import AGENT_NAME_PREFIX
+
+SIGNERS = (SERVING_SIGNER, CLIENT_SIGNER)
+"""The signers that the tunnel's certificates come from."""
+
+Address = IPv4Address | IPv6Address
+
+_PEM = re.compile(
+    rb"\s*-----BEGIN CERTIFICATE REQUEST-----\s+([A-Za-z0-9+/=\s]+)"
+    rb"-----END CERTIFICATE REQUEST-----\s*"
+)
+_LABEL = "[A-Za-z0-9_](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")
+_LONGEST_HOST = 253
+_EXTENSION_REQUEST = x509.ObjectIdentifier("1.2.840.113549.1.9.14")  # RFC 2985 section 5.4.2
+
+
+class Kind(enum.Enum):
+    """Which certificate of the tunnel is asked for; the value is for people and metrics."""
+
+    SERVING = "serving"
+    """The one by which agents and callers know a server."""
+    PROXY_CLIENT = "proxy-client"
+    """The one by which kubelets and other replicas know a server."""
+    AGENT = "agent"
+    """The one by which servers know a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """Who has created the request, as the API has authenticated it (``spec`` of the request)."""
+
+    username: str
+    groups: frozenset[str]
+    extra: Mapping[str, tuple[str, ...]]
+
+    def only(self, key: str) -> str | None:
+        """Give the value of ``key`` in ``extra`` when there is exactly one."""
+        values = self.extra.get(key, ())
+        return values[0] if len(values) == 1 and values[0] else None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for a certificate of the tunnel.
+
+    ``fault`` says what is wrong with its form, and ``key_fault`` what with its key or signature;
+    both are empty when nothing is. When there is a fault, what is asked for is not complete.
+    """
+
+    kind: Kind
+    name: str
+    common_name: str
+    requester: Requester
+    usages: frozenset[str]
+    organization: str = ""
+    dns_names: tuple[str, ...] = ()
+    addresses: tuple[Address, ...] = ()
+    fault: str = ""
+    key_fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a request is for, and what it asks for."""
+
+    kind: Kind
+    common_name: str
+    loaded: x509.CertificateSigningRequest
+
+
+class _Malformed(Exception):
+    """A request whose form is not that of the tunnel's; the text says of it what is wrong."""
+
+
+def is_decided(csr: Object) -> bool:
+    """Say whether somebody has approved or denied a request, or its signer has given it up."""
+    conditions = _mapping(csr.get("status")).get("conditions")
+    types = {
+        each.get("type")
+        for each in (conditions if isinstance(conditions, list) else [])
+        if isinstance(each, dict)
+    }
+    return not types.isdisjoint({"Approved", "Denied", "Failed"})
+
+
+def is_for_tunnel(csr: Object) -> bool:
+    """Say whether a ``CertificateSigningRequest`` is for a certificate of the tunnel.
+
+    That is told by signer and common name, without a look at the rest.
+    """
+    return _find(csr) is not None
+
+
+def recognize(csr: Object) -> Request | None:
+    """Read a ``CertificateSigningRequest`` (certificates.k8s.io/v1).
+
+    Gives ``None`` when it is not for a certificate of the tunnel, or when it cannot be told.
+    """
+    found = _find(csr)
+    if found is None:
+        return None
+    spec = _mapping(csr.get("spec"))
+    request = Request(
+        kind=found.kind,
+        name=str(_mapping(csr.get("metadata")).get("name")),
+        common_name=found.common_name,
+        requester=Requester(
+            str(spec.get("username")),
+            frozenset(_texts(spec.get("groups"))),
+            _extra(spec.get("extra")),
+        ),
+        usages=frozenset(_texts(spec.get("usages"))),
+    )
+    try:
+        organization = _organization(found.loaded.subject)
+        hosts, addresses = _alternative_names(found.loaded)
+    except _Malformed as fault:
+        return replace(request, fault=str(fault))
+    return replace(
+        request,
+        organization=organization,
+        dns_names=hosts,
+        addresses=addresses,
+        key_fault=_key_fault(found.loaded),
+    )
+
+
+def _find(csr: Object) -> _Found | None:
+    spec = _mapping(csr.get("spec"))
+    signer = spec.get("signerName")
+    if signer not in SIGNERS:
+        return None
+    try:
+        loaded = _load(spec.get("request"))
+        subject = [(each.oid, each.value) for each in loaded.subject]
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # TypeError: a name is of a type of ASN.1 that names are not of.
+        return None
+    for oid, value in subject:
+        kind = _kind(signer, value) if oid == NameOID.COMMON_NAME else None
+        if kind is not None:
+            return _Found(kind, str(value), loaded)
+    return None
+
+
+def _kind(signer: str, common_name: str | bytes) -> Kind | None:
+    if signer == SERVING_SIGNER:
+        # The same signer has the certificates of all kubelets, called system:node:NODE.
+        return Kind.SERVING if common_name == SERVER_NAME else None
+    if common_name == KUBELET_CLIENT_NAME:
+        return Kind.PROXY_CLIENT
+    is_agent = isinstance(common_name, str) and common_name.startswith(AGENT_NAME_PREFIX)
+    return Kind.AGENT if is_agent else None
+
+
+def _load(request: object) -> x509.CertificateSigningRequest:
+    """Decode ``spec.request``: base64 of PEM of DER; raises ``ValueError``."""
+    if not isinstance(request, str):
+        raise ValueError("the request is not text")
+    try:
+        match = _PEM.fullmatch(base64.b64decode(request, validate=True))
+        if match is None:
+            raise ValueError("the request is not one block of PEM")
+        der = base64.b64decode(b"".join(match[1].split()), validate=True)
+    except binascii.Error as error:
+        raise ValueError("the request is not base64") from error
+    try:
+        return x509.load_der_x509_csr(der)
+    except x509.InvalidVersion as error:
+        raise ValueError("the request is of a version that there is not") from error
+
+
+def _organization(subject: x509.Name) -> str:
+    """Give the organization of a subject that has one, one common name and nothing else."""
+    organizations, names = [], 0
+    for attribute in subject:
+        if attribute.oid == NameOID.ORGANIZATION_NAME:
+            organizations.append(str(attribute.value))
+        elif attribute.oid == NameOID.COMMON_NAME:
+            names += 1
+        else:
+            raise _Malformed(f"its subject has {attribute.oid.dotted_string}")
+    if names != 1:
+        raise _Malformed(f"its subject has {names} common names, where one belongs")
+    if len(organizations) != 1:
+        raise _Malformed(f"its subject has {len(organizations)} organizations, where one belongs")
+    return organizations[0]
+
+
+def _alternative_names(
+    loaded: x509.CertificateSigningRequest,
+) -> tuple[tuple[str, ...], tuple[Address, ...]]:
+    try:
+        attributes = [attribute.oid for attribute in loaded.attributes]
+        extensions = list(loaded.extensions)
+    except (ValueError, TypeError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        raise _Malformed("its attributes or extensions are malformed") from None
+    if attributes not in ([], [_EXTENSION_REQUEST]):
+        raise _Malformed("it has other attributes than one with the extensions it asks for")
+    hosts: list[str] = []
+    addresses: list[Address] = []
+    for extension in extensions:
+        if not isinstance(extension.value, x509.SubjectAlternativeName):
+            raise _Malformed(
+                f"it asks for the extension {extension.oid.dotted_string}; only alternative names"
+                " are expected"
+            )
+        for name in extension.value:
+            if isinstance(name, x509.DNSName) and _is_host(name.value):
+                hosts.append(name.value)
+            elif isinstance(name, x509.IPAddress) and isinstance(name.value, Address):
+                addresses.append(name.value)
+            else:
+                raise _Malformed(
+                    f"it asks for the name {str(name.value)[:100]!r}; only host names and"
+                    " addresses are expected"
+                )
+    return tuple(hosts), tuple(addresses)
+
+
+def _is_host(name: str) -> bool:
+    return len(name) <= _LONGEST_HOST and _HOST.fullmatch(name) is not None
+
+
+def _key_fault(loaded: x509.CertificateSigningRequest) -> str:
+    try:
+        key_of_request(loaded.public_bytes(Encoding.PEM).decode("ascii"))
+    except BadRequest as error:
+        return str(error)
+    return ""
+
+
+def _extra(extra: object) -> dict[str, tuple[str, ...]]:
+    return {str(key): tuple(_texts(values)) for key, values in _mapping(extra).items()}
+
+
+def _texts(values: object) -> list[str]:
+    return [str(value) for value in values] if isinstance(values, list) else []
+
+
+def _mapping(value: object) -> Object:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,185 @@
+"""Where a certificate from the cluster is kept: the layout of yurttunnel 1.2 and of kubelets.
+
+========================================  ==================================================
+``<prefix>-YYYY-MM-DD-hh-mm-ss.pem``      the certificate, its chain, and its key (0600)
+``<prefix>-current.pem``                  a symbolic link to the one in use
+``<prefix>-updated.pem``                  the same link on its way to be the current one
+========================================  ==================================================
+
+(``FileStore`` of k8s.io/client-go/util/certificate.) One store is for one certificate, so that
+none is taken for another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.certificate_template import IssuedCertificate
+from yurttunnel.pki.credentials import (
+    BadCredentials,
+    PrivateKey,
+    certificates_from_pem,
+    certificates_to_pem,
+    key_from_pem,
+)
+from yurttunnel.pki.directory import StateDirectory, StateError
+
+SERVER_PREFIX = "yurttunnel-server"
+PROXY_CLIENT_PREFIX = "yurttunnel-server-proxy-client"
+AGENT_PREFIX = "yurttunnel-agent"
+
+KEPT_FILES = 3
+"""How many dated files there are at most, the current one included."""
+
+_DATE = r"\d{4}(?:-\d\d){5}"
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----\s*", re.DOTALL)
+
+_log = Logger()
+
+
+def open_certificate_directory(path: Path) -> StateDirectory:
+    """Use the directory of ``--cert-dir``, and make it (0700) when it is not there.
+
+    One that others can only list, as yurttunnel 1.2 made it, is closed to them. Raises
+    :class:`StateError` when others may have put files into it. One that cannot be made or
+    written to is no error: what is in it is read if possible, and saving will say what is wrong.
+    """
+    with contextlib.suppress(OSError):
+        _close_to_readers(path)
+    try:
+        return StateDirectory.open(path)
+    except StateError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        _log.warn("{error}; certificates are asked for again after a restart", error=error)
+        return StateDirectory(path)
+
+
+def _close_to_readers(path: Path) -> None:
+    status = os.stat(path)
+    mode = stat.S_IMODE(status.st_mode)
+    others = mode & 0o077
+    if (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and others
+        and not others & 0o022
+    ):
+        os.chmod(path, mode & ~0o077)
+
+
+class CertificateStore:
+    """Keeps one certificate with its key, in files that begin with ``prefix``."""
+
+    def __init__(self, clock: IReactorTime, directory: StateDirectory, prefix: str) -> None:
+        self._clock = clock
+        self._directory = directory
+        self._prefix = prefix
+        self._current = f"{prefix}-current.pem"
+        self._updated = f"{prefix}-updated.pem"
+        self._dated = re.compile(rf"{re.escape(prefix)}-{_DATE}\.pem")
+
+    @property
+    def path(self) -> Path:
+        """Where the current certificate is."""
+        return self._directory.path / self._current
+
+    def load(self) -> IssuedCertificate | None:
+        """Give what was saved last; ``None`` when there is nothing, or nothing of use.
+
+        What is wrong with it is logged: a new certificate can always be had.
+        """
+        try:
+            content = self._read()
+            return None if content is None else _parse(content)
+        except StateError as error:
+            _log.warn("{error}; a new certificate is asked for", error=error)
+        except BadCredentials as error:
+            _log.warn(
+                "{path}: {error}; a new certificate is asked for", path=self.path, error=error
+            )
+        return None
+
+    def save(self, issued: IssuedCertificate) -> None:
+        """Make it the current one, and remove the oldest; raises :class:`StateError`.
+
+        Whenever the process dies, the current one is the old or the new one and whole.
+        """
+        name = f"{self._prefix}-{utc_now(self._clock):%Y-%m-%d-%H-%M-%S}.pem"
+        self._directory.write(name, _to_pem(issued))
+        path = self._directory.path
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path / self._updated)
+            os.symlink(name, path / self._updated)
+            os.replace(path / self._updated, path / self._current)
+        except OSError as error:
+            reason = (error.strerror or "failed").lower()
+            raise StateError(f"{self.path} cannot be replaced ({reason}): check it") from error
+        self._prune(name)
+
+    def _read(self) -> bytes | None:
+        path = self._directory.path
+        try:
+            if not os.path.lexists(self.path) and (path / self._updated).is_symlink():
+                # The process died, or the machine, where version 1.2 has no current one.
+                os.replace(path / self._updated, self.path)
+            name = os.readlink(self.path)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            # A copy of the directory may hold the file itself; the rest has its own sentences.
+            return self._directory.read(self._current, secret=True)
+        # The directory may be mounted elsewhere than where the link was made.
+        content = self._directory.read(Path(name).name, secret=True)
+        if content is None:
+            raise StateError(f"{self.path} leads to {name}, which is missing")
+        return content
+
+    def _prune(self, current: str) -> None:
+        dated = [name for name in self._directory.names() if self._dated.fullmatch(name)]
+        others = sorted(name for name in dated if name != current)
+        for name in others[: -(KEPT_FILES - 1)]:
+            self._directory.remove(name)
+
+
+def _to_pem(issued: IssuedCertificate) -> bytes:
+    key = issued.key.private_bytes(
+        serialization.Encoding.PEM,
+        # "EC PRIVATE KEY", as version 1.2 has it (RFC 5915).
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+    return certificates_to_pem([issued.certificate, *issued.chain]) + key
+
+
+def _parse(content: bytes) -> IssuedCertificate:
+    blocks = [(match[1], match[0]) for match in _BLOCK.finditer(content)]
+    certificates = b"".join(block for kind, block in blocks if kind == b"CERTIFICATE")
+    keys = b"".join(block for kind, block in blocks if kind.endswith(b"PRIVATE KEY"))
+    if not certificates:
+        raise BadCredentials("it holds no certificate")
+    if not keys:
+        raise BadCredentials("it holds no private key")
+    certificate, *chain = certificates_from_pem(certificates)
+    key = key_from_pem(keys)
+    if not _belong_together(key, certificate):
+        raise BadCredentials("the key does not belong to the certificate")
+    return IssuedCertificate(key, certificate, tuple(chain))
+
+
+def _belong_together(key: PrivateKey, certificate: x509.Certificate) -> bool:
+    try:
+        return key.public_key() == certificate.public_key()
+    except ValueError as error:
+        raise BadCredentials(f"the certificate is malformed: {error}") from error

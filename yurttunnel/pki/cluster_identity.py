@@ -1,0 +1,137 @@
+"""Who a node is in a cluster, as a certificate of the cluster's authority says.
+
+The common name of such a certificate is at the same time the name of a Kubernetes user. A node
+may be called like somebody who may do more than a node, so it is not its name alone but has a
+prefix: ``tunnel-agent:edge-1``. A common name holds 64 characters (X.520, ub-common-name) and a
+node's name may have 253 (RFC 1123), so a name that is too long is cut and told apart from
+others by its SHA-256. The name itself is among the alternative names.
+
+yurttunnel 1.2 gave all nodes one common name, ``tunnel-agent-client``, and approved it for
+whatever alternative names were asked for. Such a certificate proves nothing about the node and
+is read only where the operator has allowed it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
+from yurttunnel.pki.identity import (
+    MAX_HOST_LENGTH,
+    NODE_ORGANIZATION,
+    BadIdentity,
+    NodeIdentity,
+    check_node_name,
+    read_identity,
+)
+
+COMMON_AGENT_NAME = "tunnel-agent-client"
+"""The common name that all agents of yurttunnel 1.2 have."""
+
+AGENT_NAME_PREFIX = "tunnel-agent:"
+"""What the common names of agents begin with."""
+
+_MAX_COMMON_NAME_LENGTH = 64
+_KEPT_OF_LONG_NAMES = 30
+_DIGITS_OF_LONG_NAMES = 20
+
+
+def check_cluster_node_name(name: str) -> str:
+    """Return ``name`` if a node of a cluster can have it, with at most 253 characters.
+
+    Raises :class:`BadIdentity` otherwise.
+    """
+    return check_node_name(name, MAX_HOST_LENGTH)
+
+
+def common_name_of(node: str) -> str:
+    """Give the common name of the certificate of ``node``: at most 64 characters."""
+    name = AGENT_NAME_PREFIX + node
+    if len(name) <= _MAX_COMMON_NAME_LENGTH:
+        return name
+    digest = hashlib.sha256(node.encode("utf-8")).hexdigest()[:_DIGITS_OF_LONG_NAMES]
+    return f"{AGENT_NAME_PREFIX}{node[:_KEPT_OF_LONG_NAMES]}-{digest}"
+
+
+def node_named_by(common_name: str, hosts: Iterable[str]) -> str:
+    """Give the node that a certificate with this common name and these DNS names is for.
+
+    It is the one host whose common name this is. Raises :class:`BadIdentity`, also when there
+    are two.
+    """
+    nodes = [host for host in set(hosts) if common_name_of(host) == common_name]
+    if len(nodes) != 1:
+        raise BadIdentity(
+            f"the certificate's common name {common_name!r} is not {AGENT_NAME_PREFIX}NODE for one"
+            " of its DNS names"
+        )
+    return check_cluster_node_name(nodes[0])
+
+
+def has_common_name(certificate: x509.Certificate) -> bool:
+    """Say whether it is the certificate of an agent of yurttunnel 1.2, by its common name."""
+    return _values(certificate.subject, NameOID.COMMON_NAME) == [COMMON_AGENT_NAME]
+
+
+def cluster_identity(certificate: x509.Certificate, accept_common: bool = False) -> NodeIdentity:
+    """Read who a node is from its certificate, which TLS has verified already.
+
+    With ``accept_common`` one of yurttunnel 1.2 is read, too; its node is its only DNS name, and
+    it covers no networks. Raises :class:`BadIdentity` with a sentence when it is not a node's.
+    """
+    if not has_common_name(certificate):
+        return read_identity(certificate, node_named_by)
+    if not accept_common:
+        raise BadIdentity(
+            f"the certificate's common name is {COMMON_AGENT_NAME}, as all agents of yurttunnel"
+            " 1.2 have it, and says nothing of the node: upgrade its agent, or start the server"
+            " with --accept-common-agent-certificates until that is done"
+        )
+    identity = read_identity(certificate, _only_host)
+    # Nobody has checked any of this, so it shall cover as little as it can.
+    narrow = replace(identity.identifiers, networks=frozenset(), default_route=False)
+    return replace(identity, identifiers=narrow)
+
+
+def check_sibling(certificate: x509.Certificate) -> None:
+    """Raise :class:`BadIdentity` unless a verified certificate is that of a replica's server.
+
+    It is the one by which servers are known to kubelets: ``tunnel-proxy-client``, without
+    alternative names, so that no node's is one.
+    """
+    try:
+        subject, extensions = certificate.subject, certificate.extensions
+        usages = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise BadIdentity(f"the certificate is malformed: {error}") from None
+    except x509.ExtensionNotFound:
+        raise BadIdentity("the certificate does not say what it is for") from None
+    names = _values(subject, NameOID.COMMON_NAME)
+    organizations = _values(subject, NameOID.ORGANIZATION_NAME)
+    if names != [KUBELET_CLIENT_NAME] or organizations != [NODE_ORGANIZATION]:
+        raise BadIdentity(
+            f"the certificate is for {names!r} of {organizations!r}, a server's is for"
+            f" {KUBELET_CLIENT_NAME} of {NODE_ORGANIZATION}"
+        )
+    if ExtendedKeyUsageOID.CLIENT_AUTH not in usages:
+        raise BadIdentity("the certificate is not meant for TLS clients")
+    if any(isinstance(each.value, x509.SubjectAlternativeName) for each in extensions):
+        raise BadIdentity("the certificate has alternative names, a server's has none")
+
+
+def _only_host(common_name: str, hosts: frozenset[str]) -> str:
+    if len(hosts) != 1:
+        raise BadIdentity(
+            f"the certificate of {common_name} has {len(hosts)} DNS names: it needs one, its"
+            " node's name"
+        )
+    return check_cluster_node_name(next(iter(hosts)))
+
+
+def _values(subject: x509.Name, kind: x509.ObjectIdentifier) -> list[str | bytes]:
+    return [attribute.value for attribute in subject.get_attributes_for_oid(kind)]
