@@ -390,6 +390,7 @@ class FakeSession:
             default_route,
         )
         self.draining = False
+        self.connected = True
         self.dials = []
 
     def __repr__(self):
@@ -400,6 +401,8 @@ class FakeSession:
         dial = FakeDial(host, port, timeout, request_id)
         self.dials.append(dial)
         return dial.opening
+
+    open_here = open_stream
 
     def snapshot(self):
         """Give some snapshot."""

@@ -12,12 +12,21 @@ from twisted.trial.unittest import TestCase
 from tests.network import MemoryNetwork, context_with
 from tests.pki.support import Issuer, clock_now
 from tests.tunnel.memory import Acceptor, HalfCloseUser
-from yurttunnel.agent.client import (
+from yurttunnel.agent.client import REPLACED_WARNINGS, ServerClient
+from yurttunnel.agent.company import (
     FIRST_DELAY,
+    FIRST_LOOKS,
     LONGEST_DELAY,
-    REPLACED_RETRIES,
+    LONGEST_LOOK,
+    LONGEST_REPLACED_DELAY,
+    MOST_SERVERS,
+    REPLACED_DELAY,
+    URGENT_ATTEMPTS,
+    URGENT_DELAY,
+    URGENT_LOOKS,
     ClientSettings,
-    ServerClient,
+    Company,
+    advertised_servers,
 )
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
@@ -25,7 +34,7 @@ from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.connection import CLOSE_TIMEOUT, HELLO_TIMEOUT
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.hello import Limits
+from yurttunnel.wire.hello import Hello, Limits
 
 
 class ClientTests(TestCase):
@@ -40,8 +49,9 @@ class ClientTests(TestCase):
         self.revoked = False
         self.start_server()
         self.acceptor = Acceptor()
-        self.clients = []
-        self.settings = ClientSettings("edge-1", "host=edge-1", Limits(), "test 1")
+        self.company = Company()
+        self.clients = self.company.clients
+        self.settings = ClientSettings("edge-1", lambda: "host=edge-1", Limits(), "test 1")
         self.client = self.make_client(self.issuer.node())
         self.events = []
         globalLogPublisher.addObserver(self.events.append)
@@ -80,7 +90,7 @@ class ClientTests(TestCase):
         creator = ClientContexts(credentials).creator("server.test")
         endpoint = tls.SessionEndpoint(self.clock, creator, self.network)
         server = "server.test:10262"
-        client = ServerClient(self.context, server, endpoint, self.settings, self.clients)
+        client = ServerClient(self.context, server, endpoint, self.settings, self.company)
         self.clients.append(client)
         return client
 
@@ -208,25 +218,37 @@ class DelayTests(ClientTests):
             self.attempt()
         self.assertIn("node edge-1 has been revoked", self.client.last_error)
 
-    def test_replaced(self):
-        """A client that another agent of the same node has replaced waits much longer."""
+    def test_while_wanting(self):
+        """While a server is missing the bound stays at URGENT_DELAY, until it is gone for good."""
+        self.company.wanting = True
+        self.network.refuse()
+        self.patch(random, "uniform", lambda low, high: high)
+        self.client.start()
+        for number in range(URGENT_ATTEMPTS + 3):
+            longest = URGENT_DELAY if number < URGENT_ATTEMPTS else LONGEST_DELAY
+            self.assertAlmostEqual(min(FIRST_DELAY * 2**number, longest), self.delay(), places=3)
+            self.attempt()
+
+    def test_to_resume(self):
+        """So it does while a session waits to be resumed, whose window would be over."""
         self.connect()
-        session = self.client.sessions()[0]
-        self.registry.find("edge-1").tunnel.close(Code.REPLACED, "another")
-        self.network.settle()
-        self.assertTrue(session.closed)
-        self.assertEqual(REPLACED_RETRIES + 1, self.client.retries)
-        delays = []
-        for _ in range(50):
-            self.client.stopTrying()
-            self.client.continueTrying = True
-            self.client.retries = REPLACED_RETRIES
-            self.client.retry()
-            delays.append(self.delay())
-        self.assertGreater(max(delays), 10)
-        self.attempt()
-        [warning] = self.warnings()
-        self.assertIn("running twice", warning)
+        self.stream()
+        self.network.cut()
+        self.network.refuse()
+        self.patch(random, "uniform", lambda low, high: high)
+        for _ in range(8):
+            self.attempt()
+        self.assertLessEqual(self.delay(), URGENT_DELAY + 1e-3)
+        self.assertEqual(1, len(self.client.sessions()))
+
+    def test_herd(self):
+        """Agents that wait for one server come back evenly spread over URGENT_DELAY."""
+        company = Company(wanting=True)
+        delays = [company.next_delay(20) for _ in range(2000)]
+        for second in range(5):
+            number = sum(second <= delay < second + 1 for delay in delays)
+            self.assertTrue(340 < number < 460, number)
+        self.assertLessEqual(max(delays), URGENT_DELAY)
 
 
 class SessionTests(ClientTests):
@@ -647,29 +669,105 @@ class DrainTests(ClientTests):
         self.assert_over()
 
 
-class SiblingTests(ClientTests):
-    """Two addresses of one agent that lead to one server process."""
+class OtherAgentTests(ClientTests):
+    """Another agent of the same node takes the session."""
 
-    def setUp(self):
-        """Have the second address's session replace the first one's."""
-        super().setUp()
-        self.connect()
-        self.sibling = self.make_client(self.issuer.node())
-        self.sibling.start()
+    def replace(self):
+        """Have the session taken."""
+        self.registry.find("edge-1").tunnel.close(Code.REPLACED, "another")
         self.network.settle()
 
+    def test_waits_long(self):
+        """The client waits long before it takes the session back."""
+        self.connect()
+        self.replace()
+        self.assertEqual([], self.client.sessions())
+        self.assertTrue(REPLACED_DELAY / 2 <= self.delay() <= REPLACED_DELAY, self.delay())
+        self.attempt()
+        self.assertTrue(self.client.connected)
+
+    def test_longer_each_time(self):
+        """It waits longer each time, up to minutes, while the sessions do not last."""
+        self.patch(random, "uniform", lambda low, high: high)
+        self.connect()
+        delays = []
+        for _ in range(7):
+            self.network.pass_time(60, 5)
+            self.replace()
+            delays.append(self.delay())
+            self.attempt()
+        expected = [min(REPLACED_DELAY * 2**n, LONGEST_REPLACED_DELAY) for n in range(7)]
+        for bound, delay in zip(expected, delays, strict=True):
+            self.assertAlmostEqual(bound, delay, places=3)
+
+    def test_after_a_session_that_lasted(self):
+        """After a session that has lasted the delays begin anew."""
+        self.patch(random, "uniform", lambda low, high: high)
+        self.connect()
+        for _ in range(4):
+            self.replace()
+            self.attempt()
+        self.network.pass_time(LONGEST_REPLACED_DELAY, 5)
+        self.replace()
+        self.assertAlmostEqual(REPLACED_DELAY, self.delay(), places=3)
+
+    def test_one_warning(self):
+        """That it happens again and again is told of seldom."""
+        self.connect()
+        for _ in range(10):
+            self.network.pass_time(1)
+            self.replace()
+            self.client._callID.reset(0)
+            self.attempt()
+        [warning] = self.warnings()
+        self.assertIn("another agent has connected as node edge-1", warning)
+        self.network.pass_time(REPLACED_WARNINGS, 5)
+        self.replace()
+        self.assertIn("9 more", self.warnings()[1])
+
+    def test_is_not_woken(self):
+        """Neither missing servers nor the end of another session make it come back earlier."""
+        self.connect()
+        self.replace()
+        delay = self.delay()
+        self.company.wanting = True
+        self.client.look_soon()
+        self.client.sibling_lost_session()
+        self.assertEqual(delay, self.delay())
+
+    def test_failure_after_it(self):
+        """When it comes back and nobody answers it tries again as always."""
+        self.connect()
+        self.replace()
+        self.network.refuse()
+        self.attempt()
+        self.assertLessEqual(self.delay(), 2 * FIRST_DELAY)
+
+
+class SameServerTests(ClientTests):
+    """Two clients of one agent that have dialed one server process at the same moment."""
+
+    def setUp(self):
+        """Have the server take the second client's session beside the first one's."""
+        super().setUp()
+        self.sibling = self.make_client(self.issuer.node())
+        self.client.start()
+        self.sibling.start()
+        self.network.settle()
+        self.network.pass_time(2)
+
     def test_stands_by(self):
-        """The client that was replaced does not connect: the sibling's streams live."""
+        """One of them has the session, the other stands by, and streams live."""
         near, _ = self.stream()
-        self.network.pass_time(5 * LONGEST_DELAY, 1)
+        self.network.pass_time(5 * LONGEST_LOOK, 5)
         self.assertEqual((True, False), (self.client.standing_by, self.sibling.standing_by))
         self.assertTrue(self.sibling.connected)
-        self.assertEqual((2, ["made"]), (self.network.attempts, near.told))
+        self.assertEqual(["made"], near.told)
         self.assertEqual(1, len(self.listener.sessions()))
 
     def test_log(self):
         """It says so once, and warns of no other agent."""
-        self.network.pass_time(5 * LONGEST_DELAY, 1)
+        self.network.pass_time(5 * LONGEST_LOOK, 5)
         self.assertEqual([], self.warnings())
         self.assertEqual(1, sum("stands by" in text for text in self.logged("info")))
 
@@ -704,11 +802,17 @@ class SiblingTests(ClientTests):
         self.assertEqual(1, len(self.listener.sessions()))
         leaving.close_sessions(Code.GOING_AWAY, "over")
 
-    def test_sibling_goes_to_another_server(self):
-        """When the sibling's address leads elsewhere, the client's own server gets it back."""
-        self.patch(self.sibling, "has_session_at", lambda process: False)
-        self.attempt()
-        self.assertTrue(self.client.connected)
+    def test_waiting_sibling(self):
+        """A client that waits after failures is woken by the end of its sibling's session."""
+        self.network.refuse()
+        self.client.look_soon()
+        for _ in range(6):
+            self.attempt()
+        self.assertFalse(self.client.standing_by)
+        self.client._callID.reset(LONGEST_DELAY)
+        self.network.problem = None
+        self.sibling.close(Code.GOING_AWAY, "the address is gone")
+        self.assertLessEqual(self.delay(), FIRST_DELAY)
 
     def test_restarted_server(self):
         """After a restart of the server there is one session again, whichever client's it is."""
@@ -720,15 +824,198 @@ class SiblingTests(ClientTests):
         self.assertEqual([False, True], sorted(client.standing_by for client in clients))
         attempts = self.network.attempts
         self.network.pass_time(3 * LONGEST_DELAY, 1)
-        self.assertEqual(attempts, self.network.attempts)
+        self.assertLessEqual(self.network.attempts, attempts + 2)
 
     def test_drain(self):
         """A client that stands by ends at once, and the end of its sibling does not wake it."""
+        attempts = self.network.attempts
         for client in self.clients:
             client.drain("the agent is about to stop")
         self.network.pass_time(5)
-        self.assertEqual(2, self.network.attempts)
+        self.assertEqual(attempts, self.network.attempts)
         self.assertEqual([], self.clock.getDelayedCalls())
+
+
+class NewSessionTests(ClientTests):
+    """A client that begins a session anew while the old one's streams go on."""
+
+    def test_overtaking(self):
+        """The new HELLO may come before the GOAWAY for the old session: no stream ends."""
+        self.patch(random, "uniform", lambda low, high: 0.0)
+        self.connect()
+        near, far = self.stream()
+        old = self.client.sessions()[0]
+        late, sent = self.network.links[0], []
+        self.patch(late.client_io, "write", sent.append)
+        self.client.begin_anew("the agent begins a session with other identifiers")
+        self.network.settle()
+        self.assertTrue(sent, "the GOAWAY is on its way")
+        self.assertTrue(self.client.connected)
+        self.assertEqual(2, len(self.client.sessions()))
+        near.transport.write(b"still here")
+        self.network.settle()
+        self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
+        self.assertFalse(old.closed)
+
+
+class HeldTests(ClientTests):
+    """An address that leads to a server with which another client has a session."""
+
+    def setUp(self):
+        """Have the server refuse the second client."""
+        super().setUp()
+        self.connect()
+        self.hellos = []
+        received = self.listener.hello_received
+
+        def keep(connection, hello):
+            self.hellos.append(hello)
+            received(connection, hello)
+
+        self.patch(self.listener, "hello_received", keep)
+        self.other = self.make_client(self.issuer.node())
+        self.near, self.far = self.stream()
+        self.other.start()
+        self.network.settle()
+
+    def look(self):
+        """Let the next look of the second client take place."""
+        self.clock.advance(self.wait() + 1e-6)
+        self.network.settle()
+
+    def wait(self):
+        """Give the seconds until the second client looks again."""
+        return self.other._callID.getTime() - self.clock.seconds()
+
+    def test_session_lives(self):
+        """The session that there is, and its streams, notice nothing."""
+        self.assertEqual((True, False), (self.client.connected, self.other.connected))
+        self.near.transport.write(b"still here")
+        self.network.settle()
+        self.assertEqual((["made"], b"still here"), (self.near.told, bytes(self.far.received)))
+        self.assertEqual(1, len(self.listener.sessions()))
+
+    def test_no_failure(self):
+        """The refusal is no failure: it is neither counted nor warned of, and told once."""
+        for _ in range(3):
+            self.look()
+        self.assertTrue(self.other.standing_by)
+        self.assertEqual((0, []), (self.other.failed_attempts, self.warnings()))
+        self.assertEqual(1, sum("stands by" in text for text in self.logged("info")))
+
+    def test_held(self):
+        """Its HELLO names the server process of the other client's session, and none else."""
+        [hello] = self.hellos
+        self.assertEqual(self.listener.process.hex(), hello.properties["held"])
+        self.network.cut()
+        self.attempt()
+        self.assertNotIn("held", self.hellos[-1].properties)
+
+    def test_seldom(self):
+        """As long as nothing is missing it looks every few minutes."""
+        for _ in range(20):
+            self.assertTrue(LONGEST_LOOK / 2 <= self.wait() <= LONGEST_LOOK, self.wait())
+            self.look()
+
+    def test_wanting(self):
+        """While servers are missing it looks soon at first, and then more and more seldom."""
+        self.company.wanting = True
+        self.patch(random, "uniform", lambda low, high: high)
+        self.other.look_soon()
+        delays = []
+        for _ in range(24):
+            self.look()
+            delays.append(self.wait())
+        longest = [URGENT_DELAY] * FIRST_LOOKS
+        longest += [LONGEST_DELAY] * (URGENT_LOOKS - FIRST_LOOKS)
+        longest += [LONGEST_LOOK] * 4
+        expected = [min(FIRST_DELAY * 2**n, each) for n, each in enumerate(longest)]
+        for delay, bound in zip(delays, expected, strict=True):
+            self.assertAlmostEqual(bound, delay, places=3)
+
+    def test_lost(self):
+        """When the other client's session is over this one connects at once."""
+        self.client.close(Code.GOING_AWAY, "the address is gone")
+        self.assertLessEqual(self.wait(), FIRST_DELAY)
+        self.look()
+        self.assertTrue(self.other.connected)
+        self.assertFalse(self.other.standing_by)
+
+    def test_kept_for_resumption(self):
+        """While the other client's session may be resumed it is not replaced."""
+        self.network.cut()
+        self.other.look_soon()
+        self.look()
+        self.assertFalse(self.other.connected)
+        self.attempt()
+        self.assertTrue(self.client.connected)
+        self.assertEqual(["made"], self.near.told)
+
+    def test_draining(self):
+        """A client that drains holds nothing: the other one takes over before it has ended."""
+        self.client.drain("the address has changed")
+        self.network.settle()
+        self.other.look_soon()
+        self.look()
+        self.assertTrue(self.other.connected)
+        self.assertNotIn("held", self.hellos[-1].properties)
+        self.near.transport.write(b"still here")
+        self.network.pass_time(3)
+        self.assertEqual((["made"], b"still here"), (self.near.told, bytes(self.far.received)))
+        self.assertIs(
+            self.registry.find("edge-1").tunnel.wire.peer.process, self.hellos[-1].process
+        )
+
+    def test_real_failure(self):
+        """A look that finds nobody is a failure like any other."""
+        self.network.refuse()
+        self.look()
+        self.assertEqual((1, False), (self.other.failed_attempts, self.other.standing_by))
+        self.assertIn("refused", self.other.problem)
+
+
+class AdvertisedTests(ClientTests):
+    """What servers say of their number."""
+
+    def advertised(self, text):
+        """Connect to a server that says so, give what the client makes of it."""
+        self.patch(self.listener, "_replicas", lambda: text)
+        self.client.start()
+        self.network.settle()
+        return self.company.advertised
+
+    def test_number(self):
+        """It is known from the newest HELLO, also from one that resumes."""
+        self.assertEqual(3, self.advertised(3))
+        self.patch(self.listener, "_replicas", lambda: 2)
+        self.network.cut()
+        self.attempt()
+        self.assertEqual(2, self.company.advertised)
+
+    def test_none(self):
+        """A server that does not say it leaves it unknown."""
+        self.assertIsNone(self.advertised(None))
+
+    def test_no_longer(self):
+        """A server that does not know it leaves what was known."""
+        self.assertEqual(3, self.advertised(3))
+        self.patch(self.listener, "_replicas", lambda: None)
+        self.network.cut()
+        self.start_server()
+        self.attempt()
+        self.assertTrue(self.client.connected)
+        self.assertEqual(3, self.company.advertised)
+
+    def test_nonsense(self):
+        """So does one that talks nonsense, and no number makes an agent connect without end."""
+        for text in ("many", "-1", "\u0663", "1" * 5000):
+            self.assertIsNone(advertised_servers(self.hello(text)), text)
+        self.assertEqual(1, advertised_servers(self.hello("0")))
+        self.assertEqual(MOST_SERVERS, advertised_servers(self.hello("999999999")))
+
+    def hello(self, text):
+        """Make a server's HELLO."""
+        return Hello(Limits(), bytes(16), bytes(16), properties={"servers": text})
 
 
 class LogTests(ClientTests):

@@ -18,7 +18,7 @@ from yurttunnel.agent.attempts import interleave_families
 from yurttunnel.agent.dialer import Dialer, DialLimits
 from yurttunnel.agent.policy import DestinationPolicy, parse_pattern
 from yurttunnel.agent.resolver import NodeResolver
-from yurttunnel.tunnel.statistics import DialDurations
+from yurttunnel.tunnel.statistics import DIAL_SECONDS_BOUNDS, Durations
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import Limits
 
@@ -61,7 +61,7 @@ class DialerTests(SynchronousTestCase):
         limits = DialLimits(
             most_pending=3, most_pending_to_one=2, longest_dial=30.0, most_addresses=4
         )
-        self.durations = DialDurations()
+        self.durations = Durations(DIAL_SECONDS_BOUNDS)
         self.dialer = Dialer(self.reactor, policy, self.resolver, "edge-1", self.durations, limits)
 
     def tearDown(self) -> None:

@@ -14,7 +14,7 @@ from tests.agent.fakes import FakeNameResolver, FakeRequest
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy, parse_pattern
 from yurttunnel.agent.resolver import NodeResolver
-from yurttunnel.tunnel.statistics import DialDurations
+from yurttunnel.tunnel.statistics import DIAL_SECONDS_BOUNDS, Durations
 from yurttunnel.wire.codes import Code
 
 
@@ -44,7 +44,7 @@ class KernelErrorTests(TestCase):
             "edge-1", [ip_address("127.0.0.1")], [parse_pattern("fe80::/10")]
         )
         resolver = NodeResolver(FakeNameResolver(), {})
-        self.dialer = Dialer(reactor, policy, resolver, "edge-1", DialDurations())
+        self.dialer = Dialer(reactor, policy, resolver, "edge-1", Durations(DIAL_SECONDS_BOUNDS))
         self.addCleanup(self.dialer.stop)
 
     def ask(self, host: str, timeout: float = 10.0) -> Deferred[tuple[Code, str]]:

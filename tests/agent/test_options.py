@@ -7,12 +7,14 @@ from contextlib import redirect_stdout
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.agent.options import Options, Settings
+from yurttunnel.agent.options import KUBELET_CONFIG, Options, Settings
+from yurttunnel.agent.settings import ClusterSettings
 from yurttunnel.pki.identity import Identifiers
 
 REQUIRED = {
@@ -44,11 +46,11 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(settings.node_name, "edge-1")
         self.assertEqual(settings.node_ip, ip_address("10.0.0.5"))
         self.assertEqual(settings.servers, (("tunnel.example.org", 10262),))
-        self.assertEqual(settings.state_dir, Path("/var/lib/agent"))
+        self.assertEqual(settings.mode.state_dir, Path("/var/lib/agent"))
         self.assertEqual((settings.resume_window, settings.drain_timeout), (30.0, 30.0))
         self.assertEqual(settings.transport, "direct")
         self.assertEqual((settings.meta_host, settings.meta_port), ("127.0.0.1", 10266))
-        self.assertEqual((settings.allowed_destinations, settings.join_token), ((), None))
+        self.assertEqual((settings.allowed_destinations, settings.mode.join_token), ((), None))
         self.assertTrue(settings.keep_default_destinations)
         self.assertEqual(
             settings.identifiers, Identifiers(frozenset({"edge-1"}), frozenset({settings.node_ip}))
@@ -104,8 +106,8 @@ class ValueTests(SynchronousTestCase):
         """An agent that is enrolled needs neither."""
         path = self.mktemp()
         Path(path).write_text("token\n")
-        self.assertEqual(parse("--join-token-file", path).read_join_token(), "token")
-        self.assertEqual(parse("--join-token", "token").read_join_token(), "token")
+        self.assertEqual(parse("--join-token-file", path).mode.read_join_token("edge-1"), "token")
+        self.assertEqual(parse("--join-token", "token").mode.read_join_token("edge-1"), "token")
 
     def test_without_a_token_the_error_says_what_to_do(self) -> None:
         """So does one for a file that is missing, empty or not a token."""
@@ -120,7 +122,7 @@ class ValueTests(SynchronousTestCase):
             (["--join-token-file", str(empty)], "empty"),
         ]:
             with self.assertRaises(ValueError) as caught:
-                parse(*arguments).read_join_token()
+                parse(*arguments).mode.read_join_token("edge-1")
             self.assertIn(words, str(caught.exception))
 
     def test_the_version_is_ours(self) -> None:
@@ -135,7 +137,129 @@ class ValueTests(SynchronousTestCase):
         text = str(Options({}))
         for flag in ("standalone", "allow-destination", "join-token-file", "no-default"):
             self.assertIn(flag, text)
-        self.assertNotIn("--kube-config", text)
+        self.assertNotIn("--log_dir", text)
+
+
+def parse_cluster(
+    *arguments: str, environment: dict[str, str] | None = None, token: str = "/missing/token"
+) -> Settings:
+    """Parse the flags of an agent in a cluster; ``token`` is where a pod has its token."""
+    options = Options({"NODE_NAME": "edge-1", "NODE_IP": "10.0.0.5", **(environment or {})})
+    options.service_account_token = Path(token)
+    options.parseOptions(list(arguments))
+    return options.settings
+
+
+IN_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+class ClusterTests(SynchronousTestCase):
+    """Command lines without ``--standalone``."""
+
+    def mode(self, *arguments: str, **more: Any) -> ClusterSettings:
+        """Give what is particular to the cluster."""
+        mode = parse_cluster(*arguments, **more).mode
+        self.assertIsInstance(mode, ClusterSettings)
+        return mode
+
+    def token(self) -> str:
+        """Make a service account's token."""
+        path = self.mktemp()
+        Path(path).write_text("token")
+        return path
+
+    def test_no_flag_is_required(self) -> None:
+        """The variables of the DaemonSet are enough."""
+        settings = parse_cluster()
+        self.assertEqual((settings.node_name, settings.servers), ("edge-1", ()))
+        self.assertIsNone(settings.server_connections)
+        self.assertEqual(
+            settings.mode,
+            ClusterSettings(
+                kube_config=Path("/etc/kubernetes/kubelet.conf"),
+                apiserver_addr=None,
+                cert_dir=Path("/var/lib/yurttunnel-agent/pki"),
+                namespace="kube-system",
+            ),
+        )
+
+    def test_a_pod_with_a_service_account_asks_as_a_pod(self) -> None:
+        """Without a token, or where no pod is, the kubelet's configuration is used."""
+        self.assertIsNone(self.mode(environment=IN_POD, token=self.token()).kube_config)
+        self.assertEqual(self.mode(environment=IN_POD).kube_config, KUBELET_CONFIG)
+        self.assertEqual(self.mode(token=self.token()).kube_config, KUBELET_CONFIG)
+
+    def test_a_kube_config_wins(self) -> None:
+        """Over the service account; an address that is given beside it replaces its own."""
+        flag = "--kube-config=/etc/agent.conf"
+        for arguments, address in [
+            ([flag], None),
+            ([flag, "--apiserver-addr=10.0.0.1:6443"], "https://10.0.0.1:6443"),
+        ]:
+            mode = self.mode(*arguments, environment=IN_POD, token=self.token())
+            self.assertEqual(mode.kube_config, Path("/etc/agent.conf"))
+            self.assertEqual(mode.apiserver_addr, address)
+
+    def test_the_address_of_the_api(self) -> None:
+        """It is for the service account, and may carry its scheme."""
+        for given, meant in [
+            ("10.0.0.1:6443", "https://10.0.0.1:6443"),
+            ("https://api.example", "https://api.example:443"),
+            ("[fd00::1]:6443", "https://[fd00::1]:6443"),
+        ]:
+            mode = self.mode(f"--apiserver-addr={given}")
+            self.assertEqual((mode.kube_config, mode.apiserver_addr), (None, meant))
+
+    def test_other_values(self) -> None:
+        """As they are given."""
+        settings = parse_cluster(
+            "--cert-dir=/pki", "--namespace=tunnel", "--server-connections=2",
+            "--tunnelserver-addr=a:1,b",
+        )  # fmt: skip
+        self.assertEqual(settings.mode.cert_dir, Path("/pki"))
+        self.assertEqual(settings.mode.namespace, "tunnel")
+        self.assertEqual(settings.server_connections, 2)
+        self.assertEqual(settings.servers, (("a", 1), ("b", 10262)))
+
+    def test_an_empty_server_address_means_none(self) -> None:
+        """As in manifests of yurttunnel 1.2."""
+        self.assertEqual(parse_cluster("--tunnelserver-addr=").servers, ())
+
+    def test_node_names_may_be_as_long_as_kubernetes_has_them(self) -> None:
+        """Only in a cluster: elsewhere they are the whole common name of a certificate."""
+        name = "n" * 60 + ".example"
+        self.assertEqual(parse_cluster(f"--node-name={name}").node_name, name)
+        with self.assertRaisesRegex(UsageError, "^--node-name: "):
+            parse(f"--node-name={name}")
+
+    def test_flags_of_the_other_mode_are_refused(self) -> None:
+        """With what to do."""
+        for flag in ("state-dir", "join-token-file", "join-token"):
+            with self.assertRaisesRegex(UsageError, f"^--{flag} is for --standalone"):
+                parse_cluster(f"--{flag}=x")
+        for flag in ("kube-config", "apiserver-addr", "cert-dir", "namespace"):
+            with self.assertRaisesRegex(UsageError, f"^--{flag} has no effect with --standalone"):
+                parse(f"--{flag}=x")
+
+    def test_bad_values_are_refused_with_the_flag_and_the_reason(self) -> None:
+        """In one line."""
+        for flag, value in [
+            ("--kube-config", ""),
+            ("--apiserver-addr", "http://a:1"),
+            ("--apiserver-addr", "a:0"),
+            ("--cert-dir", ""),
+            ("--namespace", "a.b"),
+            ("--namespace", "::1"),
+            ("--server-connections", "0"),
+            ("--server-connections", "-1"),
+            ("--server-connections", "all"),
+            ("--tunnelserver-addr", ","),
+            ("--node-name", "Edge"),
+        ]:
+            with self.assertRaises(UsageError, msg=f"{flag}={value}") as caught:
+                parse_cluster(f"{flag}={value}")
+            self.assertTrue(str(caught.exception).startswith(f"{flag}: "), str(caught.exception))
+            self.assertNotIn("\n", str(caught.exception))
 
 
 class ErrorTests(SynchronousTestCase):
@@ -182,15 +306,15 @@ class ErrorTests(SynchronousTestCase):
         with self.assertRaisesRegex(UsageError, "set NODE_NAME"):
             Options({}).parseOptions(["--standalone"])
 
-    def test_only_the_standalone_mode_exists(self) -> None:
-        """The error says so, whatever else is given."""
-        with self.assertRaisesRegex(UsageError, "--standalone"):
-            Options({}).parseOptions(flags_without())
-
     def test_two_tokens_are_refused(self) -> None:
         """Which one is meant?"""
         with self.assertRaisesRegex(UsageError, "not both"):
             parse("--join-token=t", "--join-token-file=f")
+
+    def test_server_connections_are_for_both_modes(self) -> None:
+        """All unless given."""
+        self.assertIsNone(parse().server_connections)
+        self.assertEqual(parse("--server-connections=1").server_connections, 1)
 
     def test_arguments_of_no_flag_are_refused(self) -> None:
         """As the flags' own typing errors are."""
@@ -211,10 +335,6 @@ class ErrorTests(SynchronousTestCase):
                 "--v=2",
                 "--logtostderr=true",
                 "--alsologtostderr",
-                "--kube-config=/etc/kubernetes/kubelet.conf",
-                "--apiserver-addr",
-                "10.0.0.1:6443",
-                "--cert-dir=/pki",
                 "--agent-identifiers=host=edge-1&uid=1",
             )
         finally:
@@ -223,10 +343,7 @@ class ErrorTests(SynchronousTestCase):
             "--v is",
             "--logtostderr is",
             "--alsologtostderr is",
-            "--kube-config is",
-            "--apiserver-addr is",
-            "--cert-dir is",
             "--agent-identifiers: ",
         ):
             self.assertEqual(len([text for text in warnings if text.startswith(flag)]), 1, flag)
-        self.assertEqual(len(warnings), 7)
+        self.assertEqual(len(warnings), 4)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from twisted.application.service import Service
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import succeed
 from twisted.trial.unittest import TestCase
 
 from tests.network import MemoryNetwork, context_with
 from tests.pki.support import EDGE_1, clock_now
 from tests.tunnel.memory import Acceptor, HalfCloseUser
 from yurttunnel.agent import service
-from yurttunnel.agent.client import ClientSettings, ServerClient
-from yurttunnel.agent.service import AgentService, PortService, StoppedInTurn
-from yurttunnel.ops.listen import CannotListen
+from yurttunnel.agent.company import ClientSettings
+from yurttunnel.agent.discovery import FixedAddresses
+from yurttunnel.agent.servers import ServerSet
+from yurttunnel.agent.service import AgentService
+from yurttunnel.agent.trust import EnrolledTrust
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.standalone import AgentTrust, ServerTrust
@@ -83,18 +84,21 @@ class ServiceTests(TestCase):
         self.context = context_with(self.clock, self.acceptor)
         self.service = AgentService(
             self.clock,
-            self.trust,
-            [ServerAddress(HOST, self.network)],
-            self.make_clients,
+            EnrolledTrust(self.trust, [ServerAddress(HOST, self.network)]),
+            FixedAddresses([(HOST, 10262)]),
+            self.make_servers,
             SimpleNamespace(stop=self.stop_dialer),
             DRAIN_TIMEOUT,
         )
 
-    def make_clients(self, contexts):
-        """Make the client of the one server."""
-        endpoint = tls.SessionEndpoint(self.clock, contexts.creator(HOST), self.network)
-        settings = ClientSettings("edge-1", "host=edge-1", Limits(), "test 1")
-        return [ServerClient(self.context, f"{HOST}:10262", endpoint, settings, [])]
+    def make_servers(self, contexts):
+        """Make what keeps the sessions, all of them over the one network."""
+
+        def secured(host, port):
+            return tls.SessionEndpoint(self.clock, contexts.creator(host), self.network)
+
+        settings = ClientSettings("edge-1", lambda: "host=edge-1", Limits(), "test 1")
+        return ServerSet(self.context, settings, secured)
 
     def stop_dialer(self):
         """Count it."""
@@ -130,10 +134,8 @@ class BeginningTests(ServiceTests):
     def test_enrols_and_connects(self):
         """The first start enrols the node and connects it."""
         self.assertEqual("not enrolled yet", self.service.not_connected())
-        self.assertEqual("not enrolled yet", self.service.certificate_problem())
         self.start()
         self.assertIsNone(self.service.not_connected())
-        self.assertIsNone(self.service.certificate_problem())
         self.assertEqual("edge-1", self.registry.find("edge-1").node)
         self.assertEqual(1, len(self.service.sessions()))
         self.assertEqual(0, self.service.failed_attempts())
@@ -184,7 +186,7 @@ class BeginningTests(ServiceTests):
 
     def test_defect(self):
         """So does a defect, which is logged, rather than an agent that does nothing for ever."""
-        self.service._make_clients = lambda contexts: {}["missing"]
+        self.service._make_servers = lambda contexts: {}["missing"]
         self.start()
         self.assertEqual(1, len(self.flushLoggedErrors(KeyError)))
         self.assertEqual(1, len(self.sentences))
@@ -200,30 +202,13 @@ class BeginningTests(ServiceTests):
         self.assertIn("refused", self.service.not_connected())
         self.assertGreater(self.service.failed_attempts(), 0)
 
-    def test_partly_connected(self):
-        """One server that is connected is enough; the others are told, but who stands by."""
-        self.start()
-        [client] = self.service._clients
-        away = SimpleNamespace(
-            server="b:10262", connected=False, standing_by=False, last_error="refused"
-        )
-        self.assertIsNone(self.service.partly_connected())
-        with_away = [client, away]
-        self.patch(self.service, "_clients", with_away)
-        self.assertIsNone(self.service.not_connected())
-        self.assertEqual("not connected: b:10262 (refused)", self.service.partly_connected())
-        away.standing_by = True
-        self.assertIsNone(self.service.partly_connected())
-        self.patch(self.service, "_clients", [away])
-        self.assertIsNone(self.service.partly_connected())
-        self.assertIsNotNone(self.service.not_connected())
-        self.patch(self.service, "_clients", [client])
-
     def test_certificate_problem(self):
         """A renewal that fails is told, until it succeeds."""
         self.start()
         self.trust.renewal.last_error = "no server answers"
-        self.assertEqual("no server answers", self.service.certificate_problem())
+        trust = EnrolledTrust(self.trust, [])
+        self.assertEqual("no server answers", trust.problem())
+        self.assertEqual({"agent": self.trust.renewal.not_after}, trust.certificates())
 
 
 class StopTests(ServiceTests):
@@ -335,50 +320,3 @@ class StopTests(ServiceTests):
         self.stop()
         self.assertEqual("draining", self.service.not_connected())
         self.assertIsNone(self.service.partly_connected())
-
-
-class StoppedInTurnTests(TestCase):
-    """Parts that stop one after the other."""
-
-    def test_order(self):
-        """The last one stops first; those before it run until it has stopped."""
-        parts, ended = StoppedInTurn(), Deferred()
-        first, last = Service(), Service()
-        last.stopService = lambda: ended
-        for part in (first, last):
-            part.setServiceParent(parts)
-        parts.startService()
-        stopped = parts.stopService()
-        self.assertEqual((True, False), (bool(first.running), bool(parts.running)))
-        self.assertNoResult(stopped)
-        ended.callback(None)
-        self.successResultOf(stopped)
-        self.assertFalse(first.running)
-
-
-class PortServiceTests(TestCase):
-    """A port as a service."""
-
-    def test_life(self):
-        """It listens from start to stop, and the stop waits for the port."""
-        closed = Deferred()
-        port = SimpleNamespace(stopListening=lambda: closed)
-        listened = []
-        service = PortService(lambda: listened.append(port) or port)
-        self.assertEqual([], listened)
-        service.startService()
-        self.assertTrue(service.running)
-        self.assertIs(closed, service.stopService())
-        self.assertFalse(service.running)
-        self.assertIsNone(service.stopService())
-
-    def test_taken(self):
-        """A port that is taken ends the start with a sentence."""
-
-        def listen():
-            raise CannotListen("--meta-port", "another process listens there")
-
-        service = PortService(listen)
-        error = self.assertRaises(SystemExit, service.startService)
-        self.assertIn("--meta-port", str(error))
-        self.assertFalse(service.running)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+from collections import Counter
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,8 +12,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.snapshots import NOT_AFTER, SINCE, snapshot
 from yurttunnel import __version__
+from yurttunnel.http.pool import PoolStatistics
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.metrics import Figures, agent_registry, server_registry
+from yurttunnel.ops.interception import (
+    InterceptionCounters,
+    InterceptionFigures,
+    interception_families,
+)
+from yurttunnel.ops.metrics import Figures, add_families, agent_registry, server_registry
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
@@ -21,6 +28,8 @@ SERVER_REFERENCE = {
     "konnectivity_network_proxy_server_dial_duration_seconds": "histogram",
     "konnectivity_network_proxy_server_registered_agents": "gauge",
     "konnectivity_network_proxy_server_total_registered_agents": "gauge",
+    "yurttunnel_server_in_proxy_requests": "gauge",
+    "yurttunnel_server_total_in_proxy_requests": "gauge",
 }
 """Names and types in yurttunnel 1.2 (yurttunnel reference, section 8)."""
 
@@ -57,6 +66,17 @@ OWN = {
     "session_bytes_total": "counter",
 }
 
+INTERCEPTION = {
+    "proxied_requests_total": "counter",
+    "refused_requests_total": "counter",
+    "proxied_request_duration_seconds": "histogram",
+    "kubelet_tls_handshakes_total": "counter",
+    "kubelet_verifications_total": "counter",
+    "kubelet_connections": "gauge",
+    "kubelet_waiting_requests": "gauge",
+    "kubelet_pool_events_total": "counter",
+}
+
 LATER = SINCE + datetime.timedelta(seconds=1)
 
 
@@ -78,7 +98,14 @@ class ScrapeTestCase(SynchronousTestCase):
             memory=budget,
             reactor_lag=lambda: 0.125,
         )
+        self.pool = PoolStatistics()
+        self.refusals: Counter[int] = Counter()
+        self.interception = InterceptionCounters()
+        interception = InterceptionFigures(
+            counters=self.interception, pool=lambda: self.pool, refusals=lambda: self.refusals
+        )
         self.server = server_registry(self.figures)
+        add_families(self.server, lambda: interception_families(interception))
         self.agent = agent_registry(self.figures, lambda: self.failed_attempts)
 
     def samples(self, registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
@@ -109,7 +136,7 @@ class NameTests(ScrapeTestCase):
 
     def test_server(self) -> None:
         """A server shows the reference's names, process figures, and ours with its prefix."""
-        own = {f"yurttunnel_server_{name}": kind for name, kind in OWN.items()}
+        own = {f"yurttunnel_server_{name}": kind for name, kind in (OWN | INTERCEPTION).items()}
         announced = self.announced(self.server)
         expected = SERVER_REFERENCE | own
         self.assertEqual(expected, {n: k for n, k in announced.items() if n[:7] != "process"})
@@ -295,6 +322,73 @@ class ServerTests(ScrapeTestCase):
             self.assertEqual(3, self.value(self.server, "yurttunnel_server_open_streams"))
             text = exposition(self.server).decode()
             self.assertEqual(1, text.count('session_open_streams{node="edge-1"}'))
+
+
+class InterceptionTests(ScrapeTestCase):
+    """What a server shows of the requests to kubelets."""
+
+    def shown(self, name: str) -> dict[tuple[str, ...], float]:
+        """Give the samples of a name without its prefix."""
+        return self.samples(self.server, f"yurttunnel_server_{name}")
+
+    def test_in_hand(self) -> None:
+        """Requests in hand are shown by verb and path, and together."""
+        self.interception.in_hand["GET", "/pods"] = 2
+        self.interception.in_hand["POST", "/exec"] = 3
+        self.assertEqual(
+            {("GET", "/pods"): 2, ("POST", "/exec"): 3}, self.shown("in_proxy_requests")
+        )
+        self.assertEqual({(): 5}, self.shown("total_in_proxy_requests"))
+
+    def test_answered(self) -> None:
+        """Answered ones are shown by the status, too."""
+        self.interception.answered["GET", "/pods", "200"] = 4
+        self.assertEqual({("GET", "/pods", "200"): 4}, self.shown("proxied_requests_total"))
+
+    def test_durations(self) -> None:
+        """Durations are cumulative in their buckets, those over the last bound included."""
+        for seconds in (0.001, 0.05, 100.0):
+            self.interception.durations.observe(seconds)
+        name = "proxied_request_duration_seconds"
+        buckets = self.shown(f"{name}_bucket")
+        self.assertEqual(1, buckets["0.005",])
+        self.assertEqual(2, buckets["0.1",])
+        self.assertEqual(2, buckets["60",])
+        self.assertEqual(3, buckets["+Inf",])
+        self.assertEqual({(): 3}, self.shown(f"{name}_count"))
+        self.assertAlmostEqual(100.051, self.shown(f"{name}_sum")[()])
+
+    def test_kubelets(self) -> None:
+        """Handshakes and verdicts are there from the start."""
+        self.interception.handshakes["done"] = 2
+        self.interception.verdicts["unverified"] = 1
+        self.assertEqual(
+            {("done",): 2, ("not_trusted",): 0, ("failed",): 0, ("timeout",): 0},
+            self.shown("kubelet_tls_handshakes_total"),
+        )
+        self.assertEqual(
+            {("verified",): 0, ("unverified",): 1, ("skipped",): 0},
+            self.shown("kubelet_verifications_total"),
+        )
+
+    def test_pool(self) -> None:
+        """The pool is shown as it is now, and by what has happened there."""
+        self.pool = PoolStatistics(
+            connects=9, failed_connects=2, reuses=7, refusals=5, idle=4, in_use=3, waiting=6
+        )
+        self.assertEqual({("in_use",): 3, ("idle",): 4}, self.shown("kubelet_connections"))
+        self.assertEqual({(): 6}, self.shown("kubelet_waiting_requests"))
+        self.assertEqual(
+            {("reuse",): 7, ("connect",): 9, ("connect_failed",): 2, ("refusal",): 5},
+            self.shown("kubelet_pool_events_total"),
+        )
+
+    def test_refused(self) -> None:
+        """What the ports refuse is shown by status; the usual ones are there from the start."""
+        self.assertEqual({0}, set(self.shown("refused_requests_total").values()))
+        self.refusals.update({431: 2, 599: 1})
+        shown = self.shown("refused_requests_total")
+        self.assertEqual((2, 1, 0), (shown["431",], shown["599",], shown["503",]))
 
 
 class AgentTests(ScrapeTestCase):

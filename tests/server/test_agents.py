@@ -16,7 +16,7 @@ from tests.network import MemoryNetwork, context_with
 from tests.pki.support import Issuer, clock_now
 from tests.tunnel.memory import Acceptor, HalfCloseUser
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts, ServerContexts
-from yurttunnel.pki.identity import parse_identifiers
+from yurttunnel.pki.identity import BadIdentity, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.problems import refusal
 from yurttunnel.server import agents
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
@@ -102,12 +102,16 @@ class ListenerTests(TestCase):
         self.registry = SessionRegistry(self.clock)
         self.revoked = set()
         self.limits = Limits(resume_window=int(WINDOW * 1000))
+        self.identify = identity_from_certificate
+        self.replicas = None
         self.listener = AgentListener(
             self.context,
             self.registry,
             lambda identity: identity.enrolment in self.revoked,
             AgentListenerSettings(self.limits, GRACE, "server", "test 2"),
             {ENROLMENT_PROTOCOL: HalfCloseUser},
+            identify=lambda certificate: self.identify(certificate),
+            replicas=lambda: self.replicas,
         )
         contexts = ServerContexts(self.issuer.server(), optional=(ENROLMENT_PROTOCOL,))
         self.network = MemoryNetwork(
@@ -241,6 +245,21 @@ class NewSessionTests(ListenerTests):
         agent.credentials = self.issuer.caller()
         self.refused(agent, Code.NOT_AUTHORIZED, "not a node's")
 
+    def test_identities_are_read_as_told(self):
+        """Who a node is is for the caller to read from certificates, and to find wrong."""
+
+        def identify(certificate):
+            if "edge-2" in str(certificate.subject):
+                raise BadIdentity("this cluster has no edge-2")
+            return replace(identity_from_certificate(certificate), node="other-name")
+
+        self.identify = identify
+        agent = self.agent()
+        agent.claim("host=edge-1")
+        self.dial(agent)
+        self.assertEqual("other-name", self.registry.find("edge-1").node)
+        self.refused(self.agent("edge-2"), Code.NOT_AUTHORIZED, "this cluster has no edge-2")
+
     def test_no_certificate(self):
         """Should TLS ever let a connection through without a certificate, the listener does not."""
         agent = self.agent()
@@ -251,7 +270,8 @@ class NewSessionTests(ListenerTests):
         """A node that is revoked gets no session."""
         agent = self.agent()
         self.revoked.add(b"edge-1".hex())
-        self.refused(agent, Code.REVOKED, "node edge-1 has been revoked")
+        words = ("node edge-1 has been revoked", "is no node of the cluster any more")
+        self.refused(agent, Code.REVOKED, *words)
 
     def test_agents_open_no_streams(self):
         """An agent that wants a stream is answered that there are none for it."""
@@ -455,10 +475,35 @@ class ReplacementTests(ListenerTests):
     """Two sessions of one node."""
 
     def test_same_process(self):
-        """A process that begins a new session ends its old one with REPLACED."""
+        """A process that begins a new session finishes the streams of its old one beside it.
+
+        Its GOAWAY for the old one, on another connection, may come later than the new HELLO.
+        """
+        idle = []
+        self.listener.on_sessions_drain.append(idle.extend)
         first = self.connected()
+        user = self.stream(first)
+        old = self.registry.direct("edge-1")
         second = self.connected()
-        self.assertEqual([Code.REPLACED], [code for code, _ in first.ends])
+        self.assertTrue(self.serving(second))
+        self.assertEqual([old], idle)
+        self.network.pass_time(2)
+        user.transport.write(b"still here")
+        self.network.settle()
+        self.assertEqual((b"still here", []), (bytes(first.far.received), first.ends))
+        self.assertTrue(first.session.going_away)
+        user.transport.abortConnection()
+        self.network.pass_time(1)
+        self.assertEqual([Code.GOING_AWAY], [code for code, _ in first.ends])
+        self.assertEqual(1, len(self.listener.sessions()))
+        self.assertTrue(self.serving(second))
+
+    def test_same_process_without_connection(self):
+        """An old session that its process has given up for a new one ends with REPLACED."""
+        user = self.stream(self.connected())
+        self.network.cut()
+        second = self.connected()
+        self.assertEqual(Code.REPLACED, user.reasons[0].value.code)
         self.assertTrue(self.serving(second))
         self.assertEqual(1, len(self.listener.sessions()))
 
@@ -507,13 +552,173 @@ class ReplacementTests(ListenerTests):
         self.assertEqual(1, len(self.listener.sessions()))
         self.assertTrue(self.serving(second))
 
+    def test_told_of_draining(self):
+        """Who wants to know learns which session an agent is about to end."""
+        drained = []
+        self.listener.on_sessions_drain.append(drained.extend)
+        agent = self.connected()
+        self.assertEqual([], drained)
+        agent.session.go_away("the agent is about to stop")
+        self.network.settle()
+        (session,) = drained
+        self.assertEqual("edge-1", session.node)
+        self.assertTrue(session.draining)
+
     def test_other_nodes(self):
         """The sessions of other nodes are left alone."""
         other = self.connected("edge-2")
         self.connected()
         self.connected()
+        self.network.pass_time(1)
         self.assertEqual([], other.ends)
         self.assertEqual(2, len(self.listener.sessions()))
+
+
+class ConnectionTests(ListenerTests):
+    """Who is told that a session has lost its connection, and that it has one again."""
+
+    def setUp(self):
+        """Have an agent; keep what is told from now on."""
+        super().setUp()
+        self.connected_agent = self.connected()
+        self.session = self.registry.direct("edge-1")
+        self.changes = []
+        self.idle = []
+        self.registry.on_direct_changed.append(
+            lambda node: self.changes.append((node, self.session.connected))
+        )
+        self.listener.on_sessions_drain.append(self.idle.extend)
+
+    def test_lost(self):
+        """The loss is told once, and what is idle in the session is closed."""
+        self.network.cut()
+        self.assertEqual([("edge-1", False)], self.changes)
+        self.assertEqual([self.session], self.idle)
+
+    def test_silent(self):
+        """So is the loss of a connection on which nothing comes any more."""
+        self.network.links[-1].lost = True
+        while self.session.connected:
+            self.clock.advance(0.25)
+        self.network.cut()
+        self.assertEqual([("edge-1", False)], self.changes)
+
+    def test_resumed(self):
+        """The return is told, and streams that were open go on."""
+        user = self.stream(self.connected_agent)
+        self.network.cut()
+        self.connected_agent.ask_to_resume()
+        self.dial(self.connected_agent)
+        self.assertEqual([("edge-1", False), ("edge-1", True)], self.changes)
+        user.transport.write(b"goes on")
+        self.network.settle()
+        self.assertEqual(b"goes on", bytes(self.connected_agent.far.received))
+
+    def test_moved(self):
+        """A session that moves from one connection to the next has lost nothing."""
+        self.connected_agent.ask_to_resume()
+        self.dial(self.connected_agent)
+        self.network.links[0].cut()
+        self.network.settle()
+        self.assertTrue(self.session.connected)
+        self.assertEqual(([], []), (self.changes, self.idle))
+
+    def test_ended(self):
+        """The end of a session is told once, and is no loss."""
+        self.connected_agent.session.close(Code.GOING_AWAY, "the agent has stopped")
+        self.network.settle()
+        self.network.cut()
+        self.assertEqual(([("edge-1", False)], []), (self.changes, self.idle))
+
+
+class SeveralServersTests(ListenerTests):
+    """What agents say of other servers, and what they are told of them."""
+
+    def holding(self, agent, *processes):
+        """Have an agent say in its next HELLO with which processes it has sessions."""
+        held = ",".join(process.hex() for process in processes)
+        agent.hello = replace(agent.hello, properties={**agent.hello.properties, "held": held})
+
+    def test_already_connected(self):
+        """An agent that finds a server by a second address is refused, and keeps its session."""
+        first = self.connected()
+        user = self.stream(first)
+        second = self.agent()
+        self.holding(second, b"o" * 16, first.answer.process)
+        events = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        self.refused(second, Code.ALREADY_CONNECTED, "another of its addresses")
+        self.assertEqual([], events, "that an agent looks for other servers is no news")
+        user.transport.write(b"goes on")
+        self.network.settle()
+        self.assertEqual((b"goes on", []), (bytes(first.far.received), first.ends))
+        self.assertTrue(self.serving(first))
+
+    def test_resumption_is_not_refused(self):
+        """A session goes on over a new connection whatever its agent says it has."""
+        agent = self.connected()
+        user = self.stream(agent)
+        self.holding(agent, agent.answer.process)
+        agent.ask_to_resume()
+        self.dial(agent)
+        user.transport.write(b"goes on")
+        self.network.settle()
+        self.assertEqual((b"goes on", []), (bytes(agent.far.received), agent.ends))
+
+    def test_other_servers(self):
+        """Sessions with other servers keep nobody out."""
+        agent = self.agent()
+        self.holding(agent, b"o" * 16)
+        self.dial(agent)
+        self.assertTrue(self.serving(agent))
+
+    def test_another_agent_of_the_node(self):
+        """A second agent of a node replaces the first, whatever it says it has."""
+        first = self.connected()
+        second = self.agent(process=b"b" * 16)
+        self.holding(second, first.answer.process)
+        self.dial(second)
+        self.assertEqual([Code.REPLACED], [code for code, _ in first.ends])
+        self.assertTrue(self.serving(second))
+
+    def test_session_that_the_server_does_not_have(self):
+        """An agent that takes itself for connected, and is not, is let in."""
+        first = self.connected()
+        process = first.answer.process
+        self.listener.close_sessions(Code.INTERNAL, "")
+        second = self.agent()
+        self.holding(second, process)
+        self.dial(second)
+        self.assertTrue(self.serving(second))
+
+    def test_draining_session(self):
+        """A session that its agent is about to end keeps no new one out."""
+        first = self.connected()
+        self.stream(first)
+        first.session.go_away("the agent is about to stop")
+        self.network.settle()
+        second = self.agent()
+        self.holding(second, first.answer.process)
+        self.dial(second)
+        self.assertTrue(self.serving(second))
+
+    def test_held_that_makes_no_sense(self):
+        """A list that is none is a violation of the protocol."""
+        agent = self.agent()
+        self.holding(agent, b"short")
+        self.refused(agent, Code.PROTOCOL, "held")
+
+    def test_number_of_servers(self):
+        """HELLO says how many servers there are at the moment, where that is known."""
+        agent = self.connected()
+        self.assertNotIn("servers", agent.answer.properties)
+        self.replicas = 3
+        agent.ask_to_resume()
+        self.dial(agent)
+        self.assertEqual("3", agent.answer.properties["servers"])
+        self.replicas = 2
+        self.assertEqual("2", self.connected("edge-2").answer.properties["servers"])
 
 
 class DrainTests(ListenerTests):
@@ -630,6 +835,7 @@ class LogTests(ListenerTests):
         self.dial(agent)
         [line] = self.lines()
         self.assertIn("does not cover host=edge-9", line)
+        self.assertEqual({"not_authorized": 1}, self.listener.refusals)
 
     def test_came_to_nothing_again_and_again(self):
         """Of those that come to nothing for one reason one is told of in a minute."""

@@ -10,8 +10,10 @@ from unittest import mock
 from twisted.application.service import IService
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
+from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.fakes import FakeSession, MemoryConnection
 from tests.network import ProgramReactor
 from tests.pki.support import EDGE_1, clock_now
 from yurttunnel.pki.authority import request_certificate
@@ -20,8 +22,10 @@ from yurttunnel.pki.enrolment_messages import EnrolmentRequest
 from yurttunnel.pki.identity import format_identifiers
 from yurttunnel.pki.standalone import ServerTrust
 from yurttunnel.pki.token import JoinToken
-from yurttunnel.server import command
+from yurttunnel.server import command, process
 from yurttunnel.server.options import Options
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.service import ServerService
 
 META = 10265
 PROMISED = (
@@ -34,6 +38,13 @@ PROMISED = (
     "yurttunnel_server_session_ends_total",
     "yurttunnel_server_resumptions_total",
     "yurttunnel_server_session_round_trip_seconds",
+    "yurttunnel_server_in_proxy_requests",
+    "yurttunnel_server_total_in_proxy_requests",
+    "yurttunnel_server_refused_requests_total",
+    "yurttunnel_server_kubelet_tls_handshakes_total",
+    "yurttunnel_server_kubelet_verifications_total",
+    "yurttunnel_server_kubelet_connections",
+    "yurttunnel_server_refused_agents_total",
     "yurttunnel_server_certificate_expiry_timestamp_seconds",
     "process_resident_memory_bytes",
 )
@@ -70,9 +81,17 @@ class CommandTests(SynchronousTestCase):
         """Choose a state directory."""
         self.reactor = ProgramReactor()
         self.state = self.mktemp()
+        self.warnings = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
         # The real one changes the logging of the whole process.
         self.forwarded = []
         self.patch(command, "forward_standard_logging", lambda: self.forwarded.append(True))
+
+    def note(self, event):
+        """Keep the warnings of the command."""
+        if event["log_level"].name == "warn":
+            self.warnings.append(formatEvent(event))
 
     def start(self, *arguments):
         """Build and start a server; it is stopped after the test."""
@@ -97,7 +116,7 @@ class CommandTests(SynchronousTestCase):
             "--forward", "9003=edge-1/127.0.0.1:81",
         )  # fmt: skip
         listening = {(interface, port) for port, _, _, interface in self.reactor.tcpServers}
-        ports = (10262, META, 9001, 9002, 9003)
+        ports = (10262, 10263, 10264, META, 9001, 9002, 9003)
         self.assertEqual({("127.0.0.1", port) for port in ports}, listening)
 
     def test_nothing_before_start(self):
@@ -117,7 +136,7 @@ class CommandTests(SynchronousTestCase):
         server = command.build(self.reactor, settings)
         self.reactor.listenTCP = taken
         error = self.assertRaises(SystemExit, server.startService)
-        self.assertIn("--tunnel-agent-connect-port", str(error))
+        self.assertIn("--meta-port", str(error))
         self.assertNotIn("\n", str(error))
         server.stopService()
 
@@ -127,7 +146,11 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual((200, "ok\n"), self.reactor.get(META, "/healthz"))
         status, body = self.reactor.get(META, "/readyz")
         self.assertEqual(
-            (200, "listeners: ok\ncertificate: ok\nrevocations: ok\nready\n"), (status, body)
+            (
+                200,
+                "listeners: ok\ncertificate: ok\nrevocations: ok\nkubelet trust: ok\nready\n",
+            ),
+            (status, body),
         )
         status, body = self.reactor.get(META, "/agents")
         self.assertEqual((200, []), (status, json.loads(body)))
@@ -137,8 +160,9 @@ class CommandTests(SynchronousTestCase):
         """While the server drains /readyz says so, and revocations take effect."""
         server = self.start()
         [trust] = [part for part in server if isinstance(part, ServerTrust)]
+        [tunnel] = [part for part in server if isinstance(part, ServerService)]
         # A session that does not end.
-        self.patch(server._agents, "sessions", lambda: [StubbornSession()])
+        self.patch(tunnel._holders[0], "sessions", lambda: [StubbornSession()])
         stopped = server.stopService()
         self.reactor.pass_time(1)
         self.assertNoResult(stopped)
@@ -166,7 +190,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(200, status)
         for name in PROMISED:
             self.assertIn(f"# TYPE {name} ", body)
-        for certificate in ("server", "ca"):
+        for certificate in ("server", "ca", "kubelet-client"):
             self.assertIn(f'certificate="{certificate}"', body)
 
     def test_flags_arrive(self):
@@ -176,6 +200,66 @@ class CommandTests(SynchronousTestCase):
         names = str(trust.contexts.credentials.certificate.extensions)
         for name in ("tunnel.example", "192.0.2.10"):
             self.assertIn(name, names)
+
+    def test_interception_addresses(self):
+        """Port 10263 is where agents come, 10264 where the meta pages are."""
+        self.start("--bind-address", "0.0.0.0", "--insecure-bind-address", "127.0.0.2")
+        listening = {port: interface for port, _, _, interface in self.reactor.tcpServers}
+        self.assertEqual(
+            {10262: "0.0.0.0", 10263: "0.0.0.0", 10264: "127.0.0.2", META: "127.0.0.2"}, listening
+        )
+        self.assertEqual([], self.warnings)
+
+    def test_open_interception(self):
+        """That others can come to port 10264 is warned of."""
+        self.start("--insecure-bind-address", "192.0.2.1")
+        [warning] = self.warnings
+        self.assertIn("--insecure-port: whoever can connect to 192.0.2.1 port 10264", warning)
+
+    def ask_silent_kubelet(self, *arguments):
+        """Start a server, and ask a kubelet that says nothing; give the caller's connection."""
+        registries = []
+
+        def registry(clock):
+            registries.append(SessionRegistry(clock))
+            return registries[0]
+
+        self.patch(process, "SessionRegistry", registry)
+        self.start(*arguments)
+        session = FakeSession("edge-1", hosts=["edge-1"])
+        registries[0].add(session)
+        caller = MemoryConnection().open(self.reactor.site(10264).buildProtocol(None))
+        self.addCleanup(caller.abortConnection)
+        caller.receive(b"GET /pods HTTP/1.1\r\nHost: edge-1:10255\r\n\r\n")
+        kubelet = session.dials[0].succeed()
+        self.assertIn(b"GET /pods HTTP/1.1", kubelet.received)
+        return caller
+
+    def test_response_timeout(self):
+        """A kubelet has the time of --response-timeout."""
+        caller = self.ask_silent_kubelet("--response-timeout", "7s")
+        for seconds, answered in ((6, False), (2, True)):
+            self.reactor.pass_time(seconds)
+            caller.turn()
+            self.assertEqual(answered, b" 504 " in caller.sent)
+        self.assertIn(b"no answer came within 7 seconds", caller.sent)
+
+    def test_no_response_timeout(self):
+        """With --response-timeout 0 it has all the time there is."""
+        caller = self.ask_silent_kubelet("--response-timeout", "0")
+        for _ in range(20):
+            self.reactor.pass_time(10, step=5)
+            caller.turn()
+        self.assertEqual((b"", 0), (caller.sent, caller.disconnected))
+
+    def test_kubelet_trust(self):
+        """What is wrong with the trust toward kubelets is told, and no reason not to be ready."""
+        server = self.start()
+        [trust] = [part for part in server if isinstance(part, ServerTrust)]
+        trust.kubelets.renewal.last_error = "the disk is full"
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertEqual(200, status)
+        self.assertIn("the disk is full", body)
 
 
 class MakeServiceTests(SynchronousTestCase):
@@ -211,6 +295,20 @@ class MakeServiceTests(SynchronousTestCase):
         self.assertIn(self.state, sentence)
         self.assertNotIn("\n", sentence)
 
+    def test_kubelet_ca(self):
+        """A file of authorities that cannot be used is one line with the flag and the path."""
+        sentence = self.make("--kubelet-ca", "nowhere.crt")
+        self.assertTrue(sentence.startswith("--kubelet-ca: "), sentence)
+        self.assertIn("nowhere.crt", sentence)
+        self.assertNotIn("\n", sentence)
+
+    def test_middleware(self):
+        """A middleware that is not installed is one line with the flag and the name."""
+        sentence = self.make("--middleware", "no-such-middleware")
+        self.assertTrue(sentence.startswith("--middleware: "), sentence)
+        self.assertIn("'no-such-middleware'", sentence)
+        self.assertNotIn("\n", sentence)
+
     def test_revoke(self):
         """--revoke-node revokes, says so, and ends with status 0."""
         self.enroll()
@@ -227,3 +325,25 @@ class MakeServiceTests(SynchronousTestCase):
         sentence = self.make("--revoke-node", "edge-1")
         self.assertTrue(sentence.startswith("--state-dir: "), sentence)
         self.assertFalse(Path(self.state).exists())
+
+
+class ClusterTests(SynchronousTestCase):
+    """What ends the process before it has begun, in a cluster."""
+
+    def make(self, *arguments):
+        """Make the service; give what the process ends with."""
+        parsed = Options()
+        parsed.parseOptions(["--cert-dir", self.mktemp(), *arguments])
+        sentence = self.assertRaises(SystemExit, command.makeService, parsed).code
+        self.assertNotIn("\n", sentence)
+        return sentence
+
+    def test_no_cluster(self):
+        """Outside of a pod, and without a kubeconfig, the flags are named that are missing."""
+        sentence = self.make()
+        for word in ("the Kubernetes API: ", "--kube-config", "--standalone"):
+            self.assertIn(word, sentence)
+
+    def test_kubeconfig(self):
+        """A kubeconfig that cannot be read is one line with its path."""
+        self.assertIn("nowhere.conf", self.make("--kube-config", "nowhere.conf"))

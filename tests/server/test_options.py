@@ -14,9 +14,10 @@ from twisted.logger import globalLogPublisher
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.server.endpoints import TcpEndpoint, UnixEndpoint
 from yurttunnel.server.forward import parse_forward
-from yurttunnel.server.options import Options, Settings
+from yurttunnel.server.options import ClusterSettings, Options, Settings, StandaloneSettings
 
 MINIMUM = ["--standalone", "--state-dir", "S"]
 
@@ -36,11 +37,17 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual(
             parse(),
             Settings(
-                state_dir=Path("S"),
+                mode=StandaloneSettings(Path("S"), 86400.0, 30 * 86400.0, None),
                 bind_address="0.0.0.0",
                 agent_port=10262,
-                meta_address="127.0.0.1",
+                secure_port=10263,
+                insecure_address="127.0.0.1",
+                insecure_port=10264,
                 meta_port=10265,
+                kubelet_verify=KubeletVerification.AUTO,
+                kubelet_ca=None,
+                response_timeout=60.0,
+                middlewares=(),
                 connect_endpoints=(),
                 forwards=(),
                 resume_window=30.0,
@@ -49,9 +56,6 @@ class SettingsTests(SynchronousTestCase):
                 transport="direct",
                 certificate_names=(),
                 certificate_addresses=(),
-                join_token_lifetime=86400.0,
-                node_certificate_lifetime=30 * 86400.0,
-                revoke_node=None,
             ),
         )
 
@@ -63,7 +67,14 @@ class SettingsTests(SynchronousTestCase):
                 "--bind-address=::1",
                 "--tunnel-agent-connect-port=1",
                 "--insecure-bind-address=192.0.2.1",
+                "--secure-port=4",
+                "--insecure-port=5",
                 "--meta-port=2",
+                "--kubelet-verify=ca",
+                "--kubelet-ca=kubelets.crt",
+                "--response-timeout=2m",
+                "--middleware=audit",
+                "--middleware=quota",
                 "--connect-endpoint=unix:a",
                 "--connect-endpoint=tcp:3",
                 f"--forward={forward}",
@@ -78,11 +89,17 @@ class SettingsTests(SynchronousTestCase):
                 "--revoke-node=edge-1",
             ),
             Settings(
-                state_dir=Path("S"),
+                mode=StandaloneSettings(Path("S"), 1800.0, 720 * 3600.0, "edge-1"),
                 bind_address="::1",
                 agent_port=1,
-                meta_address="192.0.2.1",
+                secure_port=4,
+                insecure_address="192.0.2.1",
+                insecure_port=5,
                 meta_port=2,
+                kubelet_verify=KubeletVerification.CA,
+                kubelet_ca=Path("kubelets.crt"),
+                response_timeout=120.0,
+                middlewares=("audit", "quota"),
                 connect_endpoints=(
                     ("--connect-endpoint unix:a", UnixEndpoint("a")),
                     ("--connect-endpoint tcp:3", TcpEndpoint(3)),
@@ -94,20 +111,61 @@ class SettingsTests(SynchronousTestCase):
                 transport="twisted",
                 certificate_names=("a.example", "b.example"),
                 certificate_addresses=(ip_address("192.0.2.1"), ip_address("::1")),
-                join_token_lifetime=1800.0,
-                node_certificate_lifetime=720 * 3600.0,
-                revoke_node="edge-1",
             ),
         )
 
-    def test_the_meta_pages_stay_on_this_machine(self):
+    def test_ports_without_tls_stay_on_this_machine(self):
         """By default on the loopback address of the family of ``--bind-address``."""
-        self.assertEqual(parse("--bind-address=::").meta_address, "::1")
-        self.assertEqual(parse("--bind-address=192.0.2.1").meta_address, "127.0.0.1")
+        self.assertEqual(parse("--bind-address=::").insecure_address, "::1")
+        self.assertEqual(parse("--bind-address=192.0.2.1").insecure_address, "127.0.0.1")
 
     def test_a_short_resume_window_shortens_the_default_return_grace(self):
         """Nothing waits longer than the window."""
         self.assertEqual(parse("--resume-window=0").return_grace, 0)
+
+    def test_a_cluster_needs_no_flag(self):
+        """What a pod of yurttunnel 1.2 has is enough, and the cluster has the names of that."""
+        options = Options()
+        options.parseOptions(["--bind-address=192.0.2.1", "--proxy-strategy=destHost", "--v=2"])
+        self.assertEqual(
+            options.settings.mode,
+            ClusterSettings(
+                kube_config=None,
+                cert_dir=Path("/var/lib/yurttunnel-server/pki"),
+                namespace="kube-system",
+                cluster_domain="cluster.local",
+                allowed_callers=("kube-apiserver-kubelet-client",),
+                client_ca=None,
+                accept_common_certificates=False,
+            ),
+        )
+
+    def test_values_of_a_cluster(self):
+        """Every flag of the cluster reaches the settings."""
+        options = Options()
+        options.parseOptions(
+            [
+                "--kube-config=k.conf",
+                "--cert-dir=pki",
+                "--namespace=edge-system",
+                "--cluster-domain=example.internal",
+                "--allowed-callers=one, two",
+                "--client-ca-file=clients.crt",
+                "--accept-common-agent-certificates",
+            ]
+        )
+        self.assertEqual(
+            options.settings.mode,
+            ClusterSettings(
+                kube_config=Path("k.conf"),
+                cert_dir=Path("pki"),
+                namespace="edge-system",
+                cluster_domain="example.internal",
+                allowed_callers=("one", "two"),
+                client_ca=Path("clients.crt"),
+                accept_common_certificates=True,
+            ),
+        )
 
     def test_settings_need_a_command_line(self):
         """Before it has been parsed there are none."""
@@ -124,8 +182,10 @@ class ErrorTests(SynchronousTestCase):
         self.assertNotIn("\n", str(error))
 
     def test_the_mode(self):
-        """Only the standalone mode exists so far."""
-        self.assert_refused("add --standalone", "--state-dir", "S")
+        """What is for one mode is refused in the other, with what to do."""
+        self.assert_refused("--state-dir is for --standalone: add that", "--state-dir", "S")
+        self.assert_refused("--revoke-node is for --standalone", "--revoke-node", "edge-1")
+        self.assert_refused("--kube-config has no effect with", *MINIMUM, "--kube-config=k")
 
     def test_the_state_directory(self):
         """It is required."""
@@ -139,6 +199,11 @@ class ErrorTests(SynchronousTestCase):
             ("insecure-bind-address", "host"),
             ("tunnel-agent-connect-port", "0", "65536", "http"),
             ("meta-port", "-1"),
+            ("secure-port", "", "https"),
+            ("insecure-port", "0"),
+            ("kubelet-verify", "", "yes", "AUTO"),
+            ("kubelet-ca", ""),
+            ("response-timeout", "never"),
             ("resume-window", "-1", "soon", ""),
             ("return-grace", "x", "31"),
             ("drain-timeout", "1 week"),
@@ -153,6 +218,15 @@ class ErrorTests(SynchronousTestCase):
         ):
             for value in values:
                 self.assert_refused(f"--{flag}: ", *MINIMUM, f"--{flag}={value}")
+        for flag, *values in (
+            ("kube-config", ""),
+            ("cert-dir", ""),
+            ("namespace", "", "a.b", "a b"),
+            ("cluster-domain", "", "a b"),
+            ("client-ca-file", ""),
+        ):
+            for value in values:
+                self.assert_refused(f"--{flag}: ", f"--{flag}={value}")
 
     def test_unknown_flags_and_arguments(self):
         """They are quoted."""
@@ -182,6 +256,35 @@ class ErrorTests(SynchronousTestCase):
         self.assert_refused(
             "is given twice", *MINIMUM, "--connect-endpoint=unix:a", "--connect-endpoint=unix:a"
         )
+        self.assert_refused(
+            "--tunnel-agent-connect-port and --secure-port both want 0.0.0.0:10262",
+            *MINIMUM,
+            "--secure-port=10262",
+        )
+        self.assert_refused(
+            "--insecure-port and --meta-port both want 127.0.0.1:7",
+            *MINIMUM,
+            "--insecure-port=7",
+            "--meta-port=7",
+        )
+
+    def test_flags_that_contradict_each_other(self):
+        """Both are named, and what to do."""
+        self.assert_refused(
+            "--kubelet-ca has no effect with --kubelet-verify skip: leave one of them out",
+            *MINIMUM,
+            "--kubelet-ca=kubelets.crt",
+            "--kubelet-verify=skip",
+        )
+
+    def test_a_middleware_twice(self):
+        """It is named."""
+        self.assert_refused(
+            "--middleware audit is given twice",
+            *MINIMUM,
+            "--middleware=audit",
+            "--middleware=audit",
+        )
 
 
 class CompatibilityTests(SynchronousTestCase):
@@ -200,8 +303,6 @@ class CompatibilityTests(SynchronousTestCase):
     def test_flags_without_a_meaning_are_ignored_with_a_warning(self):
         """Each is named; switches of Go come with a value or alone."""
         parse(
-            "--kube-config=/etc/kubernetes/admin.conf",
-            "--cert-dir=/var/lib/yurttunnel-server/pki",
             "--enable-iptables=true",
             "--enable-dns-controller",
             "--egress-selector-enable=false",
@@ -209,25 +310,19 @@ class CompatibilityTests(SynchronousTestCase):
             "--dns-sync-period=1800",
             "--server-count=1",
             "--proxy-strategy=destHost",
-            "--secure-port=10263",
-            "--insecure-port=10264",
             "--v=2",
             "--logtostderr",
         )
         self.assertEqual(
             sorted(self.warned()),
             [
-                "cert-dir",
                 "dns-sync-period",
                 "egress-selector-enable",
                 "enable-dns-controller",
                 "enable-iptables",
-                "insecure-port",
                 "iptables-sync-period",
-                "kube-config",
                 "logtostderr",
                 "proxy-strategy",
-                "secure-port",
                 "server-count",
                 "v",
             ],
@@ -249,7 +344,14 @@ class CompatibilityTests(SynchronousTestCase):
     def test_help_names_every_flag(self):
         """``--help`` shows the repeatable flags as well as the others."""
         text = str(Options())
-        for flag in ("--connect-endpoint=", "--forward=", "--revoke-node=", "--return-grace="):
+        for flag in (
+            "--connect-endpoint=",
+            "--forward=",
+            "--middleware=",
+            "--kubelet-verify=",
+            "--revoke-node=",
+            "--return-grace=",
+        ):
             self.assertIn(flag, text)
 
     def test_help_is_tidy(self):
@@ -258,10 +360,11 @@ class CompatibilityTests(SynchronousTestCase):
             text = str(Options())
         self.assertNotIn("[default: ]", text)
         self.assertNotRegex(text, r"\S {2,}[a-z]")
-        self.assertNotIn("--kube-config", text)
-        self.assertIn("ignored with a warning: alsologtostderr, cert-dir, ", text)
+        self.assertNotIn("--dns-sync-period", text)
+        self.assertIn("docs/middlewares.md", text)
+        self.assertIn("ignored with a warning: alsologtostderr, dns-sync-period, ", text)
 
     def test_values_of_ignored_flags_are_ignored_too(self):
         """Behind "=" or as the next argument; in Go one hyphen is as good as two."""
-        parse("--v", "2", "-vmodule=a=1", "--kube-config", "--enable-iptables", "--logtostderr")
-        self.assertEqual(self.warned(), ["v", "vmodule", "kube-config", "logtostderr"])
+        parse("--v", "2", "-vmodule=a=1", "--log_dir", "--enable-iptables", "--logtostderr")
+        self.assertEqual(self.warned(), ["v", "vmodule", "log_dir", "logtostderr"])

@@ -5,7 +5,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.fakes import FakeSession
-from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import (
+    AmbiguousAddress,
+    INodeSession,
+    NodeNotConnected,
+    SessionRegistry,
+)
 
 
 class FindTests(SynchronousTestCase):
@@ -88,24 +93,62 @@ class FindTests(SynchronousTestCase):
         session = self.add("gateway", default_route=True)
         self.assertIs(self.registry.find("anything.example"), session)
 
-    def test_the_newest_of_two_nodes_with_one_address(self):
+    def test_the_newest_of_two_nodes_with_one_network(self):
         """The newest serves, and when it goes the other one does."""
-        old = self.add("site-a", addresses=["192.168.1.10"], networks=["10.0.0.0/8"])
-        new = self.add("site-b", addresses=["192.168.1.10"], networks=["10.0.0.0/8"])
-        for host in ("192.168.1.10", "10.1.1.1"):
-            self.assertIs(self.registry.find(host), new)
+        old = self.add("site-a", networks=["10.0.0.0/8"])
+        new = self.add("site-b", networks=["10.0.0.0/8"])
+        self.assertIs(self.registry.find("10.1.1.1"), new)
         self.registry.remove(new)
-        for host in ("192.168.1.10", "10.1.1.1"):
-            self.assertIs(self.registry.find(host), old)
+        self.assertIs(self.registry.find("10.1.1.1"), old)
+
+    def test_an_address_of_several_nodes_is_refused(self):
+        """Which of them is meant cannot be told, so the answer names them; names work."""
+        one = self.add("site-a", addresses=["192.168.1.10"])
+        other = self.add("site-b", addresses=["192.168.1.10"])
+        error = self.assertRaises(AmbiguousAddress, self.registry.find, "192.168.1.10")
+        self.assertEqual(400, error.status)
+        self.assertIn("192.168.1.10 is the address of several nodes: site-a, site-b", str(error))
+        self.assertIs(self.registry.find("site-a"), one)
+        self.registry.remove(one)
+        self.assertIs(self.registry.find("192.168.1.10"), other)
+
+    def test_loopback_is_everybodys(self):
+        """Every node has a loopback address; the newest that claims it serves it."""
+        self.add("site-a", addresses=["127.0.0.1"])
+        other = self.add("site-b", addresses=["127.0.0.1"])
+        self.assertIs(self.registry.find("127.0.0.1"), other)
+
+    def test_a_name_is_its_nodes(self):
+        """What else claims the name of a node does not get what is for that, whoever came last."""
+        node = self.add("edge-2")
+        thief = self.add("edge-1", hosts=["edge-2"])
+        self.assertIs(self.registry.find("edge-2"), node)
+        self.assertIs(self.registry.find("EDGE-2."), node)
+        node.draining = True
+        self.assertIs(self.registry.find("edge-2"), node)
+        self.registry.remove(node)
+        self.assertIs(self.registry.find("edge-2"), thief)
 
     def test_draining_sessions_come_last(self):
         """Of several that claim the same, one that drains is chosen when all of them do."""
-        other = self.add("other", addresses=["192.0.2.1"])
-        session = self.add("edge-1", addresses=["192.0.2.1"])
+        other = self.add("other", networks=["192.0.2.0/24"])
+        session = self.add("edge-1", networks=["192.0.2.0/24"])
         session.draining = True
         self.assertIs(self.registry.find("192.0.2.1"), other)
         other.draining = True
         self.assertIs(self.registry.find("192.0.2.1"), session)
+
+    def test_sessions_that_wait_for_their_agent_come_late(self):
+        """One that is connected answers now; one that is not may be back, and is better than none
+        and than one that drains.
+        """
+        other = self.add("other", networks=["192.0.2.0/24"])
+        session = self.add("edge-1", networks=["192.0.2.0/24"])
+        session.connected = False
+        self.assertIs(self.registry.find("192.0.2.1"), other)
+        other.draining = True
+        self.assertIs(self.registry.find("192.0.2.1"), session)
+        self.assertIs(self.registry.find("edge-1"), session)
 
     def test_draining_sessions_are_not_replaced_by_wider_claims(self):
         """What a draining node claims is never sent to the machine of a wider claim."""
@@ -181,3 +224,140 @@ class AddAndRemoveTests(SynchronousTestCase):
             for number in range(6)
         ]
         self.assertEqual(seen, [None, None, *[1_000_000] * 4])
+
+
+class RemoteTests(SynchronousTestCase):
+    """Sessions that siblings have serve behind those of this server."""
+
+    def setUp(self):
+        """Begin with nobody connected."""
+        self.clock = Clock()
+        self.clock.advance(1_000_000)
+        self.registry = SessionRegistry(self.clock)
+
+    def remote(self, node="edge-1", **identifiers):
+        """Have a sibling get a node."""
+        session = FakeSession(node, **identifiers)
+        self.registry.add_remote(session)
+        return session
+
+    def direct(self, node="edge-1", **identifiers):
+        """Have a node connect here."""
+        session = FakeSession(node, **identifiers)
+        self.registry.add(session)
+        return session
+
+    def test_direct_ones_come_first(self):
+        """A direct session serves whenever there is one, whichever came first."""
+        before = self.remote(addresses=["192.0.2.1"])
+        direct = self.direct(addresses=["192.0.2.1"])
+        after = self.remote(addresses=["192.0.2.1"])
+        for host in ("edge-1", "192.0.2.1"):
+            self.assertIs(direct, self.registry.find(host))
+        self.registry.remove(direct)
+        for host in ("edge-1", "192.0.2.1"):
+            self.assertIs(after, self.registry.find(host))
+        self.registry.remove_remote(after)
+        self.assertIs(before, self.registry.find("edge-1"))
+        self.registry.remove_remote(before)
+        self.assertRaises(NodeNotConnected, self.registry.find, "edge-1")
+
+    def test_other_nodes_with_the_same_network(self):
+        """That is so for different nodes as well, which claim the same."""
+        self.remote("site-b", networks=["192.0.2.0/24"])
+        direct = self.direct("site-a", networks=["192.0.2.0/24"])
+        self.remote("site-c", networks=["192.0.2.0/24"])
+        self.assertIs(direct, self.registry.find("192.0.2.1"))
+
+    def test_other_nodes_with_the_same_address(self):
+        """An address of two nodes is refused, be they reached directly or not."""
+        self.remote("site-b", addresses=["192.0.2.1"])
+        self.direct("site-a", addresses=["192.0.2.1"])
+        self.assertRaises(AmbiguousAddress, self.registry.find, "192.0.2.1")
+
+    def test_a_name_is_that_of_a_remote_node(self):
+        """A direct session that claims the name of a node does not come before the node's own."""
+        remote = self.remote("edge-2")
+        self.direct("edge-1", hosts=["edge-2"])
+        self.assertIs(remote, self.registry.find("edge-2"))
+
+    def test_another_way_while_the_agent_is_away(self):
+        """A sibling that is connected to the node serves while the own session waits for it."""
+        remote, direct = self.remote(), self.direct()
+        direct.connected = False
+        self.assertIs(remote, self.registry.find("edge-1"))
+
+    def test_exact_claims_come_first(self):
+        """A remote session that claims an address serves it before a direct one's network."""
+        self.direct("gateway", networks=["10.0.0.0/8"], default_route=True)
+        remote = self.remote(addresses=["10.1.2.3"])
+        self.assertIs(remote, self.registry.find("10.1.2.3"))
+        self.assertEqual("gateway", self.registry.find("10.1.2.4").node)
+        self.registry.remove_remote(remote)
+        self.assertEqual("gateway", self.registry.find("10.1.2.3").node)
+
+    def test_draining(self):
+        """One that does not drain serves before those that do, be they direct or not."""
+        first, second, direct = self.remote(), self.remote(), self.direct()
+        direct.draining = True
+        self.assertIs(second, self.registry.find("edge-1"))
+        second.draining = True
+        self.assertIs(first, self.registry.find("edge-1"))
+        first.draining = True
+        self.assertIs(direct, self.registry.find("edge-1"))
+
+    def test_twice(self):
+        """Adding or removing one twice does no harm."""
+        session = self.remote(networks=["10.0.0.0/8"])
+        self.registry.add_remote(session)
+        self.registry.remove_remote(session)
+        self.registry.remove_remote(session)
+        self.assertRaises(NodeNotConnected, self.registry.find, "10.0.0.1")
+
+    def test_last_seen(self):
+        """When a node was seen last is known of remote ones, too."""
+        self.registry.remove_remote(self.remote(addresses=["192.0.2.1"]))
+        error = self.assertRaises(NodeNotConnected, self.registry.find, "192.0.2.1")
+        self.assertEqual(1_000_000, error.last_seen)
+
+    def test_direct_nodes(self):
+        """What is told to siblings are direct sessions, and each change of them."""
+        changed = []
+        self.registry.on_direct_changed.append(changed.append)
+        self.registry.remove_remote(self.remote("edge-2"))
+        self.assertEqual([], changed)
+        direct = self.direct()
+        newer = self.direct()
+        self.registry.remove(direct)
+        self.assertEqual((["edge-1"] * 2, ["edge-1"]), (changed, self.registry.direct_nodes()))
+        self.assertIs(newer, self.registry.direct("edge-1"))
+        self.registry.remove(newer)
+        self.assertEqual(["edge-1"] * 3, changed)
+        self.assertIsNone(self.registry.direct("edge-1"))
+        self.assertEqual([], self.registry.direct_nodes())
+
+    def test_number_of_remote_nodes(self):
+        """Nodes count that are reached by siblings only, each once."""
+        self.remote()
+        self.remote()
+        self.remote("edge-2")
+        self.assertEqual(2, self.registry.remote_nodes)
+        self.direct()
+        self.assertEqual(1, self.registry.remote_nodes)
+
+    def test_another_way(self):
+        """Another way to a node is one to the same node that does not drain."""
+        first = self.remote(addresses=["192.0.2.1"])
+        self.assertIsNone(self.registry.find_another(first))
+        second = self.remote(addresses=["192.0.2.1"])
+        self.remote("edge-2", hosts=["edge-1"])
+        self.assertIs(second, self.registry.find_another(first))
+        self.assertIs(first, self.registry.find_another(second))
+        direct = self.direct()
+        self.assertIs(direct, self.registry.find_another(first))
+        direct.connected = False
+        self.assertIs(second, self.registry.find_another(first), "it answers now")
+        second.connected = False
+        self.assertIs(direct, self.registry.find_another(first), "it may be back soon")
+        direct.draining = second.draining = True
+        self.assertIsNone(self.registry.find_another(first))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 
 from tests.server.test_agents import ListenerTests
 from yurttunnel.ops.listen import CannotListen
-from yurttunnel.server.service import PORT_CLOSE_TIMEOUT, Listener, ServerService
+from yurttunnel.server.service import ANSWER_TIMEOUT, PORT_CLOSE_TIMEOUT, Listener, ServerService
 from yurttunnel.wire.codes import Code
 
 DRAIN_TIMEOUT = 10.0
@@ -33,9 +32,47 @@ class Caller:
     def __init__(self, happened):
         self.happened = happened
 
+        self.drained = []
+
+    def drain(self):
+        """Note it; whoever fills ``drained`` has the service wait."""
+        self.happened.append("callers drain")
+        return self.drained
+
     def close(self):
         """Note it."""
         self.happened.append("callers end")
+
+
+class Session:
+    """A session that ends when the test says so."""
+
+    def __init__(self):
+        self.gone = Deferred()
+
+    def ended(self):
+        """Give what fires at the end."""
+        return self.gone
+
+
+class Holder:
+    """Has sessions, and notes what is asked of it."""
+
+    def __init__(self):
+        self.held = []
+        self.asked = []
+
+    def sessions(self):
+        """Give those that the test has put in."""
+        return self.held
+
+    def drain(self, text):
+        """Note it."""
+        self.asked.append(text)
+
+    def close_sessions(self, code, text):
+        """Note it."""
+        self.asked.append((code, text))
 
 
 class ServiceTests(ListenerTests):
@@ -47,14 +84,16 @@ class ServiceTests(ListenerTests):
         self.happened = []
         self.ports = []
         self.taken = False
+        self.caller = Caller(self.happened)
+        self.siblings = Holder()
         self.service = ServerService(
             self.clock,
             [
                 Listener("--agent-port", self.listen("agents")),
-                Listener("--meta", self.meta, outlives_sessions=True),
+                Listener("--forward", self.forward),
             ],
-            self.listener,
-            [Caller(self.happened)],
+            [self.listener, self.siblings],
+            [self.caller],
             DRAIN_TIMEOUT,
         )
 
@@ -67,11 +106,11 @@ class ServiceTests(ListenerTests):
 
         return bind
 
-    def meta(self):
+    def forward(self):
         """Bind the second port, unless it is taken."""
         if self.taken:
-            raise CannotListen("--meta", "another process listens there")
-        return self.listen("meta")()
+            raise CannotListen("--forward", "another process listens there")
+        return self.listen("forward")()
 
     def close_ports(self):
         """Have the ports closed."""
@@ -84,7 +123,7 @@ class ServiceTests(ListenerTests):
 
     def test_all(self):
         """Every listener is bound when the service has started, and not before."""
-        self.assertEqual("not listening: --agent-port, --meta", self.service.not_accepting())
+        self.assertEqual("not listening: --agent-port, --forward", self.service.not_accepting())
         self.service.startService()
         self.assertIsNone(self.service.not_accepting())
         self.assertTrue(self.service.running)
@@ -93,16 +132,16 @@ class ServiceTests(ListenerTests):
         """When one cannot be bound the others are closed, and the sentence goes through."""
         self.taken = True
         error = self.assertRaises(SystemExit, self.service.startService)
-        self.assertEqual("--meta: another process listens there", str(error))
+        self.assertEqual("--forward: another process listens there", str(error))
         self.assertEqual(["agents closes"], self.happened)
-        self.assertEqual("not listening: --agent-port, --meta", self.service.not_accepting())
+        self.assertEqual("not listening: --agent-port, --forward", self.service.not_accepting())
         self.assertFalse(self.service.running)
 
     def test_defect_while_binding(self):
         """So it is when binding fails in a way that nobody has thought of."""
         self.service._listeners.append(Listener("--x", lambda: {}["missing"]))
         self.assertRaises(KeyError, self.service.startService)
-        self.assertEqual(["agents closes", "meta closes"], self.happened)
+        self.assertEqual(["agents closes", "forward closes"], self.happened)
 
     def test_stop_idle(self):
         """Without sessions stopping takes no longer than the ports do."""
@@ -122,26 +161,69 @@ class ServiceTests(ListenerTests):
         self.successResultOf(stopped)
 
     def test_order(self):
-        """Ports close, streams have their time, callers are cut off, and the meta port closes.
-
-        Until then child services go on.
-        """
-        child = Service()
-        child.setServiceParent(self.service)
+        """Ports close, streams have their time, and callers are cut off."""
         self.service.startService()
         user = self.stream(self.connected())
         stopped = self.stop()
         self.close_ports()
-        self.assertEqual(["agents closes"], self.happened)
-        self.assertTrue(child.running)
+        self.assertEqual(["agents closes", "forward closes", "callers drain"], self.happened)
         self.network.pass_time(DRAIN_TIMEOUT / 2)
         self.assertNoResult(stopped)
         self.assertEqual(["made"], user.told)
         user.transport.abortConnection()
         self.network.pass_time(1)
         self.successResultOf(stopped)
-        self.assertEqual(["agents closes", "callers end", "meta closes"], self.happened)
-        self.assertFalse(child.running)
+        self.assertEqual("callers end", self.happened[-1])
+
+    def test_every_holder_of_sessions(self):
+        """The sessions of each holder are waited for as agents' are, up to the drain timeout."""
+        for ends in (True, False):
+            self.service.startService()
+            session = Session()
+            self.siblings.held = [session]
+            self.siblings.asked.clear()
+            stopped = self.stop()
+            self.close_ports()
+            self.assertEqual(["the server is about to stop"], self.siblings.asked)
+            self.network.pass_time(DRAIN_TIMEOUT - 0.5)
+            self.assertNoResult(stopped)
+            if ends:
+                session.gone.callback(None)
+            self.network.pass_time(1)
+            self.successResultOf(stopped)
+            end = (Code.GOING_AWAY, "the server has stopped")
+            self.assertEqual(["the server is about to stop", end], self.siblings.asked)
+            self.ports.clear()
+
+    def test_callers_that_drain(self):
+        """After the last stream callers have time to take their answers."""
+        self.service.startService()
+        user = self.stream(self.connected())
+        taken = Deferred()
+        self.caller.drained = [taken]
+        stopped = self.stop()
+        self.close_ports()
+        self.network.pass_time(DRAIN_TIMEOUT / 2)
+        user.transport.abortConnection()
+        self.network.pass_time(ANSWER_TIMEOUT - 2)
+        self.assertNoResult(stopped)
+        taken.callback(None)
+        self.network.pass_time(1)
+        self.successResultOf(stopped)
+
+    def test_callers_that_do_not_drain(self):
+        """That time is bounded, and part of the drain timeout."""
+        for drain_timeout, expected in ((DRAIN_TIMEOUT, ANSWER_TIMEOUT), (2.0, 2.0)):
+            self.service._drain_timeout = drain_timeout
+            self.service.startService()
+            self.caller.drained = [Deferred()]
+            stopped = self.stop()
+            self.close_ports()
+            self.network.pass_time(expected - 0.5)
+            self.assertNoResult(stopped)
+            self.network.pass_time(1)
+            self.successResultOf(stopped)
+            self.ports.clear()
 
     def test_not_accepting_while_draining(self):
         """The service says that it drains as soon as it stops."""

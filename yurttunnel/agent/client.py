@@ -5,57 +5,39 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from twisted.internet.interfaces import IAddress, IConnector, IStreamClientEndpoint
 from twisted.internet.protocol import ReconnectingClientFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from yurttunnel.agent.company import (
+    FIRST_DELAY,
+    LONGEST_REPLACED_DELAY,
+    ClientSettings,
+    Company,
+    advertised_servers,
+    delay_after_replacements,
+)
 from yurttunnel.agent.connector import EndpointConnector
+from yurttunnel.agent.routes import Answer
+from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.problems import problem_with_server
 from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
-from yurttunnel.wire.hello import NO_SESSION, Hello, Limits
+from yurttunnel.wire.hello import Hello, Refused
 from yurttunnel.wire.stream_table import Side
 
-FIRST_DELAY = 0.3
-"""A lost connection is tried again within this many seconds: streams are waiting."""
+REPLACED_WARNINGS = 600.0
+"""Seconds between two warnings that another agent has taken the session."""
 
-REPLACED_RETRIES = 6
-"""After having been replaced by another agent the delay starts as if this many had failed."""
-
-LONGEST_DELAY = 60.0
-"""However often it has failed, the next attempt comes within this many seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSettings:
-    """What the agent tells the servers of itself.
-
-    ``identifiers`` are in the form of ``--agent-identifiers``.
-    """
-
-    node: str
-    identifiers: str
-    limits: Limits
-    software: str
-    process: bytes = field(default_factory=lambda: os.urandom(16))
-
-    def hello(self, session: bytes = NO_SESSION, received: int = 0) -> Hello:
-        """Make the HELLO that asks for a session; its size is always the same."""
-        return Hello(
-            limits=self.limits,
-            session=session,
-            process=self.process,
-            received=received,
-            properties={"software": self.software, "identifiers": self.identifiers},
-        )
+MISDIRECTED_DELAY = 0.1
+MISDIRECTED_RETRIES = 8
+"""Seconds within which to dial again, and how often, when a balancer has led a session that is to
+be resumed to another server."""
 
 
 class ServerClient(ReconnectingClientFactory):
@@ -69,12 +51,19 @@ class ServerClient(ReconnectingClientFactory):
     When the server goes away its session is left to end its streams on the old connection while
     a new session begins on a new one.
 
-    Two addresses may lead to one server process, which keeps one session for each node, the
-    newest. ``siblings`` are the clients of this agent, this one among them or not: one whose
-    session has been replaced stands by while another has a session with that same process.
+    Several addresses may lead to one server process, and one address to several. A process keeps
+    one session for each node, so HELLO says with which processes the others of ``company`` have
+    sessions: such a process refuses, and the client stands by. It looks again soon while there
+    are sessions with too few servers, and seldom otherwise, for a server that is new.
 
-    ``endpoint`` leads to the server's port, TLS included. ``failed_attempts`` counts those that
-    ended before the server's HELLO, ``last_error`` says why the last one did, if it did.
+    A session that is replaced has been taken by another agent of the same node. The client waits
+    long before it takes it back, and longer each time while the sessions do not last.
+
+    ``endpoint`` leads to a server's port, TLS included; ``server`` names where to, for people.
+    ``failed_attempts`` counts those that ended before the server's HELLO, but for such refusals;
+    ``last_error`` says why the last one did, if it did, and ``failed_at`` at which server.
+    ``answer`` is what the last attempt has come to; whoever chooses where the endpoint leads
+    resets it.
     """
 
     _log = Logger()
@@ -86,28 +75,51 @@ class ServerClient(ReconnectingClientFactory):
         server: str,
         endpoint: IStreamClientEndpoint,
         settings: ClientSettings,
-        siblings: Sequence[ServerClient],
+        company: Company,
     ) -> None:
         self.server = server
         self.failed_attempts = 0
         self.last_error: str | None = "not connected yet"
+        self.answer = Answer.NONE
+        self.failed_at = ""
         self.standing_by = False
         self.connector = self._connector = EndpointConnector(endpoint, self)
         self._context = context
         self._settings = settings
-        self._siblings = siblings
-        self._replaced_at: bytes | None = None
-        self._replaced_by_other = False
+        self._company = company
+        self._warnings = RateLimitedLog(context.clock, self._log, REPLACED_WARNINGS)
+        self._held_by_sibling = False
+        self._looks = 0
+        self._replaced = False
+        self._replacements = 0
+        self._began = 0.0
         self._draining = False
         self._session: TunnelSession | None = None
         self._leaving: set[TunnelSession] = set()
         self._connection: SessionConnection | None = None
+        self._claimed = ""
 
     # -- for the command -----------------------------------------------------------------------
 
     def start(self) -> None:
         """Connect, and come back for ever."""
         self._connector.connect()
+
+    def start_by_looking(self) -> None:
+        """Begin as one that stands by: look whether there is another server, but not at once."""
+        self.standing_by = self._held_by_sibling = True
+        self.retry()
+
+    def look_soon(self, within: float = FIRST_DELAY) -> None:
+        """Make an attempt for which the client waits within so many seconds.
+
+        One whose session has been replaced waits on: there it would do harm.
+        """
+        if self._callID is not None and not self._replaced:
+            self._callID.cancel()
+            self.retries = self._looks = 0
+            delay = random.uniform(0, within)
+            self._callID = self._context.clock.callLater(delay, self._try_again)
 
     def drain(self, text: str) -> None:
         """Let the sessions end with their last stream, and come back for its sake only."""
@@ -119,6 +131,13 @@ class ServerClient(ReconnectingClientFactory):
                 session.close(Code.GOING_AWAY, text)
         if self._session is None:
             self._come_back_no_more()
+
+    def begin_anew(self, text: str) -> None:
+        """Let a connected session end with its last stream, and begin another one."""
+        session = self._session
+        if session is not None and session.connected and not self._draining:
+            session.go_away(text)
+            self._set_aside(session)
 
     def close(self, code: Code, text: str) -> None:
         """End the sessions now, and come back no more."""
@@ -136,38 +155,65 @@ class ServerClient(ReconnectingClientFactory):
         """Whether a connection carries the session now."""
         return self._session is not None and self._session.connected
 
-    def has_session_at(self, process: bytes) -> bool:
-        """Say whether there is a session with a server process, connected or to be resumed."""
-        return self._session is not None and self._session.wire.peer.process == process
+    @property
+    def process(self) -> bytes | None:
+        """The server process with which there is a session, connected or to be resumed.
+
+        ``None`` when there is no session, or none that lasts.
+        """
+        if self._session is None or self._draining:
+            return None
+        return self._session.wire.peer.process
+
+    @property
+    def claimed(self) -> str | None:
+        """The identifiers that the server was told for the session, ``None`` without one."""
+        return None if self._session is None else self._claimed
+
+    @property
+    def draining(self) -> bool:
+        """Whether the client only waits for the ends of its streams."""
+        return self._draining
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is no session, and no attempt under way to get one."""
+        return self._session is None and self._callID is not None
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, and where, while there is no connection."""
+        return f"{self.failed_at or self.server} ({self.last_error or 'the connection was lost'})"
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether there is neither a session nor a server that refuses a second one."""
+        return self._session is None and not self.standing_by
 
     def sibling_lost_session(self) -> None:
-        """Connect soon, if it was that sibling for which this client stands by."""
-        if self.standing_by and not self._sibling_serves():
-            self.stopTrying()
-            self.resetDelay()
-            self.retry()
+        """Connect soon: what has been in vain may not be so any more."""
+        if self.waiting:
+            self.standing_by = False
+            self.look_soon()
 
     # -- ReconnectingClientFactory -------------------------------------------------------------
 
     def retry(self, connector: IConnector | None = None) -> None:
-        """Connect again after a while; while a sibling serves, look again after a long one."""
+        """Connect again after a while."""
         if not self.continueTrying:
             return
-        longest = min(FIRST_DELAY * 2 ** min(self.retries, 16), LONGEST_DELAY)
-        self.delay = random.uniform(0, longest)
+        stood_by = self.standing_by
+        self.standing_by = self._session is None and self._held_by_sibling
+        self.delay = self._next_delay()
         self.retries += 1
-        served = self._sibling_serves()
-        if served:
-            self.delay = LONGEST_DELAY
-            self._replaced_by_other = False
-        if served and not self.standing_by:
+        if self.standing_by and not stood_by:
             self._log.info(
-                "{server}: leads to a server that is connected by another of its addresses;"
-                " stands by while it is",
+                "{server}: leads to a server that is connected already; stands by",
                 server=self.server,
             )
-        self.standing_by = served
         self._callID = self._context.clock.callLater(self.delay, self._try_again)
+        if self.standing_by:
+            self._company.changed()
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """Note why, and try again."""
@@ -186,20 +232,26 @@ class ServerClient(ReconnectingClientFactory):
         """Ask for the session to go on, or for a new one."""
         session = self._session
         if session is None:
-            connection.send_hello(self._settings.hello())
+            hello = self._settings.hello(held=self._held())
+            self._claimed = hello.properties["identifiers"]
+            connection.send_hello(hello)
         else:
-            hello = self._settings.hello(session.session_id, session.wire.received)
+            hello = self._settings.hello(session.session_id, session.wire.received, self._held())
             connection.send_hello(hello)
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Go on, or end what the server does not know and begin anew."""
         self.resetDelay()
         self.last_error = None
-        self._replaced_at = None
+        self.answer = Answer.SESSION
+        self.standing_by = self._held_by_sibling = False
+        self._looks = 0
+        self._company.told(advertised_servers(hello))
         session = self._session
         if session is not None and session.session_id == hello.session:
             self._log.info("{server}: back, the session goes on", server=self.server)
             connection.start(session, hello)
+            self._company.changed()
             return
         if self._draining:
             # Forgotten first: the end of the session would abort it, with the answer.
@@ -207,7 +259,7 @@ class ServerClient(ReconnectingClientFactory):
         if session is not None:
             session.close(Code.SESSION_LOST, "the server does not know the session any more")
         if self._draining:
-            raise Violation(Code.GOING_AWAY, "the agent is about to stop")
+            raise Violation(Code.GOING_AWAY, "the agent begins no new session here")
         self._begin(connection, hello)
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
@@ -220,6 +272,7 @@ class ServerClient(ReconnectingClientFactory):
             return
         if connection.greeted:
             self.last_error = reason.getErrorMessage()
+            self.failed_at = self.server
             self._log.info(
                 "{server}: connection lost: {reason}", server=self.server, reason=self.last_error
             )
@@ -231,29 +284,27 @@ class ServerClient(ReconnectingClientFactory):
 
     def _try_again(self) -> None:
         self._callID = None
-        if self._sibling_serves():
-            self.retry()
-            return
-        if self._replaced_by_other:
-            # Two that replace each other help nobody.
-            self._replaced_by_other = False
-            self._log.warn(
-                "{server}: another agent has connected as node {node}; is it running twice?",
-                server=self.server,
-                node=self._settings.node,
-            )
+        self._held_by_sibling = self._replaced = False
         self._connector.connect()
 
-    def _sibling_serves(self) -> bool:
-        process = self._replaced_at
-        return process is not None and any(
-            sibling is not self and sibling.has_session_at(process) for sibling in self._siblings
-        )
+    def _next_delay(self) -> float:
+        if self._replaced:
+            return delay_after_replacements(self._replacements)
+        resumes = self._session is not None
+        if resumes and self._held_by_sibling and self.retries < MISDIRECTED_RETRIES:
+            # The session and its streams wait at another server behind the same address.
+            return random.uniform(0, MISDIRECTED_DELAY)
+        return self._company.next_delay(self.retries, self._looks, self.standing_by, resumes)
 
-    def _tell_siblings(self) -> None:
-        for sibling in self._siblings:
+    def _held(self) -> list[bytes]:
+        return self._company.held_by_others(self)
+
+    def _lost_session(self) -> None:
+        """Have the others know."""
+        for sibling in list(self._company.clients):
             if sibling is not self:
                 sibling.sibling_lost_session()
+        self._company.changed()
 
     def _has_streams(self, session: TunnelSession) -> bool:
         """Say whether coming back would save streams, as it does in the session of the moment."""
@@ -282,18 +333,27 @@ class ServerClient(ReconnectingClientFactory):
         session.on_closed.append(lambda code, text: self._session_closed(session, code, text))
         session.on_going_away.append(lambda: self._leave(session))
         self._session = session
+        self._began = self._context.clock.seconds()
         self._log.info("{server}: connected", server=self.server)
         connection.start(session, hello)
+        self._company.changed()
 
     def _leave(self, session: TunnelSession) -> None:
-        """Begin a new session elsewhere or later, while the old one ends its streams."""
+        """Leave a server that goes away."""
         if session is self._session and not self._draining:
-            self._log.info("{server}: the server goes away", server=self.server)
-            self._leaving.add(session)
-            self._session = None
-            self._connection = None
-            self._tell_siblings()
-            self.retry()
+            self._log.info(
+                "{server}: the server wants no new streams in the session", server=self.server
+            )
+            self.answer = Answer.NONE
+            self._set_aside(session)
+
+    def _set_aside(self, session: TunnelSession) -> None:
+        """Begin a new session elsewhere or later, while the old one ends its streams."""
+        self._leaving.add(session)
+        self._session = None
+        self._connection = None
+        self._lost_session()
+        self.retry()
 
     def _session_closed(self, session: TunnelSession, code: Code, text: str) -> None:
         self._leaving.discard(session)
@@ -303,17 +363,34 @@ class ServerClient(ReconnectingClientFactory):
         if current and self._draining:
             self._come_back_no_more()
         if current and code is Code.REPLACED:
-            # By whom shows when the next attempt is due: a sibling may not have its HELLO yet.
-            self._replaced_at = session.wire.peer.process
-            self._replaced_by_other = True
-            self.retries = max(self.retries, REPLACED_RETRIES)
+            self._note_replacement()
+            self._company.changed()
             return
         self._log.info("{server}: session ended: {text}", server=self.server, text=text)
         if current:
-            self._tell_siblings()
+            self._lost_session()
+        elif not self.sessions():
+            self._company.changed()
+
+    def _note_replacement(self) -> None:
+        """Remember that another agent has taken the session: two that fight help nobody."""
+        lasted = self._context.clock.seconds() - self._began
+        self._replacements = self._replacements + 1 if lasted < LONGEST_REPLACED_DELAY else 1
+        self._replaced = True
+        self._warnings.warn(
+            "{server}: another agent has connected as node {node}; is it running twice?",
+            server=self.server,
+            node=self._settings.node,
+        )
 
     def _attempt_failed(self, reason: Failure) -> None:
         if not self.continueTrying:
+            return
+        if isinstance(reason.value, Refused) and reason.value.code is Code.ALREADY_CONNECTED:
+            self._held_by_sibling = True
+            self._looks += 1
+            self.answer = Answer.ALREADY_CONNECTED
+            self._company.refusals += 1
             return
         self.failed_attempts += 1
         error = problem_with_server(reason)
@@ -321,3 +398,4 @@ class ServerClient(ReconnectingClientFactory):
         if error != self.last_error:
             self._log.warn("{server}: cannot connect: {error}", server=self.server, error=error)
         self.last_error = error
+        self.failed_at = self.server

@@ -32,7 +32,7 @@ from yurttunnel.agent.resolver import NodeResolver, TooManyLookups
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.relay import LocalConnection
 from yurttunnel.tunnel.sockets import tune_local_socket
-from yurttunnel.tunnel.statistics import DialDurations
+from yurttunnel.tunnel.statistics import Durations
 from yurttunnel.wire.codes import Code
 
 _Target = tuple[Address | str, int]
@@ -75,7 +75,7 @@ class Dialer:
         policy: DestinationPolicy,
         resolver: NodeResolver,
         node: str,
-        durations: DialDurations,
+        durations: Durations,
         limits: DialLimits | None = None,
     ) -> None:
         self.tcp = IReactorTCP(reactor)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -12,26 +11,36 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from yurttunnel.agent.policy import NO_DEFAULT, Address, Pattern, parse_pattern
+from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSettings
+from yurttunnel.http.authority import join_authority
+from yurttunnel.kube.configuration import SERVICE_ACCOUNT
 from yurttunnel.ops import flags
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.identity import (
-    BadIdentity,
     Identifiers,
     check_node_name,
     parse_identifiers,
 )
 from yurttunnel.tunnel.direct.reactor import known_transports
 
+__all__ = ["Options", "Settings"]
+
 SERVER_PORT = 10262
+API_PORT = 443
 META_PORT = 10266
 
-_NO_API = "the agent of this version does not use a Kubernetes API"
+KUBELET_CONFIG = Path("/etc/kubernetes/kubelet.conf")
+"""Where kubeadm puts what the kubelet asks the API with."""
+
+DEFAULT_CERT_DIR = Path("/var/lib/yurttunnel-agent/pki")
+DEFAULT_NAMESPACE = "kube-system"
+
+_STANDALONE_FLAGS = ("state-dir", "join-token-file", "join-token")
+_CLUSTER_FLAGS = ("kube-config", "apiserver-addr", "cert-dir", "namespace")
 
 # Of yurttunnel 1.2 and of its logging library.
 _IGNORED_FLAGS = {
-    "apiserver-addr": _NO_API,
-    "kube-config": _NO_API,
-    "cert-dir": "certificates are kept in --state-dir",
     "v": USE_LOG_LEVEL,
     "vmodule": USE_LOG_LEVEL,
     "stderrthreshold": USE_LOG_LEVEL,
@@ -41,90 +50,26 @@ _IGNORED_FLAGS = {
 _IGNORED_SWITCHES = {"logtostderr": USE_LOG_FILE, "alsologtostderr": USE_LOG_FILE}
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the agent's command line says; times are in seconds.
-
-    ``servers`` are ``(host, port)``. ``join_token`` and ``join_token_file`` are both ``None``
-    when an agent is started that is enrolled already. ``own_addresses`` are the node ip and the
-    addresses among the identifiers. With ``keep_default_destinations`` false the
-    ``allowed_destinations`` are all that may be connected to.
-    """
-
-    node_name: str
-    node_ip: Address
-    identifiers: Identifiers
-    servers: tuple[tuple[str, int], ...]
-    state_dir: Path
-    join_token: str | None
-    join_token_file: Path | None
-    allowed_destinations: tuple[Pattern, ...]
-    keep_default_destinations: bool
-    resume_window: float
-    drain_timeout: float
-    transport: str
-    """As :func:`~yurttunnel.tunnel.direct.reactor.with_transports` takes it."""
-    meta_host: str
-    meta_port: int
-
-    def read_join_token(self) -> str:
-        """Give the join token, for an agent that is not enrolled.
-
-        Raises ``ValueError``, with what to do, when there is none or it cannot be read.
-        """
-        if self.join_token is not None:
-            return self.join_token.strip()
-        if self.join_token_file is None:
-            raise ValueError(
-                f"node {self.node_name} is not enrolled ({self.state_dir} holds no certificate):"
-                " copy the file join-token from the server's state directory here and name it"
-                " with --join-token-file"
-            )
-        try:
-            token = self.join_token_file.read_text("ascii").strip()
-        except (OSError, UnicodeDecodeError) as reason:
-            words = reason.strerror if isinstance(reason, OSError) else "it is not a join token"
-            raise ValueError(f"--join-token-file {self.join_token_file}: {words}") from None
-        if not token:
-            raise ValueError(f"--join-token-file {self.join_token_file}: it is empty")
-        return token
-
-    @property
-    def own_addresses(self) -> frozenset[Address]:
-        """Give the node's own addresses."""
-        return self.identifiers.addresses | {self.node_ip}
-
-    @property
-    def own_names(self) -> Mapping[str, Sequence[Address]]:
-        """Give the names that mean this node, as ``NodeResolver`` takes them."""
-        names: dict[str, Sequence[Address]] = {
-            # RFC 6761 section 6.3: never a question for a name server.
-            "localhost": (ip_address("127.0.0.1"), ip_address("::1")),
-        }
-        for name in {self.node_name, *self.identifiers.hosts}:
-            names[name.lower().rstrip(".")] = (self.node_ip,)
-        return names
-
-
 class Options(CommandOptions[Settings]):
     """Options of ``twist yurttunnel-agent``."""
 
-    longdesc = (
-        "The edge end of the tunnel. It runs on the node, connects out to every server of "
-        "--tunnelserver-addr, keeps a TLS connection to each, and makes the connections that "
-        "the servers ask for, as far as --allow-destination permits. First start: copy the "
-        "file join-token from the server's state directory to the node, and run \"twist "
-        "yurttunnel-agent --standalone --state-dir DIR --node-name NAME --node-ip IP "
-        '--tunnelserver-addr HOST:10262 --join-token-file FILE". Later starts need no token. '
-        "Durations are seconds or carry units: 30, 30s, 5m, 1h30m."
-    )
+    longdesc = """The edge end of the tunnel. It runs on the node, connects out to the servers,
+    keeps a TLS connection to each, and makes the connections that they ask for, as far as
+    --allow-destination permits. In a cluster it needs no flag but --node-name and --node-ip, or
+    their variables: it gets a certificate from the cluster, and finds the servers by the service
+    x-tunnel-server-svc. Without a cluster: copy the file join-token from the server's state
+    directory to the node, and run "twist yurttunnel-agent --standalone --state-dir DIR
+    --node-name NAME --node-ip IP --tunnelserver-addr HOST:10262 --join-token-file FILE". Later
+    starts need no token. Durations are seconds or carry units: 30, 30s, 5m, 1h30m."""
+
+    service_account_token = SERVICE_ACCOUNT / "token"
+    """The file by which a pod with a service account is known."""
 
     ignored_flags = _IGNORED_FLAGS
     ignored_switches = _IGNORED_SWITCHES
 
     optFlags = [
-        ["standalone", None, "Work without Kubernetes: enrol at the server with a join token. "
-         "Required: this version has no other mode."],
+        ["standalone", None, "Work without Kubernetes: enrol at the server with a join token."],
     ]  # fmt: skip
 
     optParameters = [
@@ -133,17 +78,31 @@ class Options(CommandOptions[Settings]):
         ["node-ip", None, None, "Address of this node. The node's names lead to it, and every "
          "port of it may be connected to. [default: $NODE_IP]"],
         ["tunnelserver-addr", None, None, "Servers, separated by commas: HOST, HOST:PORT or "
-         "[IPV6]:PORT; the port is 10262 unless given. The agent stays connected to each, and "
-         "looks its name up again on every attempt. Required."],
+         "[IPV6]:PORT; the port is 10262 unless given. The agent looks names up again on every "
+         "attempt. Required with --standalone. [default: as the service x-tunnel-server-svc and "
+         "its annotation x-tunnel-server-external-addr say, followed as they change]"],
+        ["server-connections", None, None, "With how many different servers to have a session, "
+         "when there are more. [default: all]"],
+        ["kube-config", None, None, "File that says where the Kubernetes API is and who asks. "
+         "[default: the service account of the pod if there is one, else "
+         f"{KUBELET_CONFIG}; with --apiserver-addr always the service account]"],
+        ["apiserver-addr", None, None, "Where the Kubernetes API is, HOST:PORT, for a node that "
+         "cannot reach it by the address in --kube-config, or by the one that pods are given."],
+        ["cert-dir", None, None, "Directory for the certificate that the cluster issues, and for "
+         "the last known addresses of the servers. [default: /var/lib/yurttunnel-agent/pki]"],
+        ["namespace", None, None, "Where the service x-tunnel-server-svc is. "
+         "[default: kube-system]"],
         ["agent-identifiers", None, None, "What callers may name to reach this agent: KEY=VALUE "
          "joined by '&', where KEY is host, ipv4, ipv6, cidr (each may be repeated) or "
          "default-route. [default: ipv4=IP&host=NAME or ipv6=IP&host=NAME]"],
-        ["state-dir", None, None, "Directory for this agent's key and certificates, made with "
-         "mode 0700. Keep it: without it the agent has to enrol again. Required."],
-        ["join-token-file", None, None, "File with the join token, as the server wrote it to "
-         "join-token in its state directory. Needed only until the agent is enrolled."],
-        ["join-token", None, None, "The join token itself. Other users of the machine can see it "
-         "in the list of processes: prefer --join-token-file."],
+        ["state-dir", None, None, "With --standalone, and required then: directory for this "
+         "agent's key and certificates, made with mode 0700. Keep it: without it the agent has to "
+         "enrol again."],
+        ["join-token-file", None, None, "With --standalone: file with the join token, as the "
+         "server wrote it to join-token in its state directory. Needed only until the agent is "
+         "enrolled."],
+        ["join-token", None, None, "With --standalone: the join token itself. Other users of the "
+         "machine can see it in the list of processes: prefer --join-token-file."],
         ["resume-window", None, "30", "How long streams outlive a lost connection to the "
          "server; with 0 they end at once."],
         ["drain-timeout", None, "30", "How long SIGTERM waits for streams to end."],
@@ -183,21 +142,19 @@ class Options(CommandOptions[Settings]):
 
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
-        node_name = self.value("node-name", _node_name, "NODE_NAME")
+        check = check_node_name if self["standalone"] else check_cluster_node_name
+        node_name = self.value("node-name", lambda text: check(text.strip()), "NODE_NAME")
         node_ip = self.value("node-ip", _node_ip, "NODE_IP")
         identifiers = Identifiers(frozenset({node_name}), frozenset({node_ip}))
         identifiers = self.optional_value("agent-identifiers", self._parse_identifiers, identifiers)
-        if self["join-token"] is not None and self["join-token-file"] is not None:
-            raise usage.UsageError("give --join-token-file or --join-token, not both")
         loopback = "127.0.0.1" if node_ip.version == 4 else "::1"
         return Settings(
+            mode=self._standalone() if self["standalone"] else self._cluster(),
             node_name=node_name,
             node_ip=node_ip,
             identifiers=identifiers,
-            servers=self.value("tunnelserver-addr", _servers),
-            state_dir=self.value("state-dir", flags.path),
-            join_token=self["join-token"],
-            join_token_file=self.optional_value("join-token-file", flags.path, None),
+            servers=self._servers(),
+            server_connections=self.optional_value("server-connections", _count, None),
             allowed_destinations=tuple(self._patterns),
             keep_default_destinations=self._keep_default,
             resume_window=self.value("resume-window", flags.resume_window),
@@ -207,20 +164,59 @@ class Options(CommandOptions[Settings]):
             meta_port=self.value("meta-port", flags.port),
         )
 
+    def _standalone(self) -> StandaloneSettings:
+        for flag in _CLUSTER_FLAGS:
+            if self[flag] is not None:
+                raise usage.UsageError(
+                    f"--{flag} has no effect with --standalone, which uses no Kubernetes: leave"
+                    " one of them out"
+                )
+        if self["join-token"] is not None and self["join-token-file"] is not None:
+            raise usage.UsageError("give --join-token-file or --join-token, not both")
+        return StandaloneSettings(
+            state_dir=self.value("state-dir", flags.path),
+            join_token=self["join-token"],
+            join_token_file=self.optional_value("join-token-file", flags.path, None),
+        )
+
+    def _cluster(self) -> ClusterSettings:
+        for flag in _STANDALONE_FLAGS:
+            if self[flag] is not None:
+                raise usage.UsageError(
+                    f"--{flag} is for --standalone: add that, or leave --{flag} out in a cluster"
+                )
+        kube_config = self.optional_value("kube-config", flags.path, None)
+        apiserver_addr = self.optional_value("apiserver-addr", _api_address, None)
+        if kube_config is None and apiserver_addr is None and not self._in_pod():
+            kube_config = KUBELET_CONFIG
+        return ClusterSettings(
+            kube_config=kube_config,
+            apiserver_addr=apiserver_addr,
+            cert_dir=self.optional_value("cert-dir", flags.path, DEFAULT_CERT_DIR),
+            namespace=self.optional_value("namespace", _label, DEFAULT_NAMESPACE),
+        )
+
+    def _servers(self) -> tuple[tuple[str, int], ...]:
+        """Give the servers, of which a cluster may tell instead."""
+        # An argument "--tunnelserver-addr=" of yurttunnel 1.2 means none.
+        if not self["standalone"] and not self["tunnelserver-addr"]:
+            return ()
+        return self.value("tunnelserver-addr", _servers)
+
+    def _in_pod(self) -> bool:
+        """Say whether this is a pod that has a service account."""
+        return bool(
+            self._environment.get("KUBERNETES_SERVICE_HOST")
+            and self._environment.get("KUBERNETES_SERVICE_PORT")
+            and self.service_account_token.is_file()
+        )
+
     def _parse_identifiers(self, text: str) -> Identifiers:
         """Parse identifiers, with a warning for those that have no effect."""
         return parse_identifiers(
             text,
             lambda sentence: self._log.warn("--agent-identifiers: {sentence}", sentence=sentence),
         )
-
-
-def _node_name(text: str) -> str:
-    """Parse the name of a node, which has to be one that a certificate can carry."""
-    try:
-        return check_node_name(text.strip())
-    except BadIdentity as reason:
-        raise ValueError(str(reason)) from None
 
 
 def _node_ip(text: str) -> Address:
@@ -240,3 +236,25 @@ def _servers(text: str) -> tuple[tuple[str, int], ...]:
     if not entries:
         raise ValueError("it names no server: write HOST:PORT")
     return tuple(dict.fromkeys(flags.host_port(entry, SERVER_PORT) for entry in entries))
+
+
+def _count(text: str) -> int:
+    """Parse how many of something there are to be, at least one."""
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if number < 1:
+        raise ValueError(f"{text!r} is not a number of servers: give 1 or more")
+    return number
+
+
+def _api_address(text: str) -> str:
+    """Parse the address of the API, with or without its scheme."""
+    host, port = flags.host_port(text.strip().removeprefix("https://"), API_PORT)
+    return f"https://{join_authority(host, port)}"
+
+
+def _label(text: str) -> str:
+    """Parse a name that has to be one label of DNS, as that of a namespace."""
+    name = flags.host(text)
+    if "." in name or ":" in name:
+        raise ValueError(f"{text!r} is not the name of a namespace")
+    return name

@@ -1,34 +1,35 @@
-"""The agent as a service: enrols, connects to its servers, and leaves them in an orderly way."""
+"""The agent as a service: gets a certificate, connects to servers, and leaves them in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from twisted.application.service import MultiService, Service
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
-from twisted.internet.interfaces import IListeningPort
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from yurttunnel.agent.client import ServerClient
 from yurttunnel.agent.dialer import Dialer
+from yurttunnel.agent.discovery import IServerAddresses
+from yurttunnel.agent.servers import ServerSet
+from yurttunnel.agent.trust import NodeTrust
+from yurttunnel.ops.agent_servers import ServerFigures
 from yurttunnel.ops.drain import within
 from yurttunnel.ops.fatal import end_process
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused
-from yurttunnel.pki.standalone import AgentTrust
 from yurttunnel.pki.token import BadToken
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.wire.codes import Code
 
 
 class AgentService(Service):
-    """Runs one client for each server, as soon as the node has a certificate.
+    """Connects to the servers, wherever they are, as soon as the node has a certificate.
 
-    ``make_clients`` builds the clients once there are TLS contexts. ``drain_timeout`` is in
-    seconds: how long stopping waits for streams to end.
+    ``make_servers`` builds what keeps the sessions once there are TLS contexts, ``addresses``
+    tells it where to. ``drain_timeout`` is in seconds: how long stopping waits for streams to
+    end.
     """
 
     _log = Logger()
@@ -36,80 +37,73 @@ class AgentService(Service):
     def __init__(
         self,
         reactor: Any,
-        trust: AgentTrust,
-        servers: Sequence[ServerAddress],
-        make_clients: Callable[[ClientContexts], list[ServerClient]],
+        trust: NodeTrust,
+        addresses: IServerAddresses,
+        make_servers: Callable[[ClientContexts], ServerSet],
         dialer: Dialer,
         drain_timeout: float,
     ) -> None:
         self._reactor = reactor
         self._trust = trust
-        self._servers = servers
-        self._make_clients = make_clients
+        self._addresses = addresses
+        self._make_servers = make_servers
         self._dialer = dialer
         self._drain_timeout = drain_timeout
-        self._clients: list[ServerClient] = []
+        self._servers: ServerSet | None = None
         self._beginning: Deferred[None] | None = None
         self._draining = False
 
     def sessions(self) -> list[TunnelSession]:
         """Give the sessions with all servers."""
-        return [session for client in self._clients for session in client.sessions()]
+        return [] if self._servers is None else self._servers.sessions()
 
     def failed_attempts(self) -> int:
         """Count the connection attempts that ended before a server's HELLO."""
-        return sum(client.failed_attempts for client in self._clients)
+        return 0 if self._servers is None else self._servers.failed_attempts()
+
+    def figures(self) -> ServerFigures:
+        """Give what is counted of servers, for the metrics."""
+        return ServerFigures() if self._servers is None else self._servers.figures()
 
     def not_connected(self) -> str | None:
         """Say why no server can reach the node, for ``/readyz``; one that does is enough."""
         if self._draining:
             return "draining"
-        if not self._clients:
-            return "not enrolled yet"
-        if any(client.connected for client in self._clients):
-            return None
-        return f"not connected: {', '.join(self._missing())}"
+        if self._servers is None:
+            return self._trust.problem() or "about to connect"
+        problem = self._servers.not_connected()
+        if problem is not None and not self._servers.has_addresses:
+            return self._addresses.problem() or problem
+        return problem
 
     def partly_connected(self) -> str | None:
         """Say which servers are missing beside those that are connected, as a warning."""
-        if self._draining or not any(client.connected for client in self._clients):
+        if self._draining or self._servers is None:
             return None
-        missing = self._missing()
-        return f"not connected: {', '.join(missing)}" if missing else None
+        return self._servers.partly_connected()
 
-    def _missing(self) -> list[str]:
-        return [
-            f"{client.server} ({client.last_error or 'the connection was lost'})"
-            for client in self._clients
-            if not (client.connected or client.standing_by)
-        ]
-
-    def certificate_problem(self) -> str | None:
-        """Say what is wrong with the node's certificate, for ``/readyz``."""
-        renewal = self._trust.renewal
-        return "not enrolled yet" if renewal is None else renewal.last_error or None
+    async def claim_anew(self) -> None:
+        """Have a server told of the certificate's identifiers, if they have changed."""
+        if self._servers is not None and not self._draining:
+            self._servers.claim_anew()
 
     def startService(self) -> None:
-        """Enrol if needed, then connect to every server."""
+        """Get a certificate if needed, then connect to the servers."""
         super().startService()
         self._beginning = Deferred.fromCoroutine(self._begin())
 
     async def _begin(self) -> None:
         try:
-            contexts = await self._trust.ready(self._servers)
-            self._clients = self._make_clients(contexts)
+            self._servers = self._make_servers(await self._trust.ready())
+            self._addresses.follow(self._servers.use)
         except CancelledError:
             return
         except (EnrolmentRefused, ServerNotTrusted, BadToken, StateError, ValueError) as error:
             # Trying again would not change it; whoever started the agent should see it.
             end_process(self._reactor, f"yurttunnel-agent: {error}")
-            return
         except Exception as error:
             self._log.failure("the agent could not begin, by a defect of its own")
             end_process(self._reactor, f"yurttunnel-agent: internal error: {error!r}")
-            return
-        for client in self._clients:
-            client.start()
 
     def stopService(self) -> Deferred[None]:
         """Take nothing new, let streams end within the drain timeout, then end the rest."""
@@ -121,45 +115,10 @@ class AgentService(Service):
         if self._beginning is not None:
             self._beginning.cancel()
         ended = [session.ended() for session in self.sessions()]
-        for client in self._clients:
-            client.drain("the agent is about to stop")
+        if self._servers is not None:
+            self._servers.drain("the agent is about to stop")
         if not await within(self._reactor, self._drain_timeout, ended):
             self._log.warn("streams were still open after --drain-timeout; they are ended")
         self._dialer.stop()
-        for client in self._clients:
-            client.close(Code.GOING_AWAY, "the agent has stopped")
-
-
-class PortService(Service):
-    """Listens while it runs; ``listen`` binds at once, or raises CannotListen."""
-
-    def __init__(self, listen: Callable[[], IListeningPort]) -> None:
-        self._listen = listen
-        self._port: IListeningPort | None = None
-
-    def startService(self) -> None:
-        """Bind."""
-        self._port = self._listen()
-        super().startService()
-
-    def stopService(self) -> Deferred[None] | None:
-        """Close the port."""
-        super().stopService()
-        port, self._port = self._port, None
-        return None if port is None else port.stopListening()
-
-
-class StoppedInTurn(MultiService):
-    """Stops its parts one after the other, the last one first.
-
-    So those that come first serve the others to their end: ``/readyz`` tells of the drain.
-    """
-
-    def stopService(self) -> Deferred[None]:
-        """Stop every part, each when the one behind it has stopped."""
-        return Deferred.fromCoroutine(self._stop())
-
-    async def _stop(self) -> None:
-        Service.stopService(self)
-        for part in reversed(list(self)):
-            await maybeDeferred(part.stopService)
+        if self._servers is not None:
+            self._servers.close(Code.GOING_AWAY, "the agent has stopped")

@@ -26,15 +26,13 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
 )
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from yurttunnel import __version__
+from yurttunnel.ops.histograms import duration_histogram
 from yurttunnel.tunnel.statistics import (
-    DIAL_SECONDS_BOUNDS,
-    DialDurations,
     SessionSnapshot,
     TunnelCounters,
 )
@@ -49,8 +47,8 @@ class Figures:
     """Where the figures of a process come from; each function is called once a scrape.
 
     ``certificates`` gives the end of validity of each certificate in use by a short fixed name
-    (``server``, ``agent``, ``ca``), with a timezone. ``reactor_lag`` is in seconds, usually
-    :meth:`yurttunnel.ops.lag.ReactorLag.worst`.
+    (``server``, ``agent``, ``ca``, ``kubelet-client``), with a timezone. ``reactor_lag`` is in
+    seconds, usually :meth:`yurttunnel.ops.lag.ReactorLag.worst`.
     """
 
     counters: TunnelCounters
@@ -61,7 +59,7 @@ class Figures:
 
 
 def server_registry(figures: Figures) -> CollectorRegistry:
-    """Build the registry of a server process."""
+    """Build the registry of a server process; :func:`add_families` adds those of its parts."""
     registry = CollectorRegistry()
     registry.register(_ServerCollector(figures))
     ProcessCollector(registry=registry)
@@ -80,6 +78,20 @@ def agent_registry(figures: Figures, failed_attempts: Callable[[], int]) -> Coll
     return registry
 
 
+def add_families(registry: CollectorRegistry, families: Callable[[], Iterable[Metric]]) -> None:
+    """Have every scrape of ``registry`` show what ``families()`` gives, too."""
+    registry.register(_Families(families))
+
+
+class _Families(Collector):
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Give the families."""
+        return self._families()
+
+
 class _ServerCollector(Collector):
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
@@ -89,7 +101,7 @@ class _ServerCollector(Collector):
         sessions = list(self._figures.sessions())
         newest = _newest(sessions, lambda session: session.node)
         yield from _registered_agents(newest)
-        yield _dial_durations(
+        yield duration_histogram(
             f"{_KONNECTIVITY}server_dial_duration_seconds",
             "How long agents took to reach a target, seen from the server; successful dials "
             "only. Compare with the round trip times: a dial is one round trip more than what "
@@ -109,7 +121,7 @@ class _AgentCollector(Collector):
         """Read all figures once and give their families."""
         sessions = list(self._figures.sessions())
         counters = self._figures.counters
-        yield _dial_durations(
+        yield duration_histogram(
             f"{_KONNECTIVITY}agent_dial_duration_seconds",
             "How long targets took to accept a connection of this agent; successful dials "
             "only. High values mean slow or distant targets, not a slow tunnel.",
@@ -170,18 +182,6 @@ def _connection_failures(lost: int, failed_attempts: int) -> Metric:
     )
     family.samples.append(Sample(name, {"direction": "from_server"}, lost))
     family.samples.append(Sample(name, {"direction": "to_server"}, failed_attempts))
-    return family
-
-
-def _dial_durations(name: str, help_text: str, durations: DialDurations) -> Metric:
-    # Written as Go writes them, without a trailing .0: Prometheus 2 compares them as text.
-    bounds = [f"{bound:g}" for bound in DIAL_SECONDS_BOUNDS] + ["+Inf"]
-    buckets, total = [], 0
-    for bound, count in zip(bounds, durations.buckets, strict=True):
-        total += count
-        buckets.append((bound, total))
-    family = HistogramMetricFamily(name, help_text, labels=[])
-    family.add_metric([], buckets=buckets, sum_value=durations.total_seconds)
     return family
 
 

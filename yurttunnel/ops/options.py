@@ -1,4 +1,4 @@
-"""What the command lines of both programs have in common."""
+"""What the command lines of all programs have in common."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ class CommandOptions(usage.Options, Generic[Settings]):
         super().__init__()
         # The help would show docstrings and triple-quoted texts with their indentation.
         self.docs = {name: _one_line(text) for name, text in self.docs.items()}
-        ignored = sorted([*self.ignored_flags, *self.ignored_switches])
-        self.longdesc = (
-            f"{_one_line(self.longdesc)} These flags of yurttunnel 1.2 are accepted and ignored "
-            f"with a warning: {', '.join(ignored)}."
-        )
+        self.longdesc = _one_line(self.longdesc)
+        if ignored := sorted([*self.ignored_flags, *self.ignored_switches]):
+            self.longdesc += (
+                " These flags of yurttunnel 1.2 are accepted and ignored with a warning: "
+                f"{', '.join(ignored)}."
+            )
         self._environment = environment
         self._ignored: dict[str, str] = {}
         self._settings: Settings | None = None
@@ -121,11 +122,6 @@ class CommandOptions(usage.Options, Generic[Settings]):
         """Warn of what is ignored, and make the settings; raises ``UsageError``."""
         for name, instead in self._ignored.items():
             self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
-        if not self["standalone"]:
-            raise usage.UsageError(
-                "add --standalone: this version has only the standalone mode, which needs no"
-                " Kubernetes"
-            )
         self._settings = self.make_settings()
 
 

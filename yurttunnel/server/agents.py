@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from cryptography import x509
+from OpenSSL import SSL
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IProtocol
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
@@ -15,23 +17,22 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.agents import REFUSALS
 from yurttunnel.pki.identity import (
     BadIdentity,
     Identifiers,
     NodeIdentity,
     identity_from_certificate,
-    parse_identifiers,
-    uncovered,
 )
+from yurttunnel.server.node_session import NodeSession, granted_identifiers
 from yurttunnel.server.refused_peers import RefusedPeers
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.connection import SessionConnection
-from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest
+from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
-from yurttunnel.tunnel.statistics import SessionSnapshot
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
-from yurttunnel.wire.hello import NO_SESSION, Hello, Limits
+from yurttunnel.wire.hello import NO_SESSION, SERVERS, Hello, Limits, held_processes
 from yurttunnel.wire.stream_table import Side
 
 MAX_UNFINISHED = 2048
@@ -45,32 +46,6 @@ class RefuseStreams:
     def stream_requested(self, request: IStreamRequest) -> None:
         """Refuse."""
         request.fail(Code.DENIED, "the server opens no connections for agents")
-
-
-@implementer(INodeSession)
-class NodeSession:
-    """A node's session, as the registry holds it."""
-
-    def __init__(self, identity: NodeIdentity, identifiers: Identifiers, tunnel: TunnelSession):
-        self.node = identity.node
-        self.identity = identity
-        self.identifiers = identifiers
-        self.tunnel = tunnel
-
-    @property
-    def draining(self) -> bool:
-        """Whether one of the ends wants no new streams."""
-        return self.tunnel.going_away
-
-    def open_stream(
-        self, host: str, port: int, timeout: float, request_id: str
-    ) -> Deferred[IStream]:
-        """Open a stream to a target at the node."""
-        return self.tunnel.open_stream(host, port, timeout, request_id)
-
-    def snapshot(self) -> SessionSnapshot:
-        """Describe the session at this moment."""
-        return self.tunnel.snapshot()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +66,10 @@ class AgentListenerSettings:
 class AgentListener(Factory):
     """The factory behind port 10262, under TLS that has verified the client's certificate.
 
-    ``is_revoked`` says of a node's identity whether it is still good, ``others`` are the
-    protocols that share the port, by their ALPN.
+    ``is_revoked`` says of a node's identity that it is no longer good, ``others`` are the
+    protocols that share the port, by their ALPN. ``identify`` reads a node's identity from its
+    certificate, or raises :class:`BadIdentity`. ``replicas()`` is how many servers there are,
+    which agents are told; ``None`` where that is not known here.
     """
 
     _log = Logger()
@@ -105,16 +82,28 @@ class AgentListener(Factory):
         is_revoked: Callable[[NodeIdentity], bool],
         settings: AgentListenerSettings,
         others: Mapping[bytes, Callable[[], IProtocol]],
+        identify: Callable[[x509.Certificate], NodeIdentity] = identity_from_certificate,
+        replicas: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._context = context
         self._registry = registry
         self._is_revoked = is_revoked
         self._settings = settings
-        self._others = others
+        self._others = dict(others)
+        self._identify = identify
+        self._replicas = replicas
         self._unfinished: set[SessionConnection] = set()
         self._sessions: dict[bytes, NodeSession] = {}
+        self._carried: dict[SessionConnection, NodeSession] = {}
         self._draining = False
         self._refused_peers = RefusedPeers(context.clock, self._log)
+        self.refusals: Counter[str] = Counter()
+        """Connections that came to nothing, by what was the matter (``REFUSALS``)."""
+        self.on_sessions_drain: list[Callable[[frozenset[INodeSession]], object]] = []
+        """Who closes what is idle in sessions, and is told of those that want to end and wait for
+        their streams, or that have lost their connection."""
+        self.on_closing: list[Callable[[Code, str], object]] = []
+        """Who ends, together with the sessions, what else shares the port."""
 
     def sessions(self) -> list[TunnelSession]:
         """Give all sessions, those too that have been replaced and still end their streams."""
@@ -131,15 +120,33 @@ class AgentListener(Factory):
         """End every session now."""
         for session in self.sessions():
             session.close(code, text)
+        for callback in self.on_closing:
+            callback(code, text)
         for connection in list(self._unfinished):
-            connection.abandon()
+            # One that is being closed has something to say before.
+            if not connection.transport.disconnecting:
+                connection.abandon()
+
+    def share_port(self, alpn: bytes, build: Callable[[], IProtocol]) -> None:
+        """Have ``build`` make the protocols of connections that negotiate ``alpn``."""
+        self._others[alpn] = build
+
+    @property
+    def process(self) -> bytes:
+        """What tells this process apart from every other one, in HELLOs."""
+        return self._settings.process
+
+    def sessions_drain(self, sessions: frozenset[INodeSession]) -> None:
+        """Have what is idle in sessions closed, which are about to end or have no connection."""
+        for callback in self.on_sessions_drain:
+            callback(sessions)
 
     def revoke(self, node: str) -> None:
-        """End the sessions of a node whose certificate has been revoked."""
+        """End the sessions of a node that has been revoked, or that the cluster has no more."""
         for session in list(self._sessions.values()):
             if session.node == node and self._is_revoked(session.identity):
-                self._log.info("{node}: revoked, its session is ended", node=node)
-                session.tunnel.close(Code.REVOKED, f"node {node} has been revoked")
+                self._log.info("{text}; its session is ended", text=_revoked(node))
+                session.tunnel.close(Code.REVOKED, _revoked(node))
 
     # -- Factory, ConnectionOwner --------------------------------------------------------------
 
@@ -155,20 +162,26 @@ class AgentListener(Factory):
         """Wait for the agent's HELLO."""
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
-        """Log connections that came to nothing; the others have a session that knows."""
+        """Tell of sessions that have no connection now; log connections that came to nothing."""
+        session = self._carried.pop(connection, None)
+        if session is not None and not (session.tunnel.closed or session.tunnel.connected):
+            self.sessions_drain(frozenset({session}))
+            self._registry.direct_changed(session.node)
+            session.connection_lost()
         if self._draining:
             self._close_disconnected()
         if connection in self._unfinished:
             self._unfinished.remove(connection)
-            if connection.handed_over:
+            if connection.handed_over or _is_connected_already(reason):
                 return
+            self.refusals[_reason(reason)] += 1
             text = "a connection from {address} has not become a session"
             self._refused_peers.warn(text, reason, address=_address(connection))
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the agent asks for, or begin a new one."""
         identity = self._identity(connection)
-        identifiers = self._identifiers(identity, hello)
+        identifiers = granted_identifiers(identity, hello)
         session = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
         if session is not None and _belongs_to(session, identity, hello):
             self._unfinished.discard(connection)
@@ -176,8 +189,28 @@ class AgentListener(Factory):
         elif self._draining:
             raise Violation(Code.GOING_AWAY, "this server is about to stop")
         else:
+            self._check_not_connected(identity, hello)
             self._unfinished.discard(connection)
             self._begin(connection, identity, identifiers, hello)
+
+    def _check_not_connected(self, identity: NodeIdentity, hello: Hello) -> None:
+        """Refuse the agent that has a session here already, by its own word and by ours.
+
+        Replacing it would end its streams. An agent that has not yet noticed the end of its
+        session here is let in.
+        """
+        held = self._settings.process in held_processes(hello)
+        session = self._registry.direct(identity.node)
+        if (
+            held
+            and isinstance(session, NodeSession)
+            and _belongs_to(session, identity, hello)
+            and not session.draining
+        ):
+            raise Violation(
+                Code.ALREADY_CONNECTED,
+                "this is a server that is connected already, by another of its addresses",
+            )
 
     def _close_disconnected(self) -> None:
         """End the sessions whose agents could not come back to a server that stops."""
@@ -201,7 +234,11 @@ class AgentListener(Factory):
         session.identity = identity
         tunnel.description = self._description(connection, identity)
         connection.send_hello(self._hello(tunnel.session_id, tunnel.wire.received))
+        connected = tunnel.connected
+        self._carried[connection] = session
         connection.start(tunnel, hello)
+        if not connected:
+            self._registry.direct_changed(session.node)
         self._log.info("{node}: back, its session goes on", node=identity.node)
 
     def _begin(
@@ -218,14 +255,17 @@ class AgentListener(Factory):
         tunnel = TunnelSession(
             self._context, Side.SERVER, own, hello, description, self._settings.return_grace
         )
-        session = NodeSession(identity, identifiers, tunnel)
+        session = NodeSession(identity, identifiers, tunnel, self._registry)
         tunnel.on_closed.append(lambda code, text: self._ended(session, code, text))
+        tunnel.on_going_away.append(lambda: self._drains(session))
         self._sessions[own.session] = session
         connection.send_hello(own)
+        # Connected before it is known, so that siblings are told once, and at once, to use it.
+        self._carried[connection] = session
+        connection.start(tunnel, hello)
         replaced = self._registry.add(session)
         if isinstance(replaced, NodeSession):
             self._replace(replaced, hello)
-        connection.start(tunnel, hello)
         self._log.info(
             "{node}: connected from {address}, session {session}",
             node=identity.node,
@@ -233,11 +273,20 @@ class AgentListener(Factory):
             session=own.session.hex()[:8],
         )
 
+    def _drains(self, session: NodeSession) -> None:
+        self.sessions_drain(frozenset({session}))
+        self._registry.direct_changed(session.node)
+
     def _replace(self, replaced: NodeSession, hello: Hello) -> None:
         """End the session that a node had before, unless it is ending by itself already."""
         if replaced.draining:
             return
-        if replaced.tunnel.wire.peer.process == hello.process:
+        if replaced.tunnel.wire.peer.process == hello.process and replaced.tunnel.connected:
+            # Its GOAWAY comes by the other connection and may be late, or its clients have dialed
+            # this server at the same moment. One that has lost its state is another process.
+            replaced.tunnel.go_away("the agent has begun a new session")
+            self.sessions_drain(frozenset({replaced}))
+        elif replaced.tunnel.wire.peer.process == hello.process:
             replaced.tunnel.close(Code.REPLACED, "the agent has begun a new session")
         elif replaced.tunnel.connected:
             # Perhaps two agents run as this node; the one that is told waits before it returns.
@@ -271,36 +320,24 @@ class AgentListener(Factory):
         if certificate is None:
             raise Violation(Code.NOT_AUTHORIZED, "the agent has shown no certificate")
         try:
-            identity = identity_from_certificate(certificate)
+            identity = self._identify(certificate)
         except BadIdentity as error:
             raise Violation(Code.NOT_AUTHORIZED, str(error)) from error
         if self._is_revoked(identity):
-            raise Violation(Code.REVOKED, f"node {identity.node} has been revoked")
+            raise Violation(Code.REVOKED, _revoked(identity.node))
         return identity
 
-    def _identifiers(self, identity: NodeIdentity, hello: Hello) -> Identifiers:
-        claimed = hello.properties.get("identifiers")
-        if not claimed:
-            return identity.identifiers
-        try:
-            identifiers = parse_identifiers(claimed)
-        except ValueError as error:
-            raise Violation(Code.PROTOCOL, f"node {identity.node}: {error}") from error
-        missing = uncovered(identity, identifiers)
-        if missing:
-            raise Violation(
-                Code.NOT_AUTHORIZED,
-                f"the certificate of node {identity.node} does not cover {', '.join(missing)}",
-            )
-        return identifiers
-
     def _hello(self, session: bytes, received: int) -> Hello:
+        properties = {"software": self._settings.software}
+        replicas = self._replicas()
+        if replicas is not None:
+            properties[SERVERS] = str(replicas)
         return Hello(
             limits=self._settings.limits,
             session=session,
             process=self._settings.process,
             received=received,
-            properties={"software": self._settings.software},
+            properties=properties,
         )
 
 
@@ -310,6 +347,25 @@ def _belongs_to(session: NodeSession, identity: NodeIdentity, hello: Hello) -> b
         and session.node == identity.node
         and session.tunnel.wire.peer.process == hello.process
     )
+
+
+def _revoked(node: str) -> str:
+    return f"node {node} has been revoked, or is no node of the cluster any more"
+
+
+def _reason(reason: Failure) -> str:
+    """Name in one word why a connection came to nothing."""
+    error = reason.value
+    if isinstance(error, Violation):
+        name = error.code.name.lower()
+        return name if name in REFUSALS else "protocol"
+    return "tls" if isinstance(error, SSL.Error) else "lost"
+
+
+def _is_connected_already(reason: Failure) -> bool:
+    """Say whether an agent was turned away that looked for other servers, which is no trouble."""
+    error = reason.value
+    return isinstance(error, Violation) and error.code is Code.ALREADY_CONNECTED
 
 
 def _address(connection: SessionConnection) -> str:

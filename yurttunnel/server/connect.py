@@ -18,7 +18,6 @@ that nobody reads it.
 from __future__ import annotations
 
 import enum
-import select
 from typing import Any, cast
 
 from OpenSSL import SSL
@@ -35,9 +34,10 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.authority import BadAuthority, split_authority, strip_port
+from yurttunnel.http.connection import has_hung_up
+from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import error_response, status_of
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
-from yurttunnel.server.deadlines import Deadlines
 from yurttunnel.server.dialing import (
     DIAL_TIMEOUT,
     MAX_PENDING_DIALS,
@@ -174,7 +174,7 @@ class ConnectProtocol(DialingConnection):
         """
         if self._state is _State.ESTABLISHED:
             return
-        if self._state is _State.DIALING and not _has_hung_up(self.transport):
+        if self._state is _State.DIALING and not has_hung_up(self.transport):
             return
         super().readConnectionLost()
 
@@ -236,7 +236,7 @@ class ConnectProtocol(DialingConnection):
         if isinstance(error, StreamFailed):
             self._refuse(status_of(error.code), error.text)
         elif isinstance(error, NodeNotConnected):
-            self._refuse(503, str(error))
+            self._refuse(error.status, str(error))
         else:
             text = f"the server has a defect; the log of the server has more, as {self.request_id}"
             self._refuse(500, text)
@@ -318,15 +318,6 @@ class _ClosesWhole:
     def loseWriteConnection(self) -> None:
         self._protocol.bound_closing()
         self._transport.loseConnection()
-
-
-def _has_hung_up(transport: Any) -> bool:
-    """Tell whether the peer has closed both directions, as far as the kernel knows (poll(2))."""
-    poll = select.poll()
-    # Events need not be asked for: POLLHUP and POLLERR are always told. The handle is the socket,
-    # although no interface of transports has it.
-    poll.register(transport.getHandle(), 0)
-    return bool(poll.poll(0))
 
 
 def _check_is_plain_connect(head: RequestHead) -> None:

@@ -45,6 +45,10 @@ class DialingFactory(ServerFactory):
         self.request_ids = request_ids or RequestIds()
         self.connections: set[DialingConnection] = set()
 
+    def drain(self) -> list[Deferred[None]]:
+        """Do nothing: each connection here is a stream, and the sessions wait for those."""
+        return []
+
     def close(self) -> None:
         """Abort every connection; for the end of a drain, after the listener has been closed."""
         for connection in tuple(self.connections):

@@ -11,23 +11,21 @@ from twisted.python import usage
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops import flags
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
 from yurttunnel.pki.identity import BadIdentity, check_node_name
+from yurttunnel.pki.kubelets import KubeletVerification
+from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
 from yurttunnel.server.endpoints import Endpoint, TcpEndpoint, TlsEndpoint, parse_endpoint
 from yurttunnel.server.forward import Forward, parse_forward
 from yurttunnel.tunnel.direct.reactor import known_transports
 
-_NO_API = "this version does not use a Kubernetes API"
-_NO_INTERCEPTION = "this version intercepts no traffic: use --connect-endpoint or --forward"
+_NO_STEERING = "this version does not steer traffic: callers dial --secure-port themselves"
 
 # Of yurttunnel 1.2 and of its logging library.
 _IGNORED_FLAGS = {
-    "kube-config": _NO_API,
-    "cert-dir": "certificates are kept in --state-dir",
-    "iptables-sync-period": _NO_INTERCEPTION,
-    "dns-sync-period": _NO_INTERCEPTION,
-    "secure-port": _NO_INTERCEPTION,
-    "insecure-port": _NO_INTERCEPTION,
-    "server-count": "agents are told their servers by --tunnelserver-addr",
+    "iptables-sync-period": _NO_STEERING,
+    "dns-sync-period": _NO_STEERING,
+    "server-count": "agents are told how many servers there are",
     "proxy-strategy": "the agent is always chosen by the destination",
     "v": USE_LOG_LEVEL,
     "vmodule": USE_LOG_LEVEL,
@@ -36,12 +34,19 @@ _IGNORED_FLAGS = {
     "log_file": USE_LOG_FILE,
 }
 _IGNORED_SWITCHES = {
-    "enable-iptables": _NO_INTERCEPTION,
-    "enable-dns-controller": _NO_INTERCEPTION,
+    "enable-iptables": _NO_STEERING,
+    "enable-dns-controller": _NO_STEERING,
     "egress-selector-enable": "use --connect-endpoint",
     "logtostderr": USE_LOG_FILE,
     "alsologtostderr": USE_LOG_FILE,
 }
+
+_STANDALONE_FLAGS = (
+    "state-dir",
+    "join-token-lifetime",
+    "node-certificate-lifetime",
+    "revoke-node",
+)
 
 DEFAULT_RETURN_GRACE = 0.8
 """Seconds: an agent that lives is back sooner, and the streams of a dead one end within 1 s."""
@@ -49,21 +54,65 @@ DEFAULT_RETURN_GRACE = 0.8
 _Address = IPv4Address | IPv6Address
 
 
+ALLOWED_CALLERS = ("kube-apiserver-kubelet-client",)
+"""What kubeadm calls kube-apiserver's certificate for kubelets (apiserver-kubelet-client.crt)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneSettings:
+    """What is particular to ``--standalone``; times are in seconds.
+
+    ``revoke_node`` is the name of a node when the command is to revoke it and do nothing else.
+    """
+
+    state_dir: Path
+    join_token_lifetime: float
+    node_certificate_lifetime: float
+    revoke_node: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What is particular to a cluster.
+
+    ``kube_config`` is ``None`` in a pod. ``namespace`` is where the server's own objects are.
+    Callers of 10263 may have a certificate of ``client_ca``, beside the cluster's authority, and
+    need no other permission when it is for one of ``allowed_callers``.
+    """
+
+    kube_config: Path | None
+    cert_dir: Path
+    namespace: str
+    cluster_domain: str
+    allowed_callers: tuple[str, ...]
+    client_ca: Path | None
+    accept_common_certificates: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the server's command line says; times are in seconds.
 
-    Agents connect to ``bind_address``:``agent_port``; the meta pages are on
-    ``meta_address``:``meta_port``. ``certificate_names`` and ``certificate_addresses`` are what
-    the server's certificate names beside what it names anyhow. ``revoke_node`` is the name of a
-    node when the command is to revoke it and do nothing else.
+    ``mode`` says whether there is a cluster, and has what is particular to it. Agents connect to
+    ``bind_address``:``agent_port``, callers that are to reach kubelets to
+    ``bind_address``:``secure_port`` and, without TLS, ``insecure_address``:``insecure_port``;
+    the meta pages are on ``insecure_address``:``meta_port``. ``kubelet_ca`` is ``None`` where
+    kubelets are verified by the embedded authority, or that of the cluster.
+    ``certificate_names`` and ``certificate_addresses`` are what the server's certificate names
+    beside what it names anyhow.
     """
 
-    state_dir: Path
+    mode: StandaloneSettings | ClusterSettings
     bind_address: str
     agent_port: int
-    meta_address: str
+    secure_port: int
+    insecure_address: str
+    insecure_port: int
     meta_port: int
+    kubelet_verify: KubeletVerification
+    kubelet_ca: Path | None
+    response_timeout: float
+    middlewares: tuple[str, ...]
     connect_endpoints: tuple[tuple[str, Endpoint], ...]
     """Each with the flag as it was given, for messages."""
     forwards: tuple[Forward, ...]
@@ -74,18 +123,16 @@ class Settings:
     """As :func:`~yurttunnel.tunnel.direct.reactor.with_transports` takes it."""
     certificate_names: tuple[str, ...]
     certificate_addresses: tuple[_Address, ...]
-    join_token_lifetime: float
-    node_certificate_lifetime: float
-    revoke_node: str | None
 
 
 class Options(CommandOptions[Settings]):
     """Options of ``twist yurttunnel-server``."""
 
     longdesc = """The cloud end of the tunnel. It takes in agents on --bind-address port
-    --tunnel-agent-connect-port, and carries connections to their nodes: those of HTTP CONNECT
-    clients on --connect-endpoint and those of plain TCP clients on --forward. First start:
-    "twist yurttunnel-server --standalone --state-dir DIR --forward
+    --tunnel-agent-connect-port, and carries connections to their nodes: HTTP requests for
+    kubelets that come to --secure-port and --insecure-port, HTTP CONNECT clients on
+    --connect-endpoint and plain TCP clients on --forward. In a pod of a cluster it needs no flag.
+    Without a cluster: "twist yurttunnel-server --standalone --state-dir DIR --forward
     127.0.0.1:9000=NODE/127.0.0.1:80", then give the file DIR/join-token to the agents. Durations
     are seconds or carry units: 30, 30s, 5m, 1h30m."""
 
@@ -94,19 +141,49 @@ class Options(CommandOptions[Settings]):
 
     optFlags = [
         ["standalone", None, "Work without Kubernetes: certificates come from an authority in "
-         "--state-dir, nodes are the connected agents. Required: this version has no other mode."],
+         "--state-dir, nodes are the connected agents."],
+        ["accept-common-agent-certificates", None, "Let in agents whose certificate is of "
+         "yurttunnel 1.2: all of those have the name tunnel-agent-client, so that one node can "
+         "pass for another. For the time of a migration only."],
     ]  # fmt: skip
 
     optParameters = [
-        ["state-dir", None, None, "Directory for the authority, the certificates and the join "
-         "token, made with mode 0700. Keep it: without it every agent has to enrol again. "
-         "Required."],
-        ["bind-address", None, "0.0.0.0", "Address on which agents connect."],
+        ["state-dir", None, None, "With --standalone, and required then: directory for the "
+         "authority, the certificates and the join token, made with mode 0700. Keep it: without "
+         "it every agent has to enrol again."],
+        ["kube-config", None, None, "File that says where the Kubernetes API is and who asks. "
+         "[default: the service account of the pod]"],
+        ["namespace", None, "kube-system", "Where the server's own objects are: its services, "
+         "its leases and yurt-tunnel-server-cfg."],
+        ["cert-dir", None, "/var/lib/yurttunnel-server/pki", "Directory for the certificates that "
+         "the cluster issues."],
+        ["cluster-domain", None, "cluster.local", "What the DNS names of services end in."],
+        ["allowed-callers", None, ",".join(ALLOWED_CALLERS), "Names, separated by commas, in "
+         "certificates of callers on --secure-port that may reach every node. Others, and those "
+         "with a bearer token, may do what the cluster allows them to (nodes/proxy)."],
+        ["client-ca-file", None, None, "File of further authorities that certificates of callers "
+         "on --secure-port may be from."],
+        ["bind-address", None, "0.0.0.0", "Address of --tunnel-agent-connect-port and "
+         "--secure-port."],
         ["tunnel-agent-connect-port", None, "10262", "Port on which agents connect."],
-        ["insecure-bind-address", None, None, "Address on which to serve /healthz, /readyz, "
-         "/metrics and /agents. [default: loopback of the family of "
-         "--bind-address]"],
-        ["meta-port", None, "10265", "Port on which to serve them."],
+        ["secure-port", None, "10263", "HTTPS port for requests to kubelets. Callers need a "
+         "certificate of the server's authority, as client.crt in --state-dir, and name the "
+         "kubelet as they would without a tunnel, by the Host field, or by "
+         "X-Tunnel-Proxy-Dest."],
+        ["insecure-bind-address", None, None, "Address of --insecure-port and --meta-port. "
+         "[default: loopback of the family of --bind-address]"],
+        ["insecure-port", None, "10264", "The same as --secure-port without TLS, on either side, "
+         "and for everybody who can connect."],
+        ["meta-port", None, "10265", "Port on which to serve /healthz, /readyz, /metrics and "
+         "/agents."],
+        ["kubelet-verify", None, "auto", "What is asked of kubelets' certificates: ca, to be of "
+         "--kubelet-ca and for the host that is dialed or the node; auto, the same of those that "
+         "are of --kubelet-ca, while others are accepted with a warning; skip, nothing."],
+        ["kubelet-ca", None, None, "File of the authorities that sign kubelets' certificates, or "
+         "of such certificates themselves; read again when it changes. [default: the server's own "
+         "authority]"],
+        ["response-timeout", None, "60", "How long a kubelet may take to begin its answer, 0 for "
+         "ever; requests with follow or watch in their query are exempt."],
         ["resume-window", None, "30", "How long streams outlive a connection to their agent "
          "that was lost silently; with 0 they end at once."],
         ["return-grace", None, None, "How long streams outlive a connection that the agent's "
@@ -118,17 +195,20 @@ class Options(CommandOptions[Settings]):
         ["cert-dns-names", None, None, "Names, separated by commas, that the server's certificate "
          "is to have, by which agents connect."],
         ["cert-ips", None, None, "Addresses, separated by commas, that it is to have."],
-        ["join-token-lifetime", None, "24h", "How long a join token can be used."],
-        ["node-certificate-lifetime", None, "720h", "How long the certificate of a node is "
-         "valid; agents renew theirs in time."],
-        ["revoke-node", None, None, "Revoke the certificates of this node in --state-dir and "
-         "exit; a server that runs on the same directory ends the node's session."],
+        ["join-token-lifetime", None, None, "With --standalone: how long a join token can be "
+         "used. [default: 24h]"],
+        ["node-certificate-lifetime", None, None, "With --standalone: how long the certificate "
+         "of a node is valid; agents renew theirs in time. [default: 720h]"],
+        ["revoke-node", None, None, "With --standalone: revoke the certificates of this node in "
+         "--state-dir and exit; a server that runs on the same directory ends the node's "
+         "session."],
     ]  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
         self._connect_endpoints: dict[str, Endpoint] = {}
         self._forwards: list[Forward] = []
+        self._middlewares: list[str] = []
 
     def opt_connect_endpoint(self, endpoint: str) -> None:
         """Serve HTTP CONNECT clients on this endpoint; repeatable. unix:PATH (mode 0660; another
@@ -156,16 +236,31 @@ class Options(CommandOptions[Settings]):
         except ValueError as reason:
             raise usage.UsageError(f"--forward: {reason}") from None
 
+    def opt_middleware(self, name: str) -> None:
+        """Have the middleware NAME, a plugin that is installed beside this package, see all
+        requests to kubelets; repeatable, the first sees a request first. How to write one is in
+        docs/middlewares.md.
+        """
+        if name in self._middlewares:
+            raise usage.UsageError(f"--middleware {name} is given twice")
+        self._middlewares.append(name)
+
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
         bind_address = self.value("bind-address", flags.listening_address)
         resume_window = self.value("resume-window", flags.resume_window)
         settings = Settings(
-            state_dir=self.value("state-dir", flags.path),
+            mode=self._standalone() if self["standalone"] else self._cluster(),
             bind_address=bind_address,
             agent_port=self.value("tunnel-agent-connect-port", flags.port),
-            meta_address=self._meta_address(bind_address),
+            secure_port=self.value("secure-port", flags.port),
+            insecure_address=self._insecure_address(bind_address),
+            insecure_port=self.value("insecure-port", flags.port),
             meta_port=self.value("meta-port", flags.port),
+            kubelet_verify=self.value("kubelet-verify", _verification),
+            kubelet_ca=self.optional_value("kubelet-ca", flags.path, None),
+            response_timeout=self.value("response-timeout", flags.duration),
+            middlewares=tuple(self._middlewares),
             connect_endpoints=tuple(self._connect_endpoints.items()),
             forwards=tuple(self._forwards),
             resume_window=resume_window,
@@ -174,14 +269,54 @@ class Options(CommandOptions[Settings]):
             transport=self.value("transport", known_transports),
             certificate_names=self.optional_value("cert-dns-names", _names, ()),
             certificate_addresses=self.optional_value("cert-ips", _addresses, ()),
-            join_token_lifetime=self.value("join-token-lifetime", _lifetime),
-            node_certificate_lifetime=self.value("node-certificate-lifetime", _lifetime),
-            revoke_node=self.optional_value("revoke-node", _node_name, None),
         )
         _check_ports(settings)
+        if settings.kubelet_ca and settings.kubelet_verify is KubeletVerification.SKIP:
+            raise usage.UsageError(
+                "--kubelet-ca has no effect with --kubelet-verify skip: leave one of them out"
+            )
         return settings
 
-    def _meta_address(self, bind_address: str) -> str:
+    def _standalone(self) -> StandaloneSettings:
+        for flag in ("kube-config", "client-ca-file"):
+            if self[flag] is not None:
+                raise usage.UsageError(
+                    f"--{flag} has no effect with --standalone, which uses no Kubernetes: leave"
+                    " one of them out"
+                )
+        return StandaloneSettings(
+            state_dir=self.value("state-dir", flags.path),
+            join_token_lifetime=self.optional_value(
+                "join-token-lifetime", _lifetime, DEFAULT_TOKEN_LIFETIME
+            ),
+            node_certificate_lifetime=self.optional_value(
+                "node-certificate-lifetime", _lifetime, DEFAULT_NODE_LIFETIME
+            ),
+            revoke_node=self.optional_value("revoke-node", _node_name, None),
+        )
+
+    def _cluster(self) -> ClusterSettings:
+        for flag in (
+            "state-dir",
+            "join-token-lifetime",
+            "node-certificate-lifetime",
+            "revoke-node",
+        ):
+            if self[flag] is not None:
+                raise usage.UsageError(
+                    f"--{flag} is for --standalone: add that, or leave --{flag} out in a cluster"
+                )
+        return ClusterSettings(
+            kube_config=self.optional_value("kube-config", flags.path, None),
+            cert_dir=self.value("cert-dir", flags.path),
+            namespace=self.value("namespace", _label),
+            cluster_domain=self.value("cluster-domain", flags.host),
+            allowed_callers=self.value("allowed-callers", _callers),
+            client_ca=self.optional_value("client-ca-file", flags.path, None),
+            accept_common_certificates=bool(self["accept-common-agent-certificates"]),
+        )
+
+    def _insecure_address(self, bind_address: str) -> str:
         if self["insecure-bind-address"]:
             return self.value("insecure-bind-address", flags.listening_address)
         return "127.0.0.1" if ip_address(bind_address).version == 4 else "::1"
@@ -202,7 +337,9 @@ def _check_ports(settings: Settings) -> None:
     """Refuse flags that want the same address and port."""
     wanted = [
         ("--tunnel-agent-connect-port", settings.bind_address, settings.agent_port),
-        ("--meta-port", settings.meta_address, settings.meta_port),
+        ("--secure-port", settings.bind_address, settings.secure_port),
+        ("--insecure-port", settings.insecure_address, settings.insecure_port),
+        ("--meta-port", settings.insecure_address, settings.meta_port),
     ]
     for flag, endpoint in settings.connect_endpoints:
         if isinstance(endpoint, TcpEndpoint | TlsEndpoint):
@@ -227,6 +364,15 @@ def _node_name(text: str) -> str:
         raise ValueError(str(reason)) from None
 
 
+def _verification(text: str) -> KubeletVerification:
+    """Parse a way to verify kubelets."""
+    try:
+        return KubeletVerification(text)
+    except ValueError:
+        known = ", ".join(each.value for each in KubeletVerification)
+        raise ValueError(f"{text!r} is none of these: {known}") from None
+
+
 def _lifetime(text: str) -> float:
     """Parse a duration that must not be zero."""
     seconds = flags.duration(text)
@@ -237,6 +383,19 @@ def _lifetime(text: str) -> float:
 
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _callers(text: str) -> tuple[str, ...]:
+    """Parse the comma list of names in certificates, which may be empty."""
+    return tuple(dict.fromkeys(_items(text)))
+
+
+def _label(text: str) -> str:
+    """Parse a name that has to be one label of DNS, as that of a namespace."""
+    name = flags.host(text)
+    if "." in name:
+        raise ValueError(f"{text!r} is not the name of a namespace")
+    return name
 
 
 def _names(text: str) -> tuple[str, ...]:

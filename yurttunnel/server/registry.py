@@ -4,29 +4,52 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import Attribute
 
-from yurttunnel.tunnel.interfaces import IStreamOpener
+from yurttunnel.tunnel.interfaces import IStream, IStreamOpener
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 _Address = IPv4Address | IPv6Address
 
-# What a session may claim: a host name, an address, a network as (version, prefix length,
-# leading bits), or, with None, everything that nobody else claims. One table holds all four
-# because they never equal each other.
-_Key = str | _Address | tuple[int, int, int] | None
+_MOST_NAMED = 5
+"""How many nodes one sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """The name of the node itself, which nobody else's claim of that name comes before."""
+
+    name: str
+
+
+# What a session claims: its node's own name, further host names, an address, a network as
+# (version, prefix length, leading bits), or, with None, everything that nobody else claims. One
+# table holds all of them because they never equal each other.
+_Key = _Own | str | _Address | tuple[int, int, int] | None
 
 
 class INodeSession(IStreamOpener):
-    """The session of one node's agent, as the registry holds it."""
+    """The way to one node, as the registry holds it: the session of its agent.
+
+    It is a session that this server has with the agent, or one that a sibling has.
+    """
 
     node = Attribute("`str`: the node's name, from its verified certificate.")
     identifiers = Attribute("`Identifiers`: the destinations it serves.")
     draining = Attribute("`bool`: it refuses new streams.")
+    connected = Attribute("`bool`: a connection carries it, so that it answers now.")
+
+    def open_here(host: str, port: int, timeout: float, request_id: str) -> Deferred[IStream]:
+        """Open a stream as ``open_stream`` does, but by this way only.
+
+        ``open_stream`` tries another way to the node, once, when this one is lost.
+        """
 
     def snapshot() -> SessionSnapshot:
         """Describe the session at this moment."""
@@ -36,8 +59,10 @@ class NodeNotConnected(Exception):
     """No connected agent serves ``host``.
 
     ``last_seen`` is when one did last, in seconds since the epoch by the server's clock, or
-    ``None``.
+    ``None``. ``status`` is that of HTTP for it.
     """
+
+    status = 503
 
     def __init__(self, host: str, last_seen: float | None, now: float) -> None:
         super().__init__(host, last_seen, now)
@@ -60,18 +85,42 @@ class NodeNotConnected(Exception):
         )
 
 
-class SessionRegistry:
-    """The sessions of all connected nodes, one for each node.
+class AmbiguousAddress(NodeNotConnected):
+    """Several connected nodes have the address that was asked for."""
 
-    ``max_remembered`` bounds the names and addresses of nodes that have gone and for which the
-    time they were last seen is kept.
+    status = 400
+
+    def __init__(self, host: str, nodes: list[str], now: float) -> None:
+        super().__init__(host, None, now)
+        self.nodes = nodes
+
+    def __str__(self) -> str:
+        """Give the sentence for the person who asked."""
+        listed = ", ".join(self.nodes[:_MOST_NAMED])
+        more = len(self.nodes) - _MOST_NAMED
+        others = f" and {more} more" if more > 0 else ""
+        return (
+            f"{self.host} is the address of several nodes: {listed}{others};"
+            " ask for one of them by its name"
+        )
+
+
+class SessionRegistry:
+    """The ways to all connected nodes: this server's own sessions, and those of its siblings.
+
+    There is one *direct* session for each node. *Remote* ones, which siblings have, serve what no
+    direct one does. ``max_remembered`` bounds the names and addresses of nodes that have gone and
+    for which the time they were last seen is kept.
     """
 
     def __init__(self, clock: IReactorTime, max_remembered: int = 10_000) -> None:
         self._clock = clock
         self._max_remembered = max_remembered
         self._by_node: dict[str, INodeSession] = {}
-        # Claimants of each key, the newest last.
+        self._remote: set[INodeSession] = set()
+        self.on_direct_changed: list[Callable[[str], object]] = []
+        """Who is told of each node whose direct session has come, changed or gone."""
+        # Claimants of each key: the remote ones, then the direct ones, each the newest last.
         self._claims: dict[_Key, list[INodeSession]] = {}
         # For each version of IP how many keys there are of each prefix length.
         self._prefix_lengths: dict[int, Counter[int]] = {4: Counter(), 6: Counter()}
@@ -87,14 +136,8 @@ class SessionRegistry:
         if replaced is not None:
             self._release(replaced)
         self._by_node[session.node] = session
-        for key in _keys(session):
-            claimants = self._claims.get(key)
-            if claimants is not None:
-                claimants.append(session)
-                continue
-            self._claims[key] = [session]
-            if isinstance(key, tuple):
-                self._prefix_lengths[key[0]][key[1]] += 1
+        self._claim(session)
+        self.direct_changed(session.node)
         return replaced
 
     def remove(self, session: INodeSession) -> None:
@@ -104,29 +147,98 @@ class SessionRegistry:
         del self._by_node[session.node]
         self._release(session)
         self._remember(session)
+        self.direct_changed(session.node)
+
+    def add_remote(self, session: INodeSession) -> None:
+        """Serve through a session that a sibling has, where no direct one does."""
+        if session not in self._remote:
+            self._remote.add(session)
+            self._claim(session)
+
+    def remove_remote(self, session: INodeSession) -> None:
+        """Serve no longer through a session that a sibling has; one that is not here is ignored.
+
+        ``session`` has the identifiers with which it was added.
+        """
+        if session in self._remote:
+            self._remote.remove(session)
+            self._release(session)
+            self._remember(session)
+
+    @property
+    def remote_nodes(self) -> int:
+        """How many nodes there are ways to by siblings only."""
+        return len({session.node for session in self._remote} - self._by_node.keys())
+
+    def direct_nodes(self) -> list[str]:
+        """Give the names of the nodes with which there are direct sessions."""
+        return list(self._by_node)
+
+    def direct(self, node: str) -> INodeSession | None:
+        """Give the direct session with ``node``, whose name is spelled as its certificate has it.
+
+        ``None`` when there is none.
+        """
+        return self._by_node.get(node)
+
+    def direct_changed(self, node: str) -> None:
+        """Tell those who want to know that a direct session has come, gone, or begun to drain."""
+        for callback in list(self.on_direct_changed):
+            callback(node)
 
     def find(self, host: str) -> INodeSession:
         """Give the session through which ``host`` (a name or an address) is reached.
 
-        Exact names come first, then addresses in any spelling, then the narrowest network, then
-        a default route; among claimants of the same the newest that does not drain, or, when all
-        drain, the newest: it refuses, since a wider claim is another machine's. Raises
-        :class:`NodeNotConnected`.
+        A node's own name comes first, then other exact names, then addresses in any spelling,
+        then the narrowest network, then a default route. Among claimants of the same it is the
+        newest that is connected and does not drain, direct ones before remote ones; or one that
+        may be back soon; or, when all drain, the newest: it refuses, since a wider claim is
+        another machine's. Raises :class:`NodeNotConnected`, and :class:`AmbiguousAddress` where
+        several nodes have an address.
         """
-        claimants = self._claims.get(host)
-        if claimants is not None and not claimants[-1].draining:
-            return claimants[-1]
+        claimants = self._claims.get(_Own(host))
+        if claimants is not None:
+            newest = claimants[-1]
+            if newest.connected and not newest.draining:
+                return newest
         return self._search(_normalized(host), host)
+
+    def find_another(self, session: INodeSession) -> INodeSession | None:
+        """Give a way to the same node that is not ``session``, and does not drain, if any.
+
+        One that is connected comes first.
+        """
+        others = [
+            claimant
+            for claimant in reversed(self._claims.get(_own(session), ()))
+            if claimant.node == session.node and claimant is not session and not claimant.draining
+        ]
+        connected = (claimant for claimant in others if claimant.connected)
+        return next(connected, others[0] if others else None)
 
     def _search(self, wanted: str | _Address, host: str) -> INodeSession:
         for key in self._keys_of_destination(wanted):
             claimants = self._claims.get(key)
             if claimants is not None:
-                serving = (session for session in reversed(claimants) if not session.draining)
-                return next(serving, claimants[-1])
+                if key is wanted and len(claimants) > 1:
+                    self._check_unambiguous(wanted, claimants)
+                serving = [session for session in reversed(claimants) if not session.draining]
+                connected = (session for session in serving if session.connected)
+                return next(connected, serving[0] if serving else claimants[-1])
         raise NodeNotConnected(host, self._last_seen.get(str(wanted)), self._clock.seconds())
 
+    def _check_unambiguous(self, wanted: str | _Address, claimants: list[INodeSession]) -> None:
+        """Raise :class:`AmbiguousAddress` when an address is that of several nodes.
+
+        Which of them is meant cannot be told, and the wrong one would be believed. Of loopback
+        addresses every node has its own.
+        """
+        nodes = {claimant.node for claimant in claimants}
+        if len(nodes) > 1 and not isinstance(wanted, str) and not wanted.is_loopback:
+            raise AmbiguousAddress(str(wanted), sorted(nodes), self._clock.seconds())
+
     def _keys_of_destination(self, wanted: str | _Address) -> Iterator[_Key]:
+        yield _Own(str(wanted))
         yield str(wanted)
         if not isinstance(wanted, str):
             yield wanted
@@ -134,6 +246,19 @@ class SessionRegistry:
             for length in sorted(self._prefix_lengths[wanted.version], reverse=True):
                 yield wanted.version, length, bits >> (wanted.max_prefixlen - length)
         yield None
+
+    def _claim(self, session: INodeSession) -> None:
+        for key in _keys(session):
+            claimants = self._claims.get(key)
+            if claimants is None:
+                self._claims[key] = [session]
+                if isinstance(key, tuple):
+                    self._prefix_lengths[key[0]][key[1]] += 1
+            elif session in self._remote:
+                remote = sum(claimant in self._remote for claimant in claimants)
+                claimants.insert(remote, session)
+            else:
+                claimants.append(session)
 
     def _release(self, session: INodeSession) -> None:
         for key in _keys(session):
@@ -151,10 +276,11 @@ class SessionRegistry:
     def _remember(self, session: INodeSession) -> None:
         now = self._clock.seconds()
         for key in _keys(session):
-            if isinstance(key, str | _Address):
+            name = key.name if isinstance(key, _Own) else key
+            if isinstance(name, str | _Address):
                 # Taken out first, so that the order of the table is the order of time.
-                self._last_seen.pop(str(key), None)
-                self._last_seen[str(key)] = now
+                self._last_seen.pop(str(name), None)
+                self._last_seen[str(name)] = now
         while len(self._last_seen) > self._max_remembered:
             del self._last_seen[next(iter(self._last_seen))]
 
@@ -162,7 +288,8 @@ class SessionRegistry:
 def _keys(session: INodeSession) -> set[_Key]:
     """Give all that ``session`` claims; a node is always reached by its own name."""
     identifiers = session.identifiers
-    keys: set[_Key] = {str(_normalized(host)) for host in (*identifiers.hosts, session.node)}
+    keys: set[_Key] = {str(_normalized(host)) for host in identifiers.hosts}
+    keys.add(_own(session))
     keys.update(_unmapped(address) for address in identifiers.addresses)
     for network in identifiers.networks:
         shift = network.max_prefixlen - network.prefixlen
@@ -170,6 +297,10 @@ def _keys(session: INodeSession) -> set[_Key]:
     if identifiers.default_route:
         keys.add(None)
     return keys
+
+
+def _own(session: INodeSession) -> _Own:
+    return _Own(str(_normalized(session.node)))
 
 
 def _normalized(host: str) -> str | _Address:

@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from twisted.application.service import MultiService
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort, IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.ops.drain import within
-from yurttunnel.server.agents import AgentListener
-from yurttunnel.server.dialing import DialingFactory
+from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.wire.codes import Code
 
 PORT_CLOSE_TIMEOUT = 2.0
 """Seconds in which the listening ports have to be closed."""
 
+ANSWER_TIMEOUT = 5.0
+"""Seconds in which callers have to take the last of their answers and to close, after all
+streams have ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One thing to listen on: ``listen`` binds at once, or raises CannotListen.
-
-    One that ``outlives_sessions`` is closed last; the others when stopping begins.
-    """
+    """One thing to listen on: ``listen`` binds at once, or raises CannotListen."""
 
     name: str
     listen: Callable[[], IListeningPort]
-    outlives_sessions: bool = False
 
 
-class ServerService(MultiService):
+class SessionHolder(Protocol):
+    """What has sessions, whose streams are given time to end: with agents, or with siblings."""
+
+    def sessions(self) -> list[TunnelSession]:
+        """Give all sessions, those too that only end their streams."""
+
+    def drain(self, text: str) -> None:
+        """Take no new peers, and let the sessions end with their last stream."""
+
+    def close_sessions(self, code: Code, text: str) -> None:
+        """End every session now."""
+
+
+class Caller(Protocol):
+    """What is behind a listener whose connections need streams."""
+
+    def drain(self) -> list[Deferred[None]]:
+        """Begin to end; give what fires when callers have their answers, after all streams."""
+
+    def close(self) -> None:
+        """Abort what has not ended."""
+
+
+class ServerService(Service):
     """Runs the listeners and ends the sessions in an orderly way.
 
-    ``listeners`` are bound in their order when the service starts, and then its child services
-    start; those stop only after the sessions have ended. ``callers`` are the factories behind
-    those listeners whose connections become streams. ``drain_timeout`` is in seconds.
+    ``listeners`` are bound in their order when the service starts, and closed when it begins to
+    stop. ``holders`` have the sessions, and ``callers`` are behind those listeners whose
+    connections need streams. ``drain_timeout`` is in seconds.
     """
 
     _log = Logger()
@@ -46,14 +68,13 @@ class ServerService(MultiService):
         self,
         clock: IReactorTime,
         listeners: list[Listener],
-        agents: AgentListener,
-        callers: list[DialingFactory],
+        holders: Sequence[SessionHolder],
+        callers: Sequence[Caller],
         drain_timeout: float,
     ) -> None:
-        super().__init__()
         self._clock = clock
         self._listeners = listeners
-        self._agents = agents
+        self._holders = holders
         self._callers = callers
         self._drain_timeout = drain_timeout
         self._ports: dict[str, IListeningPort] = {}
@@ -85,22 +106,32 @@ class ServerService(MultiService):
 
     async def _stop(self) -> None:
         self._draining = True
-        first = [each.name for each in self._listeners if not each.outlives_sessions]
-        closing = self._close_ports(first)
-        ended = [session.ended() for session in self._agents.sessions()]
-        self._agents.drain("the server is about to stop")
-        if not await within(self._clock, self._drain_timeout, ended):
+        super().stopService()
+        closing = self._close_ports()
+        deadline = self._clock.seconds() + self._drain_timeout
+        ended = [session.ended() for session in self._sessions()]
+        answered = [gone for caller in self._callers for gone in caller.drain()]
+        for holder in self._holders:
+            holder.drain("the server is about to stop")
+        if await within(self._clock, self._drain_timeout, ended):
+            # All there is to do without a session is to take answers and to close.
+            left = max(0.0, deadline - self._clock.seconds())
+            await within(self._clock, min(ANSWER_TIMEOUT, left), answered)
+        else:
             self._log.warn(
                 "{count} sessions still had streams after --drain-timeout; they are ended",
-                count=len(self._agents.sessions()),
+                count=len(self._sessions()),
             )
-        self._agents.close_sessions(Code.GOING_AWAY, "the server has stopped")
+        for holder in self._holders:
+            holder.close_sessions(Code.GOING_AWAY, "the server has stopped")
         for caller in self._callers:
             caller.close()
-        closing += self._close_ports(list(self._ports))
         await within(self._clock, PORT_CLOSE_TIMEOUT, closing)
-        await super().stopService()
 
-    def _close_ports(self, names: list[str]) -> list[Deferred[Any]]:
-        ports = [self._ports.pop(name) for name in names if name in self._ports]
+    def _sessions(self) -> list[TunnelSession]:
+        return [session for holder in self._holders for session in holder.sessions()]
+
+    def _close_ports(self) -> list[Deferred[Any]]:
+        ports = list(self._ports.values())
+        self._ports.clear()
         return [maybeDeferred(port.stopListening) for port in ports]

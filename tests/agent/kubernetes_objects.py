@@ -1,0 +1,51 @@
+"""Objects of the API as the agent looks for them."""
+
+from __future__ import annotations
+
+from yurttunnel.agent.service_addresses import ADDRESS_ANNOTATION, SERVICE_NAME
+
+NAMESPACE = "kube-system"
+
+
+def service(kind, annotation=None, ingress=()):
+    """Make the service of the servers."""
+    annotations = {} if annotation is None else {ADDRESS_ANNOTATION: annotation}
+    return {
+        "metadata": {"name": SERVICE_NAME, "namespace": NAMESPACE, "annotations": annotations},
+        "spec": {
+            "type": kind,
+            "ports": [
+                {"name": "tcp", "port": 10262, "targetPort": 10262, "nodePort": 31008},
+            ],
+        },
+        "status": {"loadBalancer": {"ingress": list(ingress)}},
+    }
+
+
+def node(internal, external=None, name="cloud-1", edge="false"):
+    """Make a node."""
+    addresses = [
+        {"type": "Hostname", "address": name},
+        {"type": "InternalIP", "address": internal},
+    ]
+    if external is not None:
+        addresses.append({"type": "ExternalIP", "address": external})
+    return {
+        "metadata": {"name": name, "labels": {"openyurt.io/is-edge-worker": edge}},
+        "status": {"addresses": addresses},
+    }
+
+
+def slice_of(*addresses, port=10262, ready=True, name="x-tunnel-server-svc-1"):
+    """Make an EndpointSlice of the service."""
+    conditions = {} if ready is None else {"ready": ready}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "labels": {"kubernetes.io/service-name": SERVICE_NAME},
+        },
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address], "conditions": conditions} for address in addresses],
+        "ports": [{"name": "tcp", "port": port, "protocol": "TCP"}],
+    }

@@ -1,0 +1,194 @@
+"""Several servers in memory, the addresses that lead to them, and an agent's sessions with them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import TestCase
+from zope.interface import implementer
+
+from tests.network import context_with
+from tests.pki.support import Issuer, clock_now
+from tests.tunnel.memory import Acceptor, HalfCloseUser
+from tests.tunnel.test_connection import Link
+from yurttunnel.agent.company import ClientSettings
+from yurttunnel.agent.servers import ServerSet
+from yurttunnel.pki.contexts import ClientContexts, ServerContexts
+from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.connection import CLOSE_TIMEOUT
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import Limits
+
+
+class Replica:
+    """One server; ``up`` says whether it answers."""
+
+    def __init__(self, world, name):
+        self.world = world
+        self.name = name
+        self.up = True
+        self.registry = SessionRegistry(world.clock)
+        self.listener = AgentListener(
+            context_with(world.clock, RefuseStreams()),
+            self.registry,
+            lambda identity: False,
+            AgentListenerSettings(Limits(), 5.0, name, "test 2"),
+            {},
+            replicas=lambda: world.told,
+        )
+        self.factory = tls.server_side(world.clock, world.server_contexts, self.listener)
+
+    def sessions(self):
+        """Give the sessions that take streams."""
+        return [session for session in self.listener.sessions() if not session.going_away]
+
+    def stream(self):
+        """Open a stream; give the users of its near and far end."""
+        opened, near, far = [], HalfCloseUser(), HalfCloseUser()
+        session = self.registry.find("edge-1")
+        session.open_stream("192.0.2.80", 80, 15.0, "r").addCallback(opened.append)
+        self.world.settle()
+        self.world.acceptor.requests[-1].accept().attach(far)
+        self.world.settle()
+        opened[0].attach(near)
+        return near, far
+
+
+@implementer(IStreamClientEndpoint)
+class Way:
+    """What dialing one address comes to: each of the replicas behind it in turn."""
+
+    def __init__(self, world, location):
+        self.world = world
+        self.location = location
+
+    def connect(self, protocolFactory):
+        """Connect to the next replica that is up, or be refused."""
+        world = self.world
+        world.dialed.append(self.location[0])
+        if world.hangs:
+            return Deferred()
+        up = [replica for replica in world.behind.get(self.location[0], ()) if replica.up]
+        if not up:
+            return fail(ConnectionRefusedError())
+        replica = up[next(world.turns) % len(up)]
+        client, server = protocolFactory.buildProtocol(None), replica.factory.buildProtocol(None)
+        world.links.append((replica, Link(world.clock, client, server)))
+        return succeed(client)
+
+
+class ReplicaTests(TestCase):
+    """What tests with several servers share; ``told`` is what they say how many they are."""
+
+    limit = None
+    expected = 2
+
+    def setUp(self):
+        """Have no servers yet, and an agent that knows no address."""
+        random.seed(5)
+        self.clock = clock_now()
+        issuer = Issuer.make(self, self.clock)
+        self.server_contexts = ServerContexts(issuer.server())
+        creator = ClientContexts(issuer.node()).creator("server.test")
+        self.told = None
+        self.claim = "host=edge-1"
+        self.behind = {}
+        self.hangs = False
+        self.dialed = []
+        self.links = []
+        self.turns = itertools.count()
+        self.replicas = []
+        self.acceptor = Acceptor()
+        self.context = context_with(self.clock, self.acceptor)
+        settings = ClientSettings("edge-1", lambda: self.claim, Limits(), "test 1")
+        self.servers = ServerSet(
+            self.context,
+            settings,
+            lambda host, port: tls.SessionEndpoint(self.clock, creator, Way(self, (host, port))),
+            self.limit,
+            self.expected,
+        )
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.addCleanup(self.check_nothing_is_left)
+
+    def check_nothing_is_left(self):
+        """Stop all; no session, connection or timer may remain."""
+        self.servers.close(Code.GOING_AWAY, "the test is over")
+        for replica in self.replicas:
+            replica.listener.close_sessions(Code.GOING_AWAY, "the test is over")
+        self.settle()
+        self.clock.advance(CLOSE_TIMEOUT)
+        self.settle()
+        self.assertEqual([], self.servers.sessions())
+        self.assertEqual([], self.open_links())
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def replica(self, *hosts):
+        """Start a server behind these addresses."""
+        replica = Replica(self, f"replica-{len(self.replicas)}")
+        self.replicas.append(replica)
+        for host in hosts:
+            self.behind.setdefault(host, []).append(replica)
+        return replica
+
+    def use(self, *hosts):
+        """Tell the agent of addresses."""
+        self.servers.use([(host, 10262) for host in hosts])
+        self.settle()
+
+    def kill(self, replica):
+        """End a server without a word; what is behind its addresses answers no more."""
+        replica.up = False
+        for other, link in self.links:
+            if other is replica:
+                link.cut()
+        replica.listener.close_sessions(Code.GOING_AWAY, "the process is gone")
+        self.settle()
+
+    def open_links(self):
+        """Give the connections that neither end has closed."""
+        return [
+            link
+            for _, link in self.links
+            if not (link.client_io.disconnected or link.server_io.disconnected)
+        ]
+
+    def cut(self):
+        """Break all connections; both ends are told."""
+        for link in self.open_links():
+            link.cut()
+
+    def settle(self):
+        """Let everything arrive."""
+        idle = 0
+        while idle < 3:
+            moved = [link.turn() for _, link in self.links]
+            self.clock.advance(0)
+            idle = 0 if any(moved) else idle + 1
+
+    def pass_time(self, seconds, step=0.25):
+        """Let time pass in steps, and everything arrive."""
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            self.settle()
+
+    def counts(self):
+        """Give how many sessions that take streams each server has."""
+        return [len(replica.sessions()) for replica in self.replicas]
+
+    def warnings(self):
+        """Give the warnings that the clients have logged."""
+        return [
+            formatEvent(event)
+            for event in self.events
+            if "yurttunnel.agent" in event["log_namespace"] and event["log_level"].name == "warn"
+        ]

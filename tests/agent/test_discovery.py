@@ -1,0 +1,311 @@
+"""How the agent follows where the servers are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from twisted.internet.defer import fail
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.agent.kubernetes_objects import NAMESPACE, node, service, slice_of
+from tests.kube.fakes import FakeKubeClient
+from yurttunnel.agent.address_file import FILE_NAME, AddressFile
+from yurttunnel.agent.discovery import DiscoveredAddresses, FixedAddresses
+from yurttunnel.agent.service_addresses import SERVICE_NAME
+from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
+from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
+
+
+class DiscoveryTests(SynchronousTestCase):
+    """The service of the servers, in an API in memory."""
+
+    def setUp(self):
+        """Have an API without the service, and an agent that has not begun."""
+        self.clock = Clock()
+        self.clock.advance(1_700_000_000)
+        self.client = FakeKubeClient(self.clock)
+        self.directory = Path(self.mktemp())
+        self.directory.mkdir()
+        self.make()
+
+    def make(self):
+        """Make an agent's informers and what it finds."""
+        self.informers = Informers(self.clock, self.client)
+        self.found = DiscoveredAddresses(self.informers, NAMESPACE, AddressFile(self.directory))
+        self.told = []
+        self.found.follow(self.told.append)
+        self.addCleanup(self.stop)
+
+    def start(self):
+        """Start."""
+        self.informers.startService()
+        self.found.startService()
+        self.clock.advance(0)
+
+    def stop(self):
+        """Stop; nothing may be left."""
+        if self.found.running:
+            self.found.stopService()
+            self.informers.stopService()
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def hosts(self):
+        """Give what was told last, without the ports."""
+        return [host for host, _ in self.told[-1]] if self.told else None
+
+    def kept(self):
+        """Give what is on disk."""
+        return json.loads((self.directory / FILE_NAME).read_bytes())
+
+    def pass_time(self, seconds):
+        """Let time pass."""
+        for _ in range(round(seconds)):
+            self.clock.advance(1)
+
+    def test_balancer(self):
+        """The addresses are told, and kept on disk."""
+        self.client.put(SERVICES, service("LoadBalancer", ingress=[{"hostname": "lb.example"}]))
+        self.start()
+        self.assertEqual([(("lb.example", 10262),)], self.told)
+        self.assertEqual(["lb.example:10262"], self.kept())
+        self.assertIsNone(self.found.problem())
+
+    def test_change(self):
+        """Changes of the service are followed, and told once each."""
+        self.client.put(SERVICES, service("LoadBalancer", ingress=[{"ip": "192.0.2.1"}]))
+        self.start()
+        self.client.put(SERVICES, service("LoadBalancer", ingress=[{"ip": "192.0.2.2"}]))
+        changed = service("LoadBalancer", ingress=[{"ip": "192.0.2.2"}])
+        changed["metadata"]["labels"] = {"another": "label"}
+        self.client.put(SERVICES, changed)
+        self.assertEqual([(("192.0.2.1", 10262),), (("192.0.2.2", 10262),)], self.told)
+        self.assertEqual(["192.0.2.2:10262"], self.kept())
+
+    def test_follower_comes_late(self):
+        """Who asks later is told at once."""
+        self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
+        self.start()
+        late = []
+        self.found.follow(late.append)
+        self.assertEqual([(("a", 1),)], late)
+
+    def test_nodes(self):
+        """Cloud nodes that come, go and change are followed; others are not asked for."""
+        self.client.put(SERVICES, service("NodePort"))
+        self.client.put(NODES, node("192.0.2.1", name="cloud-1"))
+        self.client.put(NODES, node("192.0.2.66", name="edge-1", edge="true"))
+        self.start()
+        self.assertEqual(["192.0.2.1"], self.hosts())
+        self.client.put(NODES, node("192.0.2.2", name="cloud-2"))
+        self.assertEqual(["192.0.2.1", "192.0.2.2"], self.hosts())
+        self.client.remove(NODES, "cloud-1")
+        self.assertEqual(["192.0.2.2"], self.hosts())
+
+    def test_only_what_is_needed(self):
+        """Nodes and slices are listed only for the types of service that need them."""
+        self.client.put(SERVICES, service("LoadBalancer", ingress=[{"ip": "192.0.2.1"}]))
+        self.start()
+        self.assertEqual({"services"}, {plural for _, plural, _ in self.client.calls})
+
+    def test_slices(self):
+        """Ready endpoints are followed; when there are none the ones found before stay."""
+        self.client.put(SERVICES, service("ClusterIP"))
+        self.client.put(ENDPOINT_SLICES, slice_of("192.0.2.1"))
+        self.client.put(ENDPOINT_SLICES, slice_of("192.0.2.9", name="x-tunnel-server-svc-2"))
+        other = slice_of("192.0.2.77", name="other")
+        other["metadata"]["labels"] = {"kubernetes.io/service-name": "other"}
+        self.client.put(ENDPOINT_SLICES, other)
+        self.start()
+        self.assertEqual([(("192.0.2.1", 10262), ("192.0.2.9", 10262))], self.told)
+        self.client.remove(ENDPOINT_SLICES, "x-tunnel-server-svc-2", NAMESPACE)
+        self.assertEqual(["192.0.2.1"], self.hosts())
+        self.client.put(ENDPOINT_SLICES, slice_of("192.0.2.1", ready=False))
+        self.assertEqual(["192.0.2.1"], self.hosts())
+        self.assertIn("no ready endpoint", self.found.problem())
+        self.client.put(ENDPOINT_SLICES, slice_of("192.0.2.3"))
+        self.assertEqual(["192.0.2.3"], self.hosts())
+        self.assertIsNone(self.found.problem())
+
+    def test_type_changes(self):
+        """Another type of the service is looked at in its own way."""
+        self.client.put(SERVICES, service("NodePort"))
+        self.client.put(NODES, node("192.0.2.1"))
+        self.client.put(ENDPOINT_SLICES, slice_of("192.0.2.5"))
+        self.start()
+        self.client.put(SERVICES, service("ClusterIP"))
+        self.assertEqual([("192.0.2.5", 10262)], list(self.told[-1]))
+
+    def test_no_service(self):
+        """Without the service the sentence says what to do; it is found when it comes."""
+        self.start()
+        self.assertIn(f"no service {NAMESPACE}/{SERVICE_NAME}", self.found.problem())
+        self.assertIn("--tunnelserver-addr", self.found.problem())
+        self.assertEqual([], self.told)
+        self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
+        self.assertEqual(["a"], self.hosts())
+
+    def test_service_goes(self):
+        """When the service goes, its addresses stay in use."""
+        self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
+        self.start()
+        self.client.remove(SERVICES, SERVICE_NAME, NAMESPACE)
+        self.assertEqual((1, ["a:1"]), (len(self.told), self.kept()))
+        self.assertIn("no service", self.found.problem())
+
+    def refuse(self, refused, error=None):
+        """Have the API refuse lists of a kind of objects."""
+        listed = self.client.list
+        error = error or NotAllowed(403, "Forbidden", f"{refused.plural} is forbidden")
+
+        def refuse(resource, *arguments, **more):
+            if resource is not refused:
+                return listed(resource, *arguments, **more)
+            return fail(error)
+
+        self.patch(self.client, "list", refuse)
+
+    def test_what_kubelets_may_not(self):
+        """What the API refuses to kubelets is told with the ways to do without."""
+        for kind, refused in (("NodePort", NODES), ("ClusterIP", ENDPOINT_SLICES)):
+            self.refuse(refused)
+            self.client.put(SERVICES, service(kind))
+            self.make()
+            self.start()
+            problem = self.found.problem()
+            for words in (
+                f"{refused.plural} is forbidden",
+                "--tunnelserver-addr",
+                "annotation x-tunnel-server-external-addr",
+                "service account of deploy/base",
+            ):
+                self.assertIn(words, problem)
+            self.client.put(SERVICES, service(kind, annotation="a:1"))
+            self.assertEqual(["a"], self.hosts())
+            self.assertIsNone(self.found.problem())
+            self.client.remove(SERVICES, SERVICE_NAME, NAMESPACE)
+            self.assertIn("no service", self.found.problem())
+            self.client.put(SERVICES, service(kind))
+            self.assertIn("deploy/base", self.found.problem())
+            self.stop()
+
+    def test_other_errors(self):
+        """Nothing is said of permissions when the API does not answer, or knows nobody."""
+        self.client.put(SERVICES, service("NodePort"))
+        for error in (ApiUnreachable("no answer"), NotAllowed(401, "Unauthorized", "who?")):
+            self.refuse(NODES, error)
+            self.make()
+            self.start()
+            self.assertIn("has not told of nodes", self.found.problem())
+            self.assertNotIn("deploy/base", self.found.problem())
+            self.stop()
+
+    def test_not_allowed(self):
+        """What the API refuses is told, and keeps nothing else from being followed."""
+        self.refuse(NODES)
+        self.client.put(SERVICES, service("NodePort"))
+        self.start()
+        self.assertIn("nodes with openyurt.io/is-edge-worker=false", self.found.problem())
+        self.assertIn("nodes is forbidden", self.informers.problem())
+        self.client.put(SERVICES, service("NodePort", annotation="a:1"))
+        self.pass_time(60)
+        self.assertEqual(["a"], self.hosts())
+
+    def test_start_without_api(self):
+        """An agent that starts while the API is away begins with what was known last."""
+        self.client.put(SERVICES, service("ClusterIP", annotation="a:1,[fd00::1]:2"))
+        self.start()
+        self.stop()
+        self.client.fail(ApiUnreachable("no answer"))
+        self.make()
+        self.start()
+        self.assertEqual([(("a", 1), ("fd00::1", 2))], self.told)
+        self.assertIn("has not told", self.found.problem())
+        self.pass_time(3600)
+        self.client.put(SERVICES, service("ClusterIP", annotation="b:1"))
+        self.client.recover()
+        self.pass_time(120)
+        self.assertEqual(["b"], self.hosts())
+        self.assertIsNone(self.found.problem())
+
+    def test_api_away(self):
+        """Losing the API for any length changes nothing; changes are seen afterwards."""
+        self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
+        self.start()
+        self.client.fail(ApiUnreachable("no answer"))
+        self.pass_time(3600)
+        self.assertEqual(["a"], self.hosts())
+        self.client.put(SERVICES, service("ClusterIP", annotation="b:1"))
+        self.client.recover()
+        self.pass_time(120)
+        self.assertEqual(["b"], self.hosts())
+
+    def test_stop(self):
+        """After the end nothing is told."""
+        self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
+        self.start()
+        self.found.stopService()
+        self.client.put(SERVICES, service("ClusterIP", annotation="b:1"))
+        self.assertEqual(["a"], self.hosts())
+        self.informers.stopService()
+
+
+class FixedTests(SynchronousTestCase):
+    """``--tunnelserver-addr``."""
+
+    def test_told_once(self):
+        """They are as they are."""
+        told = []
+        fixed = FixedAddresses([("a", 1)])
+        fixed.follow(told.append)
+        self.assertEqual(([[("a", 1)]], None), (told, fixed.problem()))
+
+
+class AddressFileTests(SynchronousTestCase):
+    """The list on disk."""
+
+    def setUp(self):
+        """Have a directory."""
+        self.directory = Path(self.mktemp())
+        self.directory.mkdir()
+        self.file = AddressFile(self.directory)
+
+    def test_round_trip(self):
+        """What was written is read, and the file is closed to others."""
+        written = (("a", 1), ("fd00::1", 10262), ("192.0.2.1", 65535))
+        self.file.write(written)
+        self.assertEqual(written, self.file.read())
+        self.assertEqual(0o600, (self.directory / FILE_NAME).stat().st_mode & 0o777)
+
+    def test_none(self):
+        """No file, nothing."""
+        self.assertEqual((), self.file.read())
+
+    def test_unusable(self):
+        """A file that says something else is not used, whatever it says."""
+        for content in (
+            b"",
+            b"\xff\xfe",
+            b"{}",
+            b'["a"]',
+            b'["a:0"]',
+            b"[1]",
+            b'["https://a:1"]',
+            b"[" * 50_000,
+            b"[" * 100_000,
+            b'["' + b"a" * 70_000 + b':1"]',
+            json.dumps([f"a:{number + 1}" for number in range(2000)]).encode(),
+        ):
+            (self.directory / FILE_NAME).write_bytes(content)
+            self.assertEqual((), self.file.read(), content[:20])
+
+    def test_link(self):
+        """A symbolic link is not followed."""
+        (self.directory / FILE_NAME).symlink_to("/etc/passwd")
+        self.assertEqual((), self.file.read())
+
+    def test_cannot_write(self):
+        """A directory that is not there is no reason to stop."""
+        AddressFile(self.directory / "missing").write([("a", 1)])

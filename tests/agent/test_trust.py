@@ -1,0 +1,43 @@
+"""What an agent claims of what it would like to be reached by."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.agent.trust import claimable
+from yurttunnel.pki.identity import Identifiers, parse_identifiers
+
+
+class ClaimableTests(SynchronousTestCase):
+    """A server refuses an agent that claims more than its certificate covers."""
+
+    def assert_claimed(self, expected, wanted, covered):
+        """Check it, in the text form."""
+        claimed = claimable(parse_identifiers(wanted), parse_identifiers(covered))
+        self.assertEqual(parse_identifiers(expected), claimed)
+
+    def test_all(self):
+        """What is covered is claimed."""
+        text = "host=a&ipv4=192.0.2.1&ipv6=fd00::1&cidr=10.0.0.0/8&default-route=true"
+        self.assert_claimed(text, text, text)
+
+    def test_part(self):
+        """What is not is left out."""
+        self.assert_claimed(
+            "host=a&ipv4=192.0.2.1",
+            "host=a&host=b&ipv4=192.0.2.1&ipv4=192.0.2.2&cidr=10.0.0.0/8&default-route=true",
+            "host=a&host=c&ipv4=192.0.2.1",
+        )
+
+    def test_network(self):
+        """A network covers its addresses."""
+        self.assert_claimed(
+            "ipv4=10.1.2.3&ipv6=fd00::1",
+            "ipv4=10.1.2.3&ipv4=192.0.2.1&ipv6=fd00::1",
+            "host=a&cidr=10.0.0.0/8&cidr=fd00::/8",
+        )
+
+    def test_without_certificate(self):
+        """Before there is one nothing is known to be missing."""
+        wanted = Identifiers(frozenset({"a"}))
+        self.assertIs(wanted, claimable(wanted, None))

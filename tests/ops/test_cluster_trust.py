@@ -1,0 +1,50 @@
+"""What a scrape shows of certificates in a cluster."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.cluster_trust import (
+    ClusterTrustFigures,
+    CommonCertificateCounters,
+    RequestCounters,
+    cluster_trust_families,
+)
+from yurttunnel.ops.metrics import add_families
+
+SERVER, AGENT = "yurttunnel_server_", "yurttunnel_agent_"
+
+
+class ClusterTrustTests(SynchronousTestCase):
+    """The families of metrics."""
+
+    def scrape(self, prefix, figures):
+        """Give a function that gives a sample's value."""
+        registry = CollectorRegistry()
+        add_families(registry, lambda: cluster_trust_families(prefix, figures))
+        return lambda name, **labels: registry.get_sample_value(prefix + name, labels)
+
+    def test_requests(self):
+        """Requests are counted by certificate and result, from the first scrape on."""
+        requests = {"server": RequestCounters(1, 2, 3), "kubelet-client": RequestCounters()}
+        value = self.scrape(SERVER, ClusterTrustFigures(requests))
+        for certificate, counts in (("server", (1, 2, 3)), ("kubelet-client", (0, 0, 0))):
+            for result, count in zip(("issued", "denied", "failed"), counts, strict=True):
+                found = value("certificate_requests_total", certificate=certificate, result=result)
+                self.assertEqual(found, count)
+
+    def test_broken_bundle(self):
+        """A bundle that cannot be used is 1."""
+        for broken in (False, True):
+            value = self.scrape(AGENT, ClusterTrustFigures({}, broken))
+            self.assertEqual(value("authorities_broken"), int(broken))
+
+    def test_common_certificates(self):
+        """Those of yurttunnel 1.2 are counted by a server, and an agent has no such family."""
+        counters = CommonCertificateCounters(accepted=4, refused=5)
+        value = self.scrape(SERVER, ClusterTrustFigures({}, False, counters))
+        self.assertEqual(value("common_agent_certificates_total", result="accepted"), 4)
+        self.assertEqual(value("common_agent_certificates_total", result="refused"), 5)
+        value = self.scrape(AGENT, ClusterTrustFigures({}))
+        self.assertIsNone(value("common_agent_certificates_total", result="accepted"))

@@ -1,0 +1,71 @@
+"""Services that programs are put together from."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from yurttunnel.ops.listen import CannotListen
+from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+
+
+class StoppedInTurnTests(TestCase):
+    """Parts that stop one after the other."""
+
+    def test_order(self):
+        """The last one stops first; those before it run until it has stopped."""
+        parts, ended = StoppedInTurn(), Deferred()
+        first, last = Service(), Service()
+        last.stopService = lambda: ended
+        for part in (first, last):
+            part.setServiceParent(parts)
+        parts.startService()
+        stopped = parts.stopService()
+        self.assertEqual((True, False), (bool(first.running), bool(parts.running)))
+        self.assertNoResult(stopped)
+        ended.callback(None)
+        self.successResultOf(stopped)
+        self.assertFalse(first.running)
+
+
+class PortServiceTests(TestCase):
+    """A port as a service."""
+
+    def test_life(self):
+        """It listens from start to stop, and the stop waits for the port."""
+        closed = Deferred()
+        port = SimpleNamespace(stopListening=lambda: closed)
+        listened = []
+        service = PortService(lambda: listened.append(port) or port)
+        self.assertEqual([], listened)
+        service.startService()
+        self.assertTrue(service.running)
+        self.assertIs(closed, service.stopService())
+        self.assertFalse(service.running)
+        self.assertIsNone(service.stopService())
+
+    def test_taken(self):
+        """A port that is taken ends the start with a sentence."""
+
+        def listen():
+            raise CannotListen("--meta-port", "another process listens there")
+
+        service = PortService(listen)
+        error = self.assertRaises(SystemExit, service.startService)
+        self.assertIn("--meta-port", str(error))
+        self.assertFalse(service.running)
+
+
+class ClosedAtTheEndTests(TestCase):
+    """Something that only has an end."""
+
+    def test_end(self):
+        """It is closed when the service stops, and the stop waits for that."""
+        closed = Deferred()
+        service = ClosedAtTheEnd(lambda: closed)
+        service.startService()
+        self.assertIs(closed, service.stopService())
+        self.assertFalse(service.running)

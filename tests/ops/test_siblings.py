@@ -1,0 +1,62 @@
+"""What a scrape shows of siblings."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.siblings import SiblingFigures, sibling_families
+from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.wire.codes import Code
+
+
+class SiblingFamiliesTests(SynchronousTestCase):
+    """The families by their names and samples."""
+
+    def setUp(self):
+        """Count."""
+        outgoing, incoming = TunnelCounters(), TunnelCounters()
+        outgoing.dials.update({Code.DONE: 7, Code.REFUSED: 2})
+        incoming.dials[Code.TIMEOUT] = 1
+        outgoing.bytes_sent, outgoing.bytes_received = 10, 20
+        incoming.bytes_sent, incoming.bytes_received = 300, 400
+        figures = SiblingFigures(
+            known=lambda: 3,
+            connected=lambda: 2,
+            remote_nodes=lambda: 5,
+            outgoing=outgoing,
+            incoming=incoming,
+            open_outgoing=lambda: 11,
+            open_incoming=lambda: 12,
+            failed_attempts=lambda: 13,
+        )
+        self.families = list(sibling_families(figures))
+        self.samples = {
+            (sample.name.removeprefix("yurttunnel_server_"), *sample.labels.values()): sample.value
+            for family in self.families
+            for sample in family.samples
+        }
+
+    def test_samples(self):
+        """Each figure is in the family that speaks of it."""
+        for labels, value in {
+            ("siblings", "known"): 3,
+            ("siblings", "connected"): 2,
+            ("remote_nodes",): 5,
+            ("sibling_streams", "out"): 11,
+            ("sibling_streams", "in"): 12,
+            ("sibling_stream_openings_total", "out", "DONE"): 7,
+            ("sibling_stream_openings_total", "out", "REFUSED"): 2,
+            ("sibling_stream_openings_total", "out", "SESSION_LOST"): 0,
+            ("sibling_stream_openings_total", "in", "TIMEOUT"): 1,
+            ("sibling_stream_openings_total", "in", "DONE"): 0,
+            ("sibling_bytes_total", "out"): 310,
+            ("sibling_bytes_total", "in"): 420,
+            ("sibling_connection_failures_total",): 13,
+        }.items():
+            self.assertEqual(value, self.samples[labels], labels)
+
+    def test_names(self):
+        """Every name has the server's prefix, and every family an explanation."""
+        for family in self.families:
+            self.assertTrue(family.name.startswith("yurttunnel_server_"))
+            self.assertGreater(len(family.documentation), 60)

@@ -1,0 +1,162 @@
+"""A cluster's objects in memory, and informers that follow them at once."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, succeed
+from zope.interface import implementer
+
+from yurttunnel.kube.interfaces import IInformer, IInformers
+
+
+@implementer(IInformer)
+class FakeInformer:
+    """An informer that is complete when the test says so."""
+
+    def __init__(self, spec, synced):
+        self.spec = spec
+        self.synced = synced
+        self._kept = {}
+        self._handlers = []
+        self._waiting = []
+
+    def get(self, name, namespace=None):
+        """Give what is kept of an object."""
+        return self._kept.get((namespace, name))
+
+    def values(self):
+        """Give all that is kept."""
+        return self._kept.values()
+
+    def when_synced(self):
+        """Fire when it is complete."""
+        if self.synced:
+            return succeed(None)
+        self._waiting.append(Deferred())
+        return self._waiting[-1]
+
+    def add_handler(self, changed):
+        """Call ``changed`` for what is there and for what changes."""
+        for value in list(self._kept.values()):
+            changed(None, value)
+        self._handlers.append(changed)
+        return lambda: self._handlers.remove(changed)
+
+    def complete(self):
+        """Be complete."""
+        self.synced = True
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.callback(None)
+
+    def stop(self):
+        """End before it is complete."""
+        for each in self._waiting:
+            each.cancel()
+
+    def follow(self, resource, obj, gone=False):
+        """Take in a change of an object, if it is one of those that are followed."""
+        metadata = obj["metadata"]
+        key = (metadata.get("namespace"), metadata["name"])
+        if resource != self.spec.resource or not self._wants(obj, *key):
+            return
+        old = self._kept.pop(key, None)
+        new = None if gone else self.spec.transform(obj)
+        if new is not None:
+            self._kept[key] = new
+        if old != new:
+            for changed in list(self._handlers):
+                changed(old, new)
+
+    def _wants(self, obj, namespace, name):
+        spec = self.spec
+        labels = obj["metadata"].get("labels", {})
+        if spec.field_selector:
+            assert spec.field_selector == "spec.nodeName!=", spec.field_selector
+            if not obj.get("spec", {}).get("nodeName"):
+                return False
+        key, _, value = spec.label_selector.partition("=")
+        return (
+            spec.namespace in (None, namespace)
+            and spec.name in (None, name)
+            and (not spec.label_selector or labels.get(key) == value)
+        )
+
+
+@implementer(IInformers)
+class FakeInformers:
+    """The informers over one cluster; those that are made later are complete, too, or not."""
+
+    def __init__(self, synced=True):
+        self.synced = synced
+        self.by_spec = {}
+        self.objects = {}
+
+    def informer(self, spec):
+        """Give the one for ``spec``."""
+        if spec not in self.by_spec:
+            self.by_spec[spec] = made = FakeInformer(spec, self.synced)
+            for (resource, *_), obj in self.objects.items():
+                made.follow(resource, obj)
+        return self.by_spec[spec]
+
+    def when_synced(self):
+        """Fire at once: what waits for single ones is tested here."""
+        return succeed(None)
+
+    def problem(self):
+        """Find nothing."""
+
+    def put(self, resource, obj):
+        """Create an object, or change it."""
+        metadata = obj["metadata"]
+        self.objects[resource, metadata.get("namespace"), metadata["name"]] = obj
+        for informer in list(self.by_spec.values()):
+            informer.follow(resource, obj)
+
+    def delete(self, resource, name, namespace=None):
+        """Delete an object."""
+        obj = self.objects.pop((resource, namespace, name))
+        for informer in list(self.by_spec.values()):
+            informer.follow(resource, obj, gone=True)
+
+    def complete(self):
+        """Have all of them complete."""
+        self.synced = True
+        for informer in list(self.by_spec.values()):
+            informer.complete()
+
+
+def node(name, *addresses, port=None, labels=(), ready=True):
+    """Make a ``Node``; addresses are ``InternalIP`` unless they are pairs with a type."""
+    pairs = [("InternalIP", each) if isinstance(each, str) else each for each in addresses]
+    status = {
+        "addresses": [{"type": kind, "address": address} for kind, address in pairs],
+        "conditions": [
+            {"type": "MemoryPressure", "status": "False"},
+            {"type": "Ready", "status": "True" if ready else "Unknown"},
+        ],
+    }
+    if port is not None:
+        status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": port}}
+    return {"metadata": {"name": name, "labels": dict(labels)}, "status": status}
+
+
+EDGE = {"openyurt.io/is-edge-worker": "true"}
+CLOUD = {"openyurt.io/is-edge-worker": "false"}
+
+
+def pod(namespace, name, node_name=None):
+    """Make a ``Pod``."""
+    spec = {"containers": [{"name": "web"}]}
+    if node_name is not None:
+        spec["nodeName"] = node_name
+    return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
+
+
+def config_map(namespace="kube-system", **data):
+    """Make the ConfigMap of the ports; underscores in keys stand for hyphens."""
+    metadata = {"namespace": namespace, "name": "yurt-tunnel-server-cfg", "uid": "u-1"}
+    return {
+        "metadata": metadata,
+        "data": {key.replace("_", "-"): value for key, value in data.items()},
+    }

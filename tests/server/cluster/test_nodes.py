@@ -1,0 +1,171 @@
+"""The nodes of the cluster, by name and by address."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.server.cluster.fakes import CLOUD, EDGE, FakeInformers, node
+from yurttunnel.kube.resources import NODES
+from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.nodes import cloud_node_families
+from yurttunnel.server.cluster.nodes import Nodes, node_from
+
+
+class NodeTests(SynchronousTestCase):
+    """What is kept of a node."""
+
+    def test_kept(self):
+        """Name, addresses by type, the kubelet's port, and whether it is ready are kept."""
+        kept = node_from(node("edge-1", "192.0.2.7", ("Hostname", "edge-1.site"), port=10350))
+        self.assertEqual("edge-1", kept.name)
+        self.assertEqual((("InternalIP", "192.0.2.7"), ("Hostname", "edge-1.site")), kept.addresses)
+        self.assertEqual(10350, kept.kubelet_port)
+        self.assertTrue(kept.ready)
+        self.assertFalse(node_from(node("edge-1", ready=False)).ready)
+
+    def test_heartbeat(self):
+        """What changes with each heartbeat is not kept, so that it is no change."""
+        first, second = node("edge-1", "192.0.2.7"), node("edge-1", "192.0.2.7")
+        second["metadata"]["resourceVersion"] = "2"
+        second["status"]["conditions"][1]["lastHeartbeatTime"] = "2026-01-01T00:00:00Z"
+        second["status"]["images"] = [{"names": ["a"]}]
+        self.assertEqual(node_from(first), node_from(second))
+
+    def test_labels(self):
+        """Edge nodes are those with either label under either prefix, when it is true."""
+        for labels, edge, cloud in (
+            ({}, False, False),
+            (EDGE, True, False),
+            (CLOUD, False, True),
+            ({"alibabacloud.com/is-edge-worker": "true"}, True, False),
+            ({"alibabacloud.com/is-edge-worker": "false"}, False, True),
+            ({"openyurt.io/edge-enable-reverseTunnel-client": "true"}, True, False),
+            ({"openyurt.io/edge-enable-reverseTunnel-client": "false"}, False, False),
+            ({**CLOUD, "openyurt.io/edge-enable-reverseTunnel-client": "true"}, True, False),
+            ({"openyurt.io/is-edge-worker": "yes"}, False, False),
+        ):
+            kept = node_from(node("n", labels=labels))
+            self.assertEqual((edge, cloud), (kept.edge, kept.cloud), labels)
+
+    def test_malformed(self):
+        """What is not as it should be is as good as not there."""
+        for status in (
+            None,
+            [],
+            {"addresses": None, "conditions": "Ready"},
+            {"addresses": [None, "192.0.2.7"], "conditions": [1]},
+            {"daemonEndpoints": {"kubeletEndpoint": {"Port": "10250"}}},
+            {"daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}},
+            {"daemonEndpoints": None},
+        ):
+            kept = node_from({"metadata": {"name": "n", "labels": None}, "status": status})
+            self.assertEqual(("n", (), 10250), (kept.name, kept.addresses, kept.kubelet_port))
+
+    def test_called(self):
+        """It is called by its name and its addresses, in any spelling."""
+        kept = node_from(node("edge-1", "2001:db8::7", ("Hostname", "Edge-1.Site")))
+        for host in ("edge-1", "EDGE-1", "edge-1.", "2001:DB8:0::7", "edge-1.site"):
+            self.assertTrue(kept.is_called(host), host)
+        for host in ("edge-2", "2001:db8::8", "no host", ""):
+            self.assertFalse(kept.is_called(host), host)
+
+
+class NodesTests(SynchronousTestCase):
+    """Finding nodes."""
+
+    def setUp(self):
+        """Follow an empty cluster."""
+        self.informers = FakeInformers()
+        self.nodes = Nodes(self.informers)
+
+    def put(self, *args, **kwargs):
+        """Create or change a node."""
+        self.informers.put(NODES, node(*args, **kwargs))
+
+    def found(self, host):
+        """Give the names of the nodes that are found."""
+        return sorted(each.name for each in self.nodes.find(host))
+
+    def test_name(self):
+        """A node is found by its name and its other names, in any case."""
+        self.put("edge-1", "192.0.2.7", ("Hostname", "box"), ("InternalDNS", "box.site-7"))
+        for host in ("edge-1", "Edge-1", "edge-1.", "box", "box.site-7"):
+            self.assertEqual(["edge-1"], self.found(host), host)
+        self.assertEqual([], self.found("edge-2"))
+        self.assertEqual([], self.found("a b"))
+
+    def test_name_first(self):
+        """The name of a node is that of no other, whatever others are called."""
+        self.put("edge-1", "192.0.2.7")
+        self.put("edge-2", "192.0.2.8", ("Hostname", "edge-1"))
+        self.assertEqual(["edge-1"], self.found("edge-1"))
+
+    def test_address(self):
+        """A node is found by each of its addresses, in any spelling."""
+        self.put("edge-1", "192.0.2.7", "2001:db8::7", ("ExternalIP", "198.51.100.1"))
+        for host in ("192.0.2.7", "2001:DB8:0:0::7", "::ffff:192.0.2.7", "198.51.100.1"):
+            self.assertEqual(["edge-1"], self.found(host), host)
+
+    def test_several(self):
+        """Nodes with the same address are all found; one whose InternalIP it is comes first."""
+        self.put("edge-1", "192.168.1.10", ("ExternalIP", "198.51.100.1"))
+        self.put("edge-2", "192.168.1.10", ("ExternalIP", "198.51.100.1"))
+        self.put("gateway", "198.51.100.1")
+        self.assertEqual(["edge-1", "edge-2"], self.found("192.168.1.10"))
+        self.assertEqual(["gateway"], self.found("198.51.100.1"))
+        self.informers.delete(NODES, "gateway")
+        self.assertEqual(["edge-1", "edge-2"], self.found("198.51.100.1"))
+
+    def test_changes(self):
+        """A node that changes is found by what it has now, and one that is gone by nothing."""
+        self.put("edge-1", "192.0.2.7")
+        self.put("edge-1", "192.0.2.8")
+        self.assertEqual([], self.found("192.0.2.7"))
+        self.assertEqual(["edge-1"], self.found("192.0.2.8"))
+        self.informers.delete(NODES, "edge-1")
+        self.assertEqual([], self.found("192.0.2.8"))
+        self.assertEqual([], self.found("edge-1"))
+        self.assertIsNone(self.nodes.get("edge-1"))
+
+    def test_not_synced(self):
+        """An address tells nothing as long as another node may have it, too; a name does."""
+        informers = FakeInformers(synced=False)
+        nodes = Nodes(informers)
+        informers.put(NODES, node("edge-1", "192.0.2.7"))
+        self.assertEqual([], list(nodes.find("192.0.2.7")))
+        self.assertEqual(["edge-1"], [each.name for each in nodes.find("edge-1")])
+        informers.complete()
+        self.assertEqual(["edge-1"], [each.name for each in nodes.find("192.0.2.7")])
+
+    def test_bad_address(self):
+        """An address that is none is told in the log, and the node is found by the others."""
+        lines = []
+        globalLogPublisher.addObserver(lines.append)
+        self.addCleanup(globalLogPublisher.removeObserver, lines.append)
+        self.put("edge-1", "192.0.2.7", ("Hostname", "no host"))
+        self.assertEqual(["edge-1"], self.found("192.0.2.7"))
+        [line] = map(formatEvent, lines)
+        self.assertIn("edge-1", line)
+        self.assertIn("'no host'", line)
+
+    def test_cloud_addresses(self):
+        """Ready nodes outside of the tunnel are counted, by the first address, as before."""
+        self.put("cloud-1", "192.0.2.1", "192.0.2.101", labels=CLOUD)
+        self.put("cloud-2", "192.0.2.2")
+        self.put("same-as-2", "192.0.2.2")
+        self.put("no-address", labels=CLOUD)
+        self.put("not-ready", "192.0.2.3", ready=False)
+        self.put("edge-1", "192.0.2.4", labels=EDGE)
+        self.assertEqual(2, self.nodes.cloud_addresses())
+
+    def test_metric(self):
+        """A scrape shows the count under the name that yurttunnel 1.2 gave it."""
+        self.put("cloud-1", "192.0.2.1", labels=CLOUD)
+        registry = CollectorRegistry()
+        add_families(registry, lambda: cloud_node_families(self.nodes.cloud_addresses))
+        self.assertIn(
+            "yurttunnel_server_cloud_nodes_counter 1.0", generate_latest(registry).decode()
+        )

@@ -1,0 +1,41 @@
+"""On which node a pod runs."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.server.cluster.fakes import FakeInformers, pod
+from yurttunnel.kube.resources import PODS
+from yurttunnel.server.cluster.pods import PODS_SPEC, Pods, node_of
+
+
+class PodsTests(SynchronousTestCase):
+    """Finding the node."""
+
+    def test_found(self):
+        """A pod is found by namespace and name as long as it is there."""
+        informers = FakeInformers()
+        pods = Pods(informers)
+        informers.put(PODS, pod("default", "web", "edge-1"))
+        informers.put(PODS, pod("other", "web", "edge-2"))
+        self.assertEqual("edge-1", pods.node_of("default", "web"))
+        self.assertEqual("edge-2", pods.node_of("other", "web"))
+        informers.delete(PODS, "web", "default")
+        self.assertIsNone(pods.node_of("default", "web"))
+
+    def test_no_node(self):
+        """A pod that has no node yet is not asked for, and is none if it comes all the same."""
+        self.assertEqual("spec.nodeName!=", PODS_SPEC.field_selector)
+        for malformed in (pod("default", "web"), {"spec": None}, {"spec": {"nodeName": 1}}, {}):
+            self.assertEqual("", node_of(malformed))
+        informers = FakeInformers()
+        pods = Pods(informers)
+        informers.put(PODS, pod("default", "web"))
+        self.assertIsNone(pods.node_of("default", "web"))
+
+    def test_memory(self):
+        """All pods of a node share one text, and nothing else is kept of them."""
+        name = "edge-" + str(len(self.id()))
+        kept = [node_of(pod("default", f"web-{i}", "".join(list(name)))) for i in range(2)]
+        self.assertIs(kept[0], kept[1])
+        self.assertIs(str, type(kept[0]))

@@ -1,0 +1,365 @@
+"""The names in the server's serving certificate."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.server.cluster.fakes import CLOUD, EDGE, FakeInformers, node
+from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
+from yurttunnel.server.cluster.serving_names import ServingNames
+
+SERVICE = "x-tunnel-server-svc"
+INTERNAL = "x-tunnel-server-internal-svc"
+
+CONSTANT = {
+    "127.0.0.1",
+    "::1",
+    "x-tunnel-server-svc",
+    "x-tunnel-server-svc.tunnel",
+    "x-tunnel-server-svc.tunnel.svc",
+    "x-tunnel-server-svc.tunnel.svc.cluster.local",
+}
+"""What is there in every cluster."""
+
+
+def service(kind, name=SERVICE, ingress=(), external=None, cluster_ips=("10.96.0.1",)):
+    """Make a ``Service``."""
+    metadata = {"namespace": "tunnel", "name": name, "annotations": {"other": "x"}}
+    if external is not None:
+        metadata["annotations"]["x-tunnel-server-external-addr"] = external
+    return {
+        "metadata": metadata,
+        "spec": {"type": kind, "clusterIP": cluster_ips[0], "clusterIPs": list(cluster_ips)},
+        "status": {"loadBalancer": {"ingress": list(ingress)}},
+    }
+
+
+def endpoint_slice(name, *addresses, service=SERVICE, hostname=None, ready=True):
+    """Make an ``EndpointSlice`` with one endpoint for each address."""
+    endpoints = [{"addresses": [each], "conditions": {"ready": ready}} for each in addresses]
+    if hostname is not None:
+        endpoints[0]["hostname"] = hostname
+    labels = {"kubernetes.io/service-name": service}
+    return {
+        "metadata": {"namespace": "tunnel", "name": name, "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+    }
+
+
+class ServingNamesTests(SynchronousTestCase):
+    """The sources."""
+
+    def setUp(self):
+        """Begin with an empty cluster."""
+        self.informers = FakeInformers()
+        self.changes = []
+        self.lines = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.names = self.make()
+
+    def note(self, event):
+        """Keep what is logged."""
+        if event["log_namespace"].endswith("serving_names"):
+            self.lines.append(formatEvent(event))
+
+    def make(self, **flags):
+        """Make what is tested."""
+        names = ServingNames(self.informers, "tunnel", **flags)
+        names.on_change(lambda: self.changes.append(names.current()))
+        return names
+
+    def put(self, *args, **kwargs):
+        """Create or change a Service."""
+        self.informers.put(SERVICES, service(*args, **kwargs))
+
+    def put_slice(self, *args, **kwargs):
+        """Create or change an EndpointSlice."""
+        self.informers.put(ENDPOINT_SLICES, endpoint_slice(*args, **kwargs))
+
+    def put_node(self, *args, **kwargs):
+        """Create or change a node."""
+        self.informers.put(NODES, node(*args, **kwargs))
+
+    def assert_names(self, *names, without=()):
+        """Assert that these names are there, the constant ones, and no others."""
+        current = self.names.current()
+        found = {*current.dns_names, *map(str, current.addresses)}
+        self.assertEqual({*CONSTANT, *names} - set(without), found)
+
+    def test_nothing(self):
+        """Without any Service there are the constant names, and a sentence that says so."""
+        self.assert_names()
+        self.assertIsNone(self.names.problem())
+        warning = self.names.warning()
+        self.assertIn("there is no Service tunnel/x-tunnel-server-svc", warning)
+        self.assertIn("--cert-ips", warning)
+
+    def test_flags(self):
+        """What the flags name is there whatever the cluster says."""
+        self.names = self.make(
+            addresses=[ip_address("203.0.113.9")],
+            dns_names=["Tunnel.Example.", "Tunnel.example", "*.Edge.example", "a b"],
+        )
+        self.assert_names("203.0.113.9", "tunnel.example", "*.edge.example")
+        self.assertIn("'a b' is not a host name", self.names.warning())
+
+    def test_domain(self):
+        """The cluster's domain is not always the default one."""
+        self.names = self.make(cluster_domain="k8s.example")
+        default = "x-tunnel-server-svc.tunnel.svc.cluster.local"
+        self.assert_names("x-tunnel-server-svc.tunnel.svc.k8s.example", without=[default])
+
+    def test_cluster_addresses(self):
+        """All cluster addresses are there, and none of a headless Service."""
+        self.put("ClusterIP", cluster_ips=("10.96.0.1", "fd00::1"))
+        self.assert_names("10.96.0.1", "fd00::1")
+        self.put("ClusterIP", cluster_ips=("None",))
+        self.assert_names()
+        self.assertIsNone(self.names.warning())
+
+    def test_load_balancer(self):
+        """All addresses and names of a load balancer are there."""
+        ingress = [{"ip": "203.0.113.1"}, {"hostname": "LB-1.example.com"}, {"ip": "2001:db8::1"}]
+        self.put("LoadBalancer", ingress=ingress)
+        self.assert_names("10.96.0.1", "203.0.113.1", "lb-1.example.com", "2001:db8::1")
+        self.assertIsNone(self.names.warning())
+
+    def test_load_balancer_pending(self):
+        """Without an address yet, the rest is there, and it is said what is missing."""
+        self.put("LoadBalancer")
+        self.assert_names("10.96.0.1")
+        self.assertIsNone(self.names.problem())
+        warning = self.names.warning()
+        self.assertIn("type LoadBalancer has no address from its load balancer yet", warning)
+        self.assertIn(warning, self.lines)
+
+    def test_load_balancer_lost(self):
+        """A load balancer that has lost its addresses keeps them until it has others."""
+        self.put("LoadBalancer", ingress=[{"ip": "203.0.113.1"}])
+        self.put("LoadBalancer")
+        self.assert_names("10.96.0.1", "203.0.113.1")
+        self.assertIn("load balancer", self.names.warning())
+        self.put("LoadBalancer", ingress=[{"ip": "203.0.113.2"}])
+        self.assert_names("10.96.0.1", "203.0.113.2")
+        self.assertIsNone(self.names.warning())
+
+    def test_other_type(self):
+        """A Service that changes its type takes the names of the former one along, for good."""
+        self.put("LoadBalancer", ingress=[{"ip": "203.0.113.1"}])
+        self.put("ClusterIP")
+        self.assert_names("10.96.0.1")
+        self.put("LoadBalancer")
+        self.assert_names("10.96.0.1")
+
+    def test_annotation(self):
+        """The annotation's host is there, with or without a port, for the type ClusterIP only."""
+        for external, name in (
+            ("tunnel.example:443", "tunnel.example"),
+            ("203.0.113.1:10262", "203.0.113.1"),
+            ("[2001:db8::1]:10262", "2001:db8::1"),
+            ("tunnel.example", "tunnel.example"),
+        ):
+            self.put("ClusterIP", external=external)
+            self.assert_names("10.96.0.1", name)
+        self.put("LoadBalancer", external="tunnel.example:443")
+        self.assert_names("10.96.0.1")
+
+    def test_bad_annotation(self):
+        """One that is no host keeps the last name, and is told; one that is gone takes it along."""
+        self.put("ClusterIP", external="tunnel.example:443")
+        self.put("ClusterIP", external="https://tunnel.example")
+        self.assert_names("10.96.0.1", "tunnel.example")
+        warning = self.names.warning()
+        self.assertIn("x-tunnel-server-external-addr that is not host:port", warning)
+        self.put("ClusterIP")
+        self.assert_names("10.96.0.1")
+        self.assertIsNone(self.names.warning())
+        self.put("ClusterIP", external="https://tunnel.example")
+        self.assert_names("10.96.0.1")
+
+    def test_node_port(self):
+        """For NodePort all addresses and names of all cloud nodes are there, and of no others."""
+        self.put_node(
+            "cloud-1",
+            "192.0.2.1",
+            ("ExternalIP", "203.0.113.1"),
+            ("Hostname", "Cloud-1"),
+            ("InternalDNS", "cloud-1.internal"),
+            labels=CLOUD,
+        )
+        self.put_node("cloud-2", "192.0.2.2", "2001:db8::2", labels=CLOUD, ready=False)
+        self.put_node("edge-1", "192.0.2.3", labels=EDGE)
+        self.put_node("unlabeled", "192.0.2.4")
+        self.assert_names()
+        self.put("NodePort")
+        first = ("192.0.2.1", "203.0.113.1", "cloud-1", "cloud-1.internal")
+        self.assert_names("10.96.0.1", *first, "192.0.2.2", "2001:db8::2")
+        self.informers.delete(NODES, "cloud-2")
+        self.assert_names("10.96.0.1", *first)
+
+    def test_no_cloud_nodes(self):
+        """Without cloud nodes it is said which label they need; the last ones are kept."""
+        self.put("NodePort")
+        warning = self.names.warning()
+        self.assertIn("openyurt.io/is-edge-worker=false", warning)
+        self.put_node("cloud-1", "192.0.2.1", labels=CLOUD)
+        self.assertIsNone(self.names.warning())
+        self.put_node("cloud-1", "192.0.2.1")
+        self.assert_names("10.96.0.1", "192.0.2.1")
+        self.assertEqual(warning, self.names.warning())
+
+    def test_node_changes(self):
+        """Changes of other nodes, and other changes of these, change nothing."""
+        self.put("NodePort")
+        self.put_node("cloud-1", "192.0.2.1", labels=CLOUD)
+        self.changes.clear()
+        self.put_node("cloud-1", "192.0.2.1", labels=CLOUD, ready=False)
+        self.put_node("edge-1", "192.0.2.3", labels=EDGE)
+        self.assertEqual([], self.changes)
+        self.put_node("cloud-1", "192.0.2.9", labels=CLOUD)
+        self.assertEqual(1, len(self.changes))
+        self.assert_names("10.96.0.1", "192.0.2.9")
+
+    def test_other_service_type(self):
+        """A type that leads nobody to the server is told, and the rest is there."""
+        self.put("ExternalName", cluster_ips=("",))
+        self.assert_names()
+        warning = self.names.warning()
+        self.assertIn("type ExternalName leads no agent to the server", warning)
+
+    def test_endpoints(self):
+        """All endpoints are there, over all slices of the Service, ready or not."""
+        self.put("ClusterIP")
+        self.put_slice("a", "10.0.0.1", "10.0.0.2", hostname="server-0")
+        self.put_slice("b", "fd00::1", ready=False)
+        self.put_slice("c", "10.0.0.9", service="other")
+        self.assert_names("10.96.0.1", "10.0.0.1", "10.0.0.2", "fd00::1", "server-0")
+        self.put_slice("a", "10.0.0.3")
+        self.assert_names("10.96.0.1", "10.0.0.3", "fd00::1")
+
+    def test_no_endpoints(self):
+        """Without any for a while the last ones are kept, and nothing is wrong with that."""
+        self.put("ClusterIP")
+        self.put_slice("a", "10.0.0.1")
+        self.put_slice("a")
+        self.assert_names("10.96.0.1", "10.0.0.1")
+        self.assertIsNone(self.names.warning())
+
+    def test_service_deleted(self):
+        """A Service that is deleted takes everything along that it and its endpoints gave."""
+        self.put("LoadBalancer", ingress=[{"ip": "203.0.113.1"}])
+        self.put_slice("a", "10.0.0.1")
+        self.informers.delete(SERVICES, SERVICE, "tunnel")
+        self.assert_names()
+        self.put_slice("a")
+        self.put("LoadBalancer")
+        self.assert_names("10.96.0.1")
+
+    def test_internal(self):
+        """The internal Service gives its names and addresses as long as it is there."""
+        self.put("ClusterIP")
+        self.put("ClusterIP", name=INTERNAL, cluster_ips=("10.96.0.2",))
+        qualified = f"{INTERNAL}.tunnel"
+        self.assert_names(
+            "10.96.0.1",
+            "10.96.0.2",
+            INTERNAL,
+            qualified,
+            f"{qualified}.svc",
+            f"{qualified}.svc.cluster.local",
+        )
+        self.informers.delete(SERVICES, INTERNAL, "tunnel")
+        self.assert_names("10.96.0.1")
+        self.assertIsNone(self.names.warning())
+
+    def test_bad_names(self):
+        """What no certificate can carry is left out, told, and takes nothing else along."""
+        self.put("LoadBalancer", ingress=[{"hostname": "no host"}, {"ip": "203.0.113.1"}])
+        self.assert_names("10.96.0.1", "203.0.113.1")
+        warning = self.names.warning()
+        self.assertIn("'no host' is not a host name", warning)
+        self.assertIn("left out", warning)
+
+    def test_malformed(self):
+        """Objects that are not as they should be give what is right in them."""
+        malformed = service("LoadBalancer")
+        malformed["metadata"]["annotations"] = None
+        malformed["spec"]["clusterIPs"] = [None, "x", "10.96.0.1"]
+        malformed["status"] = {"loadBalancer": {"ingress": [None, {"ip": 1}, {"ip": "192.0.2.1"}]}}
+        self.informers.put(SERVICES, malformed)
+        for endpoints in (None, ["x"], [{"addresses": None, "hostname": 1}]):
+            broken = endpoint_slice("a")
+            broken["endpoints"] = endpoints
+            self.informers.put(ENDPOINT_SLICES, broken)
+        self.assert_names("10.96.0.1", "192.0.2.1")
+
+    def test_told_once(self):
+        """What is missing is logged once, and again after it has been there."""
+        self.put("LoadBalancer")
+        self.put_slice("a", "10.0.0.1")
+        self.assertEqual(2, len(self.lines))
+        self.put("LoadBalancer", ingress=[{"ip": "203.0.113.1"}])
+        self.put("LoadBalancer")
+        self.assertEqual(3, len(self.lines))
+
+    def test_on_change(self):
+        """Only what changes the set of names is told, until that is ended."""
+        self.put("LoadBalancer", ingress=[{"ip": "203.0.113.1"}, {"ip": "203.0.113.2"}])
+        self.assertEqual([self.names.current()], self.changes)
+        self.put("LoadBalancer", ingress=[{"ip": "203.0.113.2"}, {"ip": "203.0.113.1"}])
+        self.assertEqual(1, len(self.changes))
+        others = []
+        end = self.names.on_change(lambda: others.append(1))
+        end()
+        self.put("ClusterIP")
+        self.assertEqual(2, len(self.changes))
+        self.assertEqual([], others)
+
+    def test_not_synced(self):
+        """There are no names, and no warnings, before all that matters has been heard."""
+        self.lines.clear()
+        self.informers = FakeInformers(synced=False)
+        self.names = self.make()
+        self.put("ClusterIP")
+        self.assertIsNone(self.names.current())
+        for words in ("wait for the API", f"services {SERVICE}", "endpointslices", "nodes"):
+            self.assertIn(words, self.names.problem())
+        informers = list(self.informers.by_spec.values())
+        for informer in informers[:-1]:
+            informer.complete()
+        self.assertIsNone(self.names.current())
+        self.assertEqual(([], []), (self.changes, self.lines))
+        informers[-1].complete()
+        self.assert_names("10.96.0.1")
+        self.assertEqual([self.names.current()], self.changes)
+        self.assertIsNone(self.names.problem())
+
+    def test_stopped(self):
+        """Informers may end before they are complete."""
+        self.informers = FakeInformers(synced=False)
+        self.names = self.make()
+        for informer in self.informers.by_spec.values():
+            informer.stop()
+        self.assertIsNone(self.names.current())
+
+    def test_one_by_one(self):
+        """What is followed is no more than these objects."""
+        followed = {
+            (spec.resource.plural, spec.namespace, spec.name, spec.label_selector)
+            for spec in self.informers.by_spec
+        }
+        label = f"kubernetes.io/service-name={SERVICE}"
+        self.assertEqual(
+            {
+                ("services", "tunnel", SERVICE, ""),
+                ("services", "tunnel", INTERNAL, ""),
+                ("endpointslices", "tunnel", None, label),
+                ("nodes", None, None, ""),
+            },
+            followed,
+        )

@@ -1,0 +1,120 @@
+"""The tables of docs/limits.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.http.body import BodyLimits
+from yurttunnel.http.client import MAX_INTERIM_BYTES, MAX_INTERIM_RESPONSES
+from yurttunnel.http.head import HeadLimits
+from yurttunnel.http.pool import PoolSettings, PoolStatistics
+from yurttunnel.http.relay import UPLOAD_TIMEOUT, RelaySettings
+from yurttunnel.http.server_connection import MAX_DROPPED
+from yurttunnel.kube.events import MAX_MESSAGE, MAX_WAITING
+from yurttunnel.kube.responses import MAX_BODY
+from yurttunnel.kube.responses import MAX_LINE as MAX_WATCH_LINE
+from yurttunnel.kube.work_queue import MAX_KEYS
+from yurttunnel.ops.interception import (
+    InterceptionCounters,
+    InterceptionFigures,
+    interception_families,
+)
+from yurttunnel.pki.authorities import MAX_BUNDLE
+from yurttunnel.pki.certificate_requests import MAX_WAIT
+from yurttunnel.pki.interception import MAX_CERTIFICATES
+from yurttunnel.server.dialing import DIAL_TIMEOUT
+from yurttunnel.server.interception.kubelets import HANDSHAKE_TIMEOUT
+from yurttunnel.server.interception.listeners import SETTINGS
+from yurttunnel.server.interception.reviews import MAX_REVIEWS, REVIEW_TIMEOUT
+from yurttunnel.server.interception.shared_answers import MAX_ENTRIES
+from yurttunnel.server.options import Options
+from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
+from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
+from yurttunnel.server.siblings.service import MAX_SIBLINGS
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "limits.md"
+KIB = 1024
+BODY = BodyLimits()
+POOL = PoolSettings()
+ANSWER = HeadLimits()
+
+VALUES = {
+    "connections of callers": [SETTINGS.max_connections],
+    "TLS handshakes at once": [SETTINGS.max_handshakes],
+    "time for the TLS handshake and": [SETTINGS.head_timeout],
+    "time for each later head": [SETTINGS.head_timeout],
+    "head of a request": [SETTINGS.limits.max_bytes / KIB, SETTINGS.limits.max_fields],
+    "time without a byte": [SETTINGS.body_timeout],
+    "around the data": [
+        BODY.max_line_bytes,
+        BODY.max_overhead / KIB,
+        BODY.max_trailer_bytes / KIB,
+        BODY.max_trailers,
+    ],
+    "what is read of a body": [MAX_DROPPED / KIB],
+    "requests at once": [1],
+    "time between two": [SETTINGS.idle_timeout],
+    "time for the answer after": [SETTINGS.half_closed_timeout],
+    "time for a caller to close": [SETTINGS.linger, SETTINGS.idle_timeout],
+    "connections to one kubelet": [POOL.max_per_key],
+    "all connections": [POOL.max_connections_per_key],
+    "requests that wait": [POOL.max_waiting],
+    "time that a request waits": [POOL.waiting_timeout],
+    "time for the agent": [DIAL_TIMEOUT],
+    "time for the TLS handshake with": [HANDSHAKE_TIMEOUT],
+    "time to the head": [float(Options()["response-timeout"])],
+    "time in which a kubelet": [float(Options()["response-timeout"]), 0, UPLOAD_TIMEOUT],
+    "interim answers": [MAX_INTERIM_RESPONSES, MAX_INTERIM_BYTES / KIB],
+    "head of an answer": [ANSWER.max_bytes / KIB, ANSWER.max_fields],
+    "time for which an idle": [POOL.idle_timeout],
+    "time for one side": [RelaySettings().linger],
+    "certificates kept": [MAX_CERTIFICATES],
+    "time to end all": [float(Options()["drain-timeout"])],
+    "answer of the API": [MAX_BODY / KIB / KIB],
+    "line of a watch": [MAX_WATCH_LINE / KIB / KIB],
+    "reviews of callers": [MAX_REVIEWS, REVIEW_TIMEOUT],
+    "answers of reviews": [MAX_ENTRIES],
+    "certificate requests": [MAX_KEYS],
+    "events that wait": [MAX_WAITING, MAX_MESSAGE],
+    "time for a certificate": [MAX_WAIT / 60],
+    "file of authorities": [MAX_BUNDLE / KIB / KIB],
+    "other servers": [MAX_SIBLINGS],
+    "sessions of other": [MAX_SESSIONS],
+    "nodes of another": [MAX_NODES],
+    "description of a node": [MAX_LINE / KIB],
+}
+"""What each row of the tables has in its second column, by how the row begins."""
+
+
+class LimitsTests(SynchronousTestCase):
+    """What the text says is what is in force."""
+
+    def rows(self):
+        """Give the rows of all tables, without the heads."""
+        for line in DOCUMENT.read_text("utf-8").splitlines():
+            if line.startswith("| ") and not line.startswith(("| bound ", "| metric")):
+                yield [cell.strip() for cell in line.strip("|").split("|")]
+
+    def test_values(self):
+        """Each row has the numbers of the program, and each number of those has a row."""
+        shown = {}
+        for bound, value, *_ in (row for row in self.rows() if len(row) == 3):
+            [name] = [name for name in VALUES if bound.startswith(name)]
+            shown[name] = [float(number) for number in re.findall(r"\d+", value)]
+        self.assertEqual(VALUES, shown)
+
+    def test_metrics(self):
+        """The metrics that it sends people to are there."""
+        figures = InterceptionFigures(
+            counters=InterceptionCounters(), pool=PoolStatistics, refusals=dict
+        )
+        names = set()
+        for family in interception_families(figures):
+            total = "_total" if family.type == "counter" else ""
+            names.add(f"`{family.name.removeprefix('yurttunnel_server_')}{total}`")
+        told = {row[0] for row in self.rows() if len(row) == 2}
+        self.assertEqual(5, len(told))
+        self.assertEqual(set(), told - names)

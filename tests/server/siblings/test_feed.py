@@ -1,0 +1,220 @@
+"""The list of nodes: what is written, and what is read."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.fakes import FakeSession, FakeStream, Recorder
+from yurttunnel.pki.identity import Identifiers, parse_identifiers
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.siblings import feed
+from yurttunnel.server.siblings.feed import (
+    MAX_LINE,
+    BadEntry,
+    FeedReader,
+    FeedWriter,
+    NodeEntry,
+    decode_line,
+    encode_entry,
+    encode_gone,
+)
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.wire.codes import Code
+
+
+class LineTests(SynchronousTestCase):
+    """One line."""
+
+    def test_both_ways(self):
+        """What is written is read."""
+        text = "host=edge-1&ipv4=192.0.2.7&ipv6=2001:db8::1&cidr=10.0.0.0/8&default-route=true"
+        for entry in (
+            NodeEntry(1, "edge-1", parse_identifiers(text), False),
+            NodeEntry(2**32 - 1, "n" * 63, Identifiers(frozenset()), True),
+        ):
+            line = encode_entry(entry)
+            self.assertEqual(b"\n", line[-1:])
+            self.assertEqual(1, line.count(b"\n"))
+            self.assertEqual(entry, decode_line(line[:-1]))
+        self.assertEqual(7, decode_line(encode_gone(7)[:-1]))
+
+    def test_as_specified(self):
+        """A line is as docs/protocol.md has it, and unknown fields are ignored."""
+        line = (
+            b'{"number":7,"node":"edge-1","identifiers":"host=edge-1&ipv4=192.0.2.7",'
+            b'"draining":false}\n'
+        )
+        entry = NodeEntry(7, "edge-1", parse_identifiers("host=edge-1&ipv4=192.0.2.7"), False)
+        self.assertEqual(line, encode_entry(entry))
+        self.assertEqual(entry, decode_line(line.replace(b"}", b',"new":[1]}')))
+        self.assertEqual(b'{"number":7}\n', encode_gone(7))
+
+    def test_bad_lines(self):
+        """Anything else is refused with a reason."""
+        good = {"number": 1, "node": "edge-1", "identifiers": "host=edge-1", "draining": False}
+        bad = [{**good, "number": number} for number in (0, -1, 2**32, "1", True, None, 1.0)]
+        bad += [{**good, "node": node} for node in ("", "Edge", "a b", "x" * 254, 7, None)]
+        bad += [{**good, "identifiers": text} for text in ("host", "x=y", 7, None)]
+        for line in [b"", b"{", b"[]", b"7", b"\xff", b"[" * 30000, *map(_encoded, bad)]:
+            self.assertRaises(BadEntry, decode_line, line)
+
+
+def _encoded(fields):
+    return json.dumps(fields).encode()
+
+
+class WriterTests(SynchronousTestCase):
+    """The side that tells."""
+
+    def setUp(self):
+        """Begin with two nodes."""
+        self.registry = SessionRegistry(Clock())
+        self.sessions = [FakeSession(f"edge-{number}", hosts=[]) for number in (1, 2)]
+        for session in self.sessions:
+            self.registry.add(session)
+        self.near, self.far = FakeStream.pair()
+        self.writer = FeedWriter(self.registry)
+        self.reader = Recorder()
+
+    def open(self):
+        """Open the stream."""
+        self.near.attach(self.writer)
+        self.far.attach(self.reader)
+
+    def told(self):
+        """Give what was told since the last time."""
+        lines, self.reader.received = self.reader.received.split(b"\n"), b""
+        self.assertEqual(b"", lines.pop())
+        entries = [decode_line(line) for line in lines]
+        return [
+            entry if isinstance(entry, int) else (entry.number, entry.node, entry.draining)
+            for entry in entries
+        ]
+
+    def test_changes(self):
+        """First it tells of all nodes, then of each change; a number is never used again."""
+        self.open()
+        self.assertEqual([(1, "edge-1", False), (2, "edge-2", False)], self.told())
+        self.registry.remove(self.sessions[0])
+        self.assertEqual([1], self.told())
+        self.registry.add(self.sessions[0])
+        self.assertEqual([(3, "edge-1", False)], self.told())
+        self.sessions[1].draining = True
+        self.registry.direct_changed("edge-2")
+        self.assertEqual([(2, "edge-2", True)], self.told())
+        self.assertEqual([None, "edge-2", "edge-1"], list(map(self.writer.node, (1, 2, 3))))
+
+    def test_agent_that_is_away(self):
+        """A node whose agent has no connection is told of as one that takes no new streams."""
+        self.open()
+        self.told()
+        for connected in (False, True):
+            self.sessions[0].connected = connected
+            self.registry.direct_changed("edge-1")
+            self.assertEqual([(1, "edge-1", not connected)], self.told())
+
+    def test_remote_nodes(self):
+        """It does not tell of what siblings have."""
+        self.open()
+        self.told()
+        self.registry.add_remote(FakeSession("edge-9"))
+        self.assertEqual([], self.told())
+
+    def test_slow_reader(self):
+        """While nobody reads it keeps names only, and then tells what is true at that time."""
+        for number in range(3, 3000):
+            self.registry.add(FakeSession(f"edge-{number}", hosts=[]))
+        self.near.attach(self.writer)
+        waiting = self.near._peer._buffered
+        self.assertLess(waiting, 2 * FakeStream.window)
+        for _ in range(100):
+            for session in self.sessions:
+                self.registry.remove(session)
+                self.registry.add(session)
+        self.registry.remove(self.sessions[1])
+        self.assertEqual(waiting, self.near._peer._buffered)
+        self.far.attach(self.reader)
+        told = self.told()
+        self.assertLess(len(told), 3010)
+        there = {}
+        for each in told:
+            if isinstance(each, int):
+                del there[each]
+            else:
+                there[each[0]] = each[1]
+        self.assertEqual(set(self.registry.direct_nodes()), set(there.values()))
+        self.assertEqual(2998, len(there))
+
+    def test_more_nodes_than_may_be_told(self):
+        """Those beyond the bound are left out, with a warning."""
+        self.patch(feed, "MAX_NODES", 1)
+        self.open()
+        self.assertEqual([(1, "edge-1", False)], self.told())
+
+    def test_reader_that_writes(self):
+        """Whoever writes to the list loses it."""
+        self.open()
+        self.far.write(b"x")
+        self.assertEqual(Code.PROTOCOL, self.reader.ended_with[0].code)
+        self.assertEqual([], self.registry.on_direct_changed)
+
+    def test_end(self):
+        """When the reader has enough, nothing is followed any longer."""
+        self.open()
+        self.far.abort(Code.CANCELLED, "enough")
+        self.assertEqual([], self.registry.on_direct_changed)
+        self.registry.remove(self.sessions[0])
+
+
+class ReaderTests(SynchronousTestCase):
+    """The side that learns."""
+
+    def setUp(self):
+        """Open a stream."""
+        self.entries, self.failures = [], []
+        self.near, self.far = FakeStream.pair()
+        self.reader = FeedReader(self.entries.append, self.failures.append)
+        self.near.attach(self.reader)
+        self.writer = Recorder()
+        self.far.attach(self.writer)
+
+    def test_cut_anywhere(self):
+        """Lines are read however they are cut."""
+        entry = NodeEntry(1, "edge-1", parse_identifiers("host=edge-1"), False)
+        for byte in encode_entry(entry) + encode_gone(1):
+            self.far.write(bytes([byte]))
+        self.assertEqual(([entry, 1], []), (self.entries, self.failures))
+
+    def test_malformed(self):
+        """The first bad line ends the reading, with a reason."""
+        self.far.write(encode_gone(1) + b"nonsense\n" + encode_gone(2))
+        self.assertEqual(([1], 1), (self.entries, len(self.failures)))
+        self.far.write(b"more\n")
+        self.assertEqual(1, len(self.failures))
+
+    def test_long_line(self):
+        """A line beyond the bound is refused before it ends."""
+        self.far.write(b"x" * MAX_LINE)
+        self.assertEqual([], self.failures)
+        self.far.write(b"x")
+        self.assertIn(str(MAX_LINE), self.failures[0])
+
+    def test_end_by_the_sibling(self):
+        """An end that was not asked for is a failure."""
+        self.far.loseConnection()
+        self.assertEqual(["it has ended"], self.failures)
+
+    def test_end(self):
+        """One that was asked for is none."""
+        self.reader.end()
+        self.assertEqual([], self.failures)
+        self.assertIsInstance(self.writer.ended_with[0], StreamFailed)
+
+    def test_end_before_the_beginning(self):
+        """A list that has not begun is not read."""
+        reader = FeedReader(self.entries.append, self.failures.append)
+        reader.end()
+        self.assertEqual([], self.failures)

@@ -1,0 +1,300 @@
+"""Replicas that find each other, over TLS in memory."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from twisted.protocols.tls import TLSMemoryBIOFactory
+
+from tests.server.siblings.world import Server, WorldTests, sibling_credentials
+from yurttunnel.kube.errors import ApiUnreachable
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.server.siblings.replicas import server_name
+from yurttunnel.server.siblings.settings import RETURN_GRACE
+from yurttunnel.tunnel.connection import SIBLING_ALPN, SessionConnection
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import NO_SESSION, Hello, Limits, Refused
+
+OTHER_PROCESS = b"b" * 16
+
+
+class FindingTests(WorldTests):
+    """How replicas find each other."""
+
+    def test_three_replicas(self):
+        """Each has one session with each other one and none with itself, and counts three."""
+        servers = self.cluster(3)
+        for server in servers:
+            self.assertEqual(2, len(server.siblings._acceptor.sessions()))
+            self.assertEqual(3, server.siblings.replicas())
+            self.assertIsNone(server.siblings.problem())
+
+    def test_any_order(self):
+        """They are all connected within a second of the last one's start, whatever the order."""
+        for order in itertools.permutations((1, 2, 3)):
+            servers = [self.made(number) for number in (1, 2, 3)]
+            self.network.pass_time(1)
+            for number in order:
+                self.network.pass_time(4)
+                servers[number - 1].start()
+            self.network.pass_time(1)
+            for server in servers:
+                self.assertEqual((2, 2), server.figures, order)
+            for server in servers:
+                server.kill()
+                self.unlist(server)
+            self.network.pass_time(1)
+
+    def made(self, number):
+        """Make a replica that is listed, and not started."""
+        server = Server(self, number)
+        self.servers.append(server)
+        self.list(server)
+        return server
+
+    def test_new_replica(self):
+        """A replica that is added is connected, both ways, within a second."""
+        first, second = self.cluster(2)
+        third = self.server(3)
+        self.network.pass_time(1)
+        for server in (first, second, third):
+            self.assertEqual((2, 2), server.figures)
+            self.assertEqual(3, server.siblings.replicas())
+
+    def test_restarted_in_place(self):
+        """A replica that is restarted is connected at once when it comes, with its new nodes."""
+        first, second = self.cluster(2)
+        self.agent(second)
+        self.network.pass_time(0.1)
+        second.kill()
+        self.network.pass_time(20)
+        self.assertEqual((1, 0), first.figures)
+        self.assertIn("server-2", first.siblings.problem())
+        again = self.server(2)
+        self.agent(again, "edge-2")
+        self.network.pass_time(0.2)
+        self.assertEqual((1, 1), first.figures)
+        self.assertTrue(first.knows("edge-2"))
+        self.assertFalse(first.knows("edge-1"))
+        self.assertIsNone(first.siblings.problem())
+
+    def test_own_address(self):
+        """A server that finds itself does not dial itself again, until its address changes."""
+        server = self.server(1)
+        self.network.pass_time(30)
+        self.assertEqual(["10.0.0.1"], self.network.attempts)
+        self.assertEqual([], server.listener.sessions())
+        self.assertEqual([], server.siblings._acceptor.sessions())
+        self.assertEqual(1, server.siblings.replicas())
+        self.network.listening["10.0.0.9"] = self.network.listening["10.0.0.1"]
+        server.host = "10.0.0.9"
+        self.list(server)
+        self.network.pass_time(30)
+        self.assertEqual(["10.0.0.1", "10.0.0.9"], self.network.attempts)
+
+    def test_new_address(self):
+        """A sibling whose address changes is tried there at once, however often it has failed."""
+        self.patch(random, "uniform", lambda least, most: most)
+        first = self.server(1)
+        second = Server(self, 2)
+        self.servers.append(second)
+        second.host = "10.0.0.8"
+        self.list(second)
+        self.network.pass_time(20)
+        second.host = "10.0.0.2"
+        second.listen()
+        self.network.pass_time(4)
+        self.assertEqual((1, 0), first.figures)
+        # The last attempt was a while ago, the next one is not due yet.
+        self.network.pass_time(1.5)
+        self.list(second)
+        self.network.pass_time(0.1)
+        self.assertEqual((1, 1), first.figures)
+
+    def test_not_serving(self):
+        """A replica that does not serve is not dialed; one that does not say so is."""
+        first = self.server(1)
+        second = self.server(2, listed=False)
+        self.list(second, serving=False, ready=False)
+        self.network.pass_time(1)
+        self.assertEqual((0, 0), first.figures)
+        self.list(second, serving=True, ready=False, terminating=True)
+        self.network.pass_time(1)
+        self.assertEqual((1, 1), first.figures)
+
+    def test_number_of_replicas(self):
+        """It counts who is listed, and this server where it is not; there is at least one."""
+        first = self.server(1, listed=False)
+        self.assertEqual(1, first.siblings.replicas())
+        second = self.server(2)
+        self.network.pass_time(1)
+        self.assertEqual((2, 1), (first.siblings.replicas(), second.siblings.replicas()))
+        self.list(first)
+        self.network.pass_time(1)
+        self.assertEqual((2, 2), (first.siblings.replicas(), second.siblings.replicas()))
+        second.kill()
+        self.network.pass_time(1)
+        self.assertEqual(2, first.siblings.replicas())
+        self.unlist(second)
+        self.network.pass_time(1)
+        self.assertEqual(1, first.siblings.replicas())
+
+    def test_number_that_is_not_known(self):
+        """While the API has told nothing the number of replicas is not known, nor told."""
+        self.api.fail(ApiUnreachable("away"))
+        server = self.server(1)
+        self.network.pass_time(1)
+        self.assertIsNone(server.siblings.replicas())
+        self.assertNotIn("servers", self.agent(server).answer.properties)
+        self.api.recover()
+        self.network.pass_time(60, step=1)
+        self.assertEqual(1, server.siblings.replicas())
+
+    def test_agents_are_told_the_number(self):
+        """An agent learns how many servers there are from each of them."""
+        first, _ = self.cluster(2)
+        self.assertEqual("2", self.agent(first).answer.properties["servers"])
+
+    def test_two_families(self):
+        """A replica with an address of each family is one, and has one session."""
+        first, second = self.cluster(2)
+        self.network.listening["2001:db8::2"] = self.network.listening[second.host]
+        endpoint = {**self.listed[second.pod], "addresses": ["2001:db8::2"]}
+        self.put_slice("v6", "IPv6", [endpoint])
+        self.network.pass_time(1)
+        self.assertEqual((1, 1), first.figures)
+        self.assertEqual(2, first.siblings.replicas())
+        second.stop_listening()
+        self.network.open_links()[0].cut()
+        for link in self.network.open_links():
+            link.cut()
+        self.network.pass_time(5)
+        self.assertEqual((1, 1), first.figures)
+        self.assertIn("2001:db8::2", self.network.attempts)
+        del self.network.listening["2001:db8::2"]
+
+    def test_unlisted(self):
+        """The session with a replica that is listed no longer ends, and its nodes go."""
+        first, second = self.cluster(2)
+        self.agent(second)
+        self.network.pass_time(0.1)
+        self.assertTrue(first.knows("edge-1"))
+        self.unlist(second)
+        self.network.pass_time(1)
+        self.assertEqual((0, 0), first.figures)
+        self.assertFalse(first.knows("edge-1"))
+        self.assertEqual([], second.siblings._acceptor.sessions())
+
+    def test_unlisted_with_a_stream(self):
+        """A stream by a replica that is listed no longer goes on until its end."""
+        first, second = self.cluster(2)
+        agent = self.agent(second)
+        self.network.pass_time(0.1)
+        near, far = self.stream(first, agent)
+        self.unlist(second)
+        self.network.pass_time(5)
+        near.transport.write(b"still here")
+        self.network.settle()
+        self.assertEqual(b"still here", bytes(far.received))
+        self.assertEqual(1, len(first.siblings._leaving))
+        near.transport.abortConnection()
+        self.network.pass_time(1)
+        self.assertEqual([], second.siblings._acceptor.sessions())
+        self.assertEqual([], first.siblings._leaving)
+
+    def test_unreachable(self):
+        """A sibling that does not answer is tried again and again, and told of once."""
+        self.network.dark.add("10.0.0.2")
+        first = self.server(1)
+        second = self.server(2)
+        self.network.pass_time(30)
+        attempts = self.network.attempts.count("10.0.0.2")
+        self.assertGreaterEqual(attempts, 3)
+        self.assertEqual((1, 0), first.figures)
+        # It cannot be known that the other one of the two is the second itself.
+        self.assertEqual((2, 1), second.figures)
+        self.assertIn("server-2", first.siblings.problem())
+        self.assertGreaterEqual(first.siblings.figures.failed_attempts(), 3)
+        lines = [line for line in self.warnings() if line.startswith("sibling server-2")]
+        # One by each of the two servers.
+        self.assertEqual(2, len(lines), lines)
+
+
+class AdmissionTests(WorldTests):
+    """Who is taken for a sibling."""
+
+    class Peer:
+        """Says HELLO as a sibling would, and keeps the answer."""
+
+        def __init__(self, clock):
+            self.clock = clock
+            self.answer = None
+            self.error = None
+
+        def buildProtocol(self, addr):
+            """Make a connection."""
+            return SessionConnection(self.clock, self, alpn=SIBLING_ALPN)
+
+        def doStart(self):
+            """Be a factory."""
+
+        doStop = doStart
+
+        def connection_ready(self, connection):
+            """Say HELLO."""
+            connection.send_hello(Hello(Limits(), NO_SESSION, OTHER_PROCESS))
+
+        def hello_received(self, connection, hello):
+            """Keep it."""
+            self.answer = hello
+            connection.transport.loseConnection()
+
+        def connection_ended(self, connection, reason):
+            """Note why."""
+            self.error = reason.value
+
+    def knock(self, server, credentials):
+        """Connect as a sibling with some credentials; give what came of it."""
+        peer = self.Peer(self.network)
+        creator = ClientContexts(credentials, SIBLING_ALPN).creator(server_name("kube-system"))
+        factory = TLSMemoryBIOFactory(creator, True, peer, self.network)
+        self.network.link(factory.buildProtocol(None), server.host)
+        self.network.pass_time(0.5)
+        return peer
+
+    def test_server(self):
+        """A certificate tunnel-proxy-client of the project lets in."""
+        peer = self.knock(self.server(1), sibling_credentials(self.issuer))
+        self.assertIsNotNone(peer.answer)
+        self.network.pass_time(RETURN_GRACE + 1)
+
+    def test_others(self):
+        """No other certificate does, whoever has signed it; the operator is told once."""
+        server = self.server(1)
+        for credentials in (
+            self.issuer.node(),
+            self.issuer.caller(),
+            sibling_credentials(self.issuer, organization=None),
+            sibling_credentials(self.issuer, name="tunnel-agent-client"),
+        ):
+            peer = self.knock(server, credentials)
+            self.assertIsNone(peer.answer)
+            self.assertIsInstance(peer.error, Refused)
+            self.assertEqual(Code.NOT_AUTHORIZED, peer.error.code)
+        self.assertEqual([], server.siblings._acceptor.sessions())
+        lines = [line for line in self.warnings() if "from a sibling at" in line]
+        self.assertEqual(1, len(lines))
+        self.assertIn("not a server's", lines[0])
+
+    def test_agents_port_for_siblings(self):
+        """A server's certificate makes nobody an agent."""
+        server = self.server(1)
+        credentials = sibling_credentials(self.issuer)
+        peer = self.Peer(self.network)
+        peer.buildProtocol = lambda addr: SessionConnection(self.network, peer)
+        creator = ClientContexts(credentials).creator(server_name("kube-system"))
+        factory = TLSMemoryBIOFactory(creator, True, peer, self.network)
+        self.network.link(factory.buildProtocol(None), server.host)
+        self.network.settle()
+        self.assertEqual(Code.NOT_AUTHORIZED, peer.error.code)

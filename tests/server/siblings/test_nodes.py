@@ -1,0 +1,407 @@
+"""Nodes that are reached by a sibling, over TLS in memory."""
+
+from __future__ import annotations
+
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from zope.interface.verify import verifyObject
+
+from tests.fakes import FakeSession
+from tests.server.siblings.world import NAMESPACE, TwoServersTests
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.server.registry import INodeSession
+from yurttunnel.server.siblings import feed, remote
+from yurttunnel.server.siblings.replicas import server_name
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.wire.codes import Code
+
+OTHER_PROCESS = b"b" * 16
+
+
+def fake_session(node):
+    """Make a direct session whose dials the test answers."""
+    return FakeSession(node, hosts=[node])
+
+
+class NodeTests(TwoServersTests):
+    """Nodes that a sibling has."""
+
+    def test_found(self):
+        """A node is found where its agent is not, by all its identifiers, at once."""
+        self.joined(identifiers="host=edge-1&host=camera&ipv4=192.0.2.7&cidr=10.1.0.0/16")
+        for host in ("edge-1", "camera", "192.0.2.7", "10.1.2.3"):
+            self.assertEqual("edge-1", self.first.finds(host).node)
+            self.assertIs(self.first.finds("edge-1"), self.first.finds(host))
+        self.assertEqual(1, self.first.siblings.figures.remote_nodes())
+        self.assertEqual(0, self.second.siblings.figures.remote_nodes())
+        self.assertEqual([], self.first.listener.sessions())
+
+    def test_there_before(self):
+        """Nodes that were there before the siblings met are known, however many."""
+        for number in range(300):
+            self.second.registry.add(fake_session(f"node-{number}"))
+        third = self.server(3)
+        self.network.pass_time(1)
+        self.assertTrue(third.knows(*[f"node-{number}" for number in range(300)]))
+        self.assertTrue(self.first.knows("node-299"))
+
+    def test_gone(self):
+        """A node that leaves the sibling is gone here; when it was seen last is remembered."""
+        agent = self.joined()
+        agent.session.close(Code.GOING_AWAY, "stopped")
+        self.network.pass_time(0.1)
+        self.assertFalse(self.first.knows("edge-1"))
+
+    def test_stream(self):
+        """A stream goes by the sibling, bytes both ways, each direction ended by itself."""
+        agent = self.joined()
+        near, far = self.stream(self.first, agent, "192.0.2.80", 8080)
+        request = agent.acceptor.requests[-1]
+        self.assertEqual(
+            ("192.0.2.80", 8080, "request-1"), (request.host, request.port, request.request_id)
+        )
+        near.transport.write(b"question")
+        near.transport.loseWriteConnection()
+        self.network.settle()
+        self.assertEqual((b"question", ["made", "read lost"]), (bytes(far.received), far.told))
+        far.transport.write(b"answer")
+        far.transport.loseConnection()
+        self.network.settle()
+        self.assertEqual(b"answer", bytes(near.received))
+        self.assertEqual("lost", near.told[-1])
+        self.assertEqual("lost", far.told[-1])
+        self.assertIsNone(near.reasons[0].check(StreamFailed))
+        self.assertIsNone(far.reasons[0].check(StreamFailed))
+
+    def test_much(self):
+        """Megabytes arrive whole both ways, and a reader that stops holds up its writer only."""
+        agent = self.joined()
+        near, far = self.stream(self.first, agent)
+        data = bytes(range(256)) * 4096 * 4
+        far.transport.pauseProducing()
+        produced = _Producer(near.transport, data)
+        near.transport.registerProducer(produced, True)
+        produced.resumeProducing()
+        self.network.pass_time(1)
+        self.assertTrue(produced.paused)
+        self.assertLess(produced.written, len(data))
+        other_near, other_far = self.stream(self.first, agent)
+        other_near.transport.write(b"quick")
+        self.network.settle()
+        self.assertEqual(b"quick", bytes(other_far.received))
+        far.transport.resumeProducing()
+        self.network.pass_time(1)
+        self.assertEqual(data, bytes(far.received))
+        for user in (near, other_near):
+            user.transport.abortConnection()
+        self.network.settle()
+
+    def test_long_names(self):
+        """A node whose name has 253 characters is reached, at a host with 240."""
+        node = ".".join(["n" * 63] * 4)[:253]
+        session = fake_session(node)
+        self.second.registry.add(session)
+        self.network.pass_time(0.1)
+        host = ".".join(["h" * 60] * 4)[:240]
+        opened = self.first.finds(node).open_stream(host, 80, 15.0, "r" * 255)
+        self.network.settle()
+        (dial,) = session.dials
+        self.assertEqual((host, "r" * 255), (dial.host, dial.request_id))
+        dial.fail(Code.REFUSED, "no")
+        self.network.settle()
+        self.failureResultOf(opened, StreamFailed)
+
+    def test_host_that_is_too_long(self):
+        """A host that does not fit beside the node's number is a bad destination."""
+        self.second.registry.add(fake_session("node-1"))
+        self.network.pass_time(0.1)
+        opened = self.first.finds("node-1").open_stream("h" * 255, 80, 15.0, "r")
+        error = self.failureResultOf(opened, StreamFailed).value
+        self.assertEqual(Code.BAD_DESTINATION, error.code)
+
+    def test_failures(self):
+        """Why a target is not reached is told in the words of the agent, with its code."""
+        agent = self.joined()
+        for code in (Code.REFUSED, Code.DENIED, Code.NAME_NOT_RESOLVED, Code.OVERLOADED):
+            opened = self.dial(self.first, agent)
+            agent.acceptor.requests[-1].fail(code, f"edge-1: {code.name}")
+            self.network.settle()
+            error = self.failureResultOf(opened, StreamFailed).value
+            self.assertEqual((code, f"edge-1: {code.name}"), (error.code, error.text))
+        outgoing = self.first.siblings.figures.outgoing.dials
+        incoming = self.second.siblings.figures.incoming.dials
+        self.assertEqual((1, 1), (outgoing[Code.REFUSED], incoming[Code.REFUSED]))
+
+    def test_timeout(self):
+        """A target that does not answer is given up in time."""
+        agent = self.joined()
+        opened = self.dial(self.first, agent, timeout=3.0)
+        self.assertEqual(3.0, agent.acceptor.requests[-1].timeout)
+        self.network.pass_time(3.6)
+        self.assertEqual(Code.TIMEOUT, self.failureResultOf(opened, StreamFailed).value.code)
+
+    def test_caller_that_gives_up(self):
+        """A dial that is canceled here is canceled at the agent."""
+        agent = self.joined()
+        opened = self.dial(self.first, agent)
+        cancelled = []
+        agent.acceptor.requests[-1].on_cancel(lambda: cancelled.append(True))
+        opened.cancel()
+        self.failureResultOf(opened, StreamFailed)
+        self.network.settle()
+        self.assertEqual([True], cancelled)
+
+    def test_resets(self):
+        """A stream that breaks at one end does so at the other for the same reason."""
+        agent = self.joined()
+        near, far = self.stream(self.first, agent)
+        far.transport.abort(Code.CONNECTION_LOST, "the kubelet has died")
+        self.network.settle()
+        error = near.reasons[0].value
+        self.assertEqual((Code.CONNECTION_LOST, "the kubelet has died"), (error.code, error.text))
+        near, far = self.stream(self.first, agent)
+        near.transport.abort(Code.CANCELLED, "kubectl has left")
+        self.network.settle()
+        error = far.reasons[0].value
+        self.assertEqual((Code.CANCELLED, "kubectl has left"), (error.code, error.text))
+
+    def test_direct_sessions_come_first(self):
+        """A node that is here is not reached by a sibling, in whichever order they came."""
+        self.joined()
+        self.agent(self.first)
+        self.assertIs(self.first.registry.direct("edge-1"), self.first.finds("edge-1"))
+        self.joined("edge-1", process=OTHER_PROCESS)
+        self.assertIs(self.first.registry.direct("edge-1"), self.first.finds("edge-1"))
+        self.assertEqual(0, self.first.siblings.figures.remote_nodes())
+
+    def test_direct_session_that_ends(self):
+        """When the agent leaves this server its node is reached by the sibling."""
+        agent = self.joined()
+        here = self.agent(self.first)
+        here.session.close(Code.GOING_AWAY, "elsewhere")
+        self.network.settle()
+        near, far = self.stream(self.first, agent)
+        near.transport.write(b"x")
+        self.network.settle()
+        self.assertEqual(b"x", bytes(far.received))
+        near.transport.abortConnection()
+        self.network.settle()
+
+    def test_no_circles(self):
+        """What a sibling reaches by others only is not told to anybody."""
+        third = self.server(3)
+        self.network.pass_time(1)
+        self.joined()
+        self.assertTrue(self.first.knows("edge-1") and third.knows("edge-1"))
+        claims = [session for session in third.registry._remote if session.node == "edge-1"]
+        self.assertEqual(1, len(claims))
+
+    def test_agent_that_drains(self):
+        """A node whose agent is about to stop is chosen last, and idle connections are told."""
+        drained = []
+        self.first.listener.on_sessions_drain.append(drained.extend)
+        agent = self.joined()
+        agent.acceptor.answer = None
+        near, _ = self.stream(self.first, agent)
+        way = self.first.finds("edge-1")
+        self.assertFalse(way.draining)
+        agent.session.go_away("the agent is about to stop")
+        self.network.pass_time(0.1)
+        self.assertTrue(way.draining)
+        self.assertEqual([way], drained)
+        near.transport.abortConnection()
+        self.network.pass_time(0.5)
+
+    def test_node_that_has_just_gone(self):
+        """A dial for a node that leaves its sibling meanwhile says so."""
+        agent = self.joined()
+        way = self.first.finds("edge-1")
+        opened = self.dial(self.first, agent)
+        agent.session.close(Code.SESSION_LOST, "gone")
+        self.network.settle()
+        self.assertEqual(Code.SESSION_LOST, self.failureResultOf(opened, StreamFailed).value.code)
+        again = way.open_stream("192.0.2.80", 80, 15.0, "r")
+        self.network.settle()
+        self.assertEqual(Code.SESSION_LOST, self.failureResultOf(again, StreamFailed).value.code)
+
+    def test_another_way(self):
+        """A dial that is lost on the way to its node goes by another sibling that has it."""
+        third = self.server(3)
+        self.network.pass_time(1)
+        agent = self.agent(third)
+        self.network.pass_time(0.1)
+        doomed = self.joined("edge-1", process=OTHER_PROCESS)
+        opened = self.dial(self.first, doomed)
+        self.assertEqual(1, len(doomed.acceptor.requests))
+        doomed.session.close(Code.GOING_AWAY, "the agent has stopped")
+        self.network.settle()
+        agent.acceptor.requests[-1].accept()
+        self.network.settle()
+        self.successResultOf(opened).abortConnection()
+        self.network.settle()
+
+    def both(self):
+        """Have the agents of a node connect to both replicas; give them, the first one's first."""
+        near = self.agent(self.first)
+        far = self.joined("edge-1", process=OTHER_PROCESS)
+        return near, far
+
+    def test_direct_session_without_a_connection(self):
+        """A node whose agent is away for the moment is reached by the sibling that has it."""
+        near, far = self.both()
+        near.link.cut()
+        used, _ = self.stream(self.first, far)
+        used.transport.abortConnection()
+        self.network.settle()
+
+    def test_dial_that_waits_for_a_connection(self):
+        """A dial under way when the agent's connection is lost goes by the sibling at once."""
+        near, far = self.both()
+        opened = self.dial(self.first, near)
+        near.link.cut()
+        self.network.settle()
+        far.acceptor.requests[-1].accept()
+        self.network.settle()
+        self.successResultOf(opened).abortConnection()
+        self.network.settle()
+
+    def test_dial_that_has_no_other_way(self):
+        """Where there is no other way it waits for the agent to be back."""
+        agent = self.agent(self.first)
+        opened = self.dial(self.first, agent)
+        agent.link.cut()
+        self.network.settle()
+        self.assertNoResult(opened)
+        opened.cancel()
+        self.assertEqual(Code.CANCELLED, self.failureResultOf(opened, StreamFailed).value.code)
+
+    def test_direct_session_that_is_lost(self):
+        """A dial that is lost in a session with the agent goes by a sibling that has it."""
+        near, far = self.both()
+        opened = self.dial(self.first, near)
+        self.assertEqual([], far.acceptor.requests)
+        near.session.close(Code.SESSION_LOST, "the agent has been restarted")
+        self.network.pass_time(0.5)
+        self.assertLess(far.acceptor.requests[-1].timeout, 15.0)
+        far.acceptor.requests[-1].accept()
+        self.network.settle()
+        self.successResultOf(opened).abortConnection()
+        self.network.settle()
+
+    def test_answer_of_the_agent(self):
+        """A dial that the agent has answered is not made a second time."""
+        near, far = self.both()
+        opened = self.dial(self.first, near)
+        near.acceptor.requests[-1].fail(Code.REFUSED, "refused")
+        self.network.pass_time(0.5)
+        self.assertEqual(Code.REFUSED, self.failureResultOf(opened, StreamFailed).value.code)
+        self.assertEqual([], far.acceptor.requests)
+
+    def test_lost_in_both(self):
+        """A dial that is lost in a sibling's session with the agent does not come back by us."""
+        near, far = self.both()
+        way = self.first.registry.find_another(self.first.finds("edge-1"))
+        opened = way.open_here("192.0.2.80", 80, 15.0, "r")
+        self.network.settle()
+        far.session.close(Code.SESSION_LOST, "the agent has been restarted")
+        self.network.pass_time(0.5)
+        self.assertEqual(Code.SESSION_LOST, self.failureResultOf(opened, StreamFailed).value.code)
+        self.assertEqual([], near.acceptor.requests)
+
+    def test_agent_that_is_away(self):
+        """A node whose agent has lost its connection to a sibling is asked of another first."""
+        third = self.server(3)
+        self.network.pass_time(1)
+        away = self.agent(third)
+        back = self.joined("edge-1", process=OTHER_PROCESS)
+        for agent in (away, back):
+            server = third if agent is away else self.second
+            agent.link.cut()
+            self.network.pass_time(0.1)
+            other = back if agent is away else away
+            used, _ = self.stream(self.first, other)
+            used.transport.abortConnection()
+            agent.ask_to_resume()
+            creator = ClientContexts(agent.credentials).creator(server_name(NAMESPACE))
+            factory = TLSMemoryBIOFactory(creator, True, agent, self.network)
+            agent.link = self.network.link(factory.buildProtocol(None), server.host)
+            self.network.pass_time(0.1)
+
+    def test_malformed_list(self):
+        """A sibling whose list makes no sense is left, and tried again, but not all the time."""
+        self.patch(feed, "encode_entry", lambda entry: b"nonsense\n")
+        attempts = len(self.network.attempts)
+        self.joined()
+        self.network.pass_time(30)
+        self.assertFalse(self.first.knows("edge-1"))
+        ends = self.first.siblings.figures.outgoing.session_ends
+        self.assertGreater(ends[Code.PROTOCOL], 3)
+        self.assertLess(len(self.network.attempts) - attempts, 60)
+
+    def test_too_many_nodes(self):
+        """A sibling that has more nodes than may be is left, too."""
+        self.patch(remote, "MAX_NODES", 1)
+        self.joined()
+        self.assertTrue(self.first.knows("edge-1"))
+        self.second.registry.add(fake_session("edge-2"))
+        self.network.pass_time(0.1)
+        ends = self.first.siblings.figures.outgoing.session_ends
+        # It may be back, and left again, at once.
+        self.assertGreaterEqual(ends[Code.PROTOCOL], 1)
+
+    def test_unknown_targets(self):
+        """A sibling asks by numbers that it was told; all else is refused by a code."""
+        self.joined()
+        self.network.pass_time(0.1)
+        (tunnel,) = self.first.siblings._outgoing()
+        for host, code in (
+            ("2/192.0.2.80", Code.SESSION_LOST),
+            ("0/192.0.2.80", Code.BAD_DESTINATION),
+            ("edge-1/192.0.2.80", Code.BAD_DESTINATION),
+            ("192.0.2.80", Code.BAD_DESTINATION),
+            ("1/", Code.BAD_DESTINATION),
+            ("nodes", Code.DENIED),
+        ):
+            opened = tunnel.open_stream(host, 80, 15.0, "r")
+            self.network.settle()
+            self.assertEqual(code, self.failureResultOf(opened, StreamFailed).value.code, host)
+
+    def test_siblings_are_asked_for_nothing(self):
+        """The side that was dialed cannot ask for anything by the same session."""
+        (tunnel,) = self.second.siblings._acceptor.sessions()
+        opened = tunnel.open_stream("1/192.0.2.80", 80, 15.0, "r")
+        self.network.settle()
+        self.assertEqual(Code.DENIED, self.failureResultOf(opened, StreamFailed).value.code)
+
+    def test_snapshot(self):
+        """The way to a node describes itself by the node's name and the sibling's session."""
+        self.joined()
+        way = self.first.finds("edge-1")
+        verifyObject(INodeSession, way)
+        snapshot = way.snapshot()
+        self.assertEqual(("edge-1", True), (snapshot.node, snapshot.connected))
+
+
+class _Producer:
+    """Writes pieces of data while it may."""
+
+    def __init__(self, consumer, data):
+        self.consumer = consumer
+        self.data = data
+        self.written = 0
+        self.paused = False
+
+    def pauseProducing(self):
+        """Wait."""
+        self.paused = True
+
+    def resumeProducing(self):
+        """Write."""
+        self.paused = False
+        while not self.paused and self.written < len(self.data):
+            piece = self.data[self.written : self.written + 16384]
+            self.written += len(piece)
+            self.consumer.write(piece)
+
+    def stopProducing(self):
+        """Write no more."""
+        self.paused = True

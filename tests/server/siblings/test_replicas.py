@@ -1,0 +1,100 @@
+"""Which replicas EndpointSlices speak of."""
+
+from __future__ import annotations
+
+from twisted.logger import globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.server.siblings.replicas import (
+    Endpoint,
+    by_replica,
+    endpoints_in,
+    replica_slices,
+    server_name,
+)
+
+
+def endpoint(*addresses, pod=None, **conditions):
+    """Make an endpoint."""
+    made = {"addresses": list(addresses), "conditions": conditions}
+    if pod is not None:
+        made["targetRef"] = {"kind": "Pod", "name": pod}
+    return made
+
+
+def slice_of(*endpoints, ports=({"name": "tcp", "port": 10262, "protocol": "TCP"},)):
+    """Make an EndpointSlice."""
+    return {"metadata": {"name": "s"}, "ports": list(ports), "endpoints": list(endpoints)}
+
+
+class ReplicaTests(SynchronousTestCase):
+    """From the API's objects to addresses."""
+
+    def test_addresses(self):
+        """Each endpoint is an address with the port that is called tcp."""
+        ports = [{"name": "https", "port": 10263}, {"name": "tcp", "port": 20262}]
+        found = endpoints_in(slice_of(endpoint("10.0.0.1", pod="a"), ports=ports))
+        self.assertEqual((Endpoint("a", ("10.0.0.1", 20262)),), found)
+
+    def test_serving(self):
+        """Those that do not serve are left out; those that do not say so are taken."""
+        found = endpoints_in(
+            slice_of(
+                endpoint("10.0.0.1", serving=True, terminating=True, ready=False),
+                endpoint("10.0.0.2", serving=False, ready=False),
+                endpoint("10.0.0.3"),
+                {"addresses": ["10.0.0.4"]},
+            )
+        )
+        hosts = [each.address[0] for each in found]
+        self.assertEqual(["10.0.0.1", "10.0.0.3", "10.0.0.4"], hosts)
+
+    def test_replicas(self):
+        """The addresses of a pod in slices of both families are those of one replica."""
+        four = endpoints_in(slice_of(endpoint("10.0.0.1", pod="a"), endpoint("10.0.0.2", pod="b")))
+        six = endpoints_in(slice_of(endpoint("2001:DB8::1", pod="a")))
+        self.assertEqual(
+            {
+                "a": (("10.0.0.1", 10262), ("2001:db8::1", 10262)),
+                "b": (("10.0.0.2", 10262),),
+            },
+            by_replica([four, six]),
+        )
+
+    def test_without_pods(self):
+        """Endpoints that somebody wrote by hand are each a replica."""
+        found = by_replica([endpoints_in(slice_of(endpoint("10.0.0.1"), endpoint("10.0.0.2")))])
+        self.assertEqual(["10.0.0.1", "10.0.0.2"], list(found))
+
+    def test_malformed(self):
+        """What is not as it should be is left out, and what is beside it is taken."""
+        events = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        found = endpoints_in(
+            slice_of(
+                None,
+                7,
+                endpoint("not an address", "10.0.0.1"),
+                {"addresses": "10.0.0.9"},
+                {"addresses": [None, {}], "conditions": [], "targetRef": 7},
+                {"addresses": ["10.0.0.2"], "targetRef": {"kind": "Pod", "name": 7}},
+            )
+        )
+        self.assertEqual(["10.0.0.1", "10.0.0.2"], [each.replica for each in found])
+        self.assertIn("not an address", str(events))
+        for bad in ({}, {"ports": 7}, {"ports": [{"name": "tcp"}], "endpoints": [endpoint("1")]}):
+            self.assertEqual((), endpoints_in(bad))
+        for port in ("10262", 0, 65536, True, None):
+            ports = [{"name": "tcp", "port": port}]
+            self.assertEqual((), endpoints_in(slice_of(endpoint("10.0.0.1"), ports=ports)))
+
+    def test_what_is_followed(self):
+        """Only the slices of the server's Service are, in its namespace."""
+        spec = replica_slices("kube-system")
+        self.assertEqual(
+            ("kube-system", "kubernetes.io/service-name=x-tunnel-server-svc"),
+            (spec.namespace, spec.label_selector),
+        )
+        self.assertEqual(spec, replica_slices("kube-system"))
+        self.assertEqual("x-tunnel-server-svc.kube-system.svc", server_name("kube-system"))

@@ -1,0 +1,353 @@
+"""Several replicas of a server in one process, on a network in memory, with agents."""
+
+from __future__ import annotations
+
+import time
+
+from twisted.internet.error import ConnectionAborted, ConnectionRefusedError, TimeoutError
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from tests.kube.fakes import FakeKubeClient
+from tests.network import context_with
+from tests.pki.support import Issuer
+from tests.server.test_agents import Agent
+from tests.tunnel.memory import HalfCloseUser
+from tests.tunnel.test_connection import Link
+from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.resources import ENDPOINT_SLICES
+from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
+from yurttunnel.pki.contexts import ClientContexts, ServerContexts
+from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.identity import NODE_ORGANIZATION
+from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.siblings.replicas import replica_slices, server_name
+from yurttunnel.server.siblings.service import Siblings
+from yurttunnel.server.siblings.settings import SiblingSettings
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.connection import ALPN, SIBLING_ALPN
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import Limits
+
+NAMESPACE = "kube-system"
+PORT = 10262
+
+
+class _Connector:
+    """An attempt to connect that is under way."""
+
+    def __init__(self, network, factory, call):
+        self.network = network
+        self.factory = factory
+        self.call = call
+
+    def stopConnecting(self):
+        """Give up."""
+        if self.call.active():
+            self.call.cancel()
+
+    def getDestination(self):
+        """Nobody asks for more."""
+
+
+class Network(Clock):
+    """A clock with ``connectTCP``: ``listening`` are the factories by host.
+
+    Hosts in ``dark`` do not answer. ``attempts`` are the hosts that were dialed.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.advance(time.time())
+        self.listening = {}
+        self.dark = set()
+        self.attempts = []
+        self.links = []
+
+    def connectTCP(self, host, port, factory, timeout=30, bindAddress=None):
+        """Connect in the next turn, or fail."""
+        self.attempts.append(host)
+        connector = _Connector(self, factory, None)
+        factory.doStart()
+        factory.startedConnecting(connector)
+        if host in self.dark:
+            connector.call = self.callLater(timeout, self._fail, connector, TimeoutError())
+        elif host not in self.listening or port != PORT:
+            connector.call = self.callLater(0, self._fail, connector, ConnectionRefusedError())
+        else:
+            connector.call = self.callLater(0, self._succeed, connector, host)
+        return connector
+
+    def _fail(self, connector, error):
+        connector.factory.clientConnectionFailed(connector, Failure(error))
+
+    def _succeed(self, connector, host):
+        client = connector.factory.buildProtocol(None)
+        self.link(client, host)
+
+    def link(self, client, host):
+        """Connect a protocol to a host."""
+        server = self.listening[host].buildProtocol(None)
+        link = Link(self, client, server)
+        link.host = host
+        self.links.append(link)
+        return link
+
+    def open_links(self):
+        """Give the connections that neither end has closed."""
+        return [
+            link
+            for link in self.links
+            if not (link.client_io.disconnected or link.server_io.disconnected)
+        ]
+
+    def settle(self):
+        """Let everything arrive."""
+        idle = 0
+        while idle < 3:
+            moved = [link.turn() for link in self.links]
+            for link in self.links:
+                self._abort(link)
+            self.advance(0)
+            idle = 0 if any(moved) else idle + 1
+
+    def _abort(self, link):
+        """Have an end that gives up a connection on which nothing moves lose it, and it alone."""
+        for io in (link.client_io, link.server_io):
+            if link.lost and io.disconnecting and not io.disconnected:
+                io.disconnected = True
+                io.protocol.connectionLost(Failure(ConnectionAborted()))
+
+    def pass_time(self, seconds, step=0.05):
+        """Let time pass in steps, and everything arrive."""
+        for _ in range(round(seconds / step)):
+            self.advance(step)
+            self.settle()
+
+
+def sibling_credentials(issuer, name=KUBELET_CLIENT_NAME, organization=NODE_ORGANIZATION):
+    """Make the credentials by which servers know each other."""
+    key = new_key()
+    certificate = issuer.authority.sign_client(key.public_key(), name, organization)
+    return issuer.authority.credentials(key, certificate)
+
+
+class Server:
+    """One replica."""
+
+    def __init__(self, world, number):
+        self.world = world
+        self.host = f"10.0.0.{number}"
+        self.pod = f"server-{number}"
+        clock, issuer = world.network, world.issuer
+        self.context = context_with(clock, RefuseStreams())
+        self.registry = SessionRegistry(clock)
+        self.listener = AgentListener(
+            self.context,
+            self.registry,
+            lambda identity: False,
+            AgentListenerSettings(Limits(), 0.8, self.pod, "test 2"),
+            {},
+            replicas=lambda: self.siblings.replicas(),
+        )
+        self.credentials = sibling_credentials(issuer)
+        self.siblings = Siblings(
+            clock,
+            self.context,
+            self.registry,
+            self.listener,
+            ClientContexts(self.credentials, SIBLING_ALPN),
+            world.informers.informer(replica_slices(NAMESPACE)),
+            SiblingSettings(server_name=server_name(NAMESPACE), software="test 2", name=self.pod),
+        )
+
+    def start(self):
+        """Listen and look for siblings."""
+        self.listen()
+        self.siblings.startService()
+
+    def listen(self):
+        """Take connections."""
+        contexts = ServerContexts(
+            self.world.issuer.server(server_name(NAMESPACE)), required=(ALPN, SIBLING_ALPN)
+        )
+        factory = tls.server_side(self.world.network, contexts, self.listener)
+        self.world.network.listening[self.host] = factory
+
+    def stop_listening(self):
+        """Take no connections."""
+        self.world.network.listening.pop(self.host, None)
+
+    def drain(self):
+        """Let the sessions with siblings end; give what fires when each has."""
+        gone = [session.ended() for session in self.siblings.sessions()]
+        self.siblings.drain("the server is about to stop")
+        return gone
+
+    def kill(self):
+        """End as by ``kill -9``: connections are reset, and nothing more is heard of it."""
+        self.stop_listening()
+        network = self.world.network
+        for link in network.open_links():
+            if link.host == self.host or self.owns(link):
+                link.cut()
+        self.world.killed.append(self)
+        self.siblings.stopService()
+        self.listener.close_sessions(Code.INTERNAL, "")
+
+    def owns(self, link):
+        """Whether this server has dialed a connection."""
+        return any(
+            getattr(client, "_connection", None) is not None
+            and client._connection.transport is link.client_io.protocol
+            for client in self.siblings._clients.values()
+        )
+
+    def finds(self, host):
+        """Give what serves a host here, ``None`` when nothing does."""
+        try:
+            return self.registry.find(host)
+        except NodeNotConnected:
+            return None
+
+    def knows(self, *hosts):
+        """Whether all hosts are served here, now."""
+        found = [self.finds(host) for host in hosts]
+        return all(session is not None and session.connected for session in found)
+
+    @property
+    def figures(self):
+        """Give the numbers of siblings known and connected."""
+        figures = self.siblings.figures
+        return figures.known(), figures.connected()
+
+
+class WorldTests(TestCase):
+    """What the tests share: a network, an API, an authority."""
+
+    def setUp(self):
+        """Begin with nobody."""
+        self.network = Network()
+        self.clock = self.network
+        self.issuer = Issuer.make(self, self.network)
+        self.api = FakeKubeClient(self.network)
+        self.informers = Informers(self.network, self.api)
+        self.informers.startService()
+        self.servers = []
+        self.killed = []
+        self.listed = {}
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.addCleanup(self.check_nothing_is_left)
+
+    def check_nothing_is_left(self):
+        """End everything; no connection or timer may remain."""
+        for server in self.servers:
+            server.stop_listening()
+            server.siblings.stopService()
+            server.listener.close_sessions(Code.GOING_AWAY, "the test is over")
+        self.informers.stopService()
+        self.network.settle()
+        self.network.pass_time(6, step=1)
+        self.assertEqual([], self.network.open_links())
+        self.network.pass_time(62, step=31)
+        self.assertEqual([], self.network.getDelayedCalls())
+
+    def warnings(self):
+        """Give the warnings that were logged."""
+        return [formatEvent(event) for event in self.events if event["log_level"] is LogLevel.warn]
+
+    def server(self, number, listed=True):
+        """Make a replica; the API lists it, and it is started."""
+        server = Server(self, number)
+        self.servers.append(server)
+        if listed:
+            self.list(server)
+        server.start()
+        return server
+
+    def cluster(self, count):
+        """Make as many replicas, and wait until they are connected."""
+        servers = [self.server(number) for number in range(1, count + 1)]
+        self.network.pass_time(1)
+        for server in servers:
+            self.assertEqual((count - 1, count - 1), server.figures)
+        return servers
+
+    def list(self, server, **conditions):
+        """Have the API list a server."""
+        self.listed[server.pod] = {
+            "addresses": [server.host],
+            "conditions": conditions,
+            "targetRef": {"kind": "Pod", "name": server.pod},
+        }
+        self.put_slice()
+
+    def unlist(self, server):
+        """Have the API list a server no longer."""
+        del self.listed[server.pod]
+        self.put_slice()
+
+    def put_slice(self, suffix="v4", family="IPv4", endpoints=None):
+        """Write an EndpointSlice."""
+        self.api.put(
+            ENDPOINT_SLICES,
+            {
+                "metadata": {
+                    "name": f"x-tunnel-server-svc-{suffix}",
+                    "namespace": NAMESPACE,
+                    "labels": {"kubernetes.io/service-name": "x-tunnel-server-svc"},
+                },
+                "addressType": family,
+                "ports": [{"name": "tcp", "port": PORT, "protocol": "TCP"}],
+                "endpoints": list(self.listed.values()) if endpoints is None else endpoints,
+            },
+        )
+
+    def agent(self, server, node="edge-1", **more):
+        """Have an agent connect to one server; its acceptor keeps what is asked of it."""
+        agent = Agent(self.network, self.issuer, node, **more)
+        creator = ClientContexts(agent.credentials).creator(server_name(NAMESPACE))
+        factory = TLSMemoryBIOFactory(creator, True, agent, self.network)
+        agent.link = self.network.link(factory.buildProtocol(None), server.host)
+        self.network.settle()
+        self.assertIsNotNone(agent.session, agent.error)
+        return agent
+
+    def stream(self, server, agent, host="192.0.2.80", port=80):
+        """Open a stream from a server to an agent's node; give the users of both ends."""
+        opened = self.dial(server, agent, host, port)
+        request = agent.acceptor.requests[-1]
+        near, far = HalfCloseUser(), HalfCloseUser()
+        request.accept().attach(far)
+        self.network.settle()
+        self.successResultOf(opened).attach(near)
+        self.network.settle()
+        return near, far
+
+    def dial(self, server, agent, host="192.0.2.80", port=80, timeout=15.0):
+        """Ask for a stream, and let the question arrive."""
+        node = agent if isinstance(agent, str) else "edge-1"
+        opened = server.registry.find(node).open_stream(host, port, timeout, "request-1")
+        self.network.settle()
+        return opened
+
+
+class TwoServersTests(WorldTests):
+    """What the tests of two replicas share."""
+
+    def setUp(self):
+        """Make two replicas."""
+        super().setUp()
+        self.first, self.second = self.cluster(2)
+
+    def joined(self, node="edge-1", **more):
+        """Have an agent connect to the second replica, and give it."""
+        agent = self.agent(self.second, node, **more)
+        self.network.pass_time(0.1)
+        return agent

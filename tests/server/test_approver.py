@@ -1,0 +1,442 @@
+"""The approver, with an API in memory."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, generate_latest
+from twisted.internet.defer import fail
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.kube.fakes import FakeKubeClient
+from tests.pki.test_approval import (
+    AGENT,
+    BOUND_TO_POD,
+    KUBELET,
+    POD,
+    SERVER,
+    by_hand,
+    for_agent,
+    node,
+    of_template,
+    signing_request,
+)
+from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
+from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, NODES, PODS
+from yurttunnel.ops.approval import ApprovalCounters, approval_families
+from yurttunnel.ops.metrics import add_families
+from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
+from yurttunnel.server.approver import (
+    LONGEST_PAUSE,
+    LOOK_AGAIN_SECONDS,
+    MOST_IN_A_ROUND,
+    Approver,
+)
+
+
+class Events:
+    """Keeps events instead of sending them."""
+
+    def __init__(self):
+        self.recorded = []
+
+    def record(self, involved, type, reason, message):
+        """Keep one."""
+        self.recorded.append((involved["metadata"]["name"], type, reason, message))
+
+
+class ApproverTests(SynchronousTestCase):
+    """What becomes of requests."""
+
+    def setUp(self):
+        """Start an approver in a cluster with one node."""
+        self.clock = Clock()
+        self.clock.advance(1_800_000_000)
+        self.client = FakeKubeClient(self.clock)
+        self.client.put(NODES, node())
+        self.informers = Informers(self.clock, self.client)
+        self.events = Events()
+        self.counters = ApprovalCounters()
+        self.approver = Approver(
+            self.clock, self.client, self.informers, self.events, "kube-system", self.counters
+        )
+        self.informers.startService()
+        self.approver.startService()
+        self.addCleanup(self.close)
+        self.lines, self.levels = [], set()
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.settle()
+
+    def close(self):
+        """Stop everything; no timer may be left."""
+        if self.approver.running:
+            self.stop()
+        self.successResultOf(self.informers.stopService())
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def stop(self):
+        """Stop the approver, as a server does that does not lead any longer."""
+        stopped = self.approver.stopService()
+        if stopped is not None:
+            self.successResultOf(stopped)
+
+    def note(self, event):
+        """Keep what is logged, without what is for developers."""
+        if event["log_level"] > LogLevel.debug:
+            self.lines.append(formatEvent(event))
+            self.levels.add(event["log_level"])
+
+    def settle(self, seconds=0.0):
+        """Let everything happen that is due, and what follows from it."""
+        self.clock.advance(seconds)
+        for _ in range(20):
+            self.clock.advance(0.05)
+
+    def put(self, csr, name="csr-1"):
+        """Have the API get a request."""
+        self.client.put(CERTIFICATE_SIGNING_REQUESTS, {**csr, "metadata": {"name": name}})
+        self.settle()
+
+    def conditions(self, name="csr-1"):
+        """Give the conditions of a request."""
+        csr = self.client.look(CERTIFICATE_SIGNING_REQUESTS, name)
+        return csr.get("status", {}).get("conditions", [])
+
+    def approved(self, name="csr-1"):
+        """Say whether a request is approved."""
+        return [each["type"] for each in self.conditions(name)] == ["Approved"]
+
+    def calls(self, *names):
+        """Give the calls that concern requests by these names."""
+        return [call for call in self.client.calls if call[2] in names]
+
+    def test_approves(self):
+        """An entitled request is approved as kubectl would do it, and that is logged."""
+        self.put(for_agent())
+        [condition] = self.conditions()
+        for time in (condition.pop("lastUpdateTime"), condition.pop("lastTransitionTime")):
+            self.assertRegex(time, r"\A2027-01-15T08:00:0\dZ\Z")
+        self.assertEqual(
+            {
+                "type": "Approved",
+                "status": "True",
+                "reason": "AutoApproved",
+                "message": "The tunnel's approver: it is for the agent of node edge-1, requested"
+                " by system:node:edge-1 for that node",
+            },
+            condition,
+        )
+        update = ("update", "certificatesigningrequests/approval", "csr-1")
+        self.assertEqual(1, self.client.calls.count(update))
+        self.assertEqual([], self.events.recorded)
+        self.assertTrue(any("csr-1 is approved" in line for line in self.lines), self.lines)
+
+    def test_kinds(self):
+        """All three kinds of certificates are approved, and counted by kind."""
+        self.put(of_template(serving_template(["x.test"]), SERVER), "serving")
+        self.put(of_template(proxy_client_template(), SERVER), "proxy-client")
+        self.put(for_agent(), "agent")
+        for name in ("serving", "proxy-client", "agent"):
+            self.assertTrue(self.approved(name), name)
+        self.assertEqual({"serving": 1, "proxy-client": 1, "agent": 1}, self.counters.approved)
+
+    def test_pod(self):
+        """The pod that a token is bound to is looked for in the tunnel's namespace."""
+        self.put(for_agent(AGENT, extra=BOUND_TO_POD), "before")
+        self.assertFalse(self.approved("before"))
+        stored = self.client.put(
+            PODS, {**POD, "metadata": {**POD["metadata"], "namespace": "kube-system"}}
+        )
+        uid = stored["metadata"]["uid"]
+        extra = {**BOUND_TO_POD, "authentication.kubernetes.io/pod-uid": [uid]}
+        self.put(for_agent(AGENT, extra=extra), "after")
+        self.assertTrue(self.approved("after"))
+
+    def test_waiting_at_start(self):
+        """Requests that wait when it starts are looked at."""
+        self.stop()
+        self.put(for_agent(), "a")
+        self.put(for_agent("system:node:edge-2"), "b")
+        self.assertFalse(self.approved("a"))
+        self.approver.startService()
+        self.settle()
+        self.assertTrue(self.approved("a"))
+        self.assertEqual(["b"], [event[0] for event in self.events.recorded])
+
+    def test_left_alone(self):
+        """One that nobody is entitled to is left alone: one event, one line, one count."""
+        self.put(for_agent("system:node:edge-2"))
+        self.assertEqual([], self.conditions())
+        [(name, kind, reason, message)] = self.events.recorded
+        self.assertEqual(("csr-1", "Warning", "NotApproved"), (name, kind, reason))
+        for words in (
+            "'system:node:edge-2' asks for the certificate of node edge-1",
+            "kubectl certificate approve csr-1",
+        ):
+            self.assertIn(words, message)
+        [line] = [line for line in self.lines if "csr-1" in line]
+        self.assertIn("csr-1 is left alone: 'system:node:edge-2' asks for", line)
+        self.assertEqual({("agent", "requester"): 1}, self.counters.left_alone)
+
+    def test_told_once(self):
+        """However often it is looked at, what has not changed is not told again."""
+        self.put(for_agent(text="host=edge-1&ipv4=192.0.2.8"))
+        looked = len(self.calls("csr-1"))
+        for _ in range(7):
+            self.settle(LOOK_AGAIN_SECONDS)
+        self.assertEqual(looked + 3, len(self.calls("csr-1")))
+        self.assertEqual(1, len(self.events.recorded))
+        self.assertEqual({("agent", "names"): 1}, self.counters.left_alone)
+
+    def test_pauses(self):
+        """It is looked at after a minute, two, four and so on, up to the longest pause."""
+        self.put(for_agent(text="host=edge-1&ipv4=192.0.2.8"))
+        rounds, looked = [], len(self.calls("csr-1"))
+        for number in range(1, 32 + LONGEST_PAUSE):
+            self.clock.advance(LOOK_AGAIN_SECONDS)
+            if len(self.calls("csr-1")) > looked:
+                rounds.append(number)
+                looked += 1
+        self.assertEqual([1, 3, 7, 15, 31, 31 + LONGEST_PAUSE], rounds)
+
+    def many_left_alone(self, count):
+        """Have requests that one kubelet has made for itself, with an address of others."""
+        csr = for_agent(text="host=edge-1&ipv4=192.0.2.8")
+        for number in range(count):
+            body = {**csr, "metadata": {"name": f"foreign-{number}"}}
+            self.client.put(CERTIFICATE_SIGNING_REQUESTS, body)
+        self.settle()
+        self.assertEqual(count, self.counters.left_alone["agent", "names"])
+        self.client.calls.clear()
+
+    def looks(self):
+        """Give the names of the requests that were read since the last time, in order."""
+        plural = CERTIFICATE_SIGNING_REQUESTS.plural
+        names = [name for verb, what, name in self.client.calls if (verb, what) == ("get", plural)]
+        self.client.calls.clear()
+        return names
+
+    def test_many_left_alone(self):
+        """Of many only so many are looked at again in a round, and each has its turn."""
+        self.many_left_alone(MOST_IN_A_ROUND + 50)
+        self.settle(LOOK_AGAIN_SECONDS)
+        first = self.looks()
+        self.assertEqual(MOST_IN_A_ROUND, len(first))
+        self.settle(LOOK_AGAIN_SECONDS)
+        second = self.looks()
+        self.assertEqual(50, len(second))
+        self.assertEqual(MOST_IN_A_ROUND + 50, len({*first, *second}))
+
+    def test_new_one_comes_first(self):
+        """A new request does not wait for those that are looked at again."""
+        self.many_left_alone(MOST_IN_A_ROUND)
+        self.client.hold()
+        self.clock.advance(LOOK_AGAIN_SECONDS)
+        body = {**for_agent(), "metadata": {"name": "new"}}
+        self.client.put(CERTIFICATE_SIGNING_REQUESTS, body)
+        self.clock.advance(0)
+        looks = self.looks()
+        self.assertIn("new", looks)
+        self.assertLess(len(looks), 4)
+        self.client.release()
+        self.settle(1)
+        self.assertTrue(self.approved("new"))
+
+    def test_name_of_other_node(self):
+        """The names that a node reports are looked up: that of another one is not given."""
+        reported = node("edge-1", ("Hostname", "edge-2"), ("InternalDNS", "edge-1.internal"))
+        self.client.put(NODES, reported)
+        self.client.put(NODES, node("edge-2"))
+        self.put(for_agent(text="host=edge-1&host=edge-1.internal"), "own")
+        self.put(for_agent(text="host=edge-1&host=edge-2"), "foreign")
+        self.assertTrue(self.approved("own"))
+        self.assertFalse(self.approved("foreign"))
+        self.assertEqual({("agent", "other_node"): 1}, self.counters.left_alone)
+        [(_, _, _, message)] = self.events.recorded
+        self.assertIn("'edge-2' is the name of another node", message)
+        self.client.remove(NODES, "edge-2")
+        self.settle(LOOK_AGAIN_SECONDS)
+        self.assertTrue(self.approved("foreign"))
+
+    def test_other_installation(self):
+        """A request of servers elsewhere is told of and counted once, and is no warning."""
+        account = "system:serviceaccount:other:yurt-tunnel-server"
+        self.put(of_template(serving_template(["x.test"]), account))
+        for _ in range(3):
+            self.settle(LOOK_AGAIN_SECONDS)
+        self.assertFalse(self.approved())
+        self.assertEqual([], self.events.recorded)
+        self.assertEqual({("serving", "other_installation"): 1}, self.counters.left_alone)
+        [line] = [line for line in self.lines if "csr-1" in line]
+        self.assertIn("csr-1 is left to another installation", line)
+        self.assertNotIn(LogLevel.warn, self.levels)
+
+    def test_final(self):
+        """What can only be as it was is not looked at again."""
+        self.put(for_agent("system:node:edge-2"))
+        looked = len(self.calls("csr-1"))
+        self.settle(LOOK_AGAIN_SECONDS)
+        self.assertEqual(looked, len(self.calls("csr-1")))
+
+    def test_node_comes(self):
+        """A request that came before its node is approved when that is there."""
+        self.put(for_agent("system:node:edge-3", "host=edge-3", "edge-3"))
+        self.assertIn("no node edge-3", self.events.recorded[0][3])
+        self.client.put(NODES, node("edge-3"))
+        self.settle(LOOK_AGAIN_SECONDS)
+        self.assertTrue(self.approved())
+
+    def test_others(self):
+        """Requests of others, and what nobody can read, are not even asked for."""
+        pem = by_hand([("O", "system:nodes"), ("CN", "system:node:edge-1")])
+        self.put(signing_request(pem, KUBELET, "kubernetes.io/kubelet-serving"), "kubelet")
+        self.put(signing_request(b"nonsense", KUBELET), "nonsense")
+        self.put({"spec": None}, "broken")
+        self.settle(LOOK_AGAIN_SECONDS)
+        self.assertEqual([], self.calls("kubelet", "nonsense", "broken"))
+        self.assertEqual([], self.events.recorded)
+
+    def test_decided(self):
+        """What somebody has decided is left as it is."""
+        for kind in ("Approved", "Denied", "Failed"):
+            status = {"conditions": [{"type": kind, "status": "True"}]}
+            self.put({**for_agent(), "status": status}, kind.lower())
+        self.assertEqual([], self.calls("approved", "denied", "failed"))
+
+    def test_decided_meanwhile(self):
+        """So is what somebody has decided while it was looked at."""
+        self.client.hold()
+        self.put(for_agent())
+        denied = {"conditions": [{"type": "Denied", "status": "True"}]}
+        self.put({**for_agent(), "status": denied})
+        self.client.release()
+        self.settle(1)
+        self.assertEqual(["Denied"], [each["type"] for each in self.conditions()])
+        self.assertEqual(0, self.counters.approved.total())
+
+    def test_changed_meanwhile(self):
+        """One that has changed while it was looked at is looked at again."""
+        csr = for_agent()
+        self.client.hold()
+        self.put(csr)
+        stored = self.client.look(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
+        stored["metadata"]["annotations"] = {"a": "b"}
+        self.client.put(CERTIFICATE_SIGNING_REQUESTS, stored)
+        self.client.release()
+        self.settle(1)
+        self.assertTrue(self.approved())
+        self.assertEqual({"agent": 1}, self.counters.approved)
+        self.assertEqual(0, self.counters.failures)
+
+    def test_gone_meanwhile(self):
+        """One that is gone is forgotten."""
+        self.client.hold()
+        self.put(for_agent())
+        self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
+        self.client.release()
+        self.settle(1)
+        self.assertEqual(0, self.counters.approved.total())
+        self.assertEqual(0, self.counters.failures)
+        self.assertIsNone(self.approver.problem())
+
+    def test_not_permitted(self):
+        """When the server may not approve, the rules that its role lacks are named."""
+        update = self.client.update
+        text = "user not permitted to approve requests with signerName"
+        error = NotAllowed(403, "Forbidden", text)
+        self.client.update = lambda *arguments: fail(error)
+        self.put(for_agent())
+        problem = self.approver.problem()
+        for words in (
+            "certificate request csr-1 cannot be approved",
+            "[signers] resourceNames [kubernetes.io/kubelet-serving, kubernetes.io/kube-apiserver-",
+            "[certificatesigningrequests/approval] verbs [update]",
+            text,
+        ):
+            self.assertIn(words, problem)
+        self.assertGreater(self.counters.failures, 0)
+        self.client.update = update
+        self.settle(LOOK_AGAIN_SECONDS)
+        self.assertTrue(self.approved())
+        self.assertIsNone(self.approver.problem())
+
+    def test_unreachable(self):
+        """While the API is out of reach that is told, and afterwards it goes on."""
+        get = self.client.get
+        self.client.get = lambda *arguments: fail(ApiUnreachable("10.96.0.1 does not answer"))
+        self.put(for_agent())
+        self.assertIn("csr-1 cannot be looked at", self.approver.problem())
+        self.assertIn("10.96.0.1 does not answer", self.approver.problem())
+        self.client.get = get
+        self.settle(LOOK_AGAIN_SECONDS)
+        self.assertTrue(self.approved())
+        self.assertIsNone(self.approver.problem())
+
+    def test_stop(self):
+        """When another server leads, it does nothing, and has nothing to complain of."""
+        update = self.client.update
+        self.client.update = lambda *arguments: fail(ApiUnreachable("no"))
+        self.put(for_agent())
+        self.assertIsNotNone(self.approver.problem())
+        self.stop()
+        self.client.update = update
+        self.assertIsNone(self.approver.problem())
+        self.put(for_agent(), "csr-2")
+        self.settle(LOOK_AGAIN_SECONDS)
+        self.assertFalse(self.approved("csr-1"))
+        self.assertFalse(self.approved("csr-2"))
+
+    def test_stop_while_asking(self):
+        """What it is asking for when it stops does not outlive it."""
+        self.client.hold()
+        self.put(for_agent())
+        stopped = self.approver.stopService()
+        self.client.release()
+        self.settle()
+        self.successResultOf(stopped)
+
+    def test_forgets(self):
+        """Nothing is kept of requests that are gone."""
+        self.put(for_agent("system:node:edge-2"))
+        self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
+        self.settle()
+        self.put(for_agent("system:node:edge-2"))
+        self.assertEqual(2, len(self.events.recorded))
+
+    def test_forgets_meanwhile(self):
+        """Nothing is kept of one that has gone while it was looked at."""
+        self.client.hold()
+        self.put(for_agent("system:node:edge-2"))
+        self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
+        self.client.release()
+        self.settle(1)
+        self.assertEqual([], self.events.recorded)
+        self.put(for_agent("system:node:edge-2"))
+        self.assertEqual(1, len(self.events.recorded))
+
+    def test_many(self):
+        """Many at once are all approved, at the rate of the queue."""
+        for number in range(150):
+            self.client.put(
+                CERTIFICATE_SIGNING_REQUESTS,
+                {**for_agent(), "metadata": {"name": f"csr-{number}"}},
+            )
+        for _ in range(30):
+            self.settle(1)
+        self.assertEqual(150, self.counters.approved["agent"])
+
+    def test_metrics(self):
+        """A scrape shows what was decided."""
+        self.put(for_agent(), "a")
+        self.put(for_agent("system:node:edge-2"), "b")
+        registry = CollectorRegistry()
+        add_families(registry, lambda: approval_families(self.counters))
+        text = generate_latest(registry).decode()
+        for line in (
+            'certificate_requests_approved_total{kind="agent"} 1.0',
+            'certificate_requests_left_alone_total{kind="agent",reason="requester"} 1.0',
+            "certificate_request_failures_total 0.0",
+        ):
+            self.assertIn(f"yurttunnel_server_{line}", text)

@@ -1,0 +1,86 @@
+"""The part of a server that waits for certificates before it is made."""
+
+from __future__ import annotations
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from yurttunnel.ops.listen import CannotListen
+from yurttunnel.server import late
+from yurttunnel.server.late import LateService
+
+
+class Made(Service):
+    """A service whose end takes a while."""
+
+    def __init__(self):
+        self.ended = Deferred()
+
+    def stopService(self):
+        """End when ``ended`` says so."""
+        super().stopService()
+        return self.ended
+
+
+class LateServiceTests(TestCase):
+    """It starts when what it waits for is there."""
+
+    def setUp(self):
+        """Make one that waits for ``self.ready``."""
+        self.ready = Deferred()
+        self.made = Made()
+        self.problem = None
+        self.said = []
+        self.patch(late, "end_process", lambda reactor, sentence: self.said.append(sentence))
+        self.service = LateService(object(), self.wait, self.make)
+
+    async def wait(self):
+        """Wait."""
+        await self.ready
+
+    def make(self):
+        """Make the service, or fail."""
+        if self.problem is not None:
+            raise self.problem
+        self.service.not_accepting = lambda: None
+        return self.made
+
+    def test_life(self):
+        """It says that it waits, starts, and its stop is that of the service."""
+        self.service.startService()
+        self.assertIn("certificates", self.service.problem())
+        self.ready.callback(None)
+        self.assertTrue(self.made.running)
+        self.assertIsNone(self.service.problem())
+        stopped = self.service.stopService()
+        self.assertNoResult(stopped)
+        self.made.ended.callback(None)
+        self.successResultOf(stopped)
+        self.assertFalse(self.made.running)
+
+    def test_stopped_while_it_waits(self):
+        """The waiting ends, and nothing is made any more."""
+        cancelled = []
+        self.ready = Deferred(lambda _: cancelled.append(True))
+        self.service.startService()
+        self.successResultOf(self.service.stopService())
+        self.assertEqual([True], cancelled)
+        self.assertFalse(self.made.running)
+        self.assertEqual([], self.said)
+
+    def test_port_taken(self):
+        """What keeps it from listening ends the process with a sentence."""
+        self.problem = CannotListen("--secure-port", "another process listens there")
+        self.service.startService()
+        self.ready.callback(None)
+        self.assertEqual(["--secure-port: another process listens there"], self.said)
+        self.successResultOf(self.service.stopService())
+
+    def test_defect(self):
+        """So does a defect, with its traceback in the log."""
+        self.problem = KeyError("missing")
+        self.service.startService()
+        self.ready.callback(None)
+        self.assertIn("internal error: KeyError('missing')", self.said[0])
+        self.assertEqual(1, len(self.flushLoggedErrors(KeyError)))

@@ -1,0 +1,76 @@
+"""The parts list of an agent in a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.application.service import IService
+
+from yurttunnel.agent.address_file import AddressFile
+from yurttunnel.agent.discovery import DiscoveredAddresses, FixedAddresses
+from yurttunnel.agent.process import AgentProcess
+from yurttunnel.agent.service_addresses import SERVICE_NAME
+from yurttunnel.agent.settings import ClusterSettings, Settings
+from yurttunnel.agent.trust import claimable
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import load_configuration
+from yurttunnel.kube.informer import Informers
+from yurttunnel.ops.cluster_trust import cluster_trust_families
+from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.pki.cluster_agent import ClusterAgentTrust
+from yurttunnel.pki.periodic import PeriodicService
+
+CLAIM_INTERVAL = 10.0
+"""Seconds between two looks whether the certificate covers what the servers have been told."""
+
+EXPECTED_SERVERS = 2
+"""With how many servers to begin; the first that answers says how many there are."""
+
+
+def build(reactor: Any, settings: Settings, mode: ClusterSettings) -> IService:
+    """Compose the agent.
+
+    Raises ``BadKubeConfiguration``, ``BadBundle``, ``StateError`` and ``BadIdentity``. An API
+    that does not answer is no error: the agent waits for it, or does without.
+    """
+    configuration = load_configuration(mode.kube_config, mode.apiserver_addr)
+    client = KubeClient(reactor, configuration)
+    informers = Informers(reactor, client)
+    trust = ClusterAgentTrust(
+        reactor,
+        client,
+        mode.cert_dir,
+        configuration.authorities,
+        settings.node_name,
+        settings.identifiers,
+    )
+    discovered = DiscoveredAddresses(informers, mode.namespace, AddressFile(mode.cert_dir))
+    process = AgentProcess(
+        reactor,
+        settings,
+        trust,
+        FixedAddresses(settings.servers) if settings.servers else discovered,
+        lambda: claimable(settings.identifiers, trust.covered()),
+        # Whatever the API says of addresses, every replica has a certificate for this name.
+        server_name=None if settings.servers else f"{SERVICE_NAME}.{mode.namespace}.svc",
+        expected=EXPECTED_SERVERS,
+    )
+    process.readiness.add("certificate renewal", trust.warning, required=False)
+    add_families(
+        process.metrics, lambda: cluster_trust_families("yurttunnel_agent_", trust.figures())
+    )
+    parts = StoppedInTurn()
+    # The port comes first: when it is taken, nothing else has begun, and it is closed last.
+    for part in (process.meta, ClosedAtTheEnd(client.close), informers, trust, process.lag):
+        part.setServiceParent(parts)
+    if not settings.servers:
+        process.readiness.add("server addresses", discovered.problem, required=False)
+        process.readiness.add("Kubernetes API", informers.problem, required=False)
+        discovered.setServiceParent(parts)
+    process.agent.setServiceParent(parts)
+    claim = PeriodicService(
+        reactor, CLAIM_INTERVAL, "telling servers of the identifiers", process.agent.claim_anew
+    )
+    claim.setServiceParent(parts)
+    return parts

@@ -1,0 +1,228 @@
+"""Where the servers are: as the command line says, or as the cluster says at each moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import Interface, implementer
+
+from yurttunnel.agent.address_file import AddressFile
+from yurttunnel.agent.routes import Location
+from yurttunnel.agent.service_addresses import (
+    ADDRESS_ANNOTATION,
+    CLOUD_NODES,
+    SERVICE_NAME,
+    NoAddresses,
+    ServiceFacts,
+    locations,
+    needs_nodes,
+    needs_slices,
+    node_facts,
+    service_facts,
+    slice_facts,
+)
+from yurttunnel.http.authority import join_authority
+from yurttunnel.kube.errors import NotAllowed
+from yurttunnel.kube.interfaces import IInformer, IInformers, InformerSpec
+from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
+
+Follower = Callable[[Sequence[Location]], object]
+
+
+class IServerAddresses(Interface):
+    """Knows where the servers can be dialed."""
+
+    def follow(changed: Follower) -> None:
+        """Have ``changed(locations)`` called at once when they are known, and for each change."""
+
+    def problem() -> str | None:
+        """Say what is missing to know them, and what to do; ``None`` when nothing is."""
+
+
+@implementer(IServerAddresses)
+class FixedAddresses:
+    """What ``--tunnelserver-addr`` says."""
+
+    def __init__(self, locations: Sequence[Location]) -> None:
+        self._locations = locations
+
+    def follow(self, changed: Follower) -> None:
+        """Tell once."""
+        changed(self._locations)
+
+    def problem(self) -> str | None:
+        """Give ``None``: they are known."""
+        return None
+
+
+@implementer(IServerAddresses)
+class DiscoveredAddresses(Service):
+    """What the service of the servers says, in ``namespace``, kept current.
+
+    What it depends on is followed: the service, and by its type the cloud nodes or its
+    EndpointSlices. When nothing can be found any more the addresses found before stay, also those
+    that ``file`` keeps of an earlier run.
+    """
+
+    _log = Logger()
+
+    def __init__(self, informers: IInformers, namespace: str, file: AddressFile) -> None:
+        self._informers = informers
+        self._namespace = namespace
+        self._file = file
+        self._locations: Sequence[Location] = ()
+        self._problem: str | None = "the API has not been asked yet"
+        # What is needed and not known yet, by the name that its informer has here.
+        self._lacking: str | None = None
+        self._followers: list[Follower] = []
+        self._informer_of: dict[str, IInformer] = {}
+        self._synced: dict[str, Deferred[None]] = {}
+        self._stop_handlers: list[Callable[[], None]] = []
+
+    def follow(self, changed: Follower) -> None:
+        """Tell what is known, and each change."""
+        self._followers.append(changed)
+        if self._locations:
+            changed(self._locations)
+
+    def problem(self) -> str | None:
+        """Say what is missing."""
+        if self._lacking is None:
+            return self._problem
+        error = self._informer_of[self._lacking].error
+        if isinstance(error, NotAllowed) and error.status == 403:
+            return _refused(self._lacking, error)
+        return f"the API has not told of {self._lacking} yet"
+
+    # -- Service -------------------------------------------------------------------------------
+
+    def startService(self) -> None:
+        """Begin with what was known last, and ask the API."""
+        super().startService()
+        self._use(self._file.read())
+        self._find()
+
+    def stopService(self) -> None:
+        """Follow nothing any more."""
+        super().stopService()
+        for stop in self._stop_handlers:
+            stop()
+        for waiting in list(self._synced.values()):
+            waiting.cancel()
+        self._stop_handlers.clear()
+        self._informer_of.clear()
+        self._lacking = None
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _find(self) -> None:
+        """Look for addresses with what the caches hold now."""
+        if not self.running:
+            return
+        try:
+            found = self._found()
+        except NoAddresses as error:
+            self._note(str(error))
+            return
+        if found is None:
+            return
+        self._note(None)
+        if found != self._locations:
+            self._use(found)
+            self._file.write(found)
+
+    def _found(self) -> tuple[Location, ...] | None:
+        """Give the addresses, ``None`` while the API has not told enough."""
+        where = f"{self._namespace}/{SERVICE_NAME}"
+        services = self._informer(
+            f"service {where}",
+            InformerSpec(SERVICES, service_facts, namespace=self._namespace, name=SERVICE_NAME),
+        )
+        if services is None:
+            return None
+        service: ServiceFacts | None = services.get(SERVICE_NAME, self._namespace)
+        if service is None:
+            raise NoAddresses(
+                f"there is no service {where}: create it as the manifests of the server have it,"
+                " or start the agent with --namespace or --tunnelserver-addr"
+            )
+        if needs_nodes(service):
+            spec = InformerSpec(NODES, node_facts, label_selector=CLOUD_NODES)
+            nodes = self._informer(f"nodes with {CLOUD_NODES}", spec)
+            return None if nodes is None else locations(service, nodes.values(), ())
+        if needs_slices(service):
+            selector = f"kubernetes.io/service-name={SERVICE_NAME}"
+            slices = self._informer(
+                f"the EndpointSlices of {where}",
+                InformerSpec(
+                    ENDPOINT_SLICES,
+                    slice_facts,
+                    namespace=self._namespace,
+                    label_selector=selector,
+                ),
+            )
+            return None if slices is None else locations(service, (), slices.values())
+        return locations(service, (), ())
+
+    def _informer(self, what: str, spec: InformerSpec[Any]) -> IInformer | None:
+        """Give the informer for something, ``None`` while it is not complete.
+
+        It is followed from the first time on.
+        """
+        informer = self._informer_of.get(what)
+        if informer is None:
+            informer = self._informer_of[what] = self._informers.informer(spec)
+            if not informer.synced:
+                waiting = self._synced[what] = informer.when_synced()
+                _ = waiting.addCallbacks(
+                    lambda _: self._is_synced(what), partial(self._not_synced, what)
+                )
+            self._stop_handlers.append(informer.add_handler(self._changed))
+        self._lacking = None if informer.synced else what
+        return informer if informer.synced else None
+
+    def _is_synced(self, what: str) -> None:
+        self._synced.pop(what, None)
+        self._find()
+
+    def _not_synced(self, what: str, reason: Failure) -> None:
+        self._synced.pop(what, None)
+        if not reason.check(CancelledError):
+            self._log.failure("waiting for {what} failed", reason, what=what)
+
+    def _changed(self, old: object, new: object) -> None:
+        self._find()
+
+    def _note(self, problem: str | None) -> None:
+        """Keep what is wrong, and log it when it is something new."""
+        if problem is not None and problem != self._problem:
+            kept = ", the addresses found before stay in use" if self._locations else ""
+            self._log.warn("no addresses of servers: {problem}{kept}", problem=problem, kept=kept)
+        self._problem = problem
+
+    def _use(self, found: Sequence[Location]) -> None:
+        if not found:
+            return
+        self._locations = found
+        self._log.info(
+            "servers are at {addresses}",
+            addresses=", ".join(join_authority(*location) for location in found),
+        )
+        for follower in self._followers:
+            follower(found)
+
+
+def _refused(what: str, error: NotAllowed) -> str:
+    """Say what to do when the API does not let the agent read something."""
+    return (
+        f"the API does not let this agent read {what} ({error}). Kubelets' credentials allow"
+        " services, but no EndpointSlices, and from Kubernetes 1.32 on no nodes but their own:"
+        f" start the agent with --tunnelserver-addr, or give service {SERVICE_NAME} the annotation"
+        f" {ADDRESS_ANNOTATION}, or run the agent with the service account of deploy/base"
+    )

@@ -1,0 +1,139 @@
+"""What an agent process has in either mode: sessions' surroundings, figures and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.interfaces import IStreamClientEndpoint
+
+from yurttunnel import __version__
+from yurttunnel.agent.company import MOST_SERVERS, ClientSettings
+from yurttunnel.agent.connector import EndpointWithDeadline
+from yurttunnel.agent.dialer import Dialer
+from yurttunnel.agent.discovery import IServerAddresses
+from yurttunnel.agent.policy import DestinationPolicy
+from yurttunnel.agent.resolver import NodeResolver
+from yurttunnel.agent.servers import ServerSet
+from yurttunnel.agent.service import AgentService
+from yurttunnel.agent.settings import Settings
+from yurttunnel.agent.trust import NodeTrust
+from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.agent_servers import agent_server_families
+from yurttunnel.ops.lag import ReactorLag
+from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.meta import meta_site
+from yurttunnel.ops.metrics import Figures, add_families, agent_registry
+from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.services import PortService
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.identity import Identifiers, format_identifiers
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.session import SessionContext
+from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.wire.credit import MemoryBudget
+from yurttunnel.wire.hello import Limits
+
+MEMORY_BUDGET = 256 * 1024 * 1024
+"""What the streams of all sessions may be promised together, bytes."""
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds for one attempt to connect to a server, names and all addresses included."""
+
+
+class AgentProcess:
+    """The parts of the agent, put together but for what the mode adds.
+
+    ``trust`` and ``addresses`` are the mode's. ``claim()`` gives the identifiers that servers are
+    told. Servers are verified by ``server_name``, or, when that is ``None``, by what was dialed.
+    ``expected`` is as :class:`ServerSet` has it. ``agent``, ``lag`` and ``meta`` are services;
+    what else is there to see is added to ``readiness`` and ``metrics``.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: Settings,
+        trust: NodeTrust,
+        addresses: IServerAddresses,
+        claim: Callable[[], Identifiers],
+        *,
+        server_name: str | None = None,
+        expected: int | None = None,
+    ) -> None:
+        self._reactor = reactor
+        client_settings = _client_settings(settings, claim)
+        counters = TunnelCounters()
+        budget = MemoryBudget(MEMORY_BUDGET)
+        policy = DestinationPolicy(
+            settings.node_name,
+            settings.own_addresses,
+            settings.allowed_destinations,
+            settings.keep_default_destinations,
+        )
+        resolver = NodeResolver(reactor.nameResolver, settings.own_names)
+        dialer = Dialer(reactor, policy, resolver, settings.node_name, counters.dial_durations)
+        context = SessionContext(reactor, counters, budget, dialer)
+
+        def make_servers(contexts: ClientContexts) -> ServerSet:
+            def secured(host: str, port: int) -> IStreamClientEndpoint:
+                creator = contexts.creator(server_name or host)
+                return tls.SessionEndpoint(reactor, creator, server_endpoint(reactor, host, port))
+
+            return ServerSet(
+                context, client_settings, secured, settings.server_connections, expected
+            )
+
+        self.agent = AgentService(
+            reactor, trust, addresses, make_servers, dialer, settings.drain_timeout
+        )
+        self.lag = ReactorLag(reactor)
+        figures = Figures(
+            counters=counters,
+            sessions=lambda: [session.snapshot() for session in self.agent.sessions()],
+            certificates=trust.certificates,
+            memory=budget,
+            reactor_lag=self.lag.worst,
+        )
+        self.metrics = agent_registry(figures, self.agent.failed_attempts)
+        add_families(self.metrics, lambda: agent_server_families(self.agent.figures()))
+        self.readiness = Readiness()
+        self.readiness.add("servers", self.agent.not_connected)
+        self.readiness.add("every server", self.agent.partly_connected, required=False)
+        self.readiness.add("certificate", trust.problem)
+        site = meta_site(
+            reactor, "yurttunnel-agent", self.readiness, self.metrics, figures.sessions
+        )
+        host, port = settings.meta_host, settings.meta_port
+        self.meta = PortService(partial(listen_tcp, reactor, "--meta-port", host, port, site))
+
+
+def server_endpoint(reactor: Any, host: str, port: int) -> EndpointWithDeadline:
+    """Make the way to a server, without TLS; raises ``ValueError`` for a name that is none."""
+    endpoint = HostnameEndpoint(
+        reactor, host.encode("idna"), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25
+    )
+    return EndpointWithDeadline(reactor, endpoint, CONNECT_TIMEOUT, join_authority(host, port))
+
+
+def check_identifiers(settings: Settings) -> None:
+    """End the process with one line when a HELLO cannot hold all identifiers."""
+    client_settings = _client_settings(settings, lambda: settings.identifiers)
+    try:
+        client_settings.hello(held=[client_settings.process] * MOST_SERVERS).encode()
+    except ValueError as error:
+        raise SystemExit(
+            f"--agent-identifiers: they are too long, {error}: name fewer, as with networks (cidr)"
+        ) from None
+
+
+def _client_settings(settings: Settings, claim: Callable[[], Identifiers]) -> ClientSettings:
+    """Make what servers are told; :func:`check_identifiers` has seen that a HELLO holds it."""
+    return ClientSettings(
+        node=settings.node_name,
+        identifiers=lambda: format_identifiers(claim()),
+        limits=Limits(resume_window=round(settings.resume_window * 1000)),
+        software=__version__,
+    )

@@ -1,0 +1,285 @@
+"""The servers of an agent: as many sessions, with as many different ones, as there are to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.logger import Logger
+
+from yurttunnel.agent.client import ServerClient
+from yurttunnel.agent.company import FIRST_DELAY, MOST_SERVERS, ClientSettings, Company
+from yurttunnel.agent.routes import Location, Route, Routes
+from yurttunnel.ops.agent_servers import ServerFigures
+from yurttunnel.tunnel.session import SessionContext, TunnelSession
+from yurttunnel.wire.codes import Code
+
+NEW_LOCATION_DELAY = 10.0
+"""Seconds within which an agent that is connected looks at new addresses: all agents hear of them
+at the same moment."""
+
+
+class ServerSet:
+    """Keeps sessions with the servers behind the addresses that are given to :meth:`use`.
+
+    How many depends on what the servers say. When they say how many they are, as in a cluster,
+    there is to be a session with each, or with ``limit`` of them, whatever addresses they are
+    behind: one more client looks now and then for a server that nobody has told of. When they do
+    not, there is one client for each address, or for ``limit`` of them.
+
+    A session at an address that is no longer used goes on while its connection works. It is
+    drained when there is another one, or an address in use leads to that same server.
+
+    ``secured(host, port)`` makes the endpoint for an address, TLS included. ``expected`` is how
+    many servers there are taken to be until they say it, ``None`` for one at each address.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        context: SessionContext,
+        settings: ClientSettings,
+        secured: Callable[[str, int], IStreamClientEndpoint],
+        limit: int | None = None,
+        expected: int | None = None,
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        self._limit = min(limit or MOST_SERVERS, MOST_SERVERS)
+        self._routes = Routes(secured)
+        self._route_of: dict[ServerClient, Route] = {}
+        self._company = Company(advertised=expected, changed=self._adjust)
+        self._held_before: set[bytes] = set()
+        self._failed_before = 0
+        self._adjusting = False
+        self._again = False
+        self._stopping = False
+
+    # -- for the service -----------------------------------------------------------------------
+
+    def use(self, locations: Sequence[Location]) -> None:
+        """Connect to these addresses from now on; none at all changes nothing."""
+        if not locations or self._stopping or tuple(locations) == self._routes.locations:
+            return
+        self._routes.use(locations)
+        any_session = any(client.process is not None for client in self._company.clients)
+        for client in self._company.clients:
+            if client.waiting:
+                client.look_soon(NEW_LOCATION_DELAY if any_session else FIRST_DELAY)
+        self._adjust()
+
+    def claim_anew(self) -> None:
+        """Have one server told what the node may be reached by, if it was told something else.
+
+        Others serve meanwhile: call it again for the next one.
+        """
+        claim = self._settings.identifiers()
+        for client in self._company.clients:
+            if client.connected and not client.draining and client.claimed != claim:
+                self._log.info(
+                    "{server}: the certificate covers other identifiers now; begins a new session",
+                    server=client.server,
+                )
+                client.begin_anew("the agent begins a session with other identifiers")
+                return
+
+    def drain(self, text: str) -> None:
+        """Let all sessions end with their last stream."""
+        self._stopping = True
+        for client in self._company.clients:
+            client.drain(text)
+
+    def close(self, code: Code, text: str) -> None:
+        """End all sessions now."""
+        self._stopping = True
+        for client in self._company.clients:
+            client.close(code, text)
+
+    # -- figures -------------------------------------------------------------------------------
+
+    def sessions(self) -> list[TunnelSession]:
+        """Give all sessions, those too that only end their streams."""
+        return [session for client in self._company.clients for session in client.sessions()]
+
+    def failed_attempts(self) -> int:
+        """Count the connection attempts that ended before a server's HELLO."""
+        return self._failed_before + sum(client.failed_attempts for client in self._company.clients)
+
+    def figures(self) -> ServerFigures:
+        """Give what is counted, for the metrics."""
+        return ServerFigures(
+            self.wanted, self.connected, len(self._routes.locations), self._company.refusals
+        )
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether it is known where to connect to."""
+        return bool(self._routes.locations)
+
+    @property
+    def connected(self) -> int:
+        """With how many different servers there are sessions over a connection."""
+        return len(
+            {client.process for client in self._company.clients if client.connected} - {None}
+        )
+
+    @property
+    def wanted(self) -> int:
+        """With how many different servers there are to be sessions.
+
+        Not with fewer than there are: a server may not know of all the others.
+        """
+        told = self._company.advertised or len(self._routes.locations)
+        return min(max(told, len(self._held(self._current()))), self._limit)
+
+    def not_connected(self) -> str | None:
+        """Say why no server can reach the node; one that does is enough."""
+        if not self.has_addresses:
+            return "no address of a server is known"
+        if self.connected:
+            return None
+        return f"not connected: {', '.join(self._missing())}"
+
+    def partly_connected(self) -> str | None:
+        """Say what is missing beside what is connected."""
+        if not self.connected:
+            return None
+        if self._company.advertised is None:
+            missing = self._missing()
+            return f"not connected: {', '.join(missing)}" if missing else None
+        if self.connected >= self.wanted:
+            return None
+        failed = [
+            client.problem
+            for client in self._company.clients
+            if client.failed_at and not (client.connected or client.draining)
+        ]
+        sentence = f"connected to {self.connected} of {self.wanted} servers"
+        return f"{sentence}; not reached: {', '.join(failed)}" if failed else sentence
+
+    def _missing(self) -> list[str]:
+        return [
+            client.problem
+            for client in self._company.clients
+            if not (client.connected or client.standing_by or client.draining)
+        ]
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _adjust(self) -> None:
+        """Have as many clients as there are to be; what that changes is looked at, too."""
+        self._again = True
+        if self._adjusting or self._stopping:
+            return
+        self._adjusting = True
+        try:
+            while self._again and not self._stopping:
+                self._again = False
+                self._adjust_once()
+        finally:
+            self._adjusting = False
+
+    def _adjust_once(self) -> None:
+        self._remove_ended()
+        self._routes.note_sessions()
+        self._routes.shared = self._company.advertised is not None
+        current = self._current()
+        held, held_before = self._held(current), self._held_before
+        wanting, before = len(held) < self.wanted, self._company.wanting
+        self._company.wanting, self._held_before = wanting, held
+        begins = wanting and not before
+        if begins or held_before - held:
+            self._routes.begin_anew()
+        if begins:
+            for client in current:
+                if client.waiting:
+                    client.look_soon()
+        looks = self._routes.shared and not wanting and self.wanted < self._limit
+        wanted = self.wanted + looks
+        self._remove_surplus(current, wanted)
+        self._add_missing(current, wanted)
+        if any(client.connected or self._leads_to_held(client) for client in current):
+            self._drain_elsewhere(current)
+
+    def _current(self) -> list[ServerClient]:
+        """Give the clients that are to have a session at an address in use."""
+        return [
+            client
+            for client in self._company.clients
+            if not client.draining and not self._is_elsewhere(client)
+        ]
+
+    @staticmethod
+    def _held(clients: list[ServerClient]) -> set[bytes]:
+        """Give the server processes with which clients have sessions, connected or not."""
+        return {client.process for client in clients if client.process is not None}
+
+    def _is_elsewhere(self, client: ServerClient) -> bool:
+        """Say whether a client has a session at an address that is no longer used."""
+        location = self._route_of[client].location
+        return client.process is not None and location not in self._routes.locations
+
+    def _leads_to_held(self, client: ServerClient) -> bool:
+        """Say whether an address in use has turned out to be one of a server that is connected."""
+        location = self._route_of[client].location
+        return client.standing_by and client.waiting and location in self._routes.locations
+
+    def _remove_ended(self) -> None:
+        for client in list(self._company.clients):
+            if client.draining and not client.sessions():
+                self._remove(client)
+
+    def _remove_surplus(self, current: list[ServerClient], wanted: int) -> None:
+        """Remove clients of which nobody needs a session; those that have one keep it."""
+        idle = [client for client in current if client.waiting]
+        idle.sort(key=lambda client: client.standing_by)
+        while len(current) > wanted and idle:
+            client = idle.pop()
+            client.close(Code.GOING_AWAY, "there are sessions with enough servers")
+            current.remove(client)
+            self._remove(client)
+
+    def _add_missing(self, current: list[ServerClient], wanted: int) -> None:
+        """Add clients: those that share an address one by one, not all to the same server."""
+        at_once = min(wanted, len(self._routes.locations))
+        while len(current) < wanted and (
+            len(current) < at_once or not any(client.on_its_way for client in current)
+        ):
+            client = self._new_client()
+            current.append(client)
+            if len(current) > self.wanted:
+                client.start_by_looking()
+            else:
+                client.start()
+
+    def _new_client(self) -> ServerClient:
+        route = self._routes.new_route()
+        client = ServerClient(self._context, "a server", route, self._settings, self._company)
+        route.client = client
+        self._route_of[client] = route
+        self._company.clients.append(client)
+        return client
+
+    def _remove(self, client: ServerClient) -> None:
+        self._failed_before += client.failed_attempts
+        self._company.clients.remove(client)
+        self._routes.end_route(self._route_of.pop(client))
+
+    def _drain_elsewhere(self, current: list[ServerClient]) -> None:
+        """Drain what is not at an address in use; its server may be given to another client."""
+        elsewhere = [
+            client
+            for client in self._company.clients
+            if client not in current and not client.draining
+        ]
+        for client in elsewhere:
+            self._log.info(
+                "{server}: no address of a server any more; its session ends with its streams",
+                server=client.server,
+            )
+            client.drain("the server's address has changed")
+        if elsewhere:
+            for client in current:
+                if client.standing_by:
+                    client.look_soon()

@@ -1,0 +1,284 @@
+"""What the objects of the API say about where agents can dial the servers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
+from typing import Any
+
+from twisted.logger import Logger
+
+from yurttunnel.agent.routes import Location
+from yurttunnel.kube.resources import Object
+from yurttunnel.ops import flags
+
+SERVICE_NAME = "x-tunnel-server-svc"
+"""The service of the servers, as yurttunnel 1.2 calls it."""
+
+ADDRESS_ANNOTATION = "x-tunnel-server-external-addr"
+"""Its annotation that says where agents dial: ``HOST:PORT``, or several separated by commas."""
+
+PORT_NAME = "tcp"
+"""Its port for agents."""
+
+CLOUD_NODES = "openyurt.io/is-edge-worker=false"
+"""The label of nodes on which servers, and NodePorts that agents reach, are."""
+
+MOST_LOCATIONS = 64
+"""More addresses than this are not dialed: no cluster needs them."""
+
+MOST_OF_FAMILY = 2
+"""How many IPv4 addresses of a node are dialed, and how many IPv6 ones: one and a spare one."""
+
+_MOST_REPORTED = 16
+"""How many addresses of one type are looked at in a node, which may report any number."""
+
+log = Logger()
+
+
+class NoAddresses(Exception):
+    """There is no address; the text says what is missing, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFacts:
+    """What is kept of the service of the servers.
+
+    ``port`` and ``node_port`` are those of the port ``tcp``, ``None`` when there is none.
+    ``ingress`` are the addresses and host names of a load balancer.
+    """
+
+    name: str
+    type: str
+    annotation: str
+    port: int | None
+    node_port: int | None
+    ingress: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFacts:
+    """What is kept of an EndpointSlice: ready addresses, and the port ``tcp`` of them all."""
+
+    addresses: tuple[str, ...]
+    port: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is kept of a node: the addresses that agents may reach it by, the best ones only."""
+
+    addresses: tuple[str, ...]
+
+
+def service_facts(service: Object) -> ServiceFacts:
+    """Read a Service (Kubernetes type ``core/v1 Service``)."""
+    metadata, spec = _mapping(service.get("metadata")), _mapping(service.get("spec"))
+    balancer = _mapping(_mapping(service.get("status")).get("loadBalancer"))
+    port = next(
+        (each for each in _mappings(spec.get("ports")) if each.get("name") == PORT_NAME), {}
+    )
+    return ServiceFacts(
+        name=f"{_text(metadata.get('namespace'))}/{_text(metadata.get('name'))}",
+        type=_text(spec.get("type")) or "ClusterIP",
+        annotation=_text(_mapping(metadata.get("annotations")).get(ADDRESS_ANNOTATION)),
+        port=_port(port.get("port")),
+        node_port=_port(port.get("nodePort")),
+        ingress=tuple(
+            host
+            for ingress in _mappings(balancer.get("ingress"))
+            for host in (_text(ingress.get("ip")), _text(ingress.get("hostname")))
+            if host
+        ),
+    )
+
+
+def slice_facts(endpoint_slice: Object) -> SliceFacts:
+    """Read an EndpointSlice (``discovery.k8s.io/v1 EndpointSlice``)."""
+    port = next(
+        (each for each in _mappings(endpoint_slice.get("ports")) if each.get("name") == PORT_NAME),
+        {},
+    )
+    return SliceFacts(
+        addresses=tuple(
+            address
+            for endpoint in _mappings(endpoint_slice.get("endpoints"))
+            # Unknown is to be taken for ready (EndpointConditions.ready).
+            if _mapping(endpoint.get("conditions")).get("ready") is not False
+            for address in _texts(endpoint.get("addresses"))
+        ),
+        port=_port(port.get("port")),
+    )
+
+
+def node_facts(node: Object) -> NodeFacts:
+    """Read a Node: its ExternalIPs, or else its InternalIPs.
+
+    Edge nodes are in other networks and mostly cannot reach InternalIPs.
+    """
+    addresses = [
+        (_text(each.get("type")), _text(each.get("address")))
+        for each in _mappings(_mapping(node.get("status")).get("addresses"))
+    ]
+    for wanted in ("ExternalIP", "InternalIP"):
+        chosen = (address for kind, address in addresses if kind == wanted and address)
+        kept = tuple(islice(chosen, _MOST_REPORTED))
+        if kept:
+            return NodeFacts(kept)
+    return NodeFacts(())
+
+
+def locations(
+    service: ServiceFacts,
+    nodes: Collection[NodeFacts],
+    slices: Collection[SliceFacts],
+) -> tuple[Location, ...]:
+    """Give where the servers can be dialed, in an order that does not depend on chance.
+
+    ``nodes`` are the cloud nodes and ``slices`` those of the service; they count only where
+    :func:`needs_nodes` and :func:`needs_slices` say so. Raises :class:`NoAddresses`.
+    """
+    if service.type == "LoadBalancer":
+        found = _balancer(service)
+    elif service.type in ("NodePort", "ClusterIP") and service.annotation:
+        found = _annotated(service)
+    elif service.type == "NodePort":
+        found = _node_ports(service, nodes)
+    elif service.type == "ClusterIP":
+        found = _endpoints(service, slices)
+    else:
+        raise NoAddresses(
+            f"service {service.name} is of type {service.type}: make it LoadBalancer, NodePort or"
+            f" ClusterIP, or start the agent with --tunnelserver-addr"
+        )
+    if not found:
+        raise NoAddresses(
+            f"service {service.name} has no address that can be dialed: what is wrong with those it"
+            " has is in the log"
+        )
+    return tuple(sorted(set(found)))[:MOST_LOCATIONS]
+
+
+def needs_nodes(service: ServiceFacts) -> bool:
+    """Say whether the addresses of nodes matter."""
+    return service.type == "NodePort" and not service.annotation
+
+
+def needs_slices(service: ServiceFacts) -> bool:
+    """Say whether the EndpointSlices of the service matter."""
+    return service.type == "ClusterIP" and not service.annotation
+
+
+def _balancer(service: ServiceFacts) -> list[Location]:
+    if not service.ingress:
+        raise NoAddresses(
+            f"service {service.name} has no address of its load balancer yet: see its events, or"
+            " start the agent with --tunnelserver-addr"
+        )
+    return _dialable(service, service.ingress, _required(service, service.port, "port"))
+
+
+def _annotated(service: ServiceFacts) -> list[Location]:
+    found = []
+    bad = "it names no host"
+    for entry in filter(str.strip, service.annotation.split(",")):
+        try:
+            host, port = flags.host_port(entry, 0)
+        except ValueError as reason:
+            bad = str(reason)
+            log.warn(
+                "annotation {annotation} of service {service}: {reason}",
+                annotation=ADDRESS_ANNOTATION,
+                service=service.name,
+                reason=bad,
+            )
+            continue
+        found.append((host, port or _required(service, service.port, "port")))
+    if not found:
+        raise NoAddresses(
+            f"annotation {ADDRESS_ANNOTATION} of service {service.name}: {bad}: write HOST:PORT, or"
+            " remove it"
+        )
+    return found
+
+
+def _node_ports(service: ServiceFacts, nodes: Collection[NodeFacts]) -> list[Location]:
+    port = _required(service, service.node_port, "nodePort")
+    if not any(node.addresses for node in nodes):
+        raise NoAddresses(
+            f"service {service.name} is of type NodePort, but no node with the label"
+            f" {CLOUD_NODES} has an address: label the cloud nodes, or give the service the"
+            f" annotation {ADDRESS_ANNOTATION}"
+        )
+    in_order = sorted(node.addresses for node in nodes)
+    per_node = [_few_of_each_family(_dialable(service, each, port)) for each in in_order]
+    # In turns: no node takes the places of others, however many addresses it reports.
+    turns = chain.from_iterable(zip_longest(*per_node))
+    found = dict.fromkeys(location for location in turns if location is not None)
+    return list(islice(found, MOST_LOCATIONS))
+
+
+def _few_of_each_family(found: Sequence[Location]) -> list[Location]:
+    six = [location for location in found if ":" in location[0]]
+    four = [location for location in found if ":" not in location[0]]
+    return [*four[:MOST_OF_FAMILY], *six[:MOST_OF_FAMILY]]
+
+
+def _endpoints(service: ServiceFacts, slices: Collection[SliceFacts]) -> list[Location]:
+    found = [
+        location
+        for each in slices
+        if each.port is not None
+        for location in _dialable(service, each.addresses, each.port)
+    ]
+    if not found:
+        raise NoAddresses(
+            f"service {service.name} has no ready endpoint with a port named {PORT_NAME}: see"
+            " whether the servers are ready, or give the service the annotation"
+            f" {ADDRESS_ANNOTATION}"
+        )
+    return found
+
+
+def _required(service: ServiceFacts, port: int | None, field: str) -> int:
+    if port is None:
+        raise NoAddresses(
+            f"service {service.name} has no port named {PORT_NAME} with a {field}: add it, or"
+            " start the agent with --tunnelserver-addr"
+        )
+    return port
+
+
+def _dialable(service: ServiceFacts, hosts: Sequence[str], port: int) -> list[Location]:
+    """Give the locations of those that are names or addresses; others are no reason to stop."""
+    found = []
+    for host in hosts:
+        try:
+            found.append((flags.host(host), port))
+        except ValueError as reason:
+            log.warn("service {service}: {reason}", service=service.name, reason=str(reason))
+    return found
+
+
+def _port(value: Any) -> int | None:
+    usable = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535
+    return value if usable else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        yield from (each for each in value if isinstance(each, str))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, list):
+        yield from (each for each in value if isinstance(each, dict))

@@ -1,0 +1,47 @@
+"""The parts list of an agent without a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.application.service import IService
+
+from yurttunnel.agent.discovery import FixedAddresses
+from yurttunnel.agent.process import AgentProcess, server_endpoint
+from yurttunnel.agent.settings import Settings, StandaloneSettings
+from yurttunnel.agent.trust import EnrolledTrust
+from yurttunnel.ops.services import StoppedInTurn
+from yurttunnel.pki.enrolment_client import ServerAddress
+from yurttunnel.pki.standalone import AgentTrust
+from yurttunnel.pki.token import JoinToken
+
+
+def build(reactor: Any, settings: Settings, mode: StandaloneSettings) -> IService:
+    """Compose the agent; raises ``StateError`` and ``BadIdentity``."""
+    servers = [
+        ServerAddress(host, server_endpoint(reactor, host, port)) for host, port in settings.servers
+    ]
+
+    def read_token() -> JoinToken:
+        return JoinToken.parse(mode.read_join_token(settings.node_name))
+
+    has_token = mode.join_token is not None or mode.join_token_file is not None
+    trust = AgentTrust.open(
+        reactor,
+        mode.state_dir,
+        settings.node_name,
+        settings.identifiers,
+        read_token if has_token else None,
+    )
+    process = AgentProcess(
+        reactor,
+        settings,
+        EnrolledTrust(trust, servers),
+        FixedAddresses(settings.servers),
+        lambda: settings.identifiers,
+    )
+    parts = StoppedInTurn()
+    # The port comes first: when it is taken, nothing else has begun, and it is closed last.
+    for part in (process.meta, trust, process.lag, process.agent):
+        part.setServiceParent(parts)
+    return parts

@@ -1,0 +1,74 @@
+"""Who the node is to the servers: the seam between the agent and the ways to a certificate."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Protocol
+
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.enrolment_client import ServerAddress
+from yurttunnel.pki.identity import Identifiers
+from yurttunnel.pki.standalone import AgentTrust
+
+
+class NodeTrust(Protocol):
+    """Gets the node a certificate and keeps it good.
+
+    In a cluster that is :class:`~yurttunnel.pki.cluster_agent.ClusterAgentTrust`.
+    """
+
+    def ready(self) -> Awaitable[ClientContexts]:
+        """Give the contexts for sessions as soon as there is a certificate, however long it takes.
+
+        Cancelling ends the waiting. Fails only when waiting longer would change nothing, with a
+        sentence for whoever has started the agent.
+        """
+
+    def problem(self) -> str | None:
+        """Say, for ``/readyz``, what is wrong with the certificate."""
+
+    def certificates(self) -> Mapping[str, datetime.datetime]:
+        """Give when the certificates in use end, by name; nothing while there are none."""
+
+
+class EnrolledTrust:
+    """Trust without a cluster: the certificate is that of an enrolment at one of ``servers``."""
+
+    def __init__(self, trust: AgentTrust, servers: Sequence[ServerAddress]) -> None:
+        self._trust = trust
+        self._servers = servers
+
+    async def ready(self) -> ClientContexts:
+        """Enroll if needed."""
+        return await self._trust.ready(self._servers)
+
+    def problem(self) -> str | None:
+        """Say why the certificate cannot be renewed."""
+        renewal = self._trust.renewal
+        return "not enrolled yet" if renewal is None else renewal.last_error or None
+
+    def certificates(self) -> Mapping[str, datetime.datetime]:
+        """Give the end of the node's certificate."""
+        renewal = self._trust.renewal
+        return {} if renewal is None else {"agent": renewal.not_after}
+
+
+def claimable(wanted: Identifiers, covered: Identifiers | None) -> Identifiers:
+    """Give what of ``wanted`` a certificate covers: a server refuses who claims more.
+
+    Without a certificate (``None``) that is all of it.
+    """
+    if covered is None:
+        return wanted
+    return Identifiers(
+        hosts=wanted.hosts & covered.hosts,
+        addresses=frozenset(
+            address
+            for address in wanted.addresses
+            if address in covered.addresses
+            or any(address in network for network in covered.networks)
+        ),
+        networks=wanted.networks & covered.networks,
+        default_route=wanted.default_route and covered.default_route,
+    )

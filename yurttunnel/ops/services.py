@@ -1,0 +1,57 @@
+"""Services that programs are put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.application.service import MultiService, Service
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IListeningPort
+
+
+class PortService(Service):
+    """Listens while it runs; ``listen`` binds at once, or raises CannotListen."""
+
+    def __init__(self, listen: Callable[[], IListeningPort]) -> None:
+        self._listen = listen
+        self._port: IListeningPort | None = None
+
+    def startService(self) -> None:
+        """Bind."""
+        self._port = self._listen()
+        super().startService()
+
+    def stopService(self) -> Deferred[None] | None:
+        """Close the port."""
+        super().stopService()
+        port, self._port = self._port, None
+        return None if port is None else port.stopListening()
+
+
+class ClosedAtTheEnd(Service):
+    """Calls ``close()`` when it stops, and waits for what that gives."""
+
+    def __init__(self, close: Callable[[], Deferred[Any] | None]) -> None:
+        self._close = close
+
+    def stopService(self) -> Deferred[Any] | None:
+        """Close."""
+        super().stopService()
+        return self._close()
+
+
+class StoppedInTurn(MultiService):
+    """Stops its parts one after the other, the last one first.
+
+    So those that come first serve the others to their end: ``/readyz`` tells of the drain.
+    """
+
+    def stopService(self) -> Deferred[None]:
+        """Stop every part, each when the one behind it has stopped."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        Service.stopService(self)
+        for part in reversed(list(self)):
+            await maybeDeferred(part.stopService)

@@ -1,0 +1,283 @@
+"""The approver: approves the tunnel's certificate requests that somebody is entitled to."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger, LogLevel
+from twisted.python.failure import Failure
+
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, Conflict, NotAllowed, NotFound
+from yurttunnel.kube.events import EventRecorder
+from yurttunnel.kube.interfaces import IInformers, IKubeClient, InformerSpec
+from yurttunnel.kube.resources import (
+    CERTIFICATE_SIGNING_REQUESTS,
+    NODES,
+    PODS,
+    Object,
+    Resource,
+)
+from yurttunnel.kube.work_queue import WorkQueue
+from yurttunnel.ops.approval import ApprovalCounters
+from yurttunnel.pki.approval import decide, lookups
+from yurttunnel.pki.approval_decision import Decision, Facts
+from yurttunnel.pki.approval_requests import (
+    SIGNERS,
+    Request,
+    is_decided,
+    is_for_tunnel,
+    recognize,
+)
+from yurttunnel.pki.authority import utc_now
+
+LOOK_AGAIN_SECONDS = 60.0
+"""Between two rounds, in which requests that are left alone are looked at again."""
+
+LONGEST_PAUSE = 30
+"""Rounds from one look at a request to the next, at most: each pause is twice the one before."""
+
+MOST_IN_A_ROUND = 100
+"""How many requests are looked at again in a round; whoever may create requests can create many."""
+
+_WORKERS = 2
+_APPROVED = "AutoApproved"
+_LEFT_ALONE = "NotApproved"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept of a request: whether there is something to do about it."""
+
+    name: str
+    waiting: bool
+
+
+def _keep(csr: Object) -> _Kept:
+    """Keep little: there may be thousands of requests, most of them of kubelets."""
+    metadata = csr.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return _Kept(str(name), not is_decided(csr) and is_for_tunnel(csr))
+
+
+@dataclass(slots=True)
+class _Left:
+    """What is known of a request that is left alone.
+
+    ``told`` is the hash of the decision that was told, which may be long. It is looked at again
+    in round ``due``, if ``may_change`` says that this can have another end, and next after twice
+    ``pause`` rounds.
+    """
+
+    told: int
+    may_change: bool
+    due: int
+    pause: int = 1
+
+
+REQUESTS = InformerSpec(CERTIFICATE_SIGNING_REQUESTS, _keep)
+"""What the approver follows, on servers that do not lead, too: so whoever takes over knows."""
+
+
+class Approver(MultiService):
+    """Looks at each request of the tunnel, and approves it or tells why not.
+
+    To be led: it may be started and stopped any number of times. A request that is left alone is
+    told of once for each reason, by an event, in the log and as a metric. Where that may change
+    it, it is looked at again: after one round, two, four and so on, with a worker of its own, so
+    that no new one waits for it.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        client: IKubeClient,
+        informers: IInformers,
+        events: EventRecorder,
+        namespace: str,
+        counters: ApprovalCounters,
+    ) -> None:
+        super().__init__()
+        self._clock = clock
+        self._client = client
+        self._events = events
+        self._namespace = namespace
+        self._counters = counters
+        self._requests = informers.informer(REQUESTS)
+        self._queue = WorkQueue(clock, self._handle, _WORKERS)
+        self._queue.setServiceParent(self)
+        self._queue_again = WorkQueue(clock, self._handle, 1)
+        self._queue_again.setServiceParent(self)
+        self._looking = LoopingCall(self._look_again)
+        self._looking.clock = clock
+        self._forget: Callable[[], None] | None = None
+        # By the name of the request, only of those that there are.
+        self._left: dict[str, _Left] = {}
+        self._round = 0
+        self._problem = ""
+
+    def startService(self) -> None:
+        """Begin with what waits."""
+        super().startService()
+        self._forget = self._requests.add_handler(self._changed)
+        looking = self._looking.start(LOOK_AGAIN_SECONDS, now=False)
+        _ = looking.addErrback(self._looking_failed)
+
+    def stopService(self) -> Deferred[Any]:
+        """End; what is under way is waited for, as long as the queue does."""
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
+        if self._looking.running:
+            self._looking.stop()
+        self._left.clear()
+        self._problem = ""
+        stopped: Deferred[Any] = super().stopService()
+        return stopped
+
+    def problem(self) -> str | None:
+        """Say what keeps requests from being approved; for the server that leads."""
+        return self._problem if self.running and self._problem else None
+
+    def _changed(self, old: _Kept | None, new: _Kept | None) -> None:
+        if new is None or not new.waiting:
+            kept = new or old
+            if kept is not None:
+                self._left.pop(kept.name, None)
+            return
+        self._queue.add(new.name)
+
+    def _look_again(self) -> None:
+        """Begin a round: those that were looked at the fewest times come first."""
+        self._round += 1
+        due: list[tuple[int, int, str]] = []
+        for kept in self._requests.values():
+            left = self._left.get(kept.name)
+            if kept.waiting and left is None:
+                # It is waiting or tried again there, or there was no room for it.
+                self._queue.add(kept.name)
+            elif left is not None and left.may_change and left.due <= self._round:
+                due.append((left.pause, left.due, kept.name))
+        for _, _, name in heapq.nsmallest(MOST_IN_A_ROUND, due):
+            left = self._left[name]
+            left.pause = min(2 * left.pause, LONGEST_PAUSE)
+            left.due = self._round + left.pause
+            self._queue_again.add(name)
+
+    def _looking_failed(self, failure: Failure) -> None:
+        self._log.failure("Defect: requests that are left alone are not looked at again", failure)
+
+    async def _handle(self, name: str) -> None:
+        """Look at one request; what is raised has it looked at again."""
+        try:
+            await self._look_at(name)
+        except (ApiError, ApiUnreachable) as error:
+            self._counters.failures += 1
+            self._problem = _problem(name, error)
+            raise
+        self._problem = ""
+
+    async def _look_at(self, name: str) -> None:
+        # What the informer has may be older than what somebody has decided meanwhile.
+        csr = await self._get(CERTIFICATE_SIGNING_REQUESTS, name)
+        request = recognize(csr) if csr is not None and not is_decided(csr) else None
+        if csr is None or request is None:
+            return
+        decision = decide(request, await self._facts(request))
+        if not decision.approved:
+            self._leave_alone(csr, request, decision)
+            return
+        try:
+            await self._client.update(
+                CERTIFICATE_SIGNING_REQUESTS, self._approval(csr, decision), "approval"
+            )
+        except NotFound:
+            return
+        except Conflict:
+            # Somebody was faster; with what, the next look tells.
+            self._queue.add(name)
+            return
+        self._counters.approved[request.kind.value] += 1
+        self._log.info(
+            "the certificate request {name} is approved: it {text}",
+            name=name,
+            text=decision.message,
+        )
+
+    async def _facts(self, request: Request) -> Facts:
+        wanted = lookups(request, self._namespace)
+        node = await self._get(NODES, wanted.node) if wanted.node else None
+        pod = await self._get(PODS, wanted.pod, self._namespace) if wanted.pod else None
+        others = [each for each in wanted.further_names if await self._get(NODES, each)]
+        return Facts(self._namespace, node, pod, frozenset(others))
+
+    async def _get(
+        self, resource: Resource, name: str, namespace: str | None = None
+    ) -> Object | None:
+        try:
+            return await self._client.get(resource, name, namespace)
+        except NotFound:
+            return None
+
+    def _approval(self, csr: Object, decision: Decision) -> Object:
+        """Make what the request becomes (``CertificateSigningRequestCondition``)."""
+        now = utc_now(self._clock).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {
+            "type": "Approved",
+            "status": "True",
+            "reason": _APPROVED,
+            "message": f"The tunnel's approver: it {decision.message}",
+            "lastUpdateTime": now,
+            "lastTransitionTime": now,
+        }
+        status = csr.get("status") or {}
+        conditions = [*(status.get("conditions") or []), condition]
+        return {**csr, "status": {**status, "conditions": conditions}}
+
+    def _leave_alone(self, csr: Object, request: Request, decision: Decision) -> None:
+        name = request.name
+        kept: _Kept | None = self._requests.get(name)
+        if kept is None or not kept.waiting:
+            # It is gone, or decided, meanwhile.
+            return
+        if decision.reason is None or self._is_told(name, decision):
+            return
+        self._counters.left_alone[request.kind.value, decision.reason.value] += 1
+        level = LogLevel.warn if decision.is_alarming else LogLevel.info
+        # A field called message would be taken for one of the old logging.
+        line = "the certificate request {name} {text}"
+        self._log.emit(level, line, name=name, text=decision.message)
+        if decision.is_alarming:
+            more = f"To have it all the same: kubectl certificate approve {name}"
+            self._events.record(csr, "Warning", _LEFT_ALONE, f"{decision.message}. {more}")
+
+    def _is_told(self, name: str, decision: Decision) -> bool:
+        """Say whether a decision was told before, and keep that it is now."""
+        told = hash(decision)
+        left = self._left.get(name)
+        if left is None:
+            self._left[name] = _Left(told, decision.may_change, self._round + 1)
+            return False
+        was, left.told, left.may_change = left.told, told, decision.may_change
+        return was == told
+
+
+def _problem(name: str, error: ApiError | ApiUnreachable) -> str:
+    if isinstance(error, NotAllowed) and error.status == 403:
+        return (
+            f"the certificate request {name} cannot be approved: the server's ClusterRole needs"
+            " apiGroups [certificates.k8s.io] with resources [certificatesigningrequests] verbs"
+            " [get, list, watch], resources [certificatesigningrequests/approval] verbs [update],"
+            f" and resources [signers] resourceNames [{', '.join(SIGNERS)}] verbs [approve];"
+            " beside that, get on nodes, and on pods in its namespace"
+            f" ({error})"
+        )
+    return f"the certificate request {name} cannot be looked at or approved: {error}"

@@ -1,0 +1,191 @@
+"""The cloud end of the tunnel as a service: who can connect where, once there is trust."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from typing import Any
+
+from cryptography import x509
+from twisted.internet.interfaces import (
+    IOpenSSLServerConnectionCreator,
+    IProtocol,
+    IProtocolFactory,
+)
+from twisted.logger import Logger
+
+from yurttunnel import __version__
+from yurttunnel.ops.agents import agent_families
+from yurttunnel.ops.interception import interception_families
+from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.metrics import add_families
+from yurttunnel.pki.identity import NodeIdentity
+from yurttunnel.pki.kubelets import KubeletContexts
+from yurttunnel.server.agents import AgentListener, AgentListenerSettings
+from yurttunnel.server.connect import ConnectFactory
+from yurttunnel.server.dialing import DialingFactory
+from yurttunnel.server.forward import ForwardFactory
+from yurttunnel.server.interception.listeners import Interception
+from yurttunnel.server.interception.middleware import IMiddleware
+from yurttunnel.server.options import Settings
+from yurttunnel.server.process import ServerProcess
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.service import Listener, ServerService, SessionHolder
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.sockets import tune_session_socket
+from yurttunnel.wire.hello import Limits
+
+log = Logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """Whom the server believes, and as whom it shows itself; each for one kind of peer.
+
+    ``agents`` are the contexts of the agents' port, ``secure`` those of --secure-port, and
+    ``connect`` those of endpoints of --connect-endpoint that name no files. ``identify`` reads
+    who a node is from its certificate, and ``is_revoked`` says whether it still is.
+    """
+
+    agents: IOpenSSLServerConnectionCreator
+    secure: IOpenSSLServerConnectionCreator
+    connect: IOpenSSLServerConnectionCreator
+    kubelets: KubeletContexts
+    identify: Callable[[x509.Certificate], NodeIdentity]
+    is_revoked: Callable[[NodeIdentity], bool]
+
+
+def agent_listener(
+    settings: Settings,
+    process: ServerProcess,
+    trust: Trust,
+    others: Mapping[bytes, Callable[[], IProtocol]],
+    replicas: Callable[[], int | None] = lambda: None,
+) -> AgentListener:
+    """Make what is behind the agents' port; ``others`` are protocols that share it, by ALPN.
+
+    ``replicas()`` says how many servers there are, for agents; ``None`` where the command lines
+    of those say it.
+    """
+    agents = AgentListener(
+        process.context,
+        process.registry,
+        trust.is_revoked,
+        AgentListenerSettings(
+            limits=Limits(resume_window=round(settings.resume_window * 1000)),
+            return_grace=settings.return_grace,
+            name="server",
+            software=__version__,
+        ),
+        others=others,
+        identify=trust.identify,
+        replicas=replicas,
+    )
+    process.sessions = agents.sessions
+    add_families(process.metrics, lambda: agent_families(agents.refusals))
+    return agents
+
+
+def cloud_end(
+    reactor: Any,
+    settings: Settings,
+    process: ServerProcess,
+    trust: Trust,
+    agents: AgentListener,
+    middlewares: Sequence[IMiddleware],
+    others: Sequence[SessionHolder] = (),
+) -> ServerService:
+    """Compose what listens, but for the meta port; ``others`` have sessions besides ``agents``."""
+    callers = _callers(reactor, process.registry, settings)
+    interception = Interception(
+        reactor,
+        process.registry,
+        trust.kubelets,
+        middlewares,
+        settings.response_timeout or None,
+    )
+    agents.on_sessions_drain.append(interception.sessions_drain)
+    add_families(process.metrics, partial(interception_families, interception.figures))
+    return ServerService(
+        reactor,
+        [
+            *_listeners(reactor, settings, trust, agents, callers),
+            *_interception_listeners(reactor, settings, trust, interception),
+        ],
+        [agents, *others],
+        [interception, *callers.values()],
+        settings.drain_timeout,
+    )
+
+
+def _callers(
+    reactor: Any, registry: SessionRegistry, settings: Settings
+) -> dict[str, DialingFactory]:
+    """Make the factories whose connections become streams, by the flag that asks for each."""
+    callers: dict[str, DialingFactory] = {
+        flag: ConnectFactory(reactor, registry) for flag, _ in settings.connect_endpoints
+    }
+    for forward in settings.forwards:
+        callers[f"--forward {forward.text}"] = ForwardFactory(registry, forward)
+    return callers
+
+
+def _listeners(
+    reactor: Any,
+    settings: Settings,
+    trust: Trust,
+    agents: AgentListener,
+    callers: Mapping[str, DialingFactory],
+) -> list[Listener]:
+    """Say what to listen on, each with the flag that an error names."""
+    tcp = partial(listen_tcp, reactor)
+    flag = "--tunnel-agent-connect-port"
+    listen = partial(
+        tcp,
+        flag,
+        settings.bind_address,
+        settings.agent_port,
+        tls.server_side(reactor, trust.agents, agents),
+        tune=tune_session_socket,
+    )
+    listeners = [Listener(flag, listen)]
+    for flag, endpoint in settings.connect_endpoints:
+        listen = partial(endpoint.listen, reactor, flag, callers[flag], trust.connect)
+        listeners.append(Listener(flag, listen))
+    for forward in settings.forwards:
+        flag = f"--forward {forward.text}"
+        listen = partial(tcp, flag, forward.listen_host, forward.listen_port, callers[flag])
+        listeners.append(Listener(flag, listen))
+    return listeners
+
+
+def _interception_listeners(
+    reactor: Any, settings: Settings, trust: Trust, interception: Interception
+) -> list[Listener]:
+    """Say where callers come to that mean kubelets.
+
+    Warns when others than this machine can come without being asked who they are.
+    """
+    if not ip_address(settings.insecure_address).is_loopback:
+        log.warn(
+            "--insecure-port: whoever can connect to {address} port {port} reaches every node; "
+            "--secure-port asks who they are",
+            address=settings.insecure_address,
+            port=settings.insecure_port,
+        )
+    secured = tls.server_side(reactor, trust.secure, interception.secure)
+    wanted: list[tuple[str, str, int, IProtocolFactory]] = [
+        ("--secure-port", settings.bind_address, settings.secure_port, secured),
+        (
+            "--insecure-port",
+            settings.insecure_address,
+            settings.insecure_port,
+            interception.insecure,
+        ),
+    ]
+    return [
+        Listener(flag, partial(listen_tcp, reactor, flag, address, port, factory))
+        for flag, address, port, factory in wanted
+    ]

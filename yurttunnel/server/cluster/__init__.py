@@ -1,0 +1,1 @@
+"""What the server knows of the cluster that it runs in."""

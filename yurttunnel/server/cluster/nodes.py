@@ -1,0 +1,178 @@
+"""The nodes of the cluster: found by name, and by every address that the API knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from sys import intern
+
+from twisted.logger import Logger
+
+from yurttunnel.http.authority import BadAuthority
+from yurttunnel.kube.interfaces import IInformers, InformerSpec
+from yurttunnel.kube.resources import NODES, Object
+from yurttunnel.server.cluster.fields import (
+    Address,
+    address_in,
+    canonical_host,
+    mapping,
+    objects,
+    text,
+)
+
+KUBELET_PORT = 10250
+"""Where a kubelet is whose node does not say: the default of its ``--port`` (kubernetes.io)."""
+
+LABEL_PREFIXES = ("openyurt.io", "alibabacloud.com")
+"""What the labels of edge nodes begin with: OpenYurt's own, and that of its 0.2 and 0.3."""
+
+_EDGE_WORKER = tuple(f"{prefix}/is-edge-worker" for prefix in LABEL_PREFIXES)
+_TUNNEL_CLIENT = tuple(f"{prefix}/edge-enable-reverseTunnel-client" for prefix in LABEL_PREFIXES)
+
+log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What is kept of a node; nothing of it changes with every heartbeat.
+
+    ``edge`` is a node that the labels say is reached by the tunnel, ``cloud`` one of which they
+    say that it is none (``is-edge-worker`` is ``false``, not just absent). ``addresses`` are
+    pairs of type and address, as ``status.addresses`` has them and in its order.
+    """
+
+    name: str
+    addresses: tuple[tuple[str, str], ...] = ()
+    kubelet_port: int = KUBELET_PORT
+    edge: bool = False
+    cloud: bool = False
+    ready: bool = False
+
+    def internal(self) -> Iterator[Address]:
+        """Go through the addresses of type ``InternalIP``."""
+        for kind, address in self.addresses:
+            if kind == "InternalIP" and (parsed := address_in(address)) is not None:
+                yield parsed
+
+    def hosts(self) -> Iterator[Address | str]:
+        """Go through its name and all its addresses, each in its canonical form."""
+        for host in (self.name, *(address for _, address in self.addresses)):
+            try:
+                yield canonical_host(host)
+            except BadAuthority:
+                # Nobody can ask for it.
+                continue
+
+    def is_called(self, host: str) -> bool:
+        """Say whether ``host`` is its name or one of its addresses, in any spelling."""
+        try:
+            wanted = canonical_host(host)
+        except BadAuthority:
+            return False
+        return wanted in self.hosts()
+
+
+def node_from(node: Object) -> Node:
+    """Keep what is needed of a ``Node`` (k8s.io/api core/v1 types.go)."""
+    metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
+    labels = mapping(metadata.get("labels"))
+    edge = any(labels.get(label) == "true" for label in (*_EDGE_WORKER, *_TUNNEL_CLIENT))
+    return Node(
+        name=intern(text(metadata.get("name"))),
+        addresses=tuple(
+            (intern(text(each.get("type"))), text(each.get("address")))
+            for each in objects(status.get("addresses"))
+        ),
+        kubelet_port=_kubelet_port(status),
+        edge=edge,
+        cloud=not edge and any(labels.get(label) == "false" for label in _EDGE_WORKER),
+        ready=any(
+            each.get("type") == "Ready" and each.get("status") == "True"
+            for each in objects(status.get("conditions"))
+        ),
+    )
+
+
+def _kubelet_port(status: Mapping[str, object]) -> int:
+    """Read ``status.daemonEndpoints.kubeletEndpoint.Port``, which has a capital letter indeed."""
+    endpoint = mapping(mapping(status.get("daemonEndpoints")).get("kubeletEndpoint"))
+    port = endpoint.get("Port")
+    return port if isinstance(port, int) and 1 <= port <= 65535 else KUBELET_PORT
+
+
+NODES_SPEC: InformerSpec[Node] = InformerSpec(NODES, node_from)
+
+
+class Nodes:
+    """All nodes, kept current by ``informers``."""
+
+    def __init__(self, informers: IInformers) -> None:
+        self._informer = informers.informer(NODES_SPEC)
+        # The nodes that have a host for a name or address, by their names.
+        self._by_host: dict[Address | str, dict[str, Node]] = {}
+        self._informer.add_handler(self._changed)
+
+    @property
+    def synced(self) -> bool:
+        """Whether all nodes have been known once."""
+        return self._informer.synced
+
+    def get(self, name: str) -> Node | None:
+        """Give the node called ``name``."""
+        node: Node | None = self._informer.get(name)
+        return node
+
+    def find(self, host: str) -> Collection[Node]:
+        """Give the nodes that ``host``, a name or an address, may mean.
+
+        The name of a node is that of no other. Else there may be several: sites behind NAT have
+        the same private addresses, and the same public one. An ``InternalIP`` counts before other
+        types of addresses. As long as not all nodes are known, an address tells nothing, since
+        the others that have it may be missing.
+        """
+        try:
+            wanted = canonical_host(host)
+        except BadAuthority:
+            return ()
+        if isinstance(wanted, str) and (node := self.get(wanted)) is not None:
+            return (node,)
+        if not self.synced:
+            return ()
+        found = self._by_host.get(wanted, {}).values()
+        if len(found) < 2:
+            return found
+        return [node for node in found if wanted in set[object](node.internal())] or found
+
+    def cloud_addresses(self) -> int:
+        """Count the addresses of ready nodes that are not reached by the tunnel.
+
+        As yurttunnel 1.2 counted them: the first ``InternalIP`` of each.
+        """
+        nodes: Collection[Node] = self._informer.values()
+        first = (next(node.internal(), None) for node in nodes if node.ready and not node.edge)
+        return len({address for address in first if address is not None})
+
+    def _changed(self, old: Node | None, new: Node | None) -> None:
+        if old is not None:
+            self._forget(old)
+        if new is not None:
+            self._keep(new)
+
+    def _keep(self, node: Node) -> None:
+        hosts = list(node.hosts())
+        if len(hosts) <= len(node.addresses):
+            log.warn(
+                "node {node} cannot be found by all of its addresses, since some are none:"
+                " {addresses}",
+                node=node.name,
+                addresses=", ".join(repr(address) for _, address in node.addresses),
+            )
+        for host in hosts:
+            self._by_host.setdefault(host, {})[node.name] = node
+
+    def _forget(self, node: Node) -> None:
+        for host in set(node.hosts()):
+            named = self._by_host[host]
+            del named[node.name]
+            if not named:
+                del self._by_host[host]

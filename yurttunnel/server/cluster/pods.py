@@ -1,0 +1,30 @@
+"""On which node a pod runs."""
+
+from __future__ import annotations
+
+from sys import intern
+
+from yurttunnel.kube.interfaces import IInformers, InformerSpec
+from yurttunnel.kube.resources import PODS, Object
+from yurttunnel.server.cluster.fields import mapping, text
+
+
+def node_of(pod: Object) -> str:
+    """Keep of a ``Pod`` the name of its node alone, one text for all pods of the node."""
+    return intern(text(mapping(pod.get("spec")).get("nodeName")))
+
+
+PODS_SPEC: InformerSpec[str] = InformerSpec(PODS, node_of, field_selector="spec.nodeName!=")
+"""All pods that have a node; it is given to a pod once."""
+
+
+class Pods:
+    """The nodes of all pods, kept current by ``informers``."""
+
+    def __init__(self, informers: IInformers) -> None:
+        self._informer = informers.informer(PODS_SPEC)
+
+    def node_of(self, namespace: str, name: str) -> str | None:
+        """Give the name of the node, ``None`` for a pod that is not known or has no node."""
+        node: str | None = self._informer.get(name, namespace)
+        return node or None

@@ -1,0 +1,187 @@
+"""The ports in the ConfigMap ``yurt-tunnel-server-cfg``, which name the same as in yurttunnel 1.2.
+
+=========================  ==================  =================================================
+key                        example             meaning
+=========================  ==================  =================================================
+``localhost-proxy-ports``  ``10266, 10267``    on the loopback address of the node, not the one
+                                               that was asked for
+``http-proxy-ports``       ``9445, 9100``      callers of these ports of a node are led to the
+                                               insecure port of the server
+``https-proxy-ports``      ``9443``            to the secure one
+``dnat-ports-pair``        ``9051=10264``      as ``http-proxy-ports``; what is on the right is
+                                               the insecure port. Without any ``=`` it is a list
+=========================  ==================  =================================================
+
+A port that is in several keys is for HTTPS, else for HTTP. The kubelet's own ports are always led
+to the server, and count for nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from twisted.logger import Logger
+
+from yurttunnel.http.authority import BadAuthority, parse_port
+from yurttunnel.kube.interfaces import IInformers, InformerSpec
+from yurttunnel.kube.resources import CONFIG_MAPS, Object
+from yurttunnel.server.cluster.fields import mapping, text
+
+CONFIG_MAP = "yurt-tunnel-server-cfg"
+LOCALHOST, HTTP, HTTPS, PAIRS = KEYS = (
+    "localhost-proxy-ports",
+    "http-proxy-ports",
+    "https-proxy-ports",
+    "dnat-ports-pair",
+)
+
+MOST_REPORTED = 10
+"""How many items of one version of the ConfigMap are complained about one by one."""
+
+_KUBELET_PORTS = frozenset({10250, 10255})
+_LONGEST_QUOTE = 40
+
+log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RawPorts:
+    """What is kept of the ConfigMap: the values of :data:`KEYS`, and its ``uid`` for events."""
+
+    uid: str
+    values: tuple[str, ...]
+
+
+def raw_ports(config_map: Object) -> RawPorts:
+    """Keep of a ``ConfigMap`` what is about ports."""
+    data = mapping(config_map.get("data"))
+    metadata = mapping(config_map.get("metadata"))
+    return RawPorts(text(metadata.get("uid")), tuple(text(data.get(key)) for key in KEYS))
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports that are configured; no port is in both ``http`` and ``https``.
+
+    ``problems`` are sentences about items that were left out.
+    """
+
+    localhost: frozenset[int] = frozenset()
+    http: frozenset[int] = frozenset()
+    https: frozenset[int] = frozenset()
+    problems: tuple[str, ...] = ()
+
+
+def parse_ports(raw: RawPorts, insecure_port: int) -> Ports:
+    """Read the values; whatever is wrong in them takes nothing but itself away."""
+    values = dict(zip(KEYS, raw.values, strict=True))
+    problems: list[str] = []
+    localhost = set(_list_of_ports(values, LOCALHOST, problems))
+    https = set(_list_of_ports(values, HTTPS, problems)) - _KUBELET_PORTS
+    http = {
+        *_list_of_ports(values, HTTP, problems),
+        *_left_of_pairs(values, insecure_port, problems),
+    }
+    http -= _KUBELET_PORTS | https
+    return Ports(frozenset(localhost), frozenset(http), frozenset(https), tuple(problems))
+
+
+def _items(value: str) -> Iterator[str]:
+    return (item for each in value.split(",") if (item := each.strip()))
+
+
+def _list_of_ports(values: dict[str, str], key: str, problems: list[str]) -> Iterator[int]:
+    for item in _items(values[key]):
+        try:
+            yield parse_port(item)
+        except BadAuthority as error:
+            problems.append(f"{key}: {_shortened(error)}")
+
+
+def _left_of_pairs(
+    values: dict[str, str], insecure_port: int, problems: list[str]
+) -> Iterator[int]:
+    if "=" not in values[PAIRS]:
+        yield from _list_of_ports(values, PAIRS, problems)
+        return
+    for item in _items(values[PAIRS]):
+        left, _, right = (part.strip() for part in item.partition("="))
+        try:
+            port, target = parse_port(left), parse_port(right)
+        except BadAuthority as error:
+            problems.append(f"{PAIRS}: {_shortened(error)} (an item is PORT={insecure_port})")
+            continue
+        if target == insecure_port:
+            yield port
+        else:
+            problems.append(
+                f"{PAIRS}: {left}={right} does not lead to --insecure-port {insecure_port}"
+            )
+
+
+def _shortened(error: BadAuthority) -> str:
+    """Give the sentence, of which the quoted item may have any length."""
+    quoted, separator, rest = str(error).partition(" is ")
+    if len(quoted) > _LONGEST_QUOTE:
+        quoted = quoted[:_LONGEST_QUOTE] + "...'"
+    return quoted + separator + rest
+
+
+class ProxyPorts:
+    """The ports, kept current by ``informers``; ``ports`` has none without the ConfigMap.
+
+    ``namespace`` is the server's, ``insecure_port`` its port for HTTP. What is wrong is told once,
+    in the log, and by ``report(config_map, text)`` for an event: ``config_map`` says which object
+    is meant.
+    """
+
+    def __init__(
+        self,
+        informers: IInformers,
+        namespace: str,
+        insecure_port: int,
+        report: Callable[[Object, str], object],
+    ) -> None:
+        self.ports = Ports()
+        self._namespace = namespace
+        self._insecure_port = insecure_port
+        self._report = report
+        informers.informer(proxy_ports_spec(namespace)).add_handler(self._changed)
+
+    def _changed(self, old: RawPorts | None, new: RawPorts | None) -> None:
+        told = set(self.ports.problems)
+        self.ports = Ports() if new is None else parse_ports(new, self._insecure_port)
+        problems = [each for each in dict.fromkeys(self.ports.problems) if each not in told]
+        if new is None or not problems:
+            return
+        for problem in problems[:MOST_REPORTED]:
+            log.warn(
+                "ConfigMap {namespace}/{name}, {problem}; the item is ignored",
+                namespace=self._namespace,
+                name=CONFIG_MAP,
+                problem=problem,
+            )
+        more = len(problems) - MOST_REPORTED
+        if more > 0:
+            log.warn(
+                "ConfigMap {namespace}/{name}: {more} more items are ignored",
+                namespace=self._namespace,
+                name=CONFIG_MAP,
+                more=more,
+            )
+        shown = "; ".join(problems[:MOST_REPORTED]) + (f"; and {more} more" if more > 0 else "")
+        self._report(self._reference(new), f"items are ignored: {shown}")
+
+    def _reference(self, raw: RawPorts) -> Object:
+        metadata = {"namespace": self._namespace, "name": CONFIG_MAP, "uid": raw.uid}
+        return {
+            "apiVersion": CONFIG_MAPS.api_version,
+            "kind": CONFIG_MAPS.kind,
+            "metadata": metadata,
+        }
+
+
+def proxy_ports_spec(namespace: str) -> InformerSpec[RawPorts]:
+    """Say what is followed: the one ConfigMap."""
+    return InformerSpec(CONFIG_MAPS, raw_ports, namespace=namespace, name=CONFIG_MAP)

@@ -1,0 +1,96 @@
+"""The server's Services, and where their endpoints are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from yurttunnel.http.authority import BadAuthority, strip_port
+from yurttunnel.kube.interfaces import InformerSpec
+from yurttunnel.kube.resources import ENDPOINT_SLICES, SERVICES, Object
+from yurttunnel.server.cluster.fields import Address, address_in, mapping, objects, text, texts
+
+SERVICE = "x-tunnel-server-svc"
+"""The Service that agents dial."""
+
+INTERNAL_SERVICE = "x-tunnel-server-internal-svc"
+"""The Service by which callers inside the cluster reach kubelets."""
+
+EXTERNAL_ADDRESS = "x-tunnel-server-external-addr"
+"""The annotation of the Service that tells where agents reach it, as ``host:port``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddresses:
+    """What is kept of a Service.
+
+    ``ingress`` are the addresses and names of its load balancer; ``external`` is the host in the
+    annotation :data:`EXTERNAL_ADDRESS`, empty when there is none in it; ``has_external`` says that
+    there is an annotation.
+    """
+
+    type: str
+    cluster_addresses: tuple[Address, ...]
+    ingress: tuple[str, ...]
+    external: tuple[str, ...]
+    has_external: bool
+
+
+def service_addresses(service: Object) -> ServiceAddresses:
+    """Keep what is needed of a ``Service`` (k8s.io/api core/v1 types.go)."""
+    metadata, spec = mapping(service.get("metadata")), mapping(service.get("spec"))
+    balancer = mapping(mapping(service.get("status")).get("loadBalancer"))
+    annotation = text(mapping(metadata.get("annotations")).get(EXTERNAL_ADDRESS)).strip()
+    cluster_addresses = dict.fromkeys((text(spec.get("clusterIP")), *texts(spec.get("clusterIPs"))))
+    return ServiceAddresses(
+        # The API fills it in, so it is there in whatever comes from one.
+        type=text(spec.get("type")) or "ClusterIP",
+        # A headless Service has the word None there.
+        cluster_addresses=tuple(
+            address for each in cluster_addresses if (address := address_in(each)) is not None
+        ),
+        ingress=tuple(_ingress(balancer.get("ingress"))),
+        external=tuple(_host(annotation)),
+        has_external=bool(annotation),
+    )
+
+
+def _ingress(entries: object) -> Iterator[str]:
+    for entry in objects(entries):
+        for key in ("ip", "hostname"):
+            if text(entry.get(key)):
+                yield text(entry.get(key))
+
+
+def _host(annotation: str) -> Iterator[str]:
+    try:
+        yield strip_port(annotation)
+    except BadAuthority:
+        return
+
+
+def service_spec(namespace: str, name: str) -> InformerSpec[ServiceAddresses]:
+    """Say what is followed of one Service."""
+    return InformerSpec(SERVICES, service_addresses, namespace=namespace, name=name)
+
+
+def endpoint_hosts(endpoint_slice: Object) -> tuple[str, ...]:
+    """Keep of an ``EndpointSlice`` the addresses, and host names (discovery/v1 types.go)."""
+    return tuple(sorted(set(_endpoint_hosts(endpoint_slice))))
+
+
+def _endpoint_hosts(endpoint_slice: Object) -> Iterator[str]:
+    for endpoint in objects(endpoint_slice.get("endpoints")):
+        yield from texts(endpoint.get("addresses"))
+        if text(endpoint.get("hostname")):
+            yield text(endpoint.get("hostname"))
+
+
+def endpoints_spec(namespace: str, service: str) -> InformerSpec[tuple[str, ...]]:
+    """Say what is followed of the EndpointSlices of one Service."""
+    return InformerSpec(
+        ENDPOINT_SLICES,
+        endpoint_hosts,
+        namespace=namespace,
+        label_selector=f"kubernetes.io/service-name={service}",
+    )

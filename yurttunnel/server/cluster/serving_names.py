@@ -1,0 +1,260 @@
+"""The names in the server's own serving certificate, which follow what the API says.
+
+====================================================  =============================================
+source                                                names
+====================================================  =============================================
+flags                                                 ``--cert-ips``, ``--cert-dns-names``
+constants                                             127.0.0.1 and ::1
+Service ``x-tunnel-server-svc``, always               its four names in the cluster
+the same, when it exists                              its cluster addresses
+the same, type ``LoadBalancer``                       address or name of each ingress
+the same, type ``ClusterIP``                          the host in the annotation
+                                                      ``x-tunnel-server-external-addr``
+the same, type ``NodePort``                           all addresses of the cloud nodes, whose
+                                                      label ``is-edge-worker`` is ``false``
+its EndpointSlices                                    all addresses, and host names
+Service ``x-tunnel-server-internal-svc``, when there  its four names, and its cluster addresses
+====================================================  =============================================
+
+A source that is there and gives nothing at the moment, as a load balancer between two addresses,
+keeps the names that it gave last to this process; one that is no more, as a Service that was
+deleted or has another type, takes its names along.
+
+Endpoints count before they are ready: a server becomes so by its certificate, which would have to
+be made again at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from twisted.internet.defer import CancelledError
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from yurttunnel.http.authority import BadAuthority
+from yurttunnel.kube.interfaces import IInformer, IInformers
+from yurttunnel.server.cluster.fields import Address, canonical_host
+from yurttunnel.server.cluster.nodes import NODES_SPEC, Node
+from yurttunnel.server.cluster.services import (
+    INTERNAL_SERVICE,
+    SERVICE,
+    ServiceAddresses,
+    endpoints_spec,
+    service_spec,
+)
+
+log = Logger()
+
+_ENDPOINTS = "endpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSANs:
+    """Subject alternative names; two that are equal need no new certificate.
+
+    DNS names are in lower case and without final dot.
+    """
+
+    dns_names: frozenset[str]
+    addresses: frozenset[Address]
+
+
+class ServingNames:
+    """Finds the names, from ``informers`` and the values of the flags.
+
+    ``namespace`` is the server's; ``cluster_domain`` what the cluster's DNS is authoritative for
+    (``clusterDomain`` of ``KubeletConfiguration``).
+    """
+
+    def __init__(
+        self,
+        informers: IInformers,
+        namespace: str,
+        addresses: Iterable[Address] = (),
+        dns_names: Iterable[str] = (),
+        cluster_domain: str = "cluster.local",
+    ) -> None:
+        self._namespace = namespace
+        self._domain = cluster_domain
+        self._flags: tuple[Address | str, ...] = (*addresses, *dns_names)
+        self._service = informers.informer(service_spec(namespace, SERVICE))
+        self._internal = informers.informer(service_spec(namespace, INTERNAL_SERVICE))
+        self._endpoints = informers.informer(endpoints_spec(namespace, SERVICE))
+        self._nodes = informers.informer(NODES_SPEC)
+        # The cloud nodes alone: they are few, and all nodes may be thousands.
+        self._cloud_nodes: dict[str, Node] = {}
+        # What each source that can be empty for a while gave last.
+        self._kept: dict[str, frozenset[Address | str]] = {}
+        self._callbacks: list[Callable[[], object]] = []
+        self._current: ServingSANs | None = None
+        self._warnings: tuple[str, ...] = ()
+        for informer, changed in (
+            (self._service, self._changed),
+            (self._internal, self._changed),
+            (self._endpoints, self._changed),
+            (self._nodes, self._node_changed),
+        ):
+            informer.add_handler(changed)
+            _ = informer.when_synced().addCallbacks(lambda _: self._update(), _not_synced)
+
+    def current(self) -> ServingSANs | None:
+        """Give the names; ``None`` before the API has been asked for all of them."""
+        return self._current
+
+    def problem(self) -> str | None:
+        """Say, for ``/readyz``, why there are no names yet."""
+        if self._current is not None:
+            return None
+        missing = ", ".join(_described(informer) for informer in self._missing())
+        return f"the names for the serving certificate wait for the API: {missing}"
+
+    def warning(self) -> str | None:
+        """Say which sources lack something, without which :meth:`current` does."""
+        return "; ".join(self._warnings) or None
+
+    def on_change(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Have ``callback()`` called when :meth:`current` gives something else.
+
+        The function that is returned ends it.
+        """
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    def _missing(self) -> list[IInformer]:
+        needed = (self._service, self._internal, self._endpoints, self._nodes)
+        return [informer for informer in needed if not informer.synced]
+
+    def _changed(self, _old: object, _new: object) -> None:
+        self._update()
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        former = self._cloud_nodes.pop(old.name, None) if old is not None else None
+        if new is not None and new.cloud:
+            self._cloud_nodes[new.name] = new
+        if former is not None or (new is not None and new.cloud):
+            self._update()
+
+    def _update(self) -> None:
+        if self._missing():
+            return
+        warnings: list[str] = []
+        found: set[Address | str] = set()
+        for text in self._hosts(warnings):
+            try:
+                found.add(_canonical(text) if isinstance(text, str) else text)
+            except BadAuthority as error:
+                warnings.append(f"{error}, so it is left out of the serving certificate")
+        current = ServingSANs(
+            frozenset(each for each in found if isinstance(each, str)),
+            frozenset(each for each in found if not isinstance(each, str)),
+        )
+        self._tell(tuple(warnings))
+        if current == self._current:
+            return
+        self._current = current
+        for callback in list(self._callbacks):
+            callback()
+
+    def _tell(self, warnings: tuple[str, ...]) -> None:
+        former, self._warnings = self._warnings, warnings
+        for warning in warnings:
+            if warning not in former:
+                log.warn("{text}", text=warning)
+
+    def _hosts(self, warnings: list[str]) -> Iterator[Address | str]:
+        yield from self._flags
+        yield from (ip_address("127.0.0.1"), ip_address("::1"))
+        yield from self._names_of(SERVICE)
+        service: ServiceAddresses | None = self._service.get(SERVICE, self._namespace)
+        if service is None:
+            self._kept.clear()
+            warnings.append(
+                f"there is no Service {self._namespace}/{SERVICE}: the serving certificate has"
+                " none of its addresses, so give those that agents dial by --cert-ips and"
+                " --cert-dns-names, or create it"
+            )
+        else:
+            yield from service.cluster_addresses
+            yield from self._outside(service, warnings)
+            yield from self._last(_ENDPOINTS, self._endpoint_hosts())
+        internal: ServiceAddresses | None = self._internal.get(INTERNAL_SERVICE, self._namespace)
+        if internal is not None:
+            yield from self._names_of(INTERNAL_SERVICE)
+            yield from internal.cluster_addresses
+
+    def _names_of(self, service: str) -> Iterator[str]:
+        qualified = f"{service}.{self._namespace}"
+        yield from (service, qualified, f"{qualified}.svc", f"{qualified}.svc.{self._domain}")
+
+    def _endpoint_hosts(self) -> Iterator[str]:
+        for hosts in self._endpoints.values():
+            yield from hosts
+
+    def _outside(self, service: ServiceAddresses, warnings: list[str]) -> frozenset[Address | str]:
+        """Give the names by which agents reach the Service, which depend on its type."""
+        for source in self._kept.keys() - {_ENDPOINTS, service.type}:
+            del self._kept[source]
+        hosts = self._hosts_outside(service)
+        if hosts is None:
+            self._kept.pop(service.type, None)
+            return frozenset()
+        if not hosts:
+            warnings.append(
+                f"Service {self._namespace}/{SERVICE} of type {service.type}"
+                f" {_WANTING.get(service.type, _UNKNOWN_TYPE)}; the serving certificate keeps the"
+                " addresses that it gave last, if any"
+            )
+        return self._last(service.type, hosts)
+
+    def _hosts_outside(self, service: ServiceAddresses) -> frozenset[str] | None:
+        """Give the names that the Service has now, ``None`` when it need not have any."""
+        match service.type:
+            case "LoadBalancer":
+                return frozenset(service.ingress)
+            case "NodePort":
+                nodes = self._cloud_nodes.values()
+                return frozenset(host for node in nodes for _, host in node.addresses)
+            case "ClusterIP":
+                return frozenset(service.external) if service.has_external else None
+            case _:
+                return frozenset()
+
+    def _last(self, source: str, hosts: Iterable[Address | str]) -> frozenset[Address | str]:
+        """Give ``hosts``, or what the same source gave last when there are none."""
+        given = frozenset(hosts)
+        if given:
+            self._kept[source] = given
+        return self._kept.get(source, frozenset())
+
+
+_WANTING = {
+    "LoadBalancer": "has no address from its load balancer yet",
+    "NodePort": "needs cloud nodes, and no node has the label openyurt.io/is-edge-worker=false",
+    "ClusterIP": (
+        "has an annotation x-tunnel-server-external-addr that is not host:port, as"
+        " tunnel.example:10262"
+    ),
+}
+"""What to say of a Service of each type that should give addresses, and gives none."""
+
+_UNKNOWN_TYPE = "leads no agent to the server: make it LoadBalancer, NodePort or ClusterIP"
+
+
+def _canonical(text: str) -> Address | str:
+    """Make one spelling of many; a wildcard, which only flags have, is good for a certificate."""
+    wildcard, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
+    host = canonical_host(name)
+    return f"{wildcard}{host}" if wildcard else host
+
+
+def _described(informer: IInformer) -> str:
+    spec = informer.spec
+    return f"{spec.resource.plural} {spec.name}" if spec.name else str(spec.resource.plural)
+
+
+def _not_synced(failure: Failure) -> None:
+    """Let the informers end before they were complete."""
+    failure.trap(CancelledError)

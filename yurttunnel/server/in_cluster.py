@@ -1,0 +1,280 @@
+"""The parts list of a server in a cluster: its trust, its nodes and its siblings are the cluster's.
+
+It starts in two phases. What approves certificates and waits for them is there at once, since the
+first server approves its own; what needs them comes when they are there.
+"""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from functools import partial
+from typing import Any
+
+from twisted.application.service import IService
+
+from yurttunnel import __version__
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import load_configuration
+from yurttunnel.kube.events import EventRecorder
+from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.lease import LeaderElection
+from yurttunnel.ops.approval import ApprovalCounters, approval_families
+from yurttunnel.ops.authorization import AuthorizationCounters, authorization_families
+from yurttunnel.ops.cluster_trust import cluster_trust_families
+from yurttunnel.ops.drain import within
+from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.nodes import cloud_node_families
+from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.ops.siblings import sibling_families
+from yurttunnel.pki.cluster_server import ClusterServerTrust, ClusterTrustSettings
+from yurttunnel.pki.identity import NodeIdentity
+from yurttunnel.server.agents import AgentListener
+from yurttunnel.server.approver import Approver
+from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
+from yurttunnel.server.cluster.nodes import NODES_SPEC, Node, Nodes
+from yurttunnel.server.cluster.pods import Pods
+from yurttunnel.server.cluster.proxy_ports import ProxyPorts
+from yurttunnel.server.cluster.serving_names import ServingNames
+from yurttunnel.server.interception.authorization import Authorization
+from yurttunnel.server.interception.localhost_ports import LocalhostPorts
+from yurttunnel.server.interception.middleware import (
+    ClusterInformers,
+    IMiddleware,
+    find_middlewares,
+    installed_makers,
+)
+from yurttunnel.server.interception.resolution import Resolution
+from yurttunnel.server.interception.reviews import Reviews
+from yurttunnel.server.late import LateService
+from yurttunnel.server.options import ClusterSettings, Settings
+from yurttunnel.server.process import ServerProcess
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.service import ServerService
+from yurttunnel.server.siblings.replicas import replica_slices, server_name
+from yurttunnel.server.siblings.service import Siblings
+from yurttunnel.server.siblings.settings import SiblingSettings
+
+COMPONENT = "yurttunnel-server"
+
+REPLICAS_TIMEOUT = 2.0
+"""Seconds to wait for the list of replicas; without the API the server begins without."""
+
+CACHES_TIMEOUT = 30.0
+"""Seconds for which a server that has started is not ready until the API has told it all."""
+
+APPROVER_LEASE = "yurt-tunnel-approver"
+"""The lease of the one server that approves."""
+
+
+class ClusterServer:
+    """Makes the parts, those of the second phase when the certificates are there."""
+
+    def __init__(self, reactor: Any, settings: Settings, cluster: ClusterSettings) -> None:
+        """Make those of the first phase.
+
+        Raises ``BadKubeConfiguration``, ``StateError``, ``BadBundle`` and ``BadMiddleware``. An
+        API that does not answer is no error.
+        """
+        self._reactor = reactor
+        self._settings = settings
+        self._cluster = cluster
+        self._namespace = cluster.namespace
+        self._created = reactor.seconds()
+        instance = f"{socket.gethostname()}_{uuid.uuid4()}"
+        configuration = load_configuration(cluster.kube_config)
+        self._client = KubeClient(reactor, configuration)
+        self._informers = Informers(reactor, self._client)
+        self._events = EventRecorder(reactor, self._client, COMPONENT, instance)
+        self._nodes = Nodes(self._informers)
+        self._trust = ClusterServerTrust(
+            reactor,
+            self._client,
+            cluster.cert_dir,
+            configuration.authorities,
+            self._serving_names(),
+            ClusterTrustSettings(
+                callers=cluster.allowed_callers,
+                client_ca=cluster.client_ca,
+                kubelet_verify=settings.kubelet_verify,
+                kubelet_ca=settings.kubelet_ca,
+                accept_common_certificates=cluster.accept_common_certificates,
+            ),
+        )
+        self._process = ServerProcess(reactor, settings, self._trust.certificates)
+        self._election = self._make_approver(instance)
+        self._reviews = self._make_reviews()
+        self._middlewares = self._make_middlewares()
+        self._replicas = self._informers.informer(replica_slices(self._namespace))
+        self._tunnel = LateService(reactor, self._ready, self._second_phase)
+
+    def service(self) -> IService:
+        """Give all parts together, those first that serve the others to their end."""
+        process = self._process
+        readiness = process.readiness
+        readiness.add("listeners", self._tunnel.problem)
+        readiness.add("certificates", self._trust.problem)
+        readiness.add("caches", self._caches_missing)
+        # What is in use stays in use, so these are only told.
+        readiness.add("certificate renewal", self._trust.warning, required=False)
+        readiness.add("Kubernetes API", self._informers.problem, required=False)
+        readiness.add("approver", self._election.problem, required=False)
+        readiness.add("reviews", self._reviews.problem, required=False)
+        add_families(
+            process.metrics,
+            lambda: cluster_trust_families("yurttunnel_server_", self._trust.figures()),
+        )
+        add_families(process.metrics, lambda: cloud_node_families(self._nodes.cloud_addresses))
+        parts = StoppedInTurn()
+        for part in (
+            process.meta,
+            ClosedAtTheEnd(self._client.close),
+            self._informers,
+            self._events,
+            self._trust,
+            self._election,
+            self._reviews,
+            process.lag,
+            self._tunnel,
+        ):
+            part.setServiceParent(parts)
+        return parts
+
+    def _caches_missing(self) -> str | None:
+        """Say which caches are not complete, for a while after the start.
+
+        When the API is away for longer than that, callers are better served by addresses and
+        names that agents have than not at all.
+        """
+        if self._reactor.seconds() > self._created + CACHES_TIMEOUT:
+            return None
+        return self._informers.incomplete()
+
+    def _is_gone(self, identity: NodeIdentity) -> bool:
+        """Say that a node has been deleted from the cluster, as far as is known."""
+        return self._nodes.synced and self._nodes.get(identity.node) is None
+
+    def _serving_names(self) -> ServingNames:
+        settings = self._settings
+        return ServingNames(
+            self._informers,
+            self._namespace,
+            settings.certificate_addresses,
+            settings.certificate_names,
+            self._cluster.cluster_domain,
+        )
+
+    def _make_approver(self, instance: str) -> LeaderElection:
+        counters = ApprovalCounters()
+        approver = Approver(
+            self._reactor,
+            self._client,
+            self._informers,
+            self._events,
+            self._namespace,
+            counters,
+        )
+        self._process.readiness.add("approval", approver.problem, required=False)
+        add_families(self._process.metrics, lambda: approval_families(counters))
+        return LeaderElection(
+            self._reactor, self._client, self._namespace, APPROVER_LEASE, instance, approver
+        )
+
+    def _make_reviews(self) -> Reviews:
+        self._authorization = AuthorizationCounters()
+        add_families(self._process.metrics, lambda: authorization_families(self._authorization))
+        return Reviews(self._reactor, self._client, self._authorization)
+
+    def _make_middlewares(self) -> list[IMiddleware]:
+        """Make them in their order: who may do something is asked when it is known what it is."""
+        registry = self._process.registry
+        ports = ProxyPorts(
+            self._informers,
+            self._namespace,
+            self._settings.insecure_port,
+            lambda config, text: self._events.record(config, "Warning", "BadProxyPorts", text),
+        )
+        names = self._settings.middlewares
+        return [
+            Resolution(registry, self._nodes, Pods(self._informers)),
+            LocalhostPorts(registry, self._nodes, ports),
+            Authorization(
+                self._reactor,
+                self._reviews,
+                self._cluster.allowed_callers,
+                partial(_node_of, registry),
+                self._authorization,
+            ),
+            *find_middlewares(
+                self._reactor,
+                names,
+                installed_makers() if names else [],
+                ClusterInformers(self._informers, self._namespace),
+            ),
+        ]
+
+    async def _ready(self) -> None:
+        await self._trust.ready()
+        # The first thing that agents are told is how many servers there are.
+        await within(self._reactor, REPLICAS_TIMEOUT, [self._replicas.when_synced()])
+
+    def _second_phase(self) -> IService:
+        """Make what needs certificates."""
+        trust, process = self._trust, self._process
+        believed = Trust(
+            agents=trust.contexts,
+            secure=trust.interception,
+            connect=trust.callers,
+            kubelets=trust.kubelets.contexts,
+            identify=trust.identify,
+            is_revoked=self._is_gone,
+        )
+        agents = agent_listener(self._settings, process, believed, {}, lambda: siblings.replicas())
+        siblings = Siblings(
+            self._reactor,
+            process.context,
+            process.registry,
+            agents,
+            trust.siblings,
+            self._replicas,
+            SiblingSettings(server_name=server_name(self._namespace), software=__version__),
+        )
+        server: ServerService = cloud_end(
+            self._reactor,
+            self._settings,
+            process,
+            believed,
+            agents,
+            self._middlewares,
+            [siblings],
+        )
+        self._informers.informer(NODES_SPEC).add_handler(partial(_revoke_deleted, agents))
+        process.readiness.add("kubelet trust", lambda: trust.kubelets.problem, required=False)
+        process.readiness.add("siblings", siblings.problem, required=False)
+        add_families(process.metrics, lambda: sibling_families(siblings.figures))
+        self._tunnel.not_accepting = server.not_accepting
+        parts = StoppedInTurn()
+        for part in (siblings, server):
+            part.setServiceParent(parts)
+        return parts
+
+
+def build(reactor: Any, settings: Settings, cluster: ClusterSettings) -> IService:
+    """Compose the server's parts; see :class:`ClusterServer` for what is raised."""
+    return ClusterServer(reactor, settings, cluster).service()
+
+
+def _revoke_deleted(agents: AgentListener, old: Node | None, new: Node | None) -> None:
+    """End the session of a node that has been deleted from the cluster."""
+    if old is not None and new is None:
+        agents.revoke(old.name)
+
+
+def _node_of(registry: SessionRegistry, request: Any) -> str | None:
+    destination = request.destination
+    if destination is None:
+        return None
+    try:
+        return str(registry.find(destination.node).node)
+    except NodeNotConnected:
+        return None

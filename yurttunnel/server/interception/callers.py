@@ -1,0 +1,89 @@
+"""Who a caller is: by its certificate, which TLS has verified, or by its bearer token."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from cryptography.x509.oid import NameOID
+from twisted.internet.interfaces import ITransport
+
+from yurttunnel.http.head import RequestHead
+from yurttunnel.pki.contexts import peer_certificate
+from yurttunnel.pki.identity import NODE_ORGANIZATION
+from yurttunnel.server.interception.reviews import User
+
+LONGEST_TOKEN = 16 * 1024
+"""Characters: those of service accounts have about 1,000, of identity providers some thousand."""
+
+_AUTHENTICATED = "system:authenticated"
+_NODES_GROUP = "system:nodes"
+_NODE_USER = "system:node:"
+_BEARER = re.compile(rb"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
+
+
+class BadToken(Exception):
+    """An ``Authorization`` field that cannot be a token; one line says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateUser:
+    """Who a certificate names.
+
+    ``is_node`` tells that it may be one that nodes get for themselves, so that a node which is
+    called like somebody else would be taken for that one.
+    """
+
+    user: User
+    is_node: bool
+
+
+class CertificateUsers:
+    """Reads certificates once for each connection: that takes longer than many requests."""
+
+    def __init__(self) -> None:
+        self._users: WeakKeyDictionary[ITransport, CertificateUser | None] = WeakKeyDictionary()
+
+    def behind(self, transport: ITransport) -> CertificateUser | None:
+        """Say who is at the other end of a TLS ``transport``; ``None`` when that is not known."""
+        try:
+            return self._users[transport]
+        except KeyError:
+            user = self._users[transport] = _certificate_user(transport)
+            return user
+
+
+def _certificate_user(transport: Any) -> CertificateUser | None:
+    """Read the name and the groups as the API does (``CommonNameUserConversion``)."""
+    certificate = peer_certificate(transport)
+    if certificate is None:
+        return None
+    subject = certificate.subject
+    names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    groups = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    if len(names) != 1 or not names[0]:
+        return None
+    is_node = names[0].startswith(_NODE_USER) or not {NODE_ORGANIZATION, _NODES_GROUP}.isdisjoint(
+        groups
+    )
+    return CertificateUser(User(names[0], (*groups, _AUTHENTICATED)), is_node)
+
+
+def bearer_token(head: RequestHead) -> str | None:
+    """Give the bearer token of a request (RFC 6750 section 2.1), ``None`` when it has none.
+
+    Raises :class:`BadToken`.
+    """
+    values = head.values(b"authorization")
+    if not values:
+        return None
+    if len(values) > 1:
+        raise BadToken("Authorization is given more than once")
+    match = _BEARER.fullmatch(values[0])
+    if match is None:
+        raise BadToken("Authorization has no bearer token")
+    if len(match[1]) > LONGEST_TOKEN:
+        raise BadToken(f"the token has more than {LONGEST_TOKEN} characters")
+    return match[1].decode("ascii")

@@ -1,0 +1,196 @@
+"""The API's word on who a caller is, and what it may do: TokenReview and SubjectAccessReview."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from twisted.application.service import Service
+from twisted.internet.defer import (
+    CancelledError,
+    Deferred,
+    DeferredSemaphore,
+    TimeoutError,
+    gatherResults,
+)
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
+from yurttunnel.kube.interfaces import IKubeClient
+from yurttunnel.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
+from yurttunnel.ops.authorization import AuthorizationCounters
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.server.interception.access import Access
+from yurttunnel.server.interception.shared_answers import SharedAnswers
+
+# Seconds, as kubelets have them by default: authentication.webhook.cacheTTL and
+# authorization.webhook.cacheAuthorizedTTL and cacheUnauthorizedTTL of KubeletConfiguration.
+# Kubelets do not remember tokens that the API does not know; for a moment it is enough.
+TOKEN_TIME = 120.0
+ALLOWED_TIME = 300.0
+DENIED_TIME = 30.0
+
+REVIEW_TIMEOUT = 10.0
+"""Seconds for a review, with the time that it waits for its turn."""
+MAX_REVIEWS = 16
+"""How many reviews are asked of the API at a time."""
+
+
+Answer = TypeVar("Answer")
+
+
+class ReviewFailed(Exception):
+    """The API has not said what it was asked; one line says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who somebody is to the API (``UserInfo`` of authentication.k8s.io/v1)."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class Reviews(Service):
+    """Asks the API, and remembers its answers for a while.
+
+    Answers that are remembered are good while the API is out of reach, too. Tokens are
+    remembered by their SHA-256 only.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, clock: IReactorTime, client: IKubeClient, counters: AuthorizationCounters
+    ) -> None:
+        self._clock = clock
+        self._client = client
+        self._counters = counters
+        self._turns = DeferredSemaphore(MAX_REVIEWS)
+        self._warnings = RateLimitedLog(clock, self._log)
+        lookups = counters.lookups
+        self._users = SharedAnswers[User | None](clock, lookups["token"])
+        self._permissions = SharedAnswers[bool](clock, lookups["access"])
+        self._problems: dict[str, str] = {}
+
+    def stopService(self) -> Deferred[None]:
+        """Give up the reviews that are under way."""
+        super().stopService()
+        stopped = gatherResults([self._users.stop(), self._permissions.stop()])
+        return stopped.addCallback(lambda _: None)
+
+    def problem(self) -> str | None:
+        """Say why callers cannot be reviewed, as the last reviews have shown."""
+        return "; ".join(self._problems.values()) or None
+
+    async def user_of(self, token: str) -> User | None:
+        """Say whose a bearer token is, ``None`` when it is nobody's.
+
+        Raises :class:`ReviewFailed`.
+        """
+        # No audiences, as kubelets: the token has to be one for the API itself.
+        body = {"spec": {"token": token}}
+
+        async def ask() -> tuple[User | None, float]:
+            user = _user_in(await self._review("token", TOKEN_REVIEWS, body))
+            return user, DENIED_TIME if user is None else TOKEN_TIME
+
+        return await _answer(self._users, token, ask)
+
+    async def is_allowed(self, user: User, access: Access) -> bool:
+        """Say whether ``user`` may do something; raises :class:`ReviewFailed`."""
+        spec = _access_spec(user, access)
+
+        async def ask() -> tuple[bool, float]:
+            status = await self._review("access", SUBJECT_ACCESS_REVIEWS, {"spec": spec})
+            allowed = status.get("allowed") is True and status.get("denied") is not True
+            return allowed, ALLOWED_TIME if allowed else DENIED_TIME
+
+        return await _answer(self._permissions, json.dumps(spec, sort_keys=True), ask)
+
+    async def _review(self, kind: str, resource: Resource, body: Object) -> Object:
+        """Have the API make a review; gives its ``status``."""
+        try:
+            review = await self._turns.run(self._client.create, resource, body).addTimeout(
+                REVIEW_TIMEOUT, self._clock
+            )
+            status = review.get("status")
+            if not isinstance(status, dict):
+                raise ApiUnreachable(f"the API has answered a {resource.kind} without a status")
+        except (ApiError, ApiUnreachable, TimeoutError) as error:
+            problem = _problem(resource, error)
+            self._counters.failures[kind] += 1
+            self._problems[kind] = problem
+            self._warnings.warn("callers cannot be reviewed: {problem}", problem=problem)
+            raise ReviewFailed(problem) from error
+        self._problems.pop(kind, None)
+        return status
+
+
+async def _answer(
+    answers: SharedAnswers[Answer],
+    question: str,
+    ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]],
+) -> Answer:
+    try:
+        return await answers.get(hashlib.sha256(question.encode()).digest(), ask)
+    except CancelledError:
+        raise ReviewFailed("this server is stopping") from None
+
+
+def _problem(resource: Resource, error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the Kubernetes API has not answered a {resource.kind} in {REVIEW_TIMEOUT:g} s"
+    if isinstance(error, NotAllowed) and error.status == 403:
+        return (
+            f"this server may not ask who callers are and what they may do: its ClusterRole needs"
+            f" apiGroups [{resource.group}] resources [{resource.plural}] verbs [create] ({error})"
+        )
+    return f"no {resource.kind} could be had of the Kubernetes API: {error}"
+
+
+def _access_spec(user: User, access: Access) -> Object:
+    """Make the ``spec`` of a review as kubelets do."""
+    return {
+        "user": user.name,
+        "groups": list(user.groups),
+        "uid": user.uid,
+        "extra": {key: list(values) for key, values in user.extra},
+        "resourceAttributes": {
+            "verb": access.verb,
+            "version": "v1",
+            "resource": "nodes",
+            "subresource": access.subresource,
+            "name": access.node,
+        },
+    }
+
+
+def _user_in(status: Object) -> User | None:
+    """Read the ``status`` of a TokenReview."""
+    user = status.get("user")
+    if status.get("authenticated") is not True or not isinstance(user, dict):
+        return None
+    name = user.get("username")
+    if not isinstance(name, str) or not name:
+        return None
+    extra = user.get("extra")
+    return User(
+        name,
+        _texts(user.get("groups")),
+        str(user.get("uid") or ""),
+        tuple(
+            (str(key), _texts(values))
+            for key, values in sorted(extra.items() if isinstance(extra, dict) else ())
+        ),
+    )
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(map(str, values)) if isinstance(values, list) else ()

@@ -1,0 +1,73 @@
+"""A part of the server that has to wait for something before it can even be made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from twisted.application.service import IService, Service
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.logger import Logger
+
+from yurttunnel.ops.fatal import end_process
+
+
+class LateService(Service):
+    """Makes and starts a service when ``ready()`` is over.
+
+    What keeps it from starting, such as a port in use, ends the process with a sentence: whoever
+    started it should see that.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        ready: Callable[[], Awaitable[None]],
+        make: Callable[[], IService],
+    ) -> None:
+        self._reactor = reactor
+        self._ready = ready
+        self._make = make
+        self._beginning: Deferred[None] | None = None
+        self._made: IService | None = None
+        self.not_accepting: Callable[[], str | None] = _waiting
+        """Says what is not listening, for ``/readyz``; whoever is made replaces it."""
+
+    def problem(self) -> str | None:
+        """Say that it waits, or what the service says when there is one."""
+        return self.not_accepting()
+
+    def startService(self) -> None:
+        """Begin to wait."""
+        super().startService()
+        self._beginning = Deferred.fromCoroutine(self._begin())
+
+    async def _begin(self) -> None:
+        try:
+            await self._ready()
+            made = self._make()
+            made.startService()
+            self._made = made
+        except CancelledError:
+            return
+        except SystemExit as error:
+            end_process(self._reactor, str(error.code))
+        except Exception as error:
+            # A process that lives on without listening would look healthy to its supervisor.
+            self._log.failure("the server could not begin, by a defect of its own")
+            end_process(self._reactor, f"yurttunnel-server: internal error: {error!r}")
+
+    def stopService(self) -> Deferred[Any]:
+        """Stop the service, or the waiting for it."""
+        super().stopService()
+        beginning, self._beginning = self._beginning, None
+        if beginning is not None:
+            beginning.cancel()
+        made, self._made = self._made, None
+        return maybeDeferred(lambda: None if made is None else made.stopService())
+
+
+def _waiting() -> str:
+    return "not listening yet: the certificates are not there"

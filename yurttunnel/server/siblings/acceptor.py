@@ -1,0 +1,235 @@
+"""The accepting side: siblings are told which nodes are here, and connected to them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.authority import join_authority
+from yurttunnel.pki.cluster_identity import check_sibling
+from yurttunnel.pki.identity import BadIdentity
+from yurttunnel.server.refused_peers import RefusedPeers
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.siblings.feed import FEED_HOST, FeedWriter
+from yurttunnel.server.siblings.settings import SiblingSettings
+from yurttunnel.tunnel.connection import SIBLING_ALPN, SessionConnection
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest
+from yurttunnel.tunnel.joining import join_streams
+from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
+from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.credit import MemoryBudget
+from yurttunnel.wire.frames import Violation
+from yurttunnel.wire.hello import NO_SESSION, Hello
+from yurttunnel.wire.stream_table import Side
+
+MAX_SESSIONS = 256
+"""Sessions of siblings at the same time, those included that still end."""
+
+_TARGET = re.compile(r"([1-9][0-9]{0,9})/(.+)", re.ASCII | re.DOTALL)
+
+
+@implementer(IStreamAcceptor)
+class SiblingStreams:
+    """Answers what one sibling asks for, by direct sessions only: nothing goes in circles."""
+
+    _log = Logger()
+
+    def __init__(self, registry: SessionRegistry) -> None:
+        self._registry = registry
+        self._feed: FeedWriter | None = None
+
+    def stream_requested(self, request: IStreamRequest) -> None:
+        """Answer with the list of nodes, or with a stream to a target at one of them."""
+        if request.host == FEED_HOST:
+            self._tell_nodes(request)
+            return
+        target = _TARGET.fullmatch(request.host)
+        if target is None:
+            text = f"{request.host} is not NUMBER/HOST, as servers ask each other for targets"
+            request.fail(Code.BAD_DESTINATION, text)
+            return
+        node = None if self._feed is None else self._feed.node(int(target[1]))
+        session = None if node is None else self._registry.direct(node)
+        if session is None:
+            text = "the server that had a session with the node has it no longer"
+            request.fail(Code.SESSION_LOST, text)
+            return
+        dial = session.open_here(target[2], request.port, request.timeout, request.request_id)
+        request.on_cancel(dial.cancel)
+        _ = dial.addCallbacks(
+            self._dialed, self._not_dialed, callbackArgs=(request,), errbackArgs=(request,)
+        )
+
+    def _tell_nodes(self, request: IStreamRequest) -> None:
+        if self._feed is not None:
+            request.fail(Code.DENIED, "a session has one list of nodes")
+            return
+        self._feed = FeedWriter(self._registry)
+        request.accept().attach(self._feed)
+
+    def _dialed(self, stream: IStream, request: IStreamRequest) -> None:
+        join_streams(request.accept(), stream)
+
+    def _not_dialed(self, reason: Failure, request: IStreamRequest) -> None:
+        error = reason.value
+        if isinstance(error, StreamFailed):
+            request.fail(error.code, error.text)
+            return
+        self._log.failure(
+            "Opening stream {request_id} for a sibling failed by a defect of this server",
+            reason,
+            request_id=request.request_id,
+        )
+        request.fail(Code.INTERNAL, "the server that has the node has a defect; see its log")
+
+
+class SiblingAcceptor:
+    """Begins and resumes the sessions that siblings ask for.
+
+    ``budget`` is the memory of all sessions of the process, which is ``process``. Each sibling
+    that has begun a session is told to ``accepted()``.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        context: SessionContext,
+        registry: SessionRegistry,
+        process: bytes,
+        settings: SiblingSettings,
+        accepted: Callable[[], object],
+    ) -> None:
+        self.counters = TunnelCounters()
+        self._clock = context.clock
+        self._budget: MemoryBudget = context.budget
+        self._registry = registry
+        self._process = process
+        self._settings = settings
+        self._accepted = accepted
+        self._sessions: dict[bytes, TunnelSession] = {}
+        self._draining = False
+        self._refused_peers = RefusedPeers(self._clock, self._log)
+
+    def sessions(self) -> list[TunnelSession]:
+        """Give the sessions of all siblings."""
+        return list(self._sessions.values())
+
+    def build(self) -> SessionConnection:
+        """Make the protocol of a connection whose handshake is over."""
+        return SessionConnection(self._clock, self, alpn=SIBLING_ALPN)
+
+    def drain(self, text: str) -> None:
+        """Take no new siblings, and let the sessions end with their last stream."""
+        self._draining = True
+        for tunnel in self.sessions():
+            tunnel.go_away(text)
+        self._close_disconnected()
+
+    def close(self, code: Code, text: str) -> None:
+        """Take no new siblings, and end every session now."""
+        self._draining = True
+        for tunnel in self.sessions():
+            tunnel.close(code, text)
+
+    # -- ConnectionOwner -----------------------------------------------------------------------
+
+    def connection_ready(self, connection: SessionConnection) -> None:
+        """Wait for the sibling's HELLO."""
+
+    def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
+        """Tell of connections that came to nothing."""
+        if self._draining:
+            self._close_disconnected()
+        if not connection.greeted and not _is_ourselves(reason):
+            text = "a connection from a sibling at {address} has not become a session"
+            self._refused_peers.warn(text, reason, address=_address(connection))
+
+    def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
+        """Resume the session that the sibling asks for, or begin a new one."""
+        self._check(connection, hello)
+        tunnel = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
+        if tunnel is not None and tunnel.wire.peer.process == hello.process:
+            self._resume(connection, tunnel, hello)
+        elif self._draining:
+            raise Violation(Code.GOING_AWAY, "this server is about to stop")
+        elif len(self._sessions) >= MAX_SESSIONS:
+            text = f"this server has {MAX_SESSIONS} sessions with siblings already"
+            raise Violation(Code.OVERLOADED, text)
+        else:
+            self._begin(connection, hello)
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _check(self, connection: SessionConnection, hello: Hello) -> None:
+        certificate = connection.peer_certificate
+        if certificate is None:
+            raise Violation(Code.NOT_AUTHORIZED, "the sibling has shown no certificate")
+        try:
+            check_sibling(certificate)
+        except BadIdentity as error:
+            raise Violation(Code.NOT_AUTHORIZED, f"not a server's: {error}") from error
+        if hello.process == self._process:
+            raise Violation(Code.ALREADY_CONNECTED, "this is the server that asks")
+
+    def _resume(self, connection: SessionConnection, tunnel: TunnelSession, hello: Hello) -> None:
+        if not tunnel.wire.can_resume(hello.received):
+            text = f"{hello.received} bytes received of a session that has sent another number"
+            tunnel.close(Code.PROTOCOL, text)
+            raise Violation(Code.PROTOCOL, text)
+        tunnel.description = self._description(connection)
+        connection.send_hello(self._hello(tunnel.session_id, tunnel.wire.received))
+        connection.start(tunnel, hello)
+
+    def _begin(self, connection: SessionConnection, hello: Hello) -> None:
+        acceptor = SiblingStreams(self._registry)
+        context = SessionContext(self._clock, self.counters, self._budget, acceptor)
+        own = self._hello(os.urandom(16), 0)
+        # What it has received counts in the session that it asked for, not in the new one.
+        hello = replace(hello, received=0)
+        description = self._description(connection)
+        grace = self._settings.return_grace
+        tunnel = TunnelSession(context, Side.SERVER, own, hello, description, grace)
+        tunnel.on_closed.append(lambda code, text: self._ended(tunnel))
+        self._sessions[own.session] = tunnel
+        connection.send_hello(own)
+        connection.start(tunnel, hello)
+        self._log.info("a sibling has connected from {address}", address=description.address)
+        self._accepted()
+
+    def _ended(self, tunnel: TunnelSession) -> None:
+        self._sessions.pop(tunnel.session_id, None)
+
+    def _close_disconnected(self) -> None:
+        """End the sessions whose siblings could not come back to a server that stops."""
+        for tunnel in self.sessions():
+            if not tunnel.connected:
+                tunnel.close(Code.GOING_AWAY, "the connection was lost while the server stops")
+
+    def _description(self, connection: SessionConnection) -> PeerDescription:
+        address = _address(connection)
+        return PeerDescription(self._settings.name, f"sibling at {address}", address)
+
+    def _hello(self, session: bytes, received: int) -> Hello:
+        return self._settings.hello(self._process, session, received)
+
+
+def _is_ourselves(reason: Failure) -> bool:
+    error = reason.value
+    return isinstance(error, Violation) and error.code is Code.ALREADY_CONNECTED
+
+
+def _address(connection: SessionConnection) -> str:
+    peer = connection.transport.getPeer()
+    if isinstance(peer, IPv4Address | IPv6Address):
+        return join_authority(peer.host, peer.port)
+    return str(peer)

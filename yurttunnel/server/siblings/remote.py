@@ -1,0 +1,164 @@
+"""Nodes that a sibling has: ways to them through the session with that sibling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from yurttunnel.pki.identity import Identifiers
+from yurttunnel.server.node_session import open_by_two_ways
+from yurttunnel.server.registry import INodeSession, SessionRegistry
+from yurttunnel.server.siblings.feed import MAX_NODES, NodeEntry
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.tunnel.statistics import SessionSnapshot
+from yurttunnel.wire.codes import Code
+
+
+class RemoteNodes:
+    """The nodes that one sibling has, by its word, over one session with it.
+
+    They are in ``registry``; while the session has no connection as those to be chosen last,
+    which fail at once. ``drains`` is told of ways by which nothing new will be opened.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        registry: SessionRegistry,
+        tunnel: TunnelSession,
+        drains: Callable[[frozenset[INodeSession]], object],
+    ) -> None:
+        self.clock = clock
+        self.registry = registry
+        self.tunnel = tunnel
+        self.reachable = True
+        self.dials: set[Deferred[IStream]] = set()
+        self._drains = drains
+        self._nodes: dict[int, RemoteNodeSession] = {}
+
+    def told(self, entry: NodeEntry | int) -> None:
+        """Take what the sibling says of a node; raises ``ValueError`` when there are too many."""
+        number = entry if isinstance(entry, int) else entry.number
+        node = self._nodes.get(number)
+        if node is not None and isinstance(entry, NodeEntry) and node.is_same(entry):
+            self._set_drains(node, entry.draining)
+            return
+        if node is not None:
+            self._remove(number, node)
+        if isinstance(entry, NodeEntry):
+            if len(self._nodes) >= MAX_NODES:
+                raise ValueError(f"it has more than {MAX_NODES} nodes")
+            self._nodes[number] = node = RemoteNodeSession(self, entry)
+            self.registry.add_remote(node)
+
+    def connection_lost(self) -> None:
+        """Use none of the nodes until the sibling is back, and end the dials that wait.
+
+        A sibling that has died would have them all wait for nothing.
+        """
+        self.reachable = False
+        self._all_drain()
+        for dial in list(self.dials):
+            dial.cancel()
+
+    def resumed(self) -> None:
+        """Use the nodes again: the session goes on."""
+        self.reachable = True
+
+    def going_away(self) -> None:
+        """Have what is idle on the way to the nodes closed: nothing new is opened there."""
+        self._all_drain()
+
+    def clear(self) -> None:
+        """Forget all nodes: the session is over, and what was open in it has ended with it."""
+        self.reachable = False
+        for node in self._nodes.values():
+            self.registry.remove_remote(node)
+        self._nodes.clear()
+
+    def _all_drain(self) -> None:
+        self._drains(frozenset(self._nodes.values()))
+
+    def _remove(self, number: int, node: RemoteNodeSession) -> None:
+        del self._nodes[number]
+        self.registry.remove_remote(node)
+        self._set_drains(node, True)
+
+    def _set_drains(self, node: RemoteNodeSession, drains: bool) -> None:
+        begins = drains and not node.drains
+        node.drains = drains
+        if begins:
+            self._drains(frozenset({node}))
+
+
+@implementer(INodeSession)
+class RemoteNodeSession:
+    """The way to one node by a sibling that has a session with its agent."""
+
+    def __init__(self, siblings: RemoteNodes, entry: NodeEntry) -> None:
+        self.node = entry.node
+        self.identifiers: Identifiers = entry.identifiers
+        self.drains = entry.draining
+        self._number = entry.number
+        self._nodes = siblings
+
+    def is_same(self, entry: NodeEntry) -> bool:
+        """Say whether ``entry`` is about this node, and it is found by the same identifiers."""
+        return (entry.node, entry.identifiers) == (self.node, self.identifiers)
+
+    @property
+    def draining(self) -> bool:
+        """Whether no new streams can be opened by this way."""
+        nodes = self._nodes
+        return self.drains or nodes.tunnel.going_away or not nodes.reachable
+
+    @property
+    def connected(self) -> bool:
+        """Whether the sibling can be asked now."""
+        return self._nodes.reachable
+
+    def open_stream(
+        self, host: str, port: int, timeout: float, request_id: str
+    ) -> Deferred[IStream]:
+        """Have the sibling open a stream; if it has lost the node, try another way, once."""
+        nodes = self._nodes
+        opening = open_by_two_ways(
+            nodes.registry, nodes.clock, self, host, port, timeout, request_id
+        )
+        return Deferred.fromCoroutine(opening)
+
+    def open_here(self, host: str, port: int, timeout: float, request_id: str) -> Deferred[IStream]:
+        """Have the sibling open a stream."""
+        return Deferred.fromCoroutine(self._open_here(host, port, timeout, request_id))
+
+    def snapshot(self) -> SessionSnapshot:
+        """Describe the session with the sibling, as that by which the node is reached."""
+        return replace(self._nodes.tunnel.snapshot(), node=self.node)
+
+    async def _open_here(self, host: str, port: int, timeout: float, request_id: str) -> IStream:
+        nodes = self._nodes
+        if not nodes.reachable:
+            raise StreamFailed(Code.SESSION_LOST, self._lost())
+        dial = nodes.tunnel.open_stream(f"{self._number}/{host}", port, timeout, request_id)
+        nodes.dials.add(dial)
+        try:
+            return await dial
+        except StreamFailed as error:
+            if error.code is Code.CANCELLED and not nodes.reachable:
+                raise StreamFailed(Code.SESSION_LOST, self._lost()) from error
+            raise
+        finally:
+            nodes.dials.discard(dial)
+
+    def _lost(self) -> str:
+        tunnel = self._nodes.tunnel
+        return (
+            f"the server {tunnel.peer_name} at {tunnel.description.address}, by which node"
+            f" {self.node} was reached, cannot be reached itself"
+        )

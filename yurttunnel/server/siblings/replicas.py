@@ -1,0 +1,105 @@
+"""Which replicas of the server there are, by the endpoints of its Service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.logger import Logger
+
+from yurttunnel.kube.interfaces import InformerSpec
+from yurttunnel.kube.resources import ENDPOINT_SLICES, Object
+from yurttunnel.server.cluster.fields import address_in, mapping, objects, text, texts
+
+SERVICE = "x-tunnel-server-svc"
+"""The Service of the agents' port, as yurttunnel 1.2 calls it."""
+
+PORT_NAME = "tcp"
+"""What the agents' port is called in that Service."""
+
+log = Logger()
+
+Address = tuple[str, int]
+"""An IP address, and a port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address at which a replica can be reached.
+
+    ``replica`` is the same for all addresses of one: the name of its pod, or the address itself
+    where the slice does not say.
+    """
+
+    replica: str
+    address: Address
+
+
+def replica_slices(namespace: str) -> InformerSpec[tuple[Endpoint, ...]]:
+    """Say what is to be followed: the EndpointSlices of the server's Service."""
+    return InformerSpec(
+        ENDPOINT_SLICES,
+        endpoints_in,
+        namespace=namespace,
+        label_selector=f"kubernetes.io/service-name={SERVICE}",
+    )
+
+
+def server_name(namespace: str) -> str:
+    """Give the DNS name that every replica's certificate is for."""
+    return f"{SERVICE}.{namespace}.svc"
+
+
+def endpoints_in(slice_: Object) -> tuple[Endpoint, ...]:
+    """Read the endpoints of an EndpointSlice (``discovery.k8s.io/v1``) that serve.
+
+    One that terminates may still serve; one that does not say so does (KEP-1672). What is not
+    as it should be is left out, with a line in the log.
+    """
+    name = text(mapping(slice_.get("metadata")).get("name"))
+    ports = [
+        port.get("port")
+        for port in objects(slice_.get("ports"))
+        if port.get("name") == PORT_NAME and port.get("protocol", "TCP") == "TCP"
+    ]
+    if not ports:
+        return ()
+    port = ports[0]
+    if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
+        log.warn(
+            "EndpointSlice {name}: its port {port_name} is {port!r}; no server is looked for there",
+            name=name,
+            port_name=PORT_NAME,
+            port=port,
+        )
+        return ()
+    found: list[Endpoint] = []
+    for endpoint in objects(slice_.get("endpoints")):
+        if mapping(endpoint.get("conditions")).get("serving") is not False:
+            found += _addresses(name, endpoint, port)
+    return tuple(found)
+
+
+def _addresses(name: str, endpoint: Mapping[str, Any], port: int) -> Iterable[Endpoint]:
+    target = mapping(endpoint.get("targetRef"))
+    pod = text(target.get("name")) if target.get("kind") == "Pod" else ""
+    for given in texts(endpoint.get("addresses")):
+        address = address_in(given)
+        if address is None:
+            log.warn(
+                "EndpointSlice {name}: {address!r} is no IP address; no server is looked for there",
+                name=name,
+                address=given,
+            )
+            continue
+        yield Endpoint(pod or str(address), (str(address), port))
+
+
+def by_replica(slices: Iterable[Iterable[Endpoint]]) -> dict[str, tuple[Address, ...]]:
+    """Collect the addresses of each replica: those of IPv4 and of IPv6 are in different slices."""
+    found: dict[str, set[Address]] = {}
+    for endpoints in slices:
+        for endpoint in endpoints:
+            found.setdefault(endpoint.replica, set()).add(endpoint.address)
+    return {replica: tuple(sorted(addresses)) for replica, addresses in sorted(found.items())}

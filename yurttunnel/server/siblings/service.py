@@ -1,0 +1,228 @@
+"""The siblings of a server as a service: who they are, and what there is between them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from twisted.application.service import Service
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IOpenSSLClientConnectionCreator,
+    IStreamClientEndpoint,
+)
+from twisted.logger import Logger
+
+from yurttunnel.kube.interfaces import IInformer
+from yurttunnel.ops.siblings import SiblingFigures
+from yurttunnel.server.agents import AgentListener, RefuseStreams
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.siblings.acceptor import SiblingAcceptor
+from yurttunnel.server.siblings.client import SiblingClient, State
+from yurttunnel.server.siblings.replicas import Address, by_replica
+from yurttunnel.server.siblings.session import SiblingContext
+from yurttunnel.server.siblings.settings import SiblingSettings
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.connection import SIBLING_ALPN
+from yurttunnel.tunnel.session import SessionContext, TunnelSession
+from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.wire.codes import Code
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds in which the TCP connection to a sibling has to be there."""
+
+MAX_SIBLINGS = 64
+"""With how many siblings there are sessions at most; everyone has one with everyone."""
+
+
+class SiblingContexts(Protocol):
+    """TLS toward siblings: offers ``SIBLING_ALPN``, shows ``tunnel-proxy-client``."""
+
+    def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
+        """Give what dials a server whose certificate is for ``server_name``."""
+
+
+class Siblings(Service):
+    """Holds a session with each sibling that ``addresses`` knows, and serves theirs.
+
+    ``context`` is that of the agents' sessions, whose memory is shared; ``agents`` is the
+    listener whose port is shared, and who is told of the number of replicas. ``addresses`` is the
+    informer of :func:`~yurttunnel.server.siblings.replicas.replica_slices`. It is a
+    ``SessionHolder`` of the server's service, and is stopped after that.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        context: SessionContext,
+        registry: SessionRegistry,
+        agents: AgentListener,
+        contexts: SiblingContexts,
+        addresses: IInformer,
+        settings: SiblingSettings,
+    ) -> None:
+        self._reactor = reactor
+        self._registry = registry
+        self._addresses = addresses
+        self._counters = TunnelCounters()
+        self._creator = contexts.creator(settings.server_name)
+        self._context = SiblingContext(
+            sessions=SessionContext(reactor, self._counters, context.budget, RefuseStreams()),
+            registry=registry,
+            process=agents.process,
+            settings=settings,
+            endpoint=self._endpoint,
+            drains=agents.sessions_drain,
+            closed=self._forget_gone,
+        )
+        self._acceptor = SiblingAcceptor(
+            context, registry, agents.process, settings, self._sibling_came
+        )
+        self._clients: dict[str, SiblingClient] = {}
+        self._leaving: list[SiblingClient] = []
+        self._forgotten_failures = 0
+        self._unfollow: Any = None
+        self._apply_call: IDelayedCall | None = None
+        agents.share_port(SIBLING_ALPN, self._acceptor.build)
+        agents.on_closing.append(self.close_sessions)
+
+    # -- for the composition -------------------------------------------------------------------
+
+    def replicas(self) -> int | None:
+        """Say how many replicas there are, this server included; at least 1.
+
+        ``None`` while it is not known, since the API has not told yet.
+        """
+        if not self._addresses.synced:
+            return None
+        clients = self._clients.values()
+        others = sum(client.state is not State.OURSELVES for client in clients)
+        # While it is not known who is who, one of those that are not connected may be this one.
+        listed = others < len(self._clients) or not all(client.connected for client in clients)
+        return max(1, len(self._clients) if listed else others + 1)
+
+    def problem(self) -> str | None:
+        """Say which siblings are not connected, for ``/readyz``; not required to be absent."""
+        missing = [
+            f"{client.replica} ({client.last_error})"
+            for client in self._others()
+            if client.last_error and not client.connected
+        ]
+        return f"siblings that cannot be connected to: {', '.join(missing)}" if missing else None
+
+    @property
+    def figures(self) -> SiblingFigures:
+        """Where the metrics come from."""
+        return SiblingFigures(
+            known=lambda: len(self._others()),
+            connected=lambda: sum(client.connected for client in self._others()),
+            remote_nodes=lambda: self._registry.remote_nodes,
+            outgoing=self._counters,
+            incoming=self._acceptor.counters,
+            open_outgoing=lambda: _streams(self._outgoing()),
+            open_incoming=lambda: _streams(self._acceptor.sessions()),
+            failed_attempts=lambda: (
+                self._forgotten_failures
+                + sum(client.failed_attempts for client in self._all_clients())
+            ),
+        )
+
+    # -- IService, SessionHolder ---------------------------------------------------------------
+
+    def startService(self) -> None:
+        """Look for siblings from now on."""
+        super().startService()
+        self._unfollow = self._addresses.add_handler(self._changed)
+
+    def stopService(self) -> None:
+        """End what has not ended."""
+        super().stopService()
+        self.close_sessions(Code.GOING_AWAY, "the server has stopped")
+
+    def sessions(self) -> list[TunnelSession]:
+        """Give the sessions in both directions, those too that only end their streams."""
+        return [*self._outgoing(), *self._acceptor.sessions()]
+
+    def drain(self, text: str) -> None:
+        """Ask siblings to use others, open nothing by them, and let streams end."""
+        self._stop_following()
+        for client in self._clients.values():
+            client.leave(text)
+        self._acceptor.drain(text)
+
+    def close_sessions(self, code: Code, text: str) -> None:
+        """Look for nobody any more, and end every session now."""
+        self._stop_following()
+        for client in self._all_clients():
+            client.close(code, text)
+        self._acceptor.close(code, text)
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _stop_following(self) -> None:
+        unfollow, self._unfollow = self._unfollow, None
+        if unfollow is not None:
+            unfollow()
+        call, self._apply_call = self._apply_call, None
+        if call is not None:
+            call.cancel()
+
+    def _changed(self, old: object, new: object) -> None:
+        """Look at all slices together, once for all that change in one turn."""
+        if self._apply_call is None:
+            self._apply_call = self._reactor.callLater(0, self._apply)
+
+    def _apply(self) -> None:
+        self._apply_call = None
+        wanted = by_replica(self._addresses.values())
+        if len(wanted) > MAX_SIBLINGS:
+            self._log.warn(
+                "there are {count} replicas; only {most} are connected to",
+                count=len(wanted),
+                most=MAX_SIBLINGS,
+            )
+            wanted = dict(list(wanted.items())[:MAX_SIBLINGS])
+        for replica in self._clients.keys() - wanted.keys():
+            client = self._clients.pop(replica)
+            self._leaving.append(client)
+            client.leave("the replica is not listed any longer")
+        for replica, addresses in wanted.items():
+            client_there = self._clients.get(replica)
+            if client_there is not None:
+                client_there.update(addresses)
+            else:
+                client = self._clients[replica] = SiblingClient(self._context, replica, addresses)
+                client.start()
+        self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        gone = [client for client in self._leaving if not client.sessions()]
+        self._forgotten_failures += sum(client.failed_attempts for client in gone)
+        self._leaving = [client for client in self._leaving if client not in gone]
+
+    def _sibling_came(self) -> None:
+        """Connect to whoever has just connected, without waiting for the next attempt's time."""
+        for client in self._clients.values():
+            client.try_soon()
+
+    def _endpoint(self, address: Address) -> IStreamClientEndpoint:
+        host, port = address
+        make = TCP6ClientEndpoint if ":" in host else TCP4ClientEndpoint
+        endpoint = make(self._reactor, host, port, timeout=CONNECT_TIMEOUT)
+        return tls.SessionEndpoint(self._reactor, self._creator, endpoint)
+
+    def _others(self) -> list[SiblingClient]:
+        clients = self._clients.values()
+        return [client for client in clients if client.state is not State.OURSELVES]
+
+    def _all_clients(self) -> list[SiblingClient]:
+        return [*self._clients.values(), *self._leaving]
+
+    def _outgoing(self) -> list[TunnelSession]:
+        return [tunnel for client in self._all_clients() for tunnel in client.sessions()]
+
+
+def _streams(tunnels: list[TunnelSession]) -> int:
+    return sum(len(tunnel.wire.streams) for tunnel in tunnels)

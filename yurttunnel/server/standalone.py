@@ -1,0 +1,79 @@
+"""The parts list of a server without a cluster: its trust is an embedded authority."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from twisted.application.service import IService
+
+from yurttunnel.ops.services import StoppedInTurn
+from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
+from yurttunnel.pki.identity import identity_from_certificate
+from yurttunnel.pki.standalone import ServerTrust
+from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
+from yurttunnel.server.interception.middleware import (
+    IMiddleware,
+    find_middlewares,
+    installed_makers,
+)
+from yurttunnel.server.options import Settings, StandaloneSettings
+from yurttunnel.server.process import ServerProcess
+
+
+def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> IService:
+    """Compose the server's parts; raises ``StateError``, ``BadBundle`` and ``BadMiddleware``."""
+    middlewares = _middlewares(reactor, settings.middlewares)
+    kept = _open_trust(reactor, settings, standalone)
+
+    def certificates() -> Mapping[str, datetime.datetime]:
+        return {
+            "server": kept.renewal.not_after,
+            "ca": kept.authority.certificate.not_valid_after_utc,
+            "kubelet-client": kept.kubelets.renewal.not_after,
+        }
+
+    process = ServerProcess(reactor, settings, certificates)
+    trust = Trust(
+        agents=kept.contexts,
+        secure=kept.interception,
+        connect=kept.callers,
+        kubelets=kept.kubelets.contexts,
+        identify=identity_from_certificate,
+        is_revoked=kept.revocations.is_revoked,
+    )
+    enrolment = partial(kept.enrolment_factory.buildProtocol, None)
+    agents = agent_listener(settings, process, trust, {ENROLMENT_PROTOCOL: enrolment})
+    kept.on_revoked(agents.revoke)
+    server = cloud_end(reactor, settings, process, trust, agents, middlewares)
+    readiness = process.readiness
+    readiness.add("listeners", server.not_accepting)
+    readiness.add("certificate", lambda: kept.renewal.last_error or None)
+    readiness.add("revocations", lambda: kept.revocations.problem)
+    # What is in use stays in use, so this is only told.
+    readiness.add("kubelet trust", lambda: kept.kubelets.problem, required=False)
+    parts = StoppedInTurn()
+    # The trust ends after the sessions: a node can be revoked in a drain.
+    for part in (process.meta, process.lag, kept, server):
+        part.setServiceParent(parts)
+    return parts
+
+
+def _open_trust(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> ServerTrust:
+    return ServerTrust.open(
+        reactor,
+        standalone.state_dir,
+        bind_addresses=[settings.bind_address],
+        names=[*settings.certificate_names, *map(str, settings.certificate_addresses)],
+        node_lifetime=standalone.node_certificate_lifetime,
+        token_lifetime=standalone.join_token_lifetime,
+        kubelet_verify=settings.kubelet_verify,
+        kubelet_ca=settings.kubelet_ca,
+    )
+
+
+def _middlewares(reactor: Any, names: Sequence[str]) -> list[IMiddleware]:
+    """Make those that are asked for; nothing is searched for plugins when none is."""
+    return find_middlewares(reactor, names, installed_makers()) if names else []
