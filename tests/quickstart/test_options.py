@@ -1,0 +1,125 @@
+"""The command line of the quickstart."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from twisted.python import usage
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.quickstart import options
+from yurttunnel.quickstart.options import PORT_COUNT, USUAL_PORT, Options, Ports
+
+
+def parse(*arguments):
+    """Give the settings of a command line."""
+    parsed = Options()
+    parsed.parseOptions(list(arguments))
+    return parsed.settings
+
+
+class OptionsTests(SynchronousTestCase):
+    """What the flags mean, and what is refused."""
+
+    def setUp(self):
+        """Let no port be taken but those in ``self.taken``."""
+        self.taken = set()
+        self.patch(options, "_taken", self.taken.__contains__)
+        self.patch(options, "_reserve", lambda first: True)
+
+    def test_defaults(self):
+        """Without flags it uses the usual ports and a directory of this run."""
+        settings = parse()
+        self.assertIsNone(settings.state_dir)
+        self.assertEqual(settings.ports, Ports(USUAL_PORT))
+        self.assertEqual(settings.node_name, "edge-1")
+        self.assertIsNone(settings.server_address)
+        self.assertFalse(settings.check)
+
+    def test_usual_ports(self):
+        """Server and agent have the ports that they have everywhere."""
+        ports = Ports(USUAL_PORT)
+        theirs = (ports.agents, ports.secure, ports.insecure, ports.server_meta, ports.agent_meta)
+        self.assertEqual(theirs, (10262, 10263, 10264, 10265, 10266))
+        self.assertEqual((ports.api, ports.kubelet), (10260, 10261))
+
+    def test_next_row_of_ports(self):
+        """When one of the usual ports is taken, another row is used."""
+        self.taken.add(USUAL_PORT + PORT_COUNT - 1)
+        first = parse().ports.first
+        self.assertNotEqual(first, USUAL_PORT)
+        self.assertEqual(first % 1000, USUAL_PORT % 1000)
+
+    def test_row_of_another_quickstart(self):
+        """A row that another quickstart has chosen, and does not listen on yet, is left alone."""
+        self.patch(options, "_reserve", lambda first: first != USUAL_PORT)
+        self.assertNotEqual(parse().ports.first, USUAL_PORT)
+
+    def test_no_row_of_ports(self):
+        """When all rows are taken, the flag to give is named."""
+        self.patch(options, "_taken", lambda port: True)
+        error = self.assertRaises(usage.UsageError, parse)
+        self.assertIn("--port", str(error))
+
+    def test_asked_port_is_taken(self):
+        """A row that was asked for and is not free is refused with the port that is taken."""
+        self.taken.add(20003)
+        error = self.assertRaises(usage.UsageError, parse, "--port", "20000")
+        self.assertIn("20003", str(error))
+
+    def test_ports_beyond_the_last(self):
+        """A row that does not fit below 65536 is refused."""
+        error = self.assertRaises(usage.UsageError, parse, "--port", "65530")
+        self.assertIn("--port", str(error))
+
+    def test_flags(self):
+        """Each flag is taken over."""
+        settings = parse(
+            *("--check", "--port", "20000", "--state-dir", "here", "--node-name", "shop-7"),
+            *("--tunnelserver-addr", "127.0.0.1:4444"),
+        )
+        self.assertTrue(settings.check)
+        self.assertEqual(settings.ports.first, 20000)
+        self.assertEqual(settings.state_dir, Path("here").absolute())
+        self.assertEqual(settings.node_name, "shop-7")
+        self.assertEqual(settings.server_address, "127.0.0.1:4444")
+
+    def test_refusals(self):
+        """Bad values are refused by the name of their flag."""
+        for flag, value in (
+            ("--node-name", "No Node"),
+            ("--tunnelserver-addr", "nowhere"),
+            ("--port", "many"),
+        ):
+            error = self.assertRaises(usage.UsageError, parse, flag, value)
+            self.assertIn(flag, str(error))
+
+
+class ReserveTests(SynchronousTestCase):
+    """Choosing a row before it is listened on."""
+
+    def test_reserved(self):
+        """A row is chosen once, until whoever has chosen it ends."""
+        self.patch(options, "_reservations", held := [])
+        first = 1_000_000 + os.getpid()
+        self.assertTrue(options._reserve(first))
+        self.assertFalse(options._reserve(first))
+        self.assertTrue(options._reserve(first + 1_000_000))
+        for name in held:
+            name.close()
+        self.assertTrue(options._reserve(first))
+        held[-1].close()
+
+
+class TakenTests(SynchronousTestCase):
+    """Whether a port can be listened on."""
+
+    def test_taken(self):
+        """A port on which somebody listens is taken, and free when nobody does."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        self.assertEqual(Ports(port).first_taken(), port)
+        listener.close()
+        self.assertNotEqual(Ports(port).first_taken(), port)

@@ -1,0 +1,225 @@
+"""What the quickstart tells its user, and how it ends."""
+
+from __future__ import annotations
+
+import gc
+import io
+import signal
+import sys
+from pathlib import Path
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.pki.directory import StateError
+from yurttunnel.quickstart import service
+from yurttunnel.quickstart.service import (
+    CHECK_SECONDS,
+    REACHED_SECONDS,
+    Guide,
+    HTTPService,
+    OwnState,
+)
+
+
+class Process:
+    """A process that does what the test says."""
+
+    def __init__(self, protocol):
+        self.protocol = protocol
+        self.ended = False
+
+    def signalProcess(self, name):
+        """Be killed."""
+        if self.ended:
+            raise ProcessExitedAlready
+        self.end(ProcessTerminated(signal=9))
+
+    def end(self, reason):
+        """End with ``reason``."""
+        self.ended = True
+        self.protocol.processEnded(Failure(reason))
+
+
+class Reactor(MemoryReactorClock):
+    """Starts no process and stops when it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.processes = []
+        self.commands = []
+
+    def callFromThread(self, call):
+        """Call at once: there is no turn to wait for."""
+        call()
+
+    def spawnProcess(self, protocol, executable, command, **options):
+        """Start a process in name only."""
+        process = protocol.transport = Process(protocol)
+        self.processes.append(process)
+        self.commands.append(command)
+        return process
+
+
+class GuideTests(SynchronousTestCase):
+    """The guide waits for the node, introduces, and runs the check."""
+
+    def setUp(self):
+        """Make one whose node is reached when the test says so."""
+        self.reactor = Reactor()
+        self.problem = "nothing there"
+        self.said = io.StringIO()
+        self.patch(sys, "__stdout__", self.said)
+        self.ends = []
+        self.patch(signal, "signal", lambda number, handler: None)
+        self.patch(service, "end_process", lambda reactor, text: self.ends.append(text))
+
+    def start(self, kubeconfig=None):
+        """Start it; it is stopped with the test."""
+
+        async def reached():
+            return self.problem
+
+        guide = Guide(self.reactor, reached, "welcome", kubeconfig)
+        guide.startService()
+        self.addCleanup(guide.stopService)
+        return guide
+
+    def test_introduction(self):
+        """The introduction comes once the node is reached, and not before."""
+        self.start()
+        self.reactor.pump([0.05] * 10)
+        self.assertEqual(self.said.getvalue(), "")
+        self.problem = None
+        self.reactor.pump([0.05] * 2)
+        self.assertEqual(self.said.getvalue(), "welcome\n")
+        self.assertEqual(self.reactor.processes, [])
+
+    def test_node_is_not_reached(self):
+        """A node that is never reached ends the process, with what is in the way."""
+        self.start()
+        self.reactor.pump([1.0] * int(REACHED_SECONDS + 2))
+        (sentence,) = self.ends
+        self.assertIn("nothing there", sentence)
+
+    def test_check_succeeds(self):
+        """A check that succeeds stops the reactor, which ends with status 0."""
+        self.problem = None
+        self.start(Path("config"))
+        self.assertEqual(self.reactor.commands[0][-1], "config")
+        self.reactor.processes[0].end(ProcessDone(0))
+        self.assertTrue(self.reactor.hasStopped)
+        self.assertEqual(self.ends, [])
+
+    def test_check_fails(self):
+        """A check that fails ends the process with an error."""
+        self.problem = None
+        self.start(Path("config"))
+        self.reactor.processes[0].end(ProcessTerminated(exitCode=1))
+        self.assertFalse(self.reactor.hasStopped)
+        self.assertIn("the check failed", self.ends[0])
+
+    def test_check_hangs(self):
+        """A check that does not end is killed."""
+        self.problem = None
+        self.start(Path("config"))
+        self.reactor.advance(CHECK_SECONDS)
+        self.assertTrue(self.reactor.processes[0].ended)
+        self.assertIn("not over", self.ends[0])
+
+    def test_stopped_in_a_check(self):
+        """Stopping ends the check and says nothing more."""
+        self.problem = None
+        guide = self.start(Path("config"))
+        guide.stopService()
+        self.assertTrue(self.reactor.processes[0].ended)
+        self.assertEqual(self.ends, [])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_terminal_closes(self):
+        """SIGHUP ends it in an orderly way, unless it is to be ignored."""
+        handlers = {}
+        self.patch(signal, "signal", handlers.__setitem__)
+        self.patch(signal, "getsignal", lambda number: signal.SIG_IGN)
+        self.start()
+        self.assertEqual(handlers, {})
+        self.patch(signal, "getsignal", lambda number: signal.SIG_DFL)
+        self.start()
+        handlers[signal.SIGHUP](signal.SIGHUP, None)
+        self.assertTrue(self.reactor.hasStopped)
+
+    def test_defect(self):
+        """A defect is logged and ends the process, instead of being forgotten."""
+
+        async def reached():
+            raise ZeroDivisionError
+
+        guide = Guide(self.reactor, reached, "welcome", None)
+        guide.startService()
+        self.addCleanup(guide.stopService)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertIn("internal error", self.ends[0])
+
+
+class HTTPServiceTests(SynchronousTestCase):
+    """A port with something behind it."""
+
+    def test_ends(self):
+        """Stopping closes the port first and then ends what is behind it."""
+        events = []
+
+        class Port:
+            def stopListening(self):
+                events.append("closed")
+                return succeed(None)
+
+        listening = HTTPService(Port, lambda: events.append("one"), lambda: events.append("two"))
+        listening.startService()
+        self.assertIsInstance(listening.stopService(), Deferred)
+        self.assertEqual(events, ["closed", "one", "two"])
+
+
+class OwnStateTests(SynchronousTestCase):
+    """The state directory of one quickstart."""
+
+    def test_removed(self):
+        """Without a path it is a new directory, removed with all that is in it."""
+        state = OwnState(None)
+        path = state.directory.path
+        self.assertEqual(path.stat().st_mode & 0o777, 0o700)
+        (path / "server").mkdir()
+        (path / "server" / "key").write_text("secret")
+        state.startService()
+        state.stopService()
+        self.assertFalse(path.exists())
+
+    def test_removed_without_service(self):
+        """It is removed also when nothing comes of the services."""
+        state = OwnState(None)
+        path = state.directory.path
+        del state
+        gc.collect()
+        self.assertFalse(path.exists())
+        # Python tells of what it had to clean up by itself.
+        self.flushWarnings()
+
+    def test_kept(self):
+        """A directory that was asked for is kept."""
+        path = Path(self.mktemp())
+        state = OwnState(path)
+        state.startService()
+        state.stopService()
+        self.assertTrue(path.is_dir())
+
+    def test_in_use(self):
+        """It belongs to one quickstart at a time."""
+        path = Path(self.mktemp())
+        first = OwnState(path)
+        error = self.assertRaises(StateError, OwnState, path)
+        self.assertIn("another quickstart", str(error))
+        first.startService()
+        first.stopService()
+        OwnState(path).stopService()

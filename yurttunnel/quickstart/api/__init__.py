@@ -1,0 +1,1 @@
+"""An embedded Kubernetes API: in memory, for one machine."""

@@ -1,0 +1,309 @@
+"""Everything that a cluster's users do to a node, tried once through the tunnel.
+
+It is a program of its own, ``python -m yurttunnel.quickstart.check KUBECONFIG``, because the
+client of the ``kubernetes`` package blocks. The exit status is 0 only if all worked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import signal
+import socket
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from kubernetes import client, config
+from kubernetes.stream import portforward, stream
+
+NAMESPACE = "default"
+
+PATIENCE = 15.0
+"""Seconds for one step."""
+
+CP_BYTES = 8 * 1024 * 1024
+ECHO_BYTES = 256 * 1024
+
+# What runs in the pod: it echoes TCP connections and lines of its standard input.
+_PROGRAM = """
+import socket, sys, threading
+
+def echo(connection):
+    with connection:
+        while data := connection.recv(65536):
+            connection.sendall(data)
+
+def accept(listener):
+    while True:
+        threading.Thread(target=echo, args=listener.accept()[:1], daemon=True).start()
+
+listener = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=accept, args=(listener,), daemon=True).start()
+print("listening on port", listener.getsockname()[1], flush=True)
+for line in sys.stdin:
+    print("heard", line, end="", flush=True)
+threading.Event().wait()
+"""
+
+_UNPACK = """
+import sys, tarfile
+with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+    # A Python before 3.11.4 has no filters.
+    archive.extractall(".", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+"""
+
+_PACK = """
+import sys, tarfile
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+    archive.add(sys.argv[1])
+"""
+
+
+class CheckFailed(Exception):
+    """A step gave another result than it has to; one line that says which."""
+
+
+class Check:
+    """The steps, each of which returns a few words on what it has seen.
+
+    ``api`` is the core API of a cluster with one node that is reached through the tunnel.
+    """
+
+    def __init__(self, api: client.CoreV1Api) -> None:
+        self._api = api
+        self._pod = f"check-{os.urandom(3).hex()}"
+        self._node = ""
+        self._port = 0
+
+    def steps(self) -> list[tuple[str, Callable[[], str]]]:
+        """Give the steps by name, in their order: the first makes the pod that others use."""
+        return [
+            ("run", self.run),
+            ("logs", self.logs),
+            ("exec", self.execute),
+            ("attach", self.attach),
+            ("port-forward", self.forward_port),
+            ("cp", self.copy),
+            ("metrics", self.scrape),
+            ("delete", self.delete),
+        ]
+
+    def run(self) -> str:
+        """Create a pod and wait until it runs."""
+        container = client.V1Container(
+            name="main",
+            image="none",
+            command=[sys.executable, "-u", "-c", _PROGRAM],
+            stdin=True,
+        )
+        body = client.V1Pod(
+            metadata=client.V1ObjectMeta(name=self._pod),
+            spec=client.V1PodSpec(containers=[container], termination_grace_period_seconds=1),
+        )
+        self._api.create_namespaced_pod(NAMESPACE, body, _request_timeout=PATIENCE)
+        self._node = _until(self._node_that_runs_it, "the pod runs")
+        return f"pod {self._pod} on node {self._node}"
+
+    def logs(self) -> str:
+        """Read what the pod's process has printed."""
+        printed = _until(self._first_line, "the pod has printed its port")
+        self._port = int(printed[1])
+        return repr(printed[0])
+
+    def execute(self) -> str:
+        """Run a shell: input, both outputs and the exit code have to arrive."""
+        script = "read word; echo out $word; echo err $word >&2; exit 42"
+        with self._execute("sh", "-c", script) as shell:
+            shell.write_stdin(b"hello\n")
+            shell.run_forever(timeout=PATIENCE)
+            seen = (shell.read_stdout(), shell.read_stderr(), shell.returncode)
+        _require(seen, (b"out hello\n", b"err hello\n", 42), "standard output, error, exit code")
+        return "input, output, error output, exit code 42"
+
+    def attach(self) -> str:
+        """Talk to the pod's own process."""
+        with self._stream(self._api.connect_get_namespaced_pod_attach) as attached:
+            attached.write_stdin(b"knock knock\n")
+            answer = attached.readline_stdout(timeout=PATIENCE)
+        _require(answer, b"heard knock knock", "the answer of the process")
+        return repr(answer.decode())
+
+    def forward_port(self) -> str:
+        """Send data to a port of the pod and get it back."""
+        forwarded = portforward(
+            self._api.connect_get_namespaced_pod_portforward,
+            self._pod,
+            NAMESPACE,
+            ports=str(self._port),
+        )
+        sent = os.urandom(ECHO_BYTES)
+        connection = forwarded.socket(self._port)
+        connection.settimeout(PATIENCE)
+        received = _echoed(connection, sent)
+        connection.close()
+        _require(_sha256(received), _sha256(sent), "the SHA-256 of what came back")
+        return f"{ECHO_BYTES // 1024} KiB there and back, SHA-256 equal"
+
+    def copy(self) -> str:
+        """Copy a file into the pod and back, as ``kubectl cp`` does: an archive through exec."""
+        content = os.urandom(CP_BYTES)
+        self._upload("check.bin", content)
+        returned = self._download("check.bin")
+        _require(_sha256(returned), _sha256(content), "the SHA-256 of the file")
+        return f"{CP_BYTES // 1024 // 1024} MiB there and back, SHA-256 equal"
+
+    def scrape(self) -> str:
+        """Read the node's metrics, as Prometheus does."""
+        text = self._api.connect_get_node_proxy_with_path(
+            self._node, "metrics", _request_timeout=PATIENCE
+        )
+        samples = [line for line in text.splitlines() if line and not line.startswith("#")]
+        if not samples:
+            raise CheckFailed("the node's metrics are empty")
+        return f"{len(samples)} samples of {self._node}"
+
+    def delete(self) -> str:
+        """Delete the pod and wait until it is gone."""
+        self._api.delete_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
+        _until(self._pod_is_gone, "the pod is gone")
+        return f"pod {self._pod}"
+
+    def _node_that_runs_it(self) -> str | None:
+        pod = self._api.read_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
+        running = pod.status is not None and pod.status.phase == "Running"
+        return pod.spec.node_name if running and pod.spec is not None else None
+
+    def _pod_is_gone(self) -> bool:
+        try:
+            self._api.read_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
+        except client.ApiException as error:
+            if error.status == 404:
+                return True
+            raise
+        return False
+
+    def _first_line(self) -> re.Match[str] | None:
+        text = self._api.read_namespaced_pod_log(self._pod, NAMESPACE, _request_timeout=PATIENCE)
+        return re.match(r"listening on port (\d+)", text)
+
+    def _execute(self, *command: str) -> AbstractContextManager[Any]:
+        """Run a command in the pod."""
+        return self._stream(self._api.connect_get_namespaced_pod_exec, command=list(command))
+
+    @contextmanager
+    def _stream(self, connect: Callable[..., Any], **given: Any) -> Iterator[Any]:
+        streams = stream(
+            connect,
+            self._pod,
+            NAMESPACE,
+            stdin=True,
+            stdout=True,
+            stderr=True,
+            tty=False,
+            binary=True,
+            _preload_content=False,
+            _request_timeout=PATIENCE,
+            **given,
+        )
+        try:
+            yield streams
+        finally:
+            if streams.is_open():
+                streams.close()
+            # The server has ended it; close() would wait for that once more.
+            streams.sock.shutdown()
+
+    def _upload(self, name: str, content: bytes) -> None:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+        data = memoryview(packed.getvalue())
+        with self._execute(sys.executable, "-c", _UNPACK) as unpacking:
+            for start in range(0, len(data), 65536):
+                unpacking.write_stdin(bytes(data[start : start + 65536]))
+            unpacking.run_forever(timeout=PATIENCE)
+            _require(unpacking.returncode, 0, f"the exit code, after {unpacking.read_stderr()!r}")
+
+    def _download(self, name: str) -> bytes:
+        with self._execute(sys.executable, "-c", _PACK, name) as packing:
+            packing.run_forever(timeout=PATIENCE)
+            _require(packing.returncode, 0, f"the exit code, after {packing.read_stderr()!r}")
+            packed = packing.read_stdout()
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            file = archive.extractfile(name)
+            return b"" if file is None else file.read()
+
+
+def _until(condition: Callable[[], Any], what: str) -> Any:
+    """Ask ``condition`` until it is true, and give what it gave."""
+    deadline = time.monotonic() + PATIENCE
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            raise CheckFailed(f"after {PATIENCE:g} s it was still not so that {what}")
+        time.sleep(0.05)
+    return result
+
+
+def _echoed(connection: socket.socket, sent: bytes) -> bytes:
+    """Send in pieces, each of which has come back before the next: no buffer has to hold all."""
+    received = bytearray()
+    for start in range(0, len(sent), 32768):
+        connection.sendall(sent[start : start + 32768])
+        while len(received) < min(start + 32768, len(sent)):
+            piece = connection.recv(65536)
+            if not piece:
+                raise CheckFailed(f"the connection ended after {len(received)} bytes")
+            received += piece
+    return bytes(received)
+
+
+def _require(seen: object, wanted: object, what: str) -> None:
+    if seen != wanted:
+        raise CheckFailed(f"{what}: {wanted!r} was expected, {seen!r} came")
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or repr(error)
+
+
+def main(kubeconfig: str) -> int:
+    """Take all steps, print a line for each, and give the exit status."""
+    config.load_kube_config(kubeconfig)
+    with client.ApiClient() as connections:
+        status = _try_all(Check(client.CoreV1Api(connections)).steps())
+        connections.rest_client.pool_manager.clear()
+        return status
+
+
+def _try_all(steps: list[tuple[str, Callable[[], str]]]) -> int:
+    failed = 0
+    for name, step in steps:
+        begun = time.monotonic()
+        try:
+            seen = step()
+        except Exception as error:
+            # Whatever goes wrong in one step is told, and the others are tried.
+            failed += 1
+            print(f"FAIL  {name:<13} {time.monotonic() - begun:7.3f} s  {_one_line(error)}")
+        else:
+            print(f"ok    {name:<13} {time.monotonic() - begun:7.3f} s  {seen}")
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    # Whoever reads no further, as head(1), ends this without a word.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""An edge node that runs pods as processes of this machine."""

@@ -1,0 +1,148 @@
+"""How the embedded API reaches its node: through the tunnel's HTTPS interception, and only so.
+
+It is what kube-apiserver does where yurttunnel steers by DNS: the node's name leads to the
+server, which tells from the ``Host`` of the request which node and port are meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint
+from twisted.internet.error import ConnectError
+from twisted.internet.protocol import Factory
+from zope.interface import implementer
+
+from yurttunnel.http.authority import join_authority
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.head import ResponseHead
+from yurttunnel.http.interfaces import (
+    ExchangeFailed,
+    IBodySink,
+    IClientExchange,
+    IResponseReceiver,
+)
+from yurttunnel.http.pool import ConnectionPool, PoolSettings
+from yurttunnel.http.relay import Acquire
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.tunnel import tls
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds for a connection to the server, its TLS handshake included."""
+
+MAX_CONNECTIONS = 512
+"""To one node: so many people may follow logs that have no line yet, each holding one."""
+
+PROBE_TIMEOUT = 5.0
+"""Seconds for one look whether the node is there."""
+
+
+class TunneledNodes:
+    """Connections to nodes through the HTTPS interception of a server.
+
+    ``servers()`` gives host and port of each; the first that can be connected to is taken, as by
+    a client of a name with several addresses. ``contexts`` present a certificate that servers let
+    in. ``server_name`` is what the servers' certificate is for, by default the node's name.
+    Connections are kept and shared.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        contexts: ClientContexts,
+        servers: Callable[[], Sequence[tuple[str, int]]],
+        server_name: str | None = None,
+    ) -> None:
+        self._reactor = reactor
+        self._contexts = contexts
+        self._servers = servers
+        self._server_name = server_name
+        self._pool: ConnectionPool[str] = ConnectionPool(
+            reactor, self._connect, PoolSettings(max_per_key=MAX_CONNECTIONS)
+        )
+
+    def connections(self, node: str, port: int) -> Acquire:
+        """Give what gets connections to ``node``.
+
+        They are the same for all its ports: the ``Host`` of each request names the one meant.
+        """
+        return partial(self._pool.acquire, node)
+
+    def close(self) -> None:
+        """Abort all connections."""
+        self._pool.close()
+
+    async def problem(self, node: str, port: int) -> str | None:
+        """Ask the node whether it is well; say what is in the way, or ``None``."""
+        probe = _Probe()
+        try:
+            connection = await self._pool.acquire(node)
+            host = join_authority(node, port).encode("ascii")
+            probe.exchange = connection.request(b"GET", b"/healthz", [(b"Host", host)], probe)
+            probe.exchange.finish()
+            status = await probe.answered.addTimeout(PROBE_TIMEOUT, self._reactor)
+        except Exception as error:
+            # Whatever it is, it is in the way, and it is tried again.
+            return f"{type(error).__name__}: {error}"
+        return None if status == 200 else f"the answer is {status} {probe.text}"
+
+    def _connect(self, node: str) -> Deferred[ClientConnection]:
+        return Deferred.fromCoroutine(self._make_connection(node)).addTimeout(
+            CONNECT_TIMEOUT, self._reactor
+        )
+
+    async def _make_connection(self, node: str) -> ClientConnection:
+        *others, last = self._servers()
+        for host, port in others:
+            with suppress(ConnectError):
+                return await self._connect_to(host, port, node)
+        return await self._connect_to(*last, node)
+
+    async def _connect_to(self, host: str, port: int, node: str) -> ClientConnection:
+        endpoint = TCP4ClientEndpoint(self._reactor, host, port, timeout=CONNECT_TIMEOUT)
+        creator = self._contexts.creator(self._server_name or node)
+        secured = tls.SessionEndpoint(self._reactor, creator, endpoint)
+        factory = Factory.forProtocol(lambda: ClientConnection(self._reactor))
+        connection = cast(ClientConnection, await secured.connect(factory))
+        return await connection.when_ready()
+
+
+@implementer(IResponseReceiver, IBodySink)
+class _Probe:
+    """Reads one short answer."""
+
+    exchange: IClientExchange
+
+    def __init__(self) -> None:
+        self.answered: Deferred[int] = Deferred(lambda _: self.exchange.abort())
+        self.text = ""
+        self._status = 0
+
+    def informational_received(self, head: ResponseHead) -> None:
+        """Wait on: it is not the answer."""
+
+    def response_received(self, head: ResponseHead) -> None:
+        """Read what is behind the head."""
+        self._status = head.status
+        self.exchange.deliver_body(self)
+
+    def write(self, data: bytes) -> None:
+        """Keep the beginning of the body."""
+        self.text = (self.text + data.decode("utf-8", "replace"))[:200]
+
+    def finish(self, trailers: Fields = ()) -> None:
+        """Do nothing: the end of the exchange follows."""
+
+    def exchange_ended(self, error: ExchangeFailed | None) -> None:
+        """Tell the status, or what has failed."""
+        if self.answered.called:
+            return
+        if error is None:
+            self.answered.callback(self._status)
+        else:
+            self.answered.errback(error)

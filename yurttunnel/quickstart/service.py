@@ -1,0 +1,195 @@
+"""The quickstart as a service: what is told when it is ready, the check, and the end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ProcessExitedAlready, ReactorNotRunning
+from twisted.internet.interfaces import IListeningPort, IProcessTransport
+from twisted.internet.protocol import ProcessProtocol
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from yurttunnel.ops.fatal import end_process
+from yurttunnel.ops.services import PortService
+from yurttunnel.pki.directory import StateDirectory, StateError
+
+End = Callable[[], object]
+"""Ends something for good."""
+
+REACHED_SECONDS = 30.0
+"""How long the node may take until the API reaches it through the tunnel; mostly it is below 1."""
+
+CHECK_SECONDS = 90.0
+"""How long the whole check may take; mostly it is below 5."""
+
+_PAUSE = 0.05
+
+
+class OwnState(Service):
+    """The state directory, which is this quickstart's own while it runs.
+
+    Without ``path`` it is a new one that is removed in the end. Raises :class:`StateError`, also
+    when another quickstart uses it.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._held = ExitStack()
+        if path is None:
+            # Also removed when the process ends before this service does.
+            made = tempfile.TemporaryDirectory(
+                prefix="yurttunnel-quickstart-", ignore_cleanup_errors=True
+            )
+            path = Path(self._held.enter_context(made))
+        self.directory = StateDirectory.open(path)
+        try:
+            self._held.enter_context(self.directory.lock())
+        except StateError:
+            raise StateError(
+                f"{path} is used by another quickstart that runs: give another directory,"
+                " or leave --state-dir away"
+            ) from None
+
+    def stopService(self) -> None:
+        """Let go of it."""
+        super().stopService()
+        self._held.close()
+
+
+class HTTPService(PortService):
+    """Listens, and calls ``ends`` when it has stopped to listen."""
+
+    def __init__(self, listen: Callable[[], IListeningPort], *ends: End) -> None:
+        super().__init__(listen)
+        self._ends = ends
+
+    def stopService(self) -> Deferred[None] | None:
+        """Close the port, then end what was behind it."""
+        closing = super().stopService()
+        for end in self._ends:
+            end()
+        return closing
+
+
+class Guide(Service):
+    """Waits until the node is reached through the tunnel, and tells the user how to go on.
+
+    ``reached()`` tries it once and says what is in the way, or ``None``. ``introduction`` is
+    printed when nothing is. With ``kubeconfig`` the check is run with it then, and its result
+    ends the process.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        reached: Callable[[], Awaitable[str | None]],
+        introduction: str,
+        kubeconfig: Path | None,
+    ) -> None:
+        self._reactor = reactor
+        self._reached = reached
+        self._introduction = introduction
+        self._kubeconfig = kubeconfig
+        self._running: Deferred[None] | None = None
+
+    def startService(self) -> None:
+        """Begin; from now on a terminal that closes ends the quickstart as SIGTERM does."""
+        super().startService()
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            signal.signal(signal.SIGHUP, self._hung_up)
+        self._running = Deferred.fromCoroutine(self._run())
+
+    def stopService(self) -> None:
+        """Stop waiting, and the check."""
+        super().stopService()
+        if self._running is not None:
+            self._running.cancel()
+
+    def _hung_up(self, number: int, frame: object) -> None:
+        self._reactor.callFromThread(self._stop_reactor)
+
+    def _stop_reactor(self) -> None:
+        try:
+            self._reactor.stop()
+        except ReactorNotRunning:
+            self._log.debug("the quickstart is being stopped already")
+
+    async def _run(self) -> None:
+        try:
+            await self._wait_until_reached()
+            # Past the log, which captures what is printed.
+            print(self._introduction, file=sys.__stdout__, flush=True)
+            if self._kubeconfig is not None:
+                await self._check(self._kubeconfig)
+        except CancelledError:
+            return
+        except _Failed as failed:
+            end_process(self._reactor, f"yurttunnel-quickstart: {failed}")
+        except Exception as error:
+            self._log.failure("the quickstart failed by a defect of its own")
+            end_process(self._reactor, f"yurttunnel-quickstart: internal error: {error!r}")
+
+    async def _wait_until_reached(self) -> None:
+        deadline = self._reactor.seconds() + REACHED_SECONDS
+        while (problem := await self._reached()) is not None:
+            if self._reactor.seconds() > deadline:
+                raise _Failed(f"the node was not reached in {REACHED_SECONDS:g} s: {problem}")
+            await deferLater(self._reactor, _PAUSE)
+
+    async def _check(self, kubeconfig: Path) -> None:
+        status = await _run_check(self._reactor, kubeconfig)
+        if status is None:
+            raise _Failed(f"the check was not over in {CHECK_SECONDS:g} s")
+        if status != 0:
+            raise _Failed("the check failed: the lines above say where")
+        self._stop_reactor()
+
+
+class _Failed(Exception):
+    """What ends the quickstart; one line for the user."""
+
+
+async def _run_check(reactor: Any, kubeconfig: Path) -> int | None:
+    """Run the check to its end and give its exit status; ``None`` when it took too long."""
+    check = _CheckProcess()
+    command = [sys.executable, "-m", "yurttunnel.quickstart.check", str(kubeconfig)]
+    reactor.spawnProcess(check, command[0], command, env=None, childFDs={1: 1, 2: 2})
+    timer = reactor.callLater(CHECK_SECONDS, check.kill)
+    try:
+        return await check.ended
+    finally:
+        check.kill()
+        if timer.active():
+            timer.cancel()
+
+
+class _CheckProcess(ProcessProtocol):
+    """The process of the check, which writes to the terminal by itself."""
+
+    transport: IProcessTransport
+
+    def __init__(self) -> None:
+        self.ended: Deferred[int | None] = Deferred()
+
+    def processEnded(self, reason: Failure) -> None:
+        """Tell the exit status; ``None`` when a signal ended it."""
+        if not self.ended.called:
+            self.ended.callback(getattr(reason.value, "exitCode", None))
+
+    def kill(self) -> None:
+        """End the process if it still runs."""
+        try:
+            self.transport.signalProcess("KILL")
+        except ProcessExitedAlready:
+            return

@@ -1,0 +1,113 @@
+"""Who is who on the one machine: certificates of the tunnel's own embedded authority."""
+
+from __future__ import annotations
+
+import base64
+import json
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.kube.configuration import KubeConfiguration
+from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.pki.authority import AUTHORITY_KEY, CALLER_NAME, KUBELET_CLIENT_NAME, Authority
+from yurttunnel.pki.callers import HTTP_PROTOCOL, CallerContexts, OptionalCallerContexts
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.credentials import (
+    Credentials,
+    certificates_to_pem,
+    key_to_pem,
+    load_key,
+    new_key,
+)
+from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.quickstart.options import ADDRESS
+from yurttunnel.quickstart.signing import SigningAuthority
+
+_ADMIN = "quickstart-admin"
+_ADMIN_GROUP = "system:masters"
+
+
+class QuickstartTrust:
+    """The certificates of API, node and user, and how each of them sees the others.
+
+    All come from the authority of the tunnel's server, in ``server_state``, and live as long as
+    the process.
+    """
+
+    def __init__(self, clock: IReactorTime, server_state: Path, node: str) -> None:
+        directory = StateDirectory.open(server_state)
+        self._authority = Authority.open(clock, directory)
+        self._authority_key = load_key(directory, AUTHORITY_KEY)
+        self.api = OptionalCallerContexts(self._serving("kubernetes", "localhost"))
+        self.node = CallerContexts(self._serving(node), {CALLER_NAME, KUBELET_CLIENT_NAME})
+        self.api_to_tunnel = ClientContexts(self._caller(CALLER_NAME), HTTP_PROTOCOL)
+
+    def signing_authority(self) -> SigningAuthority:
+        """Give the authority as the API's signer takes it."""
+        assert self._authority_key is not None  # it has just been opened, or made
+        return SigningAuthority(self._authority.certificate, self._authority_key)
+
+    def configuration(self, port: int) -> KubeConfiguration:
+        """Say how to ask the API on ``port`` as the administrator."""
+        credentials = self._caller(_ADMIN, _ADMIN_GROUP)
+        authorities = certificates_to_pem([self._authority.certificate])
+        return KubeConfiguration(
+            host=f"https://{ADDRESS}:{port}",
+            namespace="default",
+            authorities=lambda: authorities,
+            credentials=FileCredentials(
+                certificate=certificates_to_pem([credentials.certificate]),
+                key=key_to_pem(credentials.key),
+            ),
+        )
+
+    def kubeconfig(self, port: int) -> bytes:
+        """Make the file that kubectl needs to be the administrator of the API on ``port``."""
+        credentials = self._caller(_ADMIN, _ADMIN_GROUP)
+        authority = certificates_to_pem([self._authority.certificate])
+        name = "yurttunnel-quickstart"
+        # JSON is YAML, too.
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {
+                    "name": name,
+                    "cluster": {
+                        "server": f"https://{ADDRESS}:{port}",
+                        "certificate-authority-data": _base64(authority),
+                    },
+                }
+            ],
+            "users": [
+                {
+                    "name": _ADMIN,
+                    "user": {
+                        "client-certificate-data": _base64(
+                            certificates_to_pem([credentials.certificate])
+                        ),
+                        "client-key-data": _base64(key_to_pem(credentials.key)),
+                    },
+                }
+            ],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": _ADMIN}}],
+            "current-context": name,
+        }
+        return json.dumps(content, indent=2).encode() + b"\n"
+
+    def _serving(self, *hosts: str) -> Credentials:
+        key = new_key()
+        addresses = [IPv4Address(ADDRESS)]
+        certificate = self._authority.sign_server(key.public_key(), hosts, addresses)
+        return self._authority.credentials(key, certificate)
+
+    def _caller(self, name: str, organization: str | None = None) -> Credentials:
+        key = new_key()
+        certificate = self._authority.sign_client(key.public_key(), name, organization)
+        return self._authority.credentials(key, certificate)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
