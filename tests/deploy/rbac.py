@@ -1,0 +1,186 @@
+"""Compares what Roles and ClusterRoles grant with what is used: what is missing, what superfluous.
+
+Both are lists of objects without a cluster: rendered manifests on one side, requests that somebody
+has recorded on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+
+GENERATED_NAMES = frozenset(
+    {"certificatesigningrequests", "endpointslices", "events", "nodes", "pods"}
+)
+"""Resources whose objects have names that no manifest can list."""
+
+UNNAMED_VERBS = frozenset({"create", "deletecollection"})
+"""Verbs that no ``resourceNames`` can be used with: the request does not have the name."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Request:
+    """One request to the API, or to a kubelet that asks the API whether it is allowed.
+
+    ``namespace`` is empty for what is in none, and for lists of all namespaces; ``name`` is empty
+    where the request has none. A list or watch that selects ``metadata.name`` has that name.
+    ``verb`` is that of Kubernetes (``get``, ``list``, ``create``...), not that of HTTP.
+    """
+
+    user: str
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    @property
+    def checked_name(self) -> str:
+        """Give the name that is compared with permissions: to create an object has none."""
+        creates_object = self.verb in UNNAMED_VERBS and not self.subresource
+        return "" if creates_object else self.name
+
+    @property
+    def path(self) -> str:
+        """Give the resource as rules write it, with its subresource."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+    def __str__(self) -> str:
+        where = f" in {self.namespace}" if self.namespace else ""
+        which = f" {self.name}" if self.name else ""
+        return f"{self.user}: {self.verb} {self.path}.{self.group or 'core'}{which}{where}"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Grant:
+    """The smallest part of a rule: one verb, one resource, one name or all (empty).
+
+    ``namespace`` is empty when it holds everywhere. ``role`` says where it is written.
+    """
+
+    role: str
+    subject: str
+    verb: str
+    group: str
+    path: str
+    name: str
+    namespace: str
+
+    def allows(self, request: Request) -> bool:
+        """Say whether it allows ``request``."""
+        return (
+            self.subject in _subjects_of(request.user)
+            and self.verb in (request.verb, "*")
+            and self.group in (request.group, "*")
+            and self.path in (request.path, "*")
+            and self.name in (request.checked_name, "")
+            and self.namespace in (request.namespace, "")
+        )
+
+    def __str__(self) -> str:
+        which = f" {self.name}" if self.name else ""
+        where = f" in {self.namespace}" if self.namespace else ""
+        what = f"{self.verb} {self.path}.{self.group or 'core'}{which}{where}"
+        return f"{self.role} grants {self.subject}: {what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The differences: what is used and not granted; sentences about what is granted in vain."""
+
+    missing: tuple[Request, ...]
+    superfluous: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([*(f"missing: {each}" for each in self.missing), *self.superfluous])
+
+
+def audit(
+    objects: Iterable[Object], used: Iterable[Request], users: Iterable[str] | None = None
+) -> Audit:
+    """Compare what ``objects`` grant with the requests ``used``.
+
+    ``users`` are those about whom is asked: requests of others are left out, and so is what is
+    granted to others; by default everybody is looked at. What is too wide counts as superfluous:
+    a grant for all namespaces that is used in one only, and one for all names where every request
+    has the same few.
+    """
+    grants = list(grants_of(objects))
+    requests = sorted(set(used))
+    if users is not None:
+        wanted = set(users)
+        requests = [request for request in requests if request.user in wanted]
+        subjects = {subject for user in wanted for subject in _subjects_of(user)}
+        grants = [grant for grant in grants if grant.subject in subjects]
+    missing = [r for r in requests if not any(grant.allows(r) for grant in grants)]
+    superfluous = []
+    for grant in sorted(grants):
+        served = [request for request in requests if grant.allows(request)]
+        superfluous += _what_is_too_much(grant, served)
+    return Audit(tuple(missing), tuple(superfluous))
+
+
+def grants_of(objects: Iterable[Object]) -> Iterator[Grant]:
+    """Give what the bindings among ``objects`` grant, taken apart; raises ``LookupError``.
+
+    That is for a binding whose role is not among the objects.
+    """
+    objects = list(objects)
+    roles = {
+        (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each
+        for each in objects
+        if each["kind"] in ("Role", "ClusterRole")
+    }
+    for binding in objects:
+        if binding["kind"] not in ("RoleBinding", "ClusterRoleBinding"):
+            continue
+        kind, name = binding["roleRef"]["kind"], binding["roleRef"]["name"]
+        namespace = binding["metadata"].get("namespace", "")
+        key = (kind, namespace if kind == "Role" else "", name)
+        if key not in roles:
+            raise LookupError(f"{binding['kind']} {binding['metadata']['name']}: no {kind} {name}")
+        for subject in binding.get("subjects") or []:
+            for rule in roles[key].get("rules") or []:
+                yield from _grants(f"{kind} {name}", _name_of(subject), rule, namespace)
+
+
+def _grants(role: str, subject: str, rule: Object, namespace: str) -> Iterator[Grant]:
+    for group in rule.get("apiGroups", []):
+        for path in rule.get("resources", []):
+            for verb in rule["verbs"]:
+                for name in rule.get("resourceNames") or [""]:
+                    yield Grant(role, subject, verb, group, path, name, namespace)
+
+
+def _what_is_too_much(grant: Grant, served: list[Request]) -> Iterator[str]:
+    if not served:
+        yield f"superfluous: {grant}"
+        return
+    namespaces = {request.namespace for request in served}
+    if not grant.namespace and "" not in namespaces and len(namespaces) == 1:
+        yield f"too wide: {grant}, and it is used in {min(namespaces)} only"
+    names = {request.name for request in served}
+    nameable = grant.verb not in UNNAMED_VERBS
+    nameable = nameable and grant.path.partition("/")[0] not in GENERATED_NAMES
+    if not grant.name and nameable and "" not in names:
+        yield f"too wide: {grant}, and it is used for {', '.join(sorted(names))} only"
+
+
+def _name_of(subject: Object) -> str:
+    if subject["kind"] == "ServiceAccount":
+        return f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+    return f"group {subject['name']}" if subject["kind"] == "Group" else str(subject["name"])
+
+
+def _subjects_of(user: str) -> Iterator[str]:
+    """Give the user, and the groups that every user of this kind is in."""
+    yield user
+    yield "group system:authenticated"
+    parts = user.split(":")
+    if parts[:2] == ["system", "serviceaccount"] and len(parts) == 4:
+        yield "group system:serviceaccounts"
+        yield f"group system:serviceaccounts:{parts[2]}"

@@ -1,0 +1,114 @@
+"""The manifests as kubectl renders them, and what is looked up in them."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.e2e.kubectl import find_kubectls
+
+REPOSITORY = Path(__file__).parents[2]
+DEPLOY = REPOSITORY / "deploy"
+BASE = DEPLOY / "base"
+
+OLDEST = (1, 21)
+"""The oldest kubectl whose Kustomize (4) takes directories as resources."""
+
+Object = dict[str, Any]
+
+
+def overlays() -> list[Path]:
+    """Give the directories of all overlays."""
+    return sorted(path.parent for path in DEPLOY.glob("overlays/*/kustomization.yaml"))
+
+
+@functools.cache
+def usable_kubectls() -> tuple[str, ...]:
+    """Give the paths of the kubectls that can render the overlays, the newest last."""
+    found = find_kubectls()
+    return tuple(
+        path
+        for version, path in found.items()
+        if tuple(int(number) for number in version.split(".")) >= OLDEST
+    )
+
+
+def why_not_rendered() -> str | None:
+    """Say why nothing can be rendered here, for a test's ``skip``."""
+    return None if usable_kubectls() else "no kubectl from 1.21 on is in PATH or KUBECTL"
+
+
+@functools.cache
+def rendered_text(directory: Path, kubectl: str) -> str:
+    """Give what ``kubectl kustomize`` prints; it must succeed and warn of nothing."""
+    done = subprocess.run(
+        [kubectl, "kustomize", str(directory)], capture_output=True, text=True, timeout=60
+    )
+    if done.returncode != 0 or done.stderr:
+        raise AssertionError(f"{kubectl} kustomize {directory}: {done.stderr}")
+    return done.stdout
+
+
+def render(directory: Path) -> list[Object]:
+    """Give the objects of a kustomization, by the newest kubectl."""
+    return list(yaml.safe_load_all(rendered_text(directory, usable_kubectls()[-1])))
+
+
+def read_base() -> list[Object]:
+    """Give the objects of the base without kubectl; the image is as in the files.
+
+    For tests that need its roles where there is no kubectl, or an old one.
+    """
+    files = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
+    return [each for name in files for each in yaml.safe_load_all((BASE / name).read_text())]
+
+
+def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
+    """Give the objects of these kinds."""
+    return [each for each in objects if each["kind"] in kinds]
+
+
+def named(objects: list[Object], kind: str, name: str) -> Object:
+    """Give the one object of a kind and name."""
+    (found,) = [each for each in of_kind(objects, kind) if each["metadata"]["name"] == name]
+    return found
+
+
+def pod_of(workload: Object) -> Object:
+    """Give the ``PodSpec`` of a Deployment or DaemonSet."""
+    spec: Object = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def containers(objects: list[Object]) -> Iterator[Object]:
+    """Give all containers, those that come first included."""
+    for workload in of_kind(objects, "Deployment", "DaemonSet"):
+        pod = pod_of(workload)
+        yield from pod.get("initContainers", [])
+        yield from pod["containers"]
+
+
+def flags_of(workload: Object) -> tuple[list[str], str, list[str]]:
+    """Give the arguments of its one container: those of twist, the command, those of the command.
+
+    Variables are put in, as Kubernetes does it; one that is not defined is an error.
+    """
+    (container,) = pod_of(workload)["containers"]
+    samples = {
+        "status.hostIP": "192.0.2.10",
+        "spec.nodeName": "node-1",
+        "metadata.namespace": workload["metadata"]["namespace"],
+    }
+    arguments = list(container["args"])
+    for variable in container["env"]:
+        value = samples[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+        arguments = [each.replace(f"$({variable['name']})", value) for each in arguments]
+    if any("$(" in each for each in arguments):
+        raise AssertionError(f"a variable is not defined: {arguments}")
+    (place,) = [number for number, each in enumerate(arguments) if not each.startswith("-")]
+    return arguments[:place], arguments[place], arguments[place + 1 :]

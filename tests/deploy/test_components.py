@@ -1,0 +1,211 @@
+"""The components and transformers that a kustomization of an operator may use."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+import yaml
+from kubernetes.client import models
+
+from tests.deploy.rbac import grants_of
+from tests.deploy.rendering import (
+    BASE,
+    DEPLOY,
+    named,
+    of_kind,
+    pod_of,
+    render,
+    rendered_text,
+    usable_kubectls,
+)
+from tests.deploy.workloads import RenderedTestCase, with_workloads
+from yurttunnel.pki.approval import AGENT_ACCOUNT, SERVER_ACCOUNT
+from yurttunnel.pki.approval_requests import SIGNERS
+from yurttunnel.pki.certificate_template import (
+    CertificateTemplate,
+    proxy_client_template,
+    serving_template,
+)
+from yurttunnel.pki.credentials import new_key
+
+PLACEMENT = DEPLOY / "components" / "protected-placement"
+POLICY = DEPLOY / "components" / "approval-policy"
+EVENTS = DEPLOY / "transformers" / "events-in-default"
+
+PROTECTED = "node-restriction.kubernetes.io/"
+"""Kubelets cannot set labels with this prefix (plugin/pkg/admission/noderestriction)."""
+
+END = b"-----END CERTIFICATE REQUEST-----\n"
+
+
+class KustomizationTestCase(RenderedTestCase):
+    """Gives tests kustomizations as an operator writes them."""
+
+    def kustomization(self, resource: Path, **fields) -> Path:
+        """Write one that has ``resource``; paths among ``fields`` become relative ones."""
+        directory = Path(self.mktemp()).resolve()
+        directory.mkdir()
+        content = {
+            "resources": [os.path.relpath(resource, directory)],
+            **{
+                name: [os.path.relpath(each, directory) for each in value]
+                if isinstance(value, list)
+                else value
+                for name, value in fields.items()
+            },
+        }
+        (directory / "kustomization.yaml").write_text(yaml.safe_dump(content))
+        return directory
+
+
+class PlacementTests(KustomizationTestCase):
+    """Servers run only where an administrator wants them."""
+
+    def test_servers_need_a_label_that_kubelets_cannot_set(self):
+        """Over each installation the required label is added, and all else stays as it was."""
+        for resource in with_workloads():
+            before = named(render(resource), "Deployment", "yurt-tunnel-server")
+            directory = self.kustomization(resource, components=[PLACEMENT])
+            after = named(render(directory), "Deployment", "yurt-tunnel-server")
+            affinity = pod_of(after)["affinity"].pop("nodeAffinity")
+            self.assertEqual(before, after)
+            required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+            (term,) = required["nodeSelectorTerms"]
+            (expression,) = term["matchExpressions"]
+            self.assertTrue(expression["key"].startswith(PROTECTED))
+            models.V1NodeAffinity.model_validate(affinity)
+
+    def test_the_command_in_the_text_sets_the_label_that_is_required(self):
+        """What the documents tell to type is what the component looks for."""
+        text = (PLACEMENT / "kustomization.yaml").read_text()
+        (expression,) = re.findall(r"- key: (\S+)\n +operator: In\n +values: \[\"(\w+)\"\]", text)
+        command = f"kubectl label node cloud-1 {expression[0]}={expression[1]}\n"
+        self.assertIn(command, text)
+        self.assertIn(command, (DEPLOY / "README.md").read_text())
+
+
+class PolicyTests(KustomizationTestCase):
+    """What kube-apiserver lets the servers' account request and approve."""
+
+    def setUp(self):
+        """Read the policy."""
+        self.policy, self.binding = yaml.safe_load_all((POLICY / "policy.yaml").read_text())
+
+    def own_request(self) -> re.Pattern[str]:
+        """Give the pattern of the one client that servers may request a certificate for."""
+        (variable,) = [
+            each
+            for each in self.policy["spec"]["variables"]
+            if each["name"] == "isOwnClientRequest"
+        ]
+        return re.compile("".join(re.findall("'([^']*)'", variable["expression"])))
+
+    def matches(self, pem: bytes) -> bool:
+        """Say whether a request passes, in the form in which the policy sees it."""
+        return bool(self.own_request().search(base64.b64encode(pem).decode()))
+
+    def test_every_kubectl_adds_it(self):
+        """The policy and its binding are added, and bound together."""
+        for kubectl in usable_kubectls():
+            directory = self.kustomization(BASE, components=[POLICY])
+            objects = list(yaml.safe_load_all(rendered_text(directory, kubectl)))
+            added = of_kind(
+                objects, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+            )
+            self.assertEqual([self.policy, self.binding], added)
+            self.assertEqual(len(render(BASE)) + 2, len(objects))
+        name = self.policy["metadata"]["name"]
+        self.assertEqual(name, self.binding["spec"]["policyName"])
+        self.assertEqual(["Deny"], self.binding["spec"]["validationActions"])
+
+    def test_it_has_the_form_of_its_kind(self):
+        """The official models take both objects."""
+        models.V1ValidatingAdmissionPolicy.model_validate(self.policy)
+        models.V1ValidatingAdmissionPolicyBinding.model_validate(self.binding)
+
+    def test_signers_accounts_and_usages_are_those_of_the_program(self):
+        """The policy is about what the programs use."""
+        spec = self.policy["spec"]
+        expressions = {each["name"]: each["expression"] for each in spec["variables"]}
+        text = " ".join(expressions.values())
+        self.assertEqual(set(SIGNERS), set(re.findall(r"signerName == '([^']+)'", text)))
+        self.assertIn(f":{AGENT_ACCOUNT}'", expressions["agent"])
+        (condition,) = spec["matchConditions"]
+        self.assertIn(f":{SERVER_ACCOUNT}$'", condition["expression"])
+        (usages,) = [
+            each["expression"] for each in spec["validations"] if "usages" in each["expression"]
+        ]
+        for template in (proxy_client_template(), serving_template()):
+            for usage in template.usages:
+                self.assertIn(f"'{usage}'", usages)
+
+    def test_the_request_of_the_server_passes(self):
+        """Whatever the key and the signature, the server's own request is recognized."""
+        for _ in range(200):
+            self.assertTrue(self.matches(proxy_client_template().request(new_key())))
+
+    def test_any_other_request_is_refused(self):
+        """Another name, another organization and anything beside them do not pass."""
+        own = proxy_client_template()
+        others: list[CertificateTemplate] = [
+            replace(own, organization="kubeadm:cluster-admins"),
+            replace(own, common_name="tunnel-proxy-clienu"),
+            replace(own, organization="openyurt:yurttunnes"),
+            replace(own, common_name="tunnel-proxy-client2"),
+            replace(own, dns_names=("edge-1",)),
+            replace(own, addresses=(ip_address("192.0.2.1"),)),
+            serving_template(["x-tunnel-server-svc"]),
+        ]
+        for other in others:
+            self.assertFalse(self.matches(other.request(new_key())), other)
+
+    def test_no_second_request_is_behind_or_in_the_first(self):
+        """Readers of PEM go on behind a block that is broken, so nothing may follow."""
+        own = proxy_client_template()
+        first = own.request(new_key())
+        second = replace(own, organization="kubeadm:cluster-admins").request(new_key())
+        lines = first.splitlines(keepends=True)
+        for kept in range(len(lines)):
+            self.assertFalse(self.matches(b"".join(lines[:kept]) + second), kept)
+        self.assertFalse(self.matches(first + second))
+        self.assertFalse(self.matches(second + first))
+        self.assertFalse(self.matches(first.removesuffix(END) + second))
+
+
+class EventsTests(KustomizationTestCase):
+    """An installation in a namespace of the operator's choice."""
+
+    def test_events_of_the_cluster_stay_in_default(self):
+        """All moves but what grants events in ``default``, and that to the account that moved."""
+        count = 0
+        for kubectl in usable_kubectls():
+            directory = self.kustomization(BASE, namespace="mine", transformers=[EVENTS])
+            objects = list(yaml.safe_load_all(rendered_text(directory, kubectl)))
+            for each in objects:
+                is_events = each["metadata"]["name"] == "yurt-tunnel-server-events"
+                count += is_events
+                if "namespace" in each["metadata"]:
+                    wanted = "default" if is_events else "mine"
+                    self.assertEqual(wanted, each["metadata"]["namespace"])
+            moved = {
+                (
+                    grant.subject.replace(":kube-system:", ":mine:"),
+                    grant.verb,
+                    grant.path,
+                    grant.namespace.replace("kube-system", "mine"),
+                )
+                for grant in grants_of(render(BASE))
+            }
+            self.assertEqual(
+                moved,
+                {
+                    (grant.subject, grant.verb, grant.path, grant.namespace)
+                    for grant in grants_of(objects)
+                },
+            )
+        self.assertEqual(2 * len(usable_kubectls()), count)

@@ -1,0 +1,198 @@
+"""What the documents about installing say is so."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import yaml
+from twisted.trial import unittest
+
+from tests.deploy.rendering import (
+    DEPLOY,
+    REPOSITORY,
+    flags_of,
+    named,
+    of_kind,
+    rendered_text,
+    usable_kubectls,
+    why_not_rendered,
+)
+from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.server.options import Options as ServerOptions
+
+MIGRATION = REPOSITORY / "docs" / "migration.md"
+DOCUMENTS = [MIGRATION, *sorted(DEPLOY.glob("**/README.md"))]
+
+LINK = re.compile(r"\]\(([^)#]*)(#[^)]*)?\)")
+PATH = re.compile(r"(?<![\w./-])((?:deploy|docs)/[\w./+-]+)")
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
+ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both) \| (kept|ignored|new) \|")
+
+OTHER_PROGRAMS = {
+    *("server", "patches", "help", "controllers"),
+    *("egress-selector-config-file", "enable-aggregator-routing"),
+    *("cacert", "cert", "key"),
+    "log-level",
+}
+"""Flags of kubectl and kubeadm, yurt-controller-manager, kube-apiserver, curl and twist."""
+
+
+def headings(path):
+    """Give the anchors of a document, as GitHub makes them."""
+    for line in path.read_text().splitlines():
+        if line.startswith("#"):
+            text = line.lstrip("#").strip().lower()
+            yield "#" + re.sub(r"[^\w -]", "", text).replace(" ", "-")
+
+
+def flags_that_exist(*options):
+    """Give all names of flags that the programs take, ignored ones included."""
+    return {
+        name
+        for each in options
+        for name in (*each().synonyms, *each.ignored_flags, *each.ignored_switches)
+    }
+
+
+class PathTests(unittest.SynchronousTestCase):
+    """Files and flags that are named exist."""
+
+    def test_links_lead_somewhere(self):
+        """Each relative link is to a file, and each anchor to a heading."""
+        for document in DOCUMENTS:
+            for target, anchor in LINK.findall(document.read_text()):
+                self.assertNotIn("://", target, document)
+                path = (document.parent / target).resolve() if target else document
+                self.assertTrue(path.exists(), f"{document}: {target}")
+                if anchor:
+                    self.assertIn(anchor, set(headings(path)), f"{document}: {target}{anchor}")
+
+    def test_paths_exist(self):
+        """Each path in the repository that text or commands name is there."""
+        for document in DOCUMENTS:
+            for path in PATH.findall(document.read_text()):
+                self.assertTrue((REPOSITORY / path.rstrip(".")).exists(), f"{document}: {path}")
+
+    def test_every_overlay_and_component_is_named(self):
+        """The README of the directory lists all that can be installed."""
+        text = (DEPLOY / "README.md").read_text()
+        for path in DEPLOY.glob("*/*/kustomization.yaml"):
+            self.assertIn(f"`{path.parent.relative_to(REPOSITORY)}`", text)
+
+    def test_flags_exist(self):
+        """Each flag is one of the programs', or of a program that is known by name."""
+        known = flags_that_exist(ServerOptions, AgentOptions) | OTHER_PROGRAMS
+        for document in DOCUMENTS:
+            for flag in FLAG.findall(document.read_text()):
+                self.assertIn(flag, known, document)
+
+
+class FlagTableTests(unittest.SynchronousTestCase):
+    """The table of flags is what the programs do."""
+
+    def setUp(self):
+        """Read the table."""
+        self.rows = ROW.findall(MIGRATION.read_text())
+        self.programs = {
+            "server": (ServerOptions,),
+            "agent": (AgentOptions,),
+            "both": (ServerOptions, AgentOptions),
+        }
+
+    def test_each_row_is_true(self):
+        """What is kept or new is taken, and what is ignored is ignored."""
+        for flag, programs, kind in self.rows:
+            for options in self.programs[programs]:
+                ignored = {*options.ignored_flags, *options.ignored_switches}
+                self.assertEqual(kind == "ignored", flag in ignored, flag)
+                self.assertEqual(kind != "ignored", flag in options().synonyms, flag)
+
+    def test_no_flag_is_left_out(self):
+        """All flags that matter in a cluster are in the table, for each of the programs."""
+        standalone = {
+            "standalone",
+            "state-dir",
+            "join-token",
+            "join-token-file",
+            "join-token-lifetime",
+            "node-certificate-lifetime",
+            "revoke-node",
+        }
+        rare = {"help", "transport", "middleware", "response-timeout", "return-grace"}
+        for name in ("server", "agent"):
+            (options,) = self.programs[name]
+            listed = {flag for flag, programs, _ in self.rows if programs in (name, "both")}
+            every = {*options().synonyms, *options.ignored_flags, *options.ignored_switches}
+            logging = {
+                flag
+                for flag, instead in {**options.ignored_flags, **options.ignored_switches}.items()
+                if "twist" in instead
+            }
+            self.assertLessEqual(every - standalone - rare - (logging - {"v"}), listed, name)
+
+
+class BlockTests(unittest.TestCase):
+    """The files and objects in the text are good."""
+
+    skip = why_not_rendered()
+
+    def blocks(self, document, language):
+        """Give the blocks of a language, without the indentation of lists."""
+        for indentation, kind, text in FENCE.findall(document.read_text()):
+            if kind == language:
+                yield re.sub(f"^{indentation}", "", text, flags=re.MULTILINE)
+
+    def test_the_kustomizations_in_the_text_render(self):
+        """Each gives the workloads of the installation, with the image and flags it sets."""
+        count = 0
+        for document in DOCUMENTS:
+            for text in self.blocks(document, "yaml"):
+                read = yaml.safe_load(text)
+                if read.get("kind") != "Kustomization":
+                    continue
+                count += 1
+                self._check_kustomization(read)
+        self.assertEqual(2, count)
+
+    def _check_kustomization(self, read):
+        directory = Path(self.mktemp()).resolve()
+        directory.mkdir()
+        # Kustomize takes no absolute paths.
+        for field in ("resources", "components"):
+            read[field] = [
+                os.path.relpath(REPOSITORY / each.removeprefix("../yurttunnel/"), directory)
+                for each in read.get(field, [])
+            ]
+        (directory / "kustomization.yaml").write_text(yaml.safe_dump(read))
+        objects = list(yaml.safe_load_all(rendered_text(directory, usable_kubectls()[-1])))
+        for workload in of_kind(objects, "Deployment", "DaemonSet"):
+            (container,) = workload["spec"]["template"]["spec"]["containers"]
+            self.assertEqual("IMAGE:0.1.0", container["image"])
+            _, command, flags = flags_of(workload)
+            options = ServerOptions() if command == "yurttunnel-server" else AgentOptions({})
+            options.parseOptions(flags)
+        self.assertTrue(named(objects, "ConfigMap", "yurt-tunnel-server-cfg")["data"])
+
+    def test_yaml_in_the_text_is_yaml(self):
+        """Every block of YAML can be read."""
+        for document in DOCUMENTS:
+            for text in self.blocks(document, "yaml"):
+                self.assertIsInstance(yaml.safe_load(text), dict)
+
+    def test_the_manual_changes_are_those_of_the_patch(self):
+        """What is to be edited by hand is the same that kubeadm's patch does."""
+        for name in ("egress-selector", "egress-selector-tcp"):
+            directory = DEPLOY / "overlays" / name
+            (text,) = self.blocks(directory / "README.md", "yaml")
+            spec = yaml.safe_load(text)["spec"]
+            (container,) = spec["containers"]
+            patch = yaml.safe_load((directory / "kubeadm-patches/kube-apiserver+json.yaml").open())
+            added: dict[str, list] = {}
+            for operation in patch:
+                self.assertEqual("add", operation["op"])
+                place = operation["path"].removesuffix("/-").rpartition("/")[2]
+                added.setdefault(place, []).append(operation["value"])
+            self.assertEqual(added, {**container, "volumes": spec["volumes"]})

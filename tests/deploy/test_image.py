@@ -1,0 +1,102 @@
+"""The image: what goes into it exists, and who runs in it is nobody special."""
+
+from __future__ import annotations
+
+import configparser
+import re
+
+import yaml
+from twisted.trial import unittest
+
+from tests.deploy.rendering import BASE, DEPLOY, REPOSITORY
+
+CONTAINERFILE = DEPLOY / "image" / "Containerfile"
+
+
+def instructions():
+    """Give the instructions of the Containerfile, with their continuation lines joined."""
+    text = re.sub(r"^\s*#.*\n", "", CONTAINERFILE.read_text(), flags=re.MULTILINE)
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.strip():
+            name, _, arguments = line.strip().partition(" ")
+            yield name, " ".join(arguments.split())
+
+
+def stages():
+    """Give the instructions of each stage; what is before the first ``FROM`` is left out."""
+    found: list[list[tuple[str, str]]] = []
+    for name, arguments in instructions():
+        if name == "FROM":
+            found.append([])
+        if found:
+            found[-1].append((name, arguments))
+    return found
+
+
+class ContainerfileTests(unittest.SynchronousTestCase):
+    """The file from which the image is built."""
+
+    def setUp(self):
+        """Read it."""
+        self.building, self.final = stages()
+
+    def test_it_begins_with_a_slim_python_that_is_new_enough(self):
+        """Both stages use the same image, by a name without a registry."""
+        ((name, default),) = [
+            arguments.split("=") for kind, arguments in instructions() if kind == "ARG"
+        ]
+        match = re.fullmatch(r"python:3\.(\d+)-slim", default)
+        self.assertIsNotNone(match)
+        self.assertGreaterEqual(int(match[1]), 11)
+        for stage in (self.building, self.final):
+            self.assertEqual(f"${{{name}}}", stage[0][1].split()[0])
+
+    def test_what_it_copies_is_there_and_enough_for_the_package(self):
+        """Every file exists, and so is every file that setup.cfg refers to."""
+        copied = set()
+        for name, arguments in self.building:
+            if name == "COPY":
+                *sources, _ = arguments.split()
+                copied.update(sources)
+        for source in copied:
+            self.assertTrue((REPOSITORY / source).exists(), source)
+        setup = configparser.ConfigParser()
+        setup.read(REPOSITORY / "setup.cfg")
+        needed = {"setup.cfg", "pyproject.toml", "twisted", "yurttunnel"}
+        needed.add(setup["metadata"]["license_files"])
+        needed.add(setup["metadata"]["long_description"].removeprefix("file: "))
+        self.assertEqual(needed, copied)
+
+    def test_no_compiler_is_in_it(self):
+        """Packages of the distribution are installed for building only."""
+        self.assertIn("apt-get", str(self.building))
+        self.assertNotIn("apt-get", str(self.final))
+        self.assertNotIn("pip", str(self.final))
+
+    def test_the_list_of_plugins_is_written_before_the_user_changes(self):
+        """``twist`` runs once as root, since nothing can be written later."""
+        names = [name for name, _ in self.final]
+        ((_, command),) = [each for each in self.final if each[0] == "RUN"]
+        self.assertTrue(command.startswith("twist --help"))
+        self.assertLess(names.index("RUN"), names.index("USER"))
+
+    def test_it_runs_twist_as_the_user_of_the_manifests(self):
+        """The user is a number that is not 0, the same as in the pods."""
+        final = dict(self.final)
+        self.assertEqual('["twist"]', final["ENTRYPOINT"])
+        user, group = final["USER"].split(":")
+        for name in ("server.yaml", "agent.yaml"):
+            workload = next(yaml.safe_load_all((BASE / name).read_text()))
+            security = workload["spec"]["template"]["spec"]["securityContext"]
+            self.assertEqual(int(user), security["runAsUser"])
+            self.assertEqual(int(group), security["runAsGroup"])
+
+    def test_versions_agree(self):
+        """Label, tags of the manifests and setup.cfg have the same version."""
+        setup = configparser.ConfigParser()
+        setup.read(REPOSITORY / "setup.cfg")
+        version = setup["metadata"]["version"]
+        self.assertIn(f'image.version="{version}"', dict(self.final)["LABEL"])
+        for path in DEPLOY.glob("**/kustomization.yaml"):
+            for image in yaml.safe_load(path.read_text()).get("images", []):
+                self.assertEqual(version, image["newTag"], path)

@@ -1,0 +1,232 @@
+"""The manifests: their form, their names, and how their parts fit together."""
+
+from __future__ import annotations
+
+from kubernetes.client import models
+
+from tests.deploy.rbac import grants_of
+from tests.deploy.rendering import (
+    BASE,
+    named,
+    of_kind,
+    overlays,
+    pod_of,
+    read_base,
+    render,
+    rendered_text,
+    usable_kubectls,
+)
+from tests.deploy.workloads import (
+    RenderedTestCase,
+    key,
+    with_workloads,
+)
+from yurttunnel.pki.approval import AGENT_ACCOUNT, SERVER_ACCOUNT
+from yurttunnel.pki.approval_requests import SIGNERS
+from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
+from yurttunnel.server.cluster.proxy_ports import CONFIG_MAP
+from yurttunnel.server.cluster.services import INTERNAL_SERVICE
+from yurttunnel.server.cluster.services import SERVICE as AGENTS_SERVICE
+from yurttunnel.server.in_cluster import APPROVER_LEASE
+
+REFERENCE = {
+    ("ServiceAccount", "yurt-tunnel-server"): {},
+    ("ServiceAccount", "yurt-tunnel-agent"): {},
+    ("ClusterRole", "yurt-tunnel-server"): {},
+    ("ClusterRole", "tunnel-proxy-client"): {},
+    ("ConfigMap", "yurt-tunnel-server-cfg"): {},
+    ("Service", "x-tunnel-server-svc"): {"name": "yurt-tunnel-server"},
+    ("Service", "x-tunnel-server-internal-svc"): {"name": "yurt-tunnel-server"},
+    ("Deployment", "yurt-tunnel-server"): {"k8s-app": "yurt-tunnel-server"},
+    ("DaemonSet", "yurt-tunnel-agent"): {"k8s-app": "yurt-tunnel-agent"},
+}
+"""Names and labels of the objects of yurttunnel 1.2 (its reference, section 9)."""
+
+CLUSTER_KINDS = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+
+
+class RenderingTests(RenderedTestCase):
+    """``kubectl kustomize`` renders everything."""
+
+    def test_every_kubectl_renders_the_same(self):
+        """All kubectls from 1.21 on give the same objects, and none warns of anything."""
+        for directory in [BASE, *overlays()]:
+            texts = {rendered_text(directory, kubectl) for kubectl in usable_kubectls()}
+            self.assertEqual(1, len(texts), directory)
+
+    def test_every_object_has_the_form_of_its_kind(self):
+        """The official models take each object, which they do not with a field that is unknown."""
+        for directory in [BASE, *overlays()]:
+            for each in render(directory):
+                model = getattr(models, f"V1{each['kind']}")
+                model.model_validate(each)
+                broken = {**each, "unknown": 1}
+                self.assertRaises(ValueError, model.model_validate, broken)
+
+    def test_the_base_can_be_read_without_kubectl(self):
+        """The base has no patches: all but the images is in its files as it is rendered."""
+        rendered = {key(each): each for each in render(BASE)}
+        for each in read_base():
+            if "template" in each.get("spec", {}):
+                (container,) = pod_of(each)["containers"]
+                container["image"] += ":0.1.0"
+            self.assertEqual(rendered.pop(key(each)), each)
+        self.assertEqual({}, rendered)
+
+    def test_no_object_is_there_twice(self):
+        """Kind, namespace and name tell all objects of a kustomization apart."""
+        for directory in [BASE, *overlays()]:
+            keys = [key(each) for each in render(directory)]
+            self.assertEqual(len(set(keys)), len(keys), directory)
+
+    def test_every_object_has_a_namespace_if_its_kind_has(self):
+        """No object depends on the namespace that the operator happens to use."""
+        for directory in [BASE, *overlays()]:
+            for each in render(directory):
+                namespaced = each["kind"] not in CLUSTER_KINDS
+                self.assertEqual(namespaced, "namespace" in each["metadata"], key(each))
+
+
+class ReferenceTests(RenderedTestCase):
+    """What yurttunnel 1.2 promised holds."""
+
+    def setUp(self):
+        """Render the base."""
+        self.objects = render(BASE)
+
+    def test_names_and_labels_are_those_of_the_reference(self):
+        """All objects of yurttunnel 1.2 are there, in kube-system, with their labels."""
+        for (kind, name), labels in REFERENCE.items():
+            found = named(self.objects, kind, name)["metadata"]
+            self.assertEqual(labels, found.get("labels", {}), name)
+            if kind not in CLUSTER_KINDS:
+                self.assertEqual("kube-system", found["namespace"])
+
+    def test_the_public_service_has_one_port(self):
+        """Agents find ``tcp`` 10262 at node port 31008; nothing else is open to the outside."""
+        spec = named(self.objects, "Service", "x-tunnel-server-svc")["spec"]
+        self.assertEqual("NodePort", spec["type"])
+        self.assertEqual(
+            [{"name": "tcp", "port": 10262, "targetPort": 10262, "nodePort": 31008}], spec["ports"]
+        )
+
+    def test_the_internal_service_stands_in_for_kubelets(self):
+        """The ports of a kubelet lead to the server's, within the cluster only."""
+        spec = named(self.objects, "Service", "x-tunnel-server-internal-svc")["spec"]
+        self.assertEqual("ClusterIP", spec.get("type", "ClusterIP"))
+        self.assertEqual(
+            [
+                {"name": "https", "port": 10250, "targetPort": 10263},
+                {"name": "http", "port": 10255, "targetPort": 10264},
+            ],
+            spec["ports"],
+        )
+
+    def test_nodes_are_chosen_by_the_label_of_openyurt(self):
+        """The server runs on cloud nodes and the agent on edge nodes, in the nodes' network."""
+        server = pod_of(named(self.objects, "Deployment", "yurt-tunnel-server"))
+        agent = pod_of(named(self.objects, "DaemonSet", "yurt-tunnel-agent"))
+        for pod, is_edge in ((server, "false"), (agent, "true")):
+            self.assertIs(True, pod["hostNetwork"])
+            self.assertEqual(
+                {"kubernetes.io/os": "linux", "openyurt.io/is-edge-worker": is_edge},
+                pod["nodeSelector"],
+            )
+        self.assertEqual([{"operator": "Exists"}], agent["tolerations"])
+
+    def test_the_user_of_kubelets_reads_and_executes(self):
+        """``tunnel-proxy-client`` may use all of a kubelet's API, with the verbs it has."""
+        granted = {
+            (grant.verb, grant.path)
+            for grant in grants_of(self.objects)
+            if grant.subject == "tunnel-proxy-client"
+        }
+        parts = (
+            "stats",
+            "metrics",
+            "log",
+            "spec",
+            "proxy",
+            "configz",
+            "healthz",
+            "pods",
+            "statusz",
+        )
+        for part in parts:
+            self.assertIn(("get", f"nodes/{part}"), granted)
+        for part in ("proxy", "checkpoint"):
+            self.assertIn(("create", f"nodes/{part}"), granted)
+        self.assertEqual({"get", "create"}, {verb for verb, _ in granted})
+
+
+class NameTests(RenderedTestCase):
+    """The programs ask for the objects that there are, and may do so."""
+
+    def test_names_are_those_that_the_programs_use(self):
+        """Services, ConfigMap, lease and accounts are called as in the code."""
+        for directory in with_workloads():
+            objects = render(directory)
+            for name in (AGENTS_SERVICE, INTERNAL_SERVICE):
+                named(objects, "Service", name)
+            named(objects, "ConfigMap", CONFIG_MAP)
+            for account in (SERVER_ACCOUNT, AGENT_ACCOUNT):
+                named(objects, "ServiceAccount", account)
+            names = {(grant.path, grant.name) for grant in grants_of(objects) if grant.name}
+            self.assertEqual(
+                {
+                    ("services", AGENTS_SERVICE),
+                    ("services", INTERNAL_SERVICE),
+                    ("configmaps", CONFIG_MAP),
+                    ("leases", APPROVER_LEASE),
+                    *(("signers", signer) for signer in SIGNERS),
+                },
+                names,
+            )
+
+    def test_certificates_are_of_the_users_that_are_granted_something(self):
+        """The server's user at kubelets is the one that the cluster role is for."""
+        subjects = {grant.subject for grant in grants_of(read_base())}
+        self.assertIn(KUBELET_CLIENT_NAME, subjects)
+
+
+class SelectorTests(RenderedTestCase):
+    """What selects pods selects the right ones."""
+
+    def test_workloads_services_and_budgets_select_pods_that_exist(self):
+        """Each selector matches the labels of exactly one workload's pods."""
+        for directory in [BASE, *overlays()]:
+            objects = render(directory)
+            labels = {
+                workload["metadata"]["name"]: workload["spec"]["template"]["metadata"]["labels"]
+                for workload in of_kind(objects, "Deployment", "DaemonSet")
+            }
+            for each in objects:
+                selector = each.get("spec", {}).get("selector")
+                if selector is None:
+                    continue
+                wanted = selector.get("matchLabels", selector).items()
+                matched = [name for name, has in labels.items() if wanted <= has.items()]
+                self.assertEqual(1, len(matched), key(each))
+                if each["kind"] in ("Deployment", "DaemonSet"):
+                    self.assertEqual([each["metadata"]["name"]], matched)
+
+    def test_servers_keep_away_from_each_other(self):
+        """No two replicas share a node, and one at a time may be missing."""
+        for directory in with_workloads():
+            objects = render(directory)
+            server = named(objects, "Deployment", "yurt-tunnel-server")
+            labels = server["spec"]["template"]["metadata"]["labels"]
+            pod = pod_of(server)
+            (term,) = pod["affinity"]["podAntiAffinity"][
+                "requiredDuringSchedulingIgnoredDuringExecution"
+            ]
+            self.assertEqual("kubernetes.io/hostname", term["topologyKey"])
+            self.assertEqual(labels, term["labelSelector"]["matchLabels"])
+            (spread,) = pod["topologySpreadConstraints"]
+            self.assertEqual(labels, spread["labelSelector"]["matchLabels"])
+            budget = named(objects, "PodDisruptionBudget", "yurt-tunnel-server")
+            self.assertEqual(1, budget["spec"]["maxUnavailable"])
+            self.assertGreater(server["spec"]["replicas"], 1)
+            # The ports of the node are taken until the old pod has ended.
+            rolling = server["spec"]["strategy"]["rollingUpdate"]
+            self.assertEqual({"maxSurge": 0, "maxUnavailable": 1}, rolling)

@@ -1,0 +1,243 @@
+"""Alerts and dashboard ask for metrics, labels and values that the programs have."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections import Counter
+
+import yaml
+from twisted.trial import unittest
+
+from tests.deploy.rendering import DEPLOY, named, of_kind, render, why_not_rendered
+from tests.ops.snapshots import snapshot
+from yurttunnel.http.pool import PoolStatistics
+from yurttunnel.ops.approval import ApprovalCounters, approval_families
+from yurttunnel.ops.authorization import (
+    PROOFS,
+    RESULTS,
+    AuthorizationCounters,
+    authorization_families,
+)
+from yurttunnel.ops.cluster_trust import ClusterTrustFigures, cluster_trust_families
+from yurttunnel.ops.interception import (
+    InterceptionCounters,
+    InterceptionFigures,
+    interception_families,
+)
+from yurttunnel.ops.metrics import Figures, add_families, agent_registry, server_registry
+from yurttunnel.ops.siblings import SiblingFigures, sibling_families
+from yurttunnel.pki.approval import Reason
+from yurttunnel.pki.approval_requests import Kind
+from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.wire.credit import MemoryBudget
+
+MONITORING = DEPLOY / "overlays" / "monitoring"
+RULES = MONITORING / "yurttunnel-rules.yaml"
+DASHBOARD = MONITORING / "yurttunnel-dashboard.json"
+
+METRIC = re.compile(
+    r"\b((?:yurttunnel|konnectivity|process)_[a-z0-9_]+)\s*(?:\{([^}]*)\})?", re.DOTALL
+)
+MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"([^\"]*)\"")
+GROUPING = re.compile(r"\b(?:by|on|ignoring|without)\s*\(([^)]*)\)")
+BY_PROMETHEUS = {"instance", "job", "le"}
+"""Labels that scraping adds, and the one of histograms."""
+
+
+def samples():
+    """Give the labels, with all values seen, of each series that the programs can show."""
+    figures = Figures(
+        counters=TunnelCounters(),
+        sessions=lambda: [snapshot()],
+        certificates=lambda: {"server": datetime.datetime.now(datetime.UTC)},
+        memory=MemoryBudget(1),
+        reactor_lag=lambda: 0.0,
+    )
+    interception = InterceptionCounters()
+    interception.in_hand["GET", "/metrics"] += 1
+    for code in ("200", "502", "503", "504"):
+        interception.answered["GET", "/metrics", code] += 1
+    approvals = ApprovalCounters(
+        approved=Counter(kind.value for kind in Kind),
+        left_alone=Counter((kind.value, reason.value) for kind in Kind for reason in Reason),
+    )
+    callers = AuthorizationCounters(
+        decisions=Counter((result, proof) for result in RESULTS for proof in PROOFS)
+    )
+    server = server_registry(figures)
+    add_families(
+        server,
+        lambda: [
+            *interception_families(
+                InterceptionFigures(
+                    counters=interception, pool=PoolStatistics, refusals=lambda: {503: 1}
+                )
+            ),
+            *approval_families(approvals),
+            *authorization_families(callers),
+            *cluster_trust_families("yurttunnel_server_", ClusterTrustFigures({})),
+            *sibling_families(
+                SiblingFigures(
+                    known=int,
+                    connected=int,
+                    remote_nodes=int,
+                    outgoing=TunnelCounters(),
+                    incoming=TunnelCounters(),
+                    open_outgoing=int,
+                    open_incoming=int,
+                    failed_attempts=int,
+                )
+            ),
+        ],
+    )
+    found: dict[str, dict[str, set[str]]] = {}
+    for registry in (server, agent_registry(figures, lambda: 0)):
+        for family in registry.collect():
+            for sample in family.samples:
+                labels = found.setdefault(sample.name, {})
+                for label, value in sample.labels.items():
+                    labels.setdefault(label, set()).add(value)
+    return found
+
+
+def faults(expression, known):
+    """Give a sentence for each metric, label and value in a query that does not exist."""
+    expression = expression.replace("$__rate_interval", "5m")
+    available = set(BY_PROMETHEUS)
+    for name, matchers in METRIC.findall(expression):
+        if name not in known:
+            yield f"there is no metric {name}"
+            continue
+        labels = known[name]
+        available |= labels.keys()
+        for label, operator, value in MATCHER.findall(matchers):
+            if label in BY_PROMETHEUS:
+                continue
+            if label not in labels:
+                yield f"{name} has no label {label}"
+                continue
+            for word in value.split("|") if "~" in operator else [value]:
+                if word not in labels[label]:
+                    yield f"{name} has no {label} {word}"
+    for group in GROUPING.findall(expression):
+        for label in group.replace(" ", "").split(","):
+            if label not in available:
+                yield f"no metric in {expression} has the label {label}"
+
+
+class FaultsTests(unittest.SynchronousTestCase):
+    """The check that the other tests make finds what is wrong."""
+
+    def test_what_does_not_exist_is_found(self):
+        """A metric, a label, a value and a grouping that do not exist are reported."""
+        known = samples()
+        for expression, part in (
+            ("yurttunnel_server_nothing > 1", "no metric"),
+            ('yurttunnel_server_sessions{colour="red"}', "no label colour"),
+            ('yurttunnel_server_sessions{state="asleep"}', "no state asleep"),
+            ('yurttunnel_server_sessions{state=~"waiting|asleep"}', "no state asleep"),
+            ("sum by (node) (yurttunnel_server_sessions)", "has the label node"),
+        ):
+            (fault,) = faults(expression, known)
+            self.assertIn(part, fault)
+        self.assertEqual([], list(faults('yurttunnel_server_sessions{state="waiting"}', known)))
+
+
+class RulesTests(unittest.SynchronousTestCase):
+    """The rules for Prometheus."""
+
+    def setUp(self):
+        """Read the file."""
+        self.groups = yaml.safe_load(RULES.read_text())["groups"]
+        self.rules = [rule for group in self.groups for rule in group["rules"]]
+
+    def test_alerts_ask_for_what_exists(self):
+        """Each expression uses metrics, labels and values that the programs show."""
+        known = samples()
+        for rule in self.rules:
+            self.assertEqual([], list(faults(rule["expr"], known)), rule["alert"])
+
+    def test_every_alert_is_complete(self):
+        """Each alert has a name of its own, a severity, a summary and what to do about it."""
+        names = [rule["alert"] for rule in self.rules]
+        self.assertEqual(len(names), len(set(names)))
+        for rule in self.rules:
+            self.assertLessEqual(
+                rule.keys(), {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
+            )
+            self.assertIn(rule["labels"]["severity"], ("warning", "critical"))
+            self.assertEqual({"summary", "description"}, rule["annotations"].keys())
+            self.assertGreater(len(rule["annotations"]["description"]), 60)
+            self.assertEqual(rule["expr"].count("("), rule["expr"].count(")"), rule["alert"])
+
+    def test_texts_use_labels_that_the_expression_leaves(self):
+        """A label in a text is one of the metrics in the expression."""
+        known = samples()
+        for rule in self.rules:
+            labels = {"instance"}
+            for name, _ in METRIC.findall(rule["expr"]):
+                labels |= known[name].keys()
+            for text in rule["annotations"].values():
+                self.assertLessEqual(set(re.findall(r"\$labels\.(\w+)", text)), labels)
+
+
+class DashboardTests(unittest.SynchronousTestCase):
+    """The dashboard for Grafana."""
+
+    def setUp(self):
+        """Read the file."""
+        self.dashboard = json.loads(DASHBOARD.read_text())
+        self.panels = [each for each in self.dashboard["panels"] if each["type"] != "row"]
+
+    def test_panels_ask_for_what_exists(self):
+        """Each query uses metrics and labels that the programs show, and so does each legend."""
+        known = samples()
+        for panel in self.panels:
+            self.assertTrue(panel["targets"], panel["title"])
+            for target in panel["targets"]:
+                self.assertEqual([], list(faults(target["expr"], known)), panel["title"])
+                names = [name for name, _ in METRIC.findall(target["expr"])]
+                labels = BY_PROMETHEUS.union(*(known[name].keys() for name in names))
+                self.assertLessEqual(
+                    set(re.findall(r"{{(\w+)}}", target["legendFormat"])), labels, panel["title"]
+                )
+
+    def test_variables_exist(self):
+        """The queries use no variable but those that the dashboard defines, and Grafana's own."""
+        defined = {each["name"] for each in self.dashboard["templating"]["list"]}
+        used = set(re.findall(r"\$\{?([a-z]\w*)", DASHBOARD.read_text()))
+        self.assertEqual(defined, used)
+
+    def test_no_two_panels_are_in_one_place(self):
+        """Panels have their own numbers and do not overlap."""
+        every = self.dashboard["panels"]
+        self.assertEqual(len(every), len({each["id"] for each in every}))
+        cells: set[tuple[int, int]] = set()
+        for each in every:
+            place = each["gridPos"]
+            covered = {
+                (x, y)
+                for x in range(place["x"], place["x"] + place["w"])
+                for y in range(place["y"], place["y"] + place["h"])
+            }
+            self.assertEqual(set(), cells & covered, each["title"])
+            cells |= covered
+            self.assertLessEqual(place["x"] + place["w"], 24)
+
+
+class ConfigMapTests(unittest.SynchronousTestCase):
+    """What ``kubectl apply -k`` brings to the cluster."""
+
+    skip = why_not_rendered()
+
+    def test_the_files_are_in_config_maps(self):
+        """Rules and dashboard arrive as they are, under fixed names."""
+        objects = render(MONITORING)
+        self.assertEqual(2, len(of_kind(objects, "ConfigMap")))
+        rules = named(objects, "ConfigMap", "yurt-tunnel-rules")
+        self.assertEqual({RULES.name: RULES.read_text()}, rules["data"])
+        dashboard = named(objects, "ConfigMap", "yurt-tunnel-dashboard")
+        self.assertEqual({DASHBOARD.name: DASHBOARD.read_text()}, dashboard["data"])
+        self.assertEqual("1", dashboard["metadata"]["labels"]["grafana_dashboard"])

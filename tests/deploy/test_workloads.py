@@ -1,0 +1,205 @@
+"""The workloads: the programs take their arguments, and may do no more than they need."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import PurePosixPath
+
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
+
+from tests.deploy.rbac import grants_of
+from tests.deploy.rendering import (
+    BASE,
+    containers,
+    flags_of,
+    named,
+    of_kind,
+    overlays,
+    pod_of,
+    render,
+)
+from tests.deploy.workloads import (
+    RenderedTestCase,
+    key,
+    settings_of,
+    volume_at,
+    with_workloads,
+    workloads,
+)
+from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.agent.process import MEMORY_BUDGET as OF_AGENTS
+from yurttunnel.server.endpoints import TlsEndpoint
+from yurttunnel.server.options import Options as ServerOptions
+from yurttunnel.server.process import MEMORY_BUDGET as OF_SERVERS
+
+END_MARGIN = 15.0
+"""Seconds that a program takes to end beyond its drain timeout, at most."""
+
+
+class FlagTests(RenderedTestCase):
+    """The programs take the arguments in the manifests, and these fit the rest."""
+
+    def test_the_commands_exist_and_take_their_flags(self):
+        """Every command is a plugin, its options parse every flag, and none is ignored."""
+        commands = {maker.tapname for maker in getPlugins(IServiceMaker)}
+        for directory in with_workloads():
+            for workload in workloads(directory):
+                of_twist, command, flags = flags_of(workload)
+                self.assertEqual(["--log-format=text"], of_twist)
+                self.assertIn(command, commands)
+                options = ServerOptions if command == "yurttunnel-server" else AgentOptions
+                unused = {*options.ignored_flags, *options.ignored_switches}
+                for flag in flags:
+                    self.assertNotIn(flag.lstrip("-").partition("=")[0], unused)
+                settings_of(workload)
+
+    def test_the_programs_work_in_the_namespace_they_are_in(self):
+        """Server and agent look for their objects where the manifests put them."""
+        for directory in with_workloads():
+            for workload in workloads(directory):
+                namespace = workload["metadata"]["namespace"]
+                self.assertEqual(namespace, settings_of(workload).mode.namespace)
+
+    def test_probes_ask_where_the_program_answers(self):
+        """Liveness and readiness are asked at the address and port of the meta pages."""
+        for directory in with_workloads():
+            for workload in workloads(directory):
+                settings = settings_of(workload)
+                is_server = workload["kind"] == "Deployment"
+                host = settings.insecure_address if is_server else settings.meta_host
+                self.assertTrue(ip_address(host).is_loopback)
+                (container,) = pod_of(workload)["containers"]
+                for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+                    self.assertEqual(
+                        {"host": host, "port": settings.meta_port, "path": path},
+                        container[probe]["httpGet"],
+                    )
+
+    def test_services_lead_to_ports_that_the_server_has(self):
+        """Target ports are those of the server's flags, and declared ones are those in use."""
+        for directory in with_workloads():
+            objects = render(directory)
+            server = named(objects, "Deployment", "yurt-tunnel-server")
+            settings = settings_of(server)
+            ports = {
+                "tcp": settings.agent_port,
+                "https": settings.secure_port,
+                "http": settings.insecure_port,
+            }
+            for _, endpoint in settings.connect_endpoints:
+                if isinstance(endpoint, TlsEndpoint):
+                    ports["connect"] = endpoint.port
+            for service in of_kind(objects, "Service"):
+                for port in service["spec"]["ports"]:
+                    self.assertEqual(ports[port["name"]], port["targetPort"], key(service))
+            (container,) = pod_of(server)["containers"]
+            for port in container["ports"]:
+                self.assertEqual(ports[port["name"]], port["containerPort"])
+
+    def test_pods_have_time_to_drain(self):
+        """Kubernetes waits longer for the end of a pod than the program does for its streams."""
+        for directory in with_workloads():
+            for workload in workloads(directory):
+                grace = pod_of(workload)["terminationGracePeriodSeconds"]
+                self.assertLessEqual(settings_of(workload).drain_timeout + END_MARGIN, grace)
+
+    def test_certificates_are_kept_where_the_pod_may_write(self):
+        """The directory of certificates is in a volume that a user without rights can write to."""
+        for directory in with_workloads():
+            for workload in workloads(directory):
+                cert_dir = PurePosixPath(settings_of(workload).mode.cert_dir)
+                volume = volume_at(workload, cert_dir)
+                self.assertIn("emptyDir", volume)
+
+    def test_memory_limits_leave_room_beside_the_streams(self):
+        """What streams may be promised is at most half of the limit of memory."""
+        budgets = {"Deployment": OF_SERVERS, "DaemonSet": OF_AGENTS}
+        for workload in workloads(BASE):
+            (container,) = pod_of(workload)["containers"]
+            limit = container["resources"]["limits"]["memory"]
+            number, unit = int(limit[:-2]), {"Mi": 2**20, "Gi": 2**30}[limit[-2:]]
+            self.assertGreaterEqual(number * unit, 2 * budgets[workload["kind"]])
+
+
+class PrivilegeTests(RenderedTestCase):
+    """Nobody gets more than he needs."""
+
+    def test_containers_can_do_nothing_special(self):
+        """No container has capabilities or can write to its image, and none is root.
+
+        But for the one that makes the directory of a socket, which may give it away.
+        """
+        for directory in with_workloads():
+            for container in containers(render(directory)):
+                security = container["securityContext"]
+                self.assertIs(False, security["allowPrivilegeEscalation"])
+                self.assertIs(True, security["readOnlyRootFilesystem"])
+                makes_directory = container["name"] == "socket-directory"
+                added = ["CHOWN", "FOWNER"] if makes_directory else None
+                self.assertEqual(["ALL"], security["capabilities"]["drop"])
+                self.assertEqual(added, security["capabilities"].get("add"))
+                self.assertEqual(makes_directory, security.get("runAsUser") == 0)
+                self.assertIn("requests", container["resources"])
+                self.assertIn("memory", container["resources"]["limits"])
+            for workload in workloads(directory):
+                security = pod_of(workload)["securityContext"]
+                self.assertIs(True, security["runAsNonRoot"])
+                self.assertGreater(security["runAsUser"], 0)
+
+    def test_tokens_are_mounted_where_they_are_used_only(self):
+        """A service account gives its token to the pods that ask for it."""
+        for directory in with_workloads():
+            objects = render(directory)
+            for account in of_kind(objects, "ServiceAccount"):
+                self.assertIs(False, account["automountServiceAccountToken"])
+            for workload in of_kind(objects, "Deployment", "DaemonSet"):
+                pod = pod_of(workload)
+                self.assertIs(True, pod["automountServiceAccountToken"])
+                account = named(objects, "ServiceAccount", pod["serviceAccountName"])
+                self.assertEqual(
+                    workload["metadata"]["namespace"], account["metadata"]["namespace"]
+                )
+
+    def test_no_role_has_a_wildcard(self):
+        """Verbs, resources and groups are written out, and no path is granted."""
+        for directory in [BASE, *overlays()]:
+            for role in of_kind(render(directory), "Role", "ClusterRole"):
+                for rule in role["rules"]:
+                    self.assertNotIn("nonResourceURLs", rule)
+                    for part in ("verbs", "resources", "apiGroups", "resourceNames"):
+                        for word in rule.get(part, []):
+                            self.assertNotIn("*", word, key(role))
+
+    def test_no_role_changes_what_is_not_the_tunnels(self):
+        """Writing is allowed for requests, events and leases, reviews and kubelets, and no more.
+
+        What the approval of requests amounts to is for the policy in ``deploy/components``.
+        """
+        writable = {
+            "certificatesigningrequests",
+            "certificatesigningrequests/approval",
+            "events",
+            "leases",
+            "subjectaccessreviews",
+            "tokenreviews",
+            "nodes/proxy",
+            "nodes/checkpoint",
+        }
+        for directory in with_workloads():
+            for grant in grants_of(render(directory)):
+                if grant.verb not in ("get", "list", "watch", "approve"):
+                    self.assertIn(grant.path, writable)
+                self.assertNotIn(grant.verb, ("delete", "deletecollection", "bind", "escalate"))
+
+    def test_no_overlay_grants_more_than_the_base(self):
+        """Subjects, verbs and resources are the same in all overlays."""
+        for directory in with_workloads():
+            self.assertEqual(_grants(BASE), _grants(directory), directory)
+
+
+def _grants(directory):
+    return {
+        (grant.subject.rpartition(":")[2], grant.verb, grant.group, grant.path, grant.name)
+        for grant in grants_of(render(directory))
+    }
