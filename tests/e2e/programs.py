@@ -76,6 +76,16 @@ class FreePorts:
                 return port
         raise ProgramFailed(f"ports {base} to {base + self.BLOCK - 1} are all in use")
 
+    def take_row(self, count: int) -> int:
+        """Give the first of ``count`` free ports in a row."""
+        row: list[int] = []
+        for _ in range(2 * self.BLOCK):
+            port = self.take()
+            row = [*row, port] if row and port == row[-1] + 1 else [port]
+            if len(row) == count:
+                return row[0]
+        raise ProgramFailed(f"there are no {count} free ports in a row")
+
 
 def is_free(port: int) -> bool:
     """Whether a loopback port can be listened on."""
@@ -95,7 +105,7 @@ class Program:
     """One ``twist`` command.
 
     ``arguments`` begin with the command's name, ``log_path`` gets standard output and error,
-    ``prefix`` is put before the interpreter (``setpriv ...``).
+    ``prefix`` is put before the interpreter (``setpriv ...``). The meta port is on ``meta_host``.
     """
 
     def __init__(
@@ -105,10 +115,12 @@ class Program:
         log_path: str,
         meta_port: int,
         prefix: tuple[str, ...] = (),
+        meta_host: str = "127.0.0.1",
     ) -> None:
         self.arguments = arguments
         self.log_path = log_path
         self.meta_port = meta_port
+        self.meta_host = meta_host
         self._reactor = reactor
         self._prefix = prefix
         self._process: subprocess.Popen | None = None
@@ -177,7 +189,7 @@ class Program:
     async def get(self, path: str) -> tuple[int, str]:
         """Fetch a page of the meta server: status and body."""
         page = _Page(path)
-        endpoint = TCP4ClientEndpoint(self._reactor, "127.0.0.1", self.meta_port, timeout=3)
+        endpoint = TCP4ClientEndpoint(self._reactor, self.meta_host, self.meta_port, timeout=3)
         await endpoint.connect(Factory.forProtocol(lambda: page))
         return await page.done.addTimeout(5, self._reactor)
 

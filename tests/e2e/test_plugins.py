@@ -19,7 +19,13 @@ from twisted.trial.unittest import SkipTest
 from tests.e2e.programs import ROOT
 from tests.e2e.support import EndToEndTestCase
 
-COMMANDS = ("yurttunnel-server", "yurttunnel-agent")
+COMMANDS = {
+    "yurttunnel-server": "--standalone",
+    "yurttunnel-agent": "--standalone",
+    "yurttunnel-quickstart": "--check",
+}
+"""The commands, each with one of its flags."""
+
 SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "yurttunnel", "twisted")
 NEEDED_SETUPTOOLS = 77
 
@@ -103,12 +109,12 @@ class PluginTests(EndToEndTestCase):
         Path(directory, "zz-needed.pth").write_text("\n".join(sorted(paths)) + "\n")
 
     async def commands_found(self, python: str) -> None:
-        """Require that ``twist --help`` lists both and that each prints its help."""
+        """Require that ``twist --help`` lists them all and that each prints its help."""
         listed = await self.run_python(python, "-m", "twisted", "--help")
-        for command in COMMANDS:
+        for command, flag in COMMANDS.items():
             self.assertIn(command, listed)
             shown = await self.run_python(python, "-m", "twisted", command, "--help")
-            self.assertIn("--standalone", shown)
+            self.assertIn(flag, shown)
             self.assertNotIn("Traceback", shown)
         script = "import yurttunnel; print(yurttunnel.__file__)"
         origin = (await self.run_python(python, "-c", script)).strip()
@@ -134,7 +140,7 @@ class PluginTests(EndToEndTestCase):
         await self.commands_found(python)
 
     async def test_commands_are_found_from_a_wheel_a_plain_and_an_editable_install(self) -> None:
-        """``twist --help`` lists server and agent after each kind of installation."""
+        """``twist --help`` lists every command after each kind of installation."""
         ways = [self.from_wheel(), self.from_sources("plain"), self.from_sources("edited", "-e")]
         # All of them are waited for, also when one fails: a test leaves no process behind.
         results = await DeferredList(

@@ -1,335 +1,84 @@
-"""Two commands on one machine give a working tunnel, and end as they should."""
+"""``twist yurttunnel-quickstart --check``, the first thing that a newcomer runs."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 from twisted.internet import reactor
-from twisted.internet.endpoints import UNIXClientEndpoint
 
-from tests.e2e.clients import (
-    Download,
-    Echo,
-    EchoClient,
-    HttpTarget,
-    Question,
-    Source,
-    connect,
-)
-from tests.e2e.programs import Program, Tunnel, free_ports, is_free
+from tests.e2e.programs import Program, free_ports
 from tests.e2e.support import EndToEndTestCase
 
-READY_SECONDS = 1.0
-"""A program is ready in less than this; measured alone, at the best of three starts."""
-
-DEFAULT_PORTS = (10262, 10263, 10264, 10265, 10266, 9100, 8000)
+STEPS = ("run", "logs", "exec", "attach", "port-forward", "cp", "metrics", "delete")
 
 
-class QuickstartTestCase(EndToEndTestCase):
-    """Gives the two commands of the README, without any further flag."""
+class QuickstartTests(EndToEndTestCase):
+    """How it begins, tries everything, and ends."""
 
-    extra: tuple[str, ...] = ()
-    """Further flags of both commands."""
+    def setUp(self):
+        """Let its own directory be made below the test's."""
+        made = super().setUp()
+        self.patch(os, "environ", {**os.environ})
+        return made
 
-    def commands(self, suffix: str = "") -> tuple[Program, Program, int, int]:
-        """Give server, agent, forward port and target port: the default ones if they are free.
-
-        ``suffix`` is appended to the names of the state directories and logs.
-        """
-        state, agent_state = f"{self.directory}/S{suffix}", f"{self.directory}/A{suffix}"
-        server_flags = list(self.extra)
-        agent_flags = list(self.extra)
-        ports = list(DEFAULT_PORTS)
-        if not all(is_free(port) for port in ports):
-            ports = [free_ports.take() for _ in ports]
-            for flag, port in zip(
-                ("tunnel-agent-connect-port", "secure-port", "insecure-port", "meta-port"),
-                ports,
-                strict=False,
-            ):
-                server_flags += [f"--{flag}", str(port)]
-            agent_flags += ["--meta-port", str(ports[4])]
-        agents, _, _, server_meta, agent_meta, forward, target = ports
-        server = Program(
-            reactor,
-            [
-                "yurttunnel-server", "--standalone", "--state-dir", state,
-                "--bind-address", "127.0.0.1", "--connect-endpoint", f"unix:{state}/connect.sock",
-                "--forward", f"127.0.0.1:{forward}=edge-1/127.0.0.1:{target}", *server_flags,
-            ],
-            f"{self.directory}/server{suffix}.log",
-            server_meta,
-        )  # fmt: skip
-        agent = Program(
-            reactor,
-            [
-                "yurttunnel-agent", "--standalone", "--state-dir", agent_state,
-                "--node-name", "edge-1", "--node-ip", "127.0.0.1",
-                "--tunnelserver-addr", f"127.0.0.1:{agents}",
-                "--join-token-file", f"{state}/join-token", *agent_flags,
-            ],
-            f"{self.directory}/agent{suffix}.log",
-            agent_meta,
-        )  # fmt: skip
-        self.addCleanup(server.kill)
-        self.addCleanup(agent.kill)
-        return server, agent, forward, target
-
-
-class QuickstartTests(QuickstartTestCase):
-    """The two commands give what the README promises."""
-
-    async def test_two_commands_make_a_tunnel_and_sigterm_ends_them(self) -> None:
-        """Curl gets its answer through the forward, CONNECT by name and by address; both stop."""
-        server, agent, forward, target_port = self.commands()
-        self.listen(HttpTarget, target_port)
-        server.start()
-        await server.ready()
-        agent.start()
-        await agent.ready()
-
-        socket_path = f"{self.directory}/S/connect.sock"
-        url = f"http://127.0.0.1:{forward}/"
-        output, errors, status = await self.run_command(
-            "curl", "-sS", "--noproxy", "*", "--max-time", "10", url
+    def program(self, *flags: str) -> Program:
+        """Prepare the command with a row of free ports."""
+        os.environ["TMPDIR"] = self.directory
+        first = free_ports.take_row(7)
+        log_path = f"{self.directory}/quickstart.log"
+        program = Program(
+            reactor, ["yurttunnel-quickstart", "--port", str(first), *flags], log_path, first + 5
         )
-        self.assertEqual((output, status), (HttpTarget.BODY, 0), errors)
-        get = b"GET / HTTP/1.0\r\n\r\n"
-        for host in ("edge-1", "127.0.0.1"):
-            question = Question(get)
-            endpoint = UNIXClientEndpoint(reactor, socket_path)
-            answer = await connect(endpoint, f"{host}:{target_port}", question)
-            self.assertEqual(answer.status, 200, answer.body)
-            await question.when_read_ended()
-            self.assertIn(HttpTarget.BODY, question.answer)
-            question.drop()
-            await question.when_lost()
+        self.addCleanup(program.kill)
+        return program
 
-        self.assertIn(await agent.stop(), (0, -signal.SIGTERM))
-        self.assertIn(await server.stop(), (0, -signal.SIGTERM))
-        self.assertEqual(server.complaints(), [], server.log)
-        self.assertEqual(agent.complaints(), [], agent.log)
-        self.assertFalse(os.path.exists(socket_path))
+    async def test_check(self):
+        """It ends with status 0 after a line for each step, and leaves nothing behind."""
+        program = self.program("--check")
+        program.start()
+        status = await program.ended(60)
+        self.assertEqual(status, 0, program.log)
+        steps = re.findall(r"(?m)^ok +([a-z-]+) +\d+\.\d{3} s  \S", program.log)
+        self.assertEqual(tuple(steps), STEPS)
+        self.assertEqual(program.complaints(), [])
+        self.assertEqual(os.listdir(self.directory), ["quickstart.log"])
 
-
-class TwistedQuickstartTests(QuickstartTests):
-    """The same over Twisted's own transports."""
-
-    extra = ("--transport", "twisted")
-
-
-class StartTests(QuickstartTestCase):
-    """How long a start takes."""
-
-    alone = True
-
-    async def test_both_are_ready_in_less_than_a_second(self) -> None:
-        """A first start, with keys and certificates to make, takes each less than a second."""
-        server_times, agent_times = [], []
-        for number in range(3):
-            server, agent, _, _ = self.commands(str(number))
-            server.start()
-            server_times.append(await server.ready())
-            agent.start()
-            agent_times.append(await agent.ready())
-            await agent.stop()
-            await server.stop()
-        print(f"\nready, seconds: server {server_times}, agent {agent_times}")
-        self.assertLess(min(server_times), READY_SECONDS, server_times)
-        self.assertLess(min(agent_times), READY_SECONDS, agent_times)
-
-
-class TwoCommandsTests(EndToEndTestCase):
-    """What else a first user meets."""
-
-    async def test_curl_reaches_the_node_through_its_proxy_option(self) -> None:
-        """With a CONNECT endpoint on TCP, ``curl --proxytunnel`` works by name and address."""
-        target = self.listen(HttpTarget)
-        port = free_ports.take()
-        endpoint = f"tcp:{port}:interface=127.0.0.1"
-        await self.start_tunnel(server_extra=("--connect-endpoint", endpoint))
-        for host in ("edge-1", "127.0.0.1"):
-            output, errors, status = await self.run_command(
-                "curl", "-sS", "--max-time", "10", "--noproxy", "", "--proxytunnel",
-                "--proxy", f"http://127.0.0.1:{port}", f"http://{host}:{target.port}/",
-            )  # fmt: skip
-            self.assertEqual((output, status), (HttpTarget.BODY, 0), errors)
-
-    async def test_agents_lists_the_node_with_its_figures(self) -> None:
-        """``/agents`` names node, address, certificate expiry and traffic, and only this node."""
-        target = self.listen(HttpTarget)
-        tunnel = await self.start_tunnel(forwards=(target.port,))
-        question = await self.dial(tunnel.forward_ports[0], Question(b"GET / HTTP/1.0\r\n\r\n"))
-        await question.when_read_ended()
-        (entry,) = await tunnel.server.agents()
-        self.assertEqual(entry["node"], "edge-1")
-        self.assertIs(entry["connected"], True)
-        self.assertTrue(entry["certificate_expiry"])
-        self.assertGreater(entry["bytes_received"], len(HttpTarget.BODY))
-
-    async def test_both_restart_on_their_state_without_the_token(self) -> None:
-        """After a restart of both, the agent comes back with its own certificate."""
-        target = self.listen(HttpTarget)
-        tunnel = await self.start_tunnel(forwards=(target.port,))
-        await tunnel.agent.stop()
-        await tunnel.server.stop()
-        tunnel.server.start()
-        await tunnel.server.ready()
-        again = tunnel.another_agent(token_path=None)
-        again.start()
-        await again.ready()
-        question = await self.dial(tunnel.forward_ports[0], Question(b"GET / HTTP/1.0\r\n\r\n"))
-        await question.when_read_ended()
-        self.assertIn(HttpTarget.BODY, question.answer)
-
-    async def test_an_agent_started_first_waits_for_its_server(self) -> None:
-        """An enrolled agent that finds no server keeps trying and is ready soon after it."""
-        tunnel = await self.start_tunnel()
-        await tunnel.agent.stop()
-        await tunnel.server.stop()
-        again = tunnel.another_agent(token_path=None)
-        again.start()
-        await self.eventually(lambda: meta_answers(again), "the agent's meta port answers", 15)
-        status, body = await again.get("/readyz")
-        self.assertEqual(status, 503, body)
-        tunnel.server.start()
-        await again.ready()
-
-    async def test_a_second_server_on_the_same_ports_names_port_and_flag(self) -> None:
-        """It exits non-zero at once, names what is taken and by which flag, without a traceback."""
-        tunnel = self.make_tunnel(forwards=(1,))
-        tunnel.server.start()
-        await tunnel.server.ready()
-        forward = tunnel.forward_ports[0]
-        taken = [
-            ("--tunnel-agent-connect-port", str(tunnel.server.agent_port)),
-            ("--meta-port", str(tunnel.server.meta_port)),
-            ("--forward", f"127.0.0.1:{forward}=edge-1/127.0.0.1:1"),
-            ("--connect-endpoint", f"unix:{tunnel.socket_path}"),
-            ("--connect-endpoint", f"tcp:{forward}:interface=127.0.0.1"),
-        ]
-        for number, (flag, value) in enumerate(taken):
-            second = tunnel.another_server(state=f"S{number}", extra=(flag, value))
-            second.start()
-            status = await second.ended(15)
-            self.assertGreater(status, 0, second.log)
-            self.assertIn(flag, second.log)
-            what = "connect.sock" if "unix:" in value else _port_of(value)
-            self.assertIn(what, second.log)
-            self.assertEqual(second.complaints(), [], second.log)
-        status, body = await tunnel.server.get("/readyz")
-        self.assertEqual(status, 200, body)
-        self.assertTrue(os.path.exists(tunnel.socket_path))
-
-    async def test_a_second_agent_on_the_same_meta_port_names_port_and_flag(self) -> None:
-        """It exits non-zero and names the port and the flag, without a traceback."""
-        tunnel = await self.start_tunnel()
-        port = str(tunnel.agent.meta_port)
-        second = tunnel.another_agent(state="A2", extra=("--meta-port", port))
+    async def test_port_in_use(self):
+        """A port that is taken is named, with what to do."""
+        first = self.program()
+        first.start()
+        await self.eventually(lambda: "KUBECONFIG=" in first.log, "the first one is ready", 30)
+        second = self.program("--check", "--port", first.arguments[2])
         second.start()
-        self.assertGreater(await second.ended(15), 0, second.log)
-        self.assertIn("--meta-port", second.log)
-        self.assertIn(port, second.log)
+        self.assertNotEqual(await second.ended(20), 0)
+        self.assertIn("give another first port", second.log)
+        self.assertNotIn("Traceback", second.log)
+        self.assertIn(await first.stop(), (0, -15))
+        self.assertEqual(os.listdir(self.directory), ["quickstart.log"])
 
-    async def test_bad_flags_are_named_in_one_line(self) -> None:
-        """A flag that cannot be understood ends the start with its name and no traceback."""
-        tunnel = self.make_tunnel()
-        bad = [
-            ("--forward", "127.0.0.1=nowhere"),
-            ("--meta-port", "70000"),
-            ("--resume-window", "soon"),
-            ("--bind-address", "not an address"),
-        ]
-        servers = []
-        for number, extra in enumerate(bad):
-            server = tunnel.another_server(state=f"S{number}", extra=extra)
-            server.start()
-            servers.append((server, extra[0]))
-        for server, flag in servers:
-            self.assertGreater(await server.ended(20), 0, server.log)
-            self.assertIn(flag, server.log)
-            self.assertEqual(server.complaints(), [], server.log)
+    async def test_several_at_once(self):
+        """Quickstarts that are started together without a flag choose different ports."""
+        programs = [self.without_ports(f"{self.directory}/{number}.log") for number in range(3)]
+        for program in programs:
+            program.start()
+        for program in programs:
+            self.assertEqual(await program.ended(60), 0, program.log)
 
+    def without_ports(self, log_path: str) -> Program:
+        """Prepare the check as the README has it."""
+        os.environ["TMPDIR"] = self.directory
+        program = Program(reactor, ["yurttunnel-quickstart", "--check"], log_path, 0)
+        self.addCleanup(program.kill)
+        return program
 
-async def meta_answers(program: Program) -> bool:
-    """Whether the program's meta port answers at all."""
-    try:
-        await program.get("/healthz")
-    except Exception:
-        return False
-    return True
-
-
-def _port_of(value: str) -> str:
-    """The port of an endpoint, a forward or a plain number."""
-    first = value.split("=")[0]
-    return next(part for part in first.split(":") if part.isdigit())
-
-
-class DrainTests(EndToEndTestCase):
-    """SIGTERM loses no stream that ends within the drain time."""
-
-    async def test_sigterm_lets_a_download_finish_and_takes_no_new_dial(self) -> None:
-        """An agent told to stop finishes what runs; new dials get 503; then it exits."""
-        await self.drained("agent")
-
-    async def test_sigterm_to_the_server_lets_a_download_finish(self) -> None:
-        """A server told to stop finishes what runs, then exits."""
-        await self.drained("server")
-
-    async def test_a_server_is_replaced_without_losing_a_stream(self) -> None:
-        """While a server told to stop ends its stream, its successor takes all that is new."""
-        echo = self.listen(Echo)
-        tunnel = await self.start_tunnel(forwards=(echo.port,), drain=20)
-        held = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
-        await held.round_trip()
-        tunnel.server.signal(signal.SIGTERM)
-        await self.eventually(
-            lambda: is_free(tunnel.server.agent_port), "the old server has closed its ports"
-        )
-        successor = tunnel.successor()
-        successor.start()
-        await successor.ready()
-        await self.eventually(successor.agents, "the agent has joined the new server")
-        for _ in range(5):
-            await held.round_trip()
-            client = await self.connected(tunnel, echo, EchoClient(reactor))
-            await client.round_trip()
-        status, body = await tunnel.server.get("/readyz")
-        self.assertEqual(status, 503, body)
-        self.assertIn("draining", body)
-        held.transport.loseConnection()
-        self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
-        await client.round_trip()
-        client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
-        await client.round_trip()
-
-    async def drained(self, which: str) -> None:
-        """Stop one of the programs during a download that a bandwidth limit makes last."""
-        size = 6_000_000
-        target = self.listen(lambda: Source(size))
-        slow = self.fault_proxy(target.port)
-        slow.down.bandwidth = 3_000_000
-        tunnel = await self.start_tunnel(forwards=(slow.port,), drain=20)
-        download = await self.dial(tunnel.forward_ports[0], Download())
-        await self.eventually(lambda: download.received > 100_000, "the download runs")
-        program = getattr(tunnel, which)
-        program.signal(signal.SIGTERM)
-        if which == "agent":
-            await self.eventually(
-                lambda: self.refused_with_503(tunnel, slow.port), "new dials get 503", 1.5
-            )
-            self.assertIsNone(download.lost_reason)
-        await self.within(15, download.when_lost(), "the download ends")
-        self.assertTrue(download.clean, download.lost_reason)
-        self.assertEqual(download.received, size)
-        self.assertEqual(download.digest, target.peers[0].payload.digest)
-        self.assertIn(await program.ended(10), (0, -signal.SIGTERM))
-
-    async def refused_with_503(self, tunnel: Tunnel, port: int) -> bool:
-        """Whether a new CONNECT is answered with 503."""
-        answer = await self.connect(tunnel, f"127.0.0.1:{port}", Question())
-        if answer.peer is not None:
-            answer.peer.drop()
-        return answer.status == 503
+    async def test_terminal_closes(self):
+        """When its terminal is closed it ends as it should, and removes its directory."""
+        program = self.program()
+        program.start()
+        await self.eventually(lambda: "KUBECONFIG=" in program.log, "it is ready", 30)
+        program.signal(signal.SIGHUP)
+        self.assertEqual(await program.ended(20), 0)
+        self.assertEqual(os.listdir(self.directory), ["quickstart.log"])
+        self.assertEqual(program.complaints(), [])

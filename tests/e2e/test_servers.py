@@ -94,6 +94,12 @@ class OneServerTests(EndToEndTestCase):
         arguments[index] = f"127.0.0.1:{port},localhost:{port}"
         await tunnel.start()
         await self.eventually(lambda: "stands by" in tunnel.agent.log, "one stands by")
+
+        async def one_session() -> bool:
+            return len(await tunnel.server.agents()) == 1
+
+        # The one that was begun second makes the first one end, but not at once.
+        await self.eventually(one_session, "the other session has ended")
         [session] = await tunnel.server.agents()
         echo = self.listen(Echo)
         client = await self.connected(tunnel, echo, EchoClient(reactor))

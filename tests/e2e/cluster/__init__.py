@@ -1,0 +1,1 @@
+"""End-to-end tests in a cluster: several servers, several nodes, and a Kubernetes API."""

@@ -1,0 +1,68 @@
+"""The quickstart's API, at an address where the parts of a cluster find it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.e2e.cluster.network import free_port
+from yurttunnel.http.server import HTTPFactory
+from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.services import PortService
+from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.quickstart.api.resources import RESOURCES
+from yurttunnel.quickstart.api.schemas import Schemas
+from yurttunnel.quickstart.api.service import KubernetesAPI
+from yurttunnel.quickstart.api.store import Store
+from yurttunnel.quickstart.command import HTTP_SETTINGS
+from yurttunnel.quickstart.reach import TunneledNodes
+from yurttunnel.tunnel import tls
+
+SERVER_NAME = "x-tunnel-server-svc.kube-system.svc"
+
+
+class EmbeddedAPI:
+    """An API with ``credentials`` that knows itself to kubelets by ``caller``.
+
+    It reaches nodes through the servers that ``servers()`` lists. ``requests`` has who has asked
+    for what: name, attributes, and whether that was allowed.
+    """
+
+    def __init__(self, reactor, address: str, credentials, caller, servers) -> None:
+        self._reactor = reactor
+        self.requests: set = set()
+        self.port = free_port(address)
+        # As clusters do that cannot have the nodes' names verified: by the server's own.
+        self._toward_servers = ClientContexts(caller, HTTP_PROTOCOL)
+        self._nodes = TunneledNodes(reactor, self._toward_servers, servers, SERVER_NAME)
+        self._api = KubernetesAPI(
+            reactor,
+            Store(reactor),
+            Schemas(RESOURCES),
+            self._nodes.connections,
+            on_request=lambda user, asked, allowed: self.requests.add((user.name, asked, allowed)),
+        )
+        self._factory = HTTPFactory(reactor, self._api.handler, HTTP_SETTINGS)
+        self._contexts = OptionalCallerContexts(credentials)
+        secured = tls.server_side(reactor, self._contexts, self._factory)
+        self._listener = PortService(
+            partial(listen_tcp, reactor, "the API", address, self.port, secured)
+        )
+
+    async def start(self, is_ready) -> None:
+        """Listen."""
+        self._listener.startService()
+
+    def rotate(self, credentials, caller) -> None:
+        """Take up new credentials; ``caller()`` makes those toward kubelets."""
+        now = utc_now(self._reactor)
+        self._contexts.rotate(credentials, now)
+        self._toward_servers.rotate(caller(), now)
+
+    async def stop(self) -> None:
+        """End everything."""
+        await self._listener.stopService()
+        self._factory.close()
+        self._api.stop()
+        self._nodes.close()

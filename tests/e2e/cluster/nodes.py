@@ -1,0 +1,126 @@
+"""Edge nodes that run real processes, for an API that is somewhere else.
+
+The quickstart's node keeps its pods in a store beside it. Here that store is the node's own, and
+what it says is carried to the API and back, as a kubelet does.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
+from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.interfaces import InformerSpec
+from yurttunnel.kube.resources import NODES, PODS
+from yurttunnel.kube.work_queue import WorkQueue
+from yurttunnel.quickstart.api import resources as local
+from yurttunnel.quickstart.api.store import DELETED, Store
+from yurttunnel.quickstart.node.node import Node, NodeSettings
+
+EDGE_LABEL = "openyurt.io/is-edge-worker"
+
+
+def whole(body):
+    """Keep an object as it is."""
+    return body
+
+
+class MirroredNode(Service):
+    """A node of the API behind ``client``; ``handler`` answers what its kubelet is asked."""
+
+    log = Logger()
+
+    def __init__(self, reactor, client, name: str, address: str, port: int, directory: Path):
+        self.name = name
+        self.address = address
+        self.port = port
+        self._client = client
+        self._store = Store(reactor)
+        self._node = Node(reactor, self._store, NodeSettings(name, address, port, directory))
+        self.handler = self._node.handler
+        self._informers = Informers(reactor, client)
+        self._pods = self._informers.informer(
+            InformerSpec(PODS, whole, field_selector=f"spec.nodeName={name}")
+        )
+        self._queue = WorkQueue(reactor, self._tell)
+        self._unfollow = []
+
+    def startService(self):
+        """Register the node and run its pods."""
+        super().startService()
+        self._queue.startService()
+        self._node.startService()
+        self._unfollow = [
+            self._store.watch(local.NODES, lambda change, body: self._queue.add("node")),
+            self._store.watch(local.PODS, self._pod_changed_here),
+            self._pods.add_handler(self._pod_changed_there),
+        ]
+        self._informers.startService()
+
+    def stopService(self):
+        """End everything."""
+        super().stopService()
+        for unfollow in self._unfollow:
+            unfollow()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self):
+        for part in (self._informers, self._queue, self._node):
+            await (part.stopService() or Deferred.fromCoroutine(_nothing()))
+
+    # What the API says
+
+    def _pod_changed_there(self, old, new):
+        if new is None:
+            self._forget(old)
+        elif old is None:
+            body = copy.deepcopy(new)
+            body.pop("status", None)
+            self._store.create(local.PODS, new["metadata"]["namespace"], body)
+
+    def _forget(self, old):
+        metadata = old["metadata"]
+        self._store.mark_deleted(local.PODS, metadata["namespace"], metadata["name"], 0)
+
+    # What the node says
+
+    def _pod_changed_here(self, change, body):
+        if change != DELETED:
+            self._queue.add(f"{body['metadata']['namespace']}/{body['metadata']['name']}")
+
+    async def _tell(self, key: str) -> None:
+        try:
+            if key == "node":
+                await self._tell_of_node()
+            else:
+                await self._tell_of_pod(*key.split("/"))
+        except (ApiError, ApiUnreachable) as error:
+            self.log.info("{name}: {key}: {error}", name=self.name, key=key, error=error)
+            raise
+
+    async def _tell_of_node(self) -> None:
+        here = self._store.get(local.NODES, None, self.name)
+        try:
+            there = await self._client.get(NODES, self.name)
+        except NotFound:
+            labels = {**here["metadata"]["labels"], EDGE_LABEL: "true"}
+            body = {"metadata": {"name": self.name, "labels": labels}, "spec": {}}
+            there = await self._client.create(NODES, body)
+        status = here.get("status")
+        if status and there.get("status") != status:
+            await self._client.update(NODES, {**there, "status": status}, "status")
+
+    async def _tell_of_pod(self, namespace: str, name: str) -> None:
+        here = self._store.get(local.PODS, namespace, name)
+        there = await self._client.get(PODS, name, namespace)
+        if here.get("status") and there.get("status") != here["status"]:
+            await self._client.update(PODS, {**there, "status": here["status"]}, "status")
+
+
+async def _nothing() -> None:
+    """End at once."""

@@ -1,0 +1,109 @@
+"""What the tests in a cluster have in common: the tunnel started, pods that run, kubectl."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.cluster.world import NODES, World
+from tests.e2e.programs import Program
+from tests.e2e.support import EndToEndTestCase
+
+TICKER = """
+import itertools, time
+for number in itertools.count():
+    print(f"tick {number}", flush=True)
+    time.sleep(0.05)
+"""
+
+
+class ClusterTestCase(EndToEndTestCase):
+    """Gives a test a cluster, and takes it away again."""
+
+    timeout = 180
+
+    async def make_world(self, **options) -> World:
+        """Start the cluster, without nodes and without the tunnel."""
+        world = World(reactor, self.directory, **options)
+        self.addCleanup(lambda: Deferred.fromCoroutine(world.stop()))
+        await world.start()
+        return world
+
+    async def start_tunnel(self, world: World, *nodes: str) -> None:
+        """Start the servers and the agents of ``nodes``, and wait until all are ready."""
+        self.servers = [await world.server(address) for address in world.servers]
+        await world.list_servers()
+        self.agents = {name: await world.agent(name) for name in nodes}
+        everyone = [*self.servers, *self.agents.values()]
+        for program in everyone:
+            program.start()
+        await gatherResults([Deferred.fromCoroutine(one.ready(60)) for one in everyone])
+        await self.connected(self.servers, nodes)
+
+    async def connected(self, servers: list[Program], nodes) -> None:
+        """Wait until each of the servers has the agents of all ``nodes``."""
+        wanted = set(nodes)
+
+        async def complete():
+            found = [{entry["node"] for entry in await server.agents()} for server in servers]
+            return all(names >= wanted for names in found)
+
+        await self.eventually(complete, f"all servers have {sorted(wanted)}", 40)
+
+    async def whole_cluster(self, *nodes: str, **options) -> World:
+        """Start everything."""
+        world = await self.make_world(**options)
+        names = nodes or tuple(NODES)
+        await world.add_nodes(*names)
+        await self.start_tunnel(world, *names)
+        return world
+
+    async def run_pod(self, world: World, name: str, node: str, program: str = TICKER) -> None:
+        """Have a pod on ``node`` run a Python program, and wait until it does."""
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "nodeName": node,
+                "restartPolicy": "Never",
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "none",
+                        "command": [sys.executable, "-u", "-c", program],
+                        "stdin": True,
+                    }
+                ],
+            },
+        }
+        await world.kubectl.output("apply", "-f", "-", stdin=json.dumps(pod).encode())
+        await world.kubectl.output(
+            "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=30s", seconds=40
+        )
+
+    def start_kubectl(self, world: World, *arguments: str, **options):
+        """Start a kubectl that is ended with the test at the latest."""
+        running = world.kubectl.start(*arguments, **options)
+
+        def end():
+            if running.running:
+                running.kill()
+                return Deferred.fromCoroutine(running.finished())
+            return None
+
+        self.addCleanup(end)
+        return running
+
+    async def logs(self, world: World, name: str) -> str:
+        """Read the end of a pod's log."""
+        return await world.kubectl.output("logs", name, "--tail=1")
+
+    def in_order(self, output: bytes) -> None:
+        """Require that a followed log has every line of its program, once and in order."""
+        numbers = [int(number) for number in re.findall(rb"tick (\d+)\n", output)]
+        self.assertEqual(numbers, list(range(len(numbers))))

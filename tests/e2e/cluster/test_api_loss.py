@@ -1,0 +1,123 @@
+"""The Kubernetes API that is away for a while."""
+
+from __future__ import annotations
+
+from tests.e2e.cluster.support import ClusterTestCase
+from tests.e2e.cluster.world import API, KUBELET_PORT, NODES, SERVERS, World
+from tests.e2e.programs import Program
+from yurttunnel.kube.errors import ApiError, ApiUnreachable
+
+NOTICED_SECONDS = 75.0
+"""In which time a program notices that an open connection carries nothing any more."""
+READY_SECONDS = 60.0
+"""In which time a server is ready that does not hear from the API."""
+
+
+class ApiLossTests(ClusterTestCase):
+    """The tunnel goes on without the API."""
+
+    timeout = 300
+
+    async def test_refused(self):
+        """While nobody answers at the API's address the tunnel goes on, and so does an agent
+        that is restarted in that time.
+        """
+        world = await self.whole_cluster("edge-1")
+        world.network.remove(API)
+        await self.pause(5)
+        for server in self.servers:
+            self.assertEqual((await server.get("/readyz"))[0], 200)
+        await self.restart_agent(world, "edge-1")
+        world.network.add(API)
+        await self.run_pod(world, "web", "edge-1")
+        self.assertRegex(await self.logs(world, "web"), r"tick \d+")
+
+    async def test_silent(self):
+        """While all packets to the API are lost nodes are reached, and whatever is restarted
+        comes back; afterwards all is as if it had been there all the time.
+        """
+        world = await self.whole_cluster("edge-1", "edge-2")
+        await self.run_pod(world, "web", "edge-1")
+        self.assertRegex(await self.logs(world, "web"), r"tick \d+")
+        before = {one: complaints(one) for one in (self.servers[1], self.agents["edge-2"])}
+        world.network.drop(API, world.api.port)
+        await self.restart_agent(world, "edge-1")
+        await self.reached(world)
+        await self.restart_server(world, 0)
+        await self.reached(world)
+        await self.eventually(
+            lambda: all(complaints(program) > count for program, count in before.items()),
+            "those that were not restarted notice it",
+            NOTICED_SECONDS,
+            1,
+        )
+        for program in (*self.servers, *self.agents.values()):
+            self.assertEqual((await program.get("/readyz"))[0], 200)
+        await self.reached(world)
+        world.network.pass_again(API, world.api.port)
+        await self.know_new_things(world)
+
+    async def restart_agent(self, world: World, node: str) -> None:
+        """Start an agent anew, and wait until all servers have it."""
+        await self.agents[node].stop()
+        self.agents[node] = again = await world.restarted(self.agents[node])
+        again.start()
+        await again.ready(30)
+        await self.connected(self.servers, [node])
+
+    async def restart_server(self, world: World, index: int) -> None:
+        """Start a server anew, and wait until it has all agents."""
+        await self.servers[index].stop(20)
+        self.servers[index] = again = await world.restarted(self.servers[index])
+        again.start()
+        # It waits for the API for a while, so that nobody is sent to it who can be told more
+        # by another one.
+        await again.ready(READY_SECONDS)
+        await self.connected([again], self.agents)
+
+    async def reached(self, world: World) -> None:
+        """Require that both servers reach both nodes, as kube-apiserver would ask for them."""
+        for server in SERVERS[:2]:
+            for node in self.agents:
+                for host in (node, NODES[node]):
+                    status, body = await world.ask_kubelet(
+                        server, f"{host}:{KUBELET_PORT}", "/healthz"
+                    )
+                    self.assertEqual((status, body), (200, "ok"), (server, host))
+            log = "/containerLogs/default/web/main?tailLines=1"
+            status, body = await world.ask_kubelet(server, f"edge-1:{KUBELET_PORT}", log)
+            self.assertEqual(status, 200, body)
+            self.assertRegex(body, r"\Atick \d+\n\Z")
+
+    async def know_new_things(self, world: World) -> None:
+        """Require that what is new in the cluster is known to everybody, in a while."""
+
+        async def takes_pods():
+            try:
+                await world.add_agent_pod("nowhere", None)
+            except (ApiError, ApiUnreachable):
+                return False
+            return True
+
+        # A real kube-apiserver asks itself at the same address, and has to find back to itself.
+        await self.eventually(takes_pods, "the API takes pods again", 60, 1)
+        await world.add_nodes("edge-3")
+        self.agents["edge-3"] = new = await world.agent("edge-3")
+        new.start()
+        await new.ready(90)
+        await self.connected(self.servers, ["edge-3"])
+        await self.run_pod(world, "new", "edge-3")
+        self.assertRegex(await self.logs(world, "new"), r"tick \d+")
+        for server in SERVERS[:2]:
+            # Only by the pod can it be told that another node than the one in Host is meant.
+            async def found(server=server):
+                path = "/containerLogs/default/new/main?tailLines=1"
+                status, body = await world.ask_kubelet(server, f"edge-1:{KUBELET_PORT}", path)
+                return status == 200 and body.startswith("tick")
+
+            await self.eventually(found, f"{server} knows of the new pod", 60, 0.5)
+
+
+def complaints(program: Program) -> int:
+    """Count how often a program has told that it does not hear from the API."""
+    return program.log.count("cannot be followed at the moment")

@@ -1,0 +1,64 @@
+"""From nothing to kubectl through the tunnel."""
+
+from __future__ import annotations
+
+import tempfile
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.cluster.support import ClusterTestCase
+from tests.e2e.cluster.world import NODES, SERVERS, World
+
+MOST_SECONDS = 15.0
+"""How long it may take from the start of two servers and three agents to the last log; measured
+alone, at the best of up to three starts."""
+STARTS = 3
+WAIT_SECONDS = 60.0
+"""How long it is waited for, so that a slow start tells how long it took."""
+
+
+class BootstrapTests(ClusterTestCase):
+    """Two servers and three agents that have never run before."""
+
+    alone = True
+    timeout = 300
+
+    async def test_from_nothing_to_logs(self):
+        """They get their certificates, find each other, and carry ``kubectl logs``."""
+        times = []
+        while len(times) < STARTS and min(times, default=MOST_SECONDS) >= MOST_SECONDS:
+            world = World(reactor, tempfile.mkdtemp(dir=self.directory))
+            try:
+                await world.start()
+                times.append(await self.bootstrap(world))
+            finally:
+                await world.stop()
+        print(f"\nfrom nothing to logs, seconds: {times}")
+        self.assertLess(min(times), MOST_SECONDS, times)
+
+    async def bootstrap(self, world: World) -> float:
+        """Start everything in a cluster without a tunnel; the seconds to the last log."""
+        await world.add_nodes(*NODES)
+        for name in NODES:
+            await self.run_pod(world, f"on-{name}", name)
+        servers = [await world.server(address) for address in SERVERS[:2]]
+        agents = [await world.agent(name) for name in NODES]
+        await world.list_servers()
+        began = reactor.seconds()
+        for program in (*servers, *agents):
+            program.start()
+
+        async def logged(name):
+            finished = await world.kubectl.run("logs", f"on-{name}", "--tail=1")
+            return finished.out if finished.status == 0 else None
+
+        async def until_logged(name):
+            return await self.eventually(
+                lambda: logged(name), f"the log of {name} is there", WAIT_SECONDS, 0.2
+            )
+
+        waiting = [Deferred.fromCoroutine(until_logged(name)) for name in NODES]
+        for output in await gatherResults(waiting, consumeErrors=True):
+            self.assertRegex(output, rb"\Atick \d+\n\Z")
+        return reactor.seconds() - began

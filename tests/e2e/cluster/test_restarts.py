@@ -1,0 +1,96 @@
+"""Servers and agents that go away and come back while people work."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+
+from tests.e2e.cluster.support import ClusterTestCase
+from tests.e2e.cluster.world import SERVERS
+from tests.e2e.test_kubectl import sha256
+
+MEBIBYTE = 1024 * 1024
+COPIED = 8 * MEBIBYTE
+"""So much is copied within the drain timeout on a slow machine too."""
+
+DRAIN_SECONDS = 10.0
+"""The --drain-timeout of servers."""
+
+
+class RestartTests(ClusterTestCase):
+    """What people have begun goes on, and what they begin works."""
+
+    async def roll(self, world, index: int) -> None:
+        """Replace one server as a rolling update does: the new one when the old one has ended."""
+        old = self.servers[index]
+        old.signal(signal.SIGTERM)
+        await old.ended(20)
+        self.servers[index] = new = await world.server(SERVERS[index])
+        new.start()
+        await new.ready(30)
+        await self.connected([new], self.agents)
+
+    async def carries(self, index: int, streams: int) -> None:
+        """Wait until a server carries so many streams at least."""
+
+        async def carried():
+            return sum(each["streams"] for each in await self.servers[index].agents()) >= streams
+
+        await self.eventually(carried, f"server {index} carries {streams} streams")
+
+    async def test_rolling_restart(self):
+        """A file that is copied arrives, commands that end in time end, a log is followed for as
+        long as the server may drain, new ones work at once.
+        """
+        world = await self.whole_cluster("edge-1", "edge-2")
+        await self.run_pod(world, "web", "edge-1")
+        content = random.randbytes(COPIED)
+        sent = world.directory / "sent"
+        sent.write_bytes(content)
+        for index in (0, 1):
+            # The one that goes is the one that the API asks first, and whose ways it uses.
+            world.servers = [SERVERS[index], SERVERS[1 - index]]
+            follow = self.start_kubectl(world, "logs", "-f", "web")
+            await follow.says(r"tick 0\n(tick \d+\n){20}")
+            command = self.start_kubectl(
+                world, "exec", "web", "--", "sh", "-c", "echo begun; sleep 5; echo done; exit 5"
+            )
+            await command.says("begun")
+            copying = self.start_kubectl(world, "cp", str(sent), f"web:copy-{index}")
+            await self.eventually(
+                lambda name=f"copy-{index}": any(world.directory.rglob(name)), "it arrives"
+            )
+            await self.carries(index, 2)
+            followed = Deferred.fromCoroutine(follow.finished(40))
+            followed.addCallback(lambda finished: (finished.out, reactor.seconds()))
+            began = reactor.seconds()
+            await self.roll(world, index)
+            finished = await command.finished(20)
+            self.assertEqual((finished.out, finished.status), (b"begun\ndone\n", 5), finished)
+            copied = await copying.finished(30)
+            self.assertEqual(copied.status, 0, copied)
+            # With which status it ends is the API's affair: a real one hides that it was cut.
+            output, ended = await followed
+            self.in_order(output)
+            self.assertGreater(ended - began, DRAIN_SECONDS - 1)
+            there = await world.kubectl.output("exec", "web", "--", "sha256sum", f"copy-{index}")
+            self.assertEqual(there.split()[0], sha256(content))
+            again = self.start_kubectl(world, "logs", "-f", "web")
+            await again.says(r"tick 0\n(tick \d+\n){20}")
+            again.kill()
+
+    async def test_new_work_during_a_drain(self):
+        """While one server drains, and when it is gone, every new command works."""
+        world = await self.whole_cluster("edge-1")
+        await self.run_pod(world, "web", "edge-1")
+        held = self.start_kubectl(world, "exec", "web", "--", "sh", "-c", "echo on; sleep 4")
+        await held.says("on")
+        self.servers[0].signal(signal.SIGTERM)
+        for _ in range(8):
+            self.assertRegex(await self.logs(world, "web"), r"tick \d+")
+        self.assertEqual((await held.finished(10)).status, 0)
+        await self.servers[0].ended(20)
+        self.assertRegex(await self.logs(world, "web"), r"tick \d+")

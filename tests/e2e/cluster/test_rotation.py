@@ -1,0 +1,242 @@
+"""Certificates and their authority are replaced while people work."""
+
+from __future__ import annotations
+
+import sys
+from operator import itemgetter
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from twisted.internet import reactor
+from twisted.internet.utils import getProcessOutputAndValue
+
+from tests.e2e.cluster.support import ClusterTestCase
+from tests.e2e.cluster.world import AGENT_PORT, SECURE_PORT, SERVERS, World
+from tests.e2e.programs import Program
+from yurttunnel.pki.authority import CALLER_NAME
+from yurttunnel.pki.certificate_store import AGENT_PREFIX, PROXY_CLIENT_PREFIX, SERVER_PREFIX
+
+SHORT_LIFE = 25.0
+"""Seconds for which a certificate is good; it is renewed when 2.5 to 7.5 of them are left."""
+MOST_LOOK_SECONDS = 25.0
+"""In which time a program has seen that the bundle is another: twice its interval, and more."""
+RENEWED_SECONDS = 25.0
+
+SHOWN = """
+import socket, ssl, sys
+context = ssl.create_default_context(cafile=sys.argv[3])
+context.check_hostname = False
+context.set_alpn_protocols(["yurttunnel/1", "http/1.1"])
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as connection:
+    with context.wrap_socket(connection) as secured:
+        sys.stdout.buffer.write(secured.getpeercert(binary_form=True))
+"""
+"""Prints the certificate of a server, if it is of an authority in a file."""
+
+
+class Work:
+    """A log that is followed from its first line, and a shell, both of a pod."""
+
+    def __init__(self, case: ClusterTestCase, world: World, pod: str) -> None:
+        self._case = case
+        self._world = world
+        self._pod = pod
+        self._follow = case.start_kubectl(world, "logs", "-f", pod)
+        self._shell = case.start_kubectl(world, "exec", "-i", pod, "--", "sh")
+        self._asked = 0
+
+    async def goes_on(self) -> None:
+        """Require that the shell answers and that the log goes on."""
+        self._asked += 1
+        self._shell.transport.write(f"echo answer $((7 * {self._asked}))\n".encode())
+        await self._shell.says(rf"answer {7 * self._asked}\n")
+        written = (await self._case.logs(self._world, self._pod)).strip()
+        await self._follow.says(rf"{written}\n")
+
+    async def ends_well(self) -> None:
+        """Require that nothing was lost, and end it."""
+        await self.goes_on()
+        self._shell.transport.write(b"exit 3\n")
+        self._case.assertEqual((await self._shell.finished(10)).status, 3)
+        self._follow.signal("INT")
+        await self._follow.finished(10)
+        self._case.in_order(bytes(self._follow.out))
+
+
+class RotationTests(ClusterTestCase):
+    """Nobody notices."""
+
+    async def test_certificates(self):
+        """Server and agent get new certificates again and again, and use them from then on; the
+        sessions of the first ones go on beyond their end, and can be resumed.
+        """
+        world = await self.whole_cluster("edge-1", signed_seconds=SHORT_LIFE)
+        await self.run_pod(world, "web", "edge-1")
+        sessions = await self.sessions()
+        work = Work(self, world, "web")
+        seen = {holder: set() for holder in self.holders()}
+        while min(len(ends) for ends in seen.values()) < 3:
+            await work.goes_on()
+            for program, certificate in seen:
+                seen[program, certificate].add(await expiry(program, certificate))
+            await self.pause(0.5)
+        first = max(min(ends) for ends in seen.values())
+        await self.eventually(
+            lambda: reactor.seconds() > first, "the first certificates are over", SHORT_LIFE
+        )
+        for server in self.servers:
+            end = await expiry(server, "server")
+            for port in (AGENT_PORT, SECURE_PORT):
+                shown = await self.shown(world, server, port)
+                self.assertGreaterEqual(shown.not_valid_after_utc.timestamp(), end)
+        self.assertEqual(await self.sessions(), sessions)
+        await self.resume(world)
+        await work.ends_well()
+        self.assertEqual(await self.sessions(), sessions)
+
+    async def test_authority(self):
+        """The cluster gets another authority, at first beside the one of before, and then in
+        its place. All certificates are from the new one then, and those of the old one are of
+        no use any more.
+        """
+        world = await self.whole_cluster("edge-1", "edge-2")
+        await self.run_pod(world, "web", "edge-1")
+        sessions = await self.sessions()
+        work = Work(self, world, "web")
+        identities = world.identities
+        old = identities.authority.certificate
+        identities.client("caller", CALLER_NAME)
+        self.assertEqual(await self.ask(world, "caller"), "200")
+
+        successor = identities.introduce()
+        world.renew()
+        await self.see_authorities(1)
+        await work.goes_on()
+        identities.promote(successor)
+        world.signer.authority = identities.signing_authority()
+        world.renew()
+        await work.goes_on()
+        identities.publish(successor.certificate)
+        await self.see_authorities(2)
+        await self.eventually(
+            lambda: all(is_from(successor.certificate, path) for path in self.files(world)),
+            "all certificates are from the new authority",
+            RENEWED_SECONDS,
+        )
+        await work.goes_on()
+
+        for server in self.servers:
+            for port in (AGENT_PORT, SECURE_PORT):
+                await self.shown(world, server, port)
+        self.assertRegex(await self.ask(world, "caller"), "alert unknown ca")
+        identities.client("caller", CALLER_NAME)
+        self.assertEqual(await self.ask(world, "caller"), "200")
+        self.assertNotEqual(identities.authority.certificate, old)
+        self.assertEqual(await self.sessions(), sessions)
+        await self.resume(world)
+        await world.add_nodes("edge-3")
+        self.agents["edge-3"] = new = await world.agent("edge-3")
+        new.start()
+        await new.ready(30)
+        await self.connected(self.servers, ["edge-3"])
+        await self.run_pod(world, "on-the-new-one", "edge-3")
+        self.assertRegex(await self.logs(world, "on-the-new-one"), r"tick \d+")
+        await work.ends_well()
+        self.assertLess(set(sessions), set(await self.sessions()))
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def holders(self) -> list[tuple[Program, str]]:
+        """Give all programs with the names of their certificates."""
+        servers = [(one, name) for one in self.servers for name in ("server", "kubelet-client")]
+        return servers + [(one, "agent") for one in self.agents.values()]
+
+    def files(self, world: World) -> list[Path]:
+        """Give the files of all certificates in use."""
+        prefixes = dict.fromkeys(SERVERS[:2], (SERVER_PREFIX, PROXY_CLIENT_PREFIX))
+        prefixes |= dict.fromkeys(self.agents, (AGENT_PREFIX,))
+        return [
+            world.directory / f"pki-{name}" / f"{prefix}-current.pem"
+            for name, each in prefixes.items()
+            for prefix in each
+        ]
+
+    async def sessions(self) -> list[tuple[int, str, str, str]]:
+        """Give the sessions of all servers: what they are when they are the same ones."""
+        return [
+            (number, entry["node"], entry["session"], entry["since"])
+            for number, server in enumerate(self.servers)
+            for entry in sorted(await server.agents(), key=itemgetter("node"))
+        ]
+
+    async def resume(self, world: World) -> None:
+        """Cut all connections of the first server's agents, and wait until they are resumed with
+        the certificates of now.
+        """
+        server = self.servers[0]
+        before = {each["node"]: each["resumptions"] for each in await server.agents()}
+        world.network.cut(SERVERS[0], AGENT_PORT)
+
+        async def resumed():
+            return all(
+                each["connected"] and each["resumptions"] > before[each["node"]]
+                for each in await server.agents()
+            )
+
+        await self.eventually(resumed, "the sessions are resumed", 20)
+
+    async def see_authorities(self, count: int) -> None:
+        """Wait until all programs have taken up the bundle's content so many times."""
+        programs = [*self.servers, *self.agents.values()]
+        await self.eventually(
+            lambda: all(
+                program.log.count("authorities have changed and are in use") == count
+                for program in programs
+            ),
+            "all have taken up the bundle",
+            MOST_LOOK_SECONDS,
+        )
+
+    async def shown(self, world: World, server: Program, port: int) -> x509.Certificate:
+        """Get the certificate of a server's port, which has to be from the bundle of now."""
+        arguments = ("-c", SHOWN, server.meta_host, str(port), str(world.identities.ca_path))
+        out, error, status = await getProcessOutputAndValue(
+            sys.executable, arguments, reactor=reactor
+        )
+        self.assertEqual(status, 0, error.decode())
+        return x509.load_der_x509_certificate(out)
+
+    async def ask(self, world: World, caller: str) -> str:
+        """Ask a server for a node's metrics with a certificate: the status, or what is wrong."""
+        directory = world.identities.directory
+        out, error, status = await getProcessOutputAndValue(
+            "/usr/bin/curl",
+            (
+                *("--silent", "--show-error", "--cacert", str(world.identities.ca_path)),
+                *("--cert", str(directory / f"{caller}.crt")),
+                *("--key", str(directory / f"{caller}.key")),
+                *("--header", "Host: edge-1:10250"),
+                *("--output", "/dev/null", "--write-out", "%{http_code}"),
+                f"https://{SERVERS[0]}:{SECURE_PORT}/metrics",
+            ),
+            reactor=reactor,
+        )
+        return out.decode() if status == 0 else error.decode()
+
+
+async def expiry(program: Program, certificate: str) -> float:
+    """Read when a certificate in use ends, in seconds since 1970."""
+    who = "agent" if certificate == "agent" else "server"
+    name = f"yurttunnel_{who}_certificate_expiry_timestamp_seconds"
+    return await program.metric(name, certificate=certificate)
+
+
+def is_from(authority: x509.Certificate, path: Path) -> bool:
+    """Say whether the first certificate in a file is from ``authority``."""
+    [certificate, *_] = x509.load_pem_x509_certificates(path.read_bytes())
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

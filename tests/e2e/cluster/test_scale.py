@@ -1,0 +1,160 @@
+"""The caches of a server in a large cluster: what filling them takes."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+import tracemalloc
+from collections import deque
+from urllib.parse import parse_qs, urlsplit
+
+from twisted.internet.defer import succeed
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.iweb import IAgentEndpointFactory
+from zope.interface import implementer
+
+from tests.e2e.cluster import crowd
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import KubeConfiguration
+from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.kube.informer import Informers
+from yurttunnel.server.cluster.nodes import Nodes
+from yurttunnel.server.cluster.pods import Pods
+
+MOST_SECONDS = 0.050
+"""What a turn of the reactor may take while the first lists come."""
+MOST_BYTES = 1024
+"""What may be kept for a pod."""
+READ_BYTES = 65536
+"""What a read of a socket gives at most."""
+TRIES = 3
+"""CPU time, too, is longer when others use the caches of the CPU, but not each time."""
+
+TRACED_PODS = 5_000
+"""So many are enough to see what one takes; each allocation that is traced takes its time."""
+
+
+@implementer(IAgentEndpointFactory, IStreamClientEndpoint)
+class LargeCluster:
+    """An API that lists the objects of a large cluster in pages, and has nothing new to tell.
+
+    It is within the process, so that all that its client does is done in :meth:`turn` alone:
+    ``longest`` has the seconds of CPU time of the turn that took most.
+    """
+
+    def __init__(self, clock, pods: int) -> None:
+        self._objects = {
+            "/api/v1/nodes": (crowd.node, crowd.NODES),
+            "/api/v1/pods": (crowd.pod, pods),
+        }
+        self._clock = clock
+        self._asked: deque = deque()
+        self.longest = 0.0
+
+    def endpointForURI(self, uri):
+        """Give an endpoint."""
+        return self
+
+    def connect(self, factory):
+        """Connect."""
+        protocol = factory.buildProtocol(None)
+        transport = _Transport(lambda target: self._asked.append((protocol, target)))
+        protocol.makeConnection(transport)
+        return succeed(protocol)
+
+    def settle(self) -> None:
+        """Answer until nothing is asked any more."""
+        self._turn(self._clock.advance, 0)
+        while self._asked:
+            protocol, target = self._asked.popleft()
+            answer = self._answer(target)
+            for start in range(0, len(answer), READ_BYTES):
+                self._turn(protocol.dataReceived, answer[start : start + READ_BYTES])
+            self._turn(self._clock.advance, 0)
+
+    def _turn(self, work, argument) -> None:
+        began = time.thread_time()
+        work(argument)
+        self.longest = max(self.longest, time.thread_time() - began)
+
+    def _answer(self, target: str) -> bytes:
+        """Answer a list; a watch with its head alone."""
+        parts = urlsplit(target)
+        query = {key: value for key, [value] in parse_qs(parts.query).items()}
+        if "watch" in query:
+            return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        make, count = self._objects[parts.path]
+        start = int(query.get("continue", "0"))
+        end = min(start + int(query["limit"]), count)
+        metadata = {"resourceVersion": "2000000", "continue": str(end) if end < count else ""}
+        page = {"metadata": metadata, "items": [make(number) for number in range(start, end)]}
+        body = json.dumps(page, separators=(",", ":")).encode()
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+class _Transport(StringTransport):
+    """Calls ``on_request`` with the target of each request, which has no body."""
+
+    def __init__(self, on_request) -> None:
+        super().__init__()
+        self._on_request = on_request
+
+    def writeSequence(self, data) -> None:
+        """Take the head of a request, of which there is no more."""
+        super().writeSequence(data)
+        head, end, _ = self.value().partition(b"\r\n\r\n")
+        if end:
+            self.clear()
+            self._on_request(head.split(b" ")[1].decode())
+
+
+class ScaleTests(SynchronousTestCase):
+    """1,000 nodes and 20,000 pods."""
+
+    def fill(self, pods: int = crowd.PODS) -> LargeCluster:
+        """Fill the caches of a server."""
+        clock = Clock()
+        api = LargeCluster(clock, pods)
+        configuration = KubeConfiguration("http://api", "default", bytes, FileCredentials())
+        client = KubeClient(clock, configuration, api)
+        informers = Informers(clock, client)
+        self.nodes, self.pods = Nodes(informers), Pods(informers)
+        informers.startService()
+        api.settle()
+        self.assertIsNone(informers.problem())
+        self.addCleanup(client.close)
+        self.addCleanup(informers.stopService)
+        return api
+
+    def test_first_lists(self):
+        """They are read in so many pages that no turn of the reactor takes longer than 50 ms,
+        and all that they tell is known.
+        """
+        # What other tests have left is not for the garbage collector of this one.
+        gc.collect()
+        gc.freeze()
+        self.addCleanup(gc.unfreeze)
+        longest = []
+        while not longest or (min(longest) > MOST_SECONDS and len(longest) < TRIES):
+            api = self.fill()
+            longest.append(api.longest)
+        self.assertLess(min(longest), MOST_SECONDS)
+        for number in range(0, crowd.PODS, 997):
+            node = crowd.node_name(number)
+            self.assertEqual(self.pods.node_of(*crowd.pod_name(number)), node)
+            [found] = self.nodes.find(crowd.node_address(number))
+            self.assertEqual(found.name, node)
+
+    def test_memory(self):
+        """Less than 1 KiB is kept of a pod, all nodes included."""
+        gc.collect()
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        self.fill(TRACED_PODS)
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+        self.assertLess(kept, TRACED_PODS * MOST_BYTES)

@@ -1,0 +1,383 @@
+"""A cluster on one machine: an API, nodes that run real processes, servers and agents.
+
+All have addresses of their own in the network of the test. The API is the embedded one of the
+quickstart, or a real kube-apiserver where ``KUBEBUILDER_ASSETS`` has one. There are no controllers
+but the one that signs certificates, so what those would make (EndpointSlices, pods of a DaemonSet)
+is made here, by the same API calls.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from twisted.application.service import MultiService, Service
+from twisted.internet.utils import getProcessOutputAndValue
+
+from tests.deploy.rendering import read_base
+from tests.e2e.cluster.balancer import Balancer
+from tests.e2e.cluster.embedded_api import EmbeddedAPI
+from tests.e2e.cluster.identities import Identities
+from tests.e2e.cluster.network import OwnNetwork, free_port
+from tests.e2e.cluster.nodes import MirroredNode
+from tests.e2e.cluster.real_api import RealAPI, assets
+from tests.e2e.kubectl import Kubectl, find_kubectls
+from tests.e2e.programs import Program, ProgramFailed
+from yurttunnel.http.server import HTTPFactory
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import load_configuration
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
+from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, PODS, SERVICES
+from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME, utc_now
+from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.contexts import RotatingContexts
+from yurttunnel.pki.credentials import Credentials
+from yurttunnel.quickstart.command import HTTP_SETTINGS
+from yurttunnel.quickstart.signer import CertificateSigner
+from yurttunnel.tunnel import tls
+
+NAMESPACE = "kube-system"
+API = "10.77.0.1"
+SERVERS = ("10.77.0.21", "10.77.0.22", "10.77.0.23")
+NODES = {"edge-1": "10.77.0.31", "edge-2": "10.77.0.32", "edge-3": "10.77.0.33"}
+ELSEWHERE = "10.77.0.41"
+"""Where nobody is until a test has something there."""
+
+AGENT_PORT = 10262
+SECURE_PORT = 10263
+INSECURE_PORT = 10264
+SERVER_META_PORT = 10265
+AGENT_META_PORT = 10266
+KUBELET_PORT = 10250
+
+SERVICE = "x-tunnel-server-svc"
+EXTERNAL = "x-tunnel-server-external-addr"
+
+TOKEN_SECONDS = 3600
+STOP_SECONDS = 25.0
+"""How long a program may take to end: its --drain-timeout and more."""
+SIGNED_SECONDS = 86400.0
+
+
+class World:
+    """Everything of the cluster that is not the tunnel, and how to make the parts of that.
+
+    ``directory`` is the test's. What is started is ended by :meth:`stop`. The signer's certificates
+    are good for ``signed_seconds``.
+    """
+
+    def __init__(self, reactor, directory: str, signed_seconds: float = SIGNED_SECONDS) -> None:
+        self._reactor = reactor
+        self._signed_seconds = signed_seconds
+        self.directory = Path(directory)
+        self.network = OwnNetwork([API, *SERVERS, *NODES.values(), ELSEWHERE])
+        self.identities = Identities(reactor, self.directory / "pki")
+        self.servers = [SERVERS[0], SERVERS[1]]
+        """The addresses of the servers as the API knows them, in its order of preference."""
+        self.nodes: dict[str, MirroredNode] = {}
+        self._renewals: list[Callable[[], object]] = []
+        self._parts: list[MultiService] = []
+        self._programs: list[Program] = []
+
+    async def start(self) -> None:
+        """Start the API, apply what ``deploy/base`` has, and sign what is approved."""
+        identities, reactor = self.identities, self._reactor
+        api_credentials = self._api_credentials()
+        caller = identities.caller()
+        identities.account_keys()
+        if assets() is not None:
+            socket_path = str(self.directory / "egress.sock")
+            balancer = Balancer(reactor, lambda: [self.socket_path(each) for each in self.servers])
+            self._run(PortService(partial(reactor.listenUNIX, socket_path, balancer)))
+            self.api = RealAPI(reactor, self.directory, identities.directory, API, socket_path)
+        else:
+            self.api = EmbeddedAPI(
+                reactor,
+                API,
+                api_credentials,
+                caller,
+                lambda: [(s, SECURE_PORT) for s in self.servers],
+            )
+        self.url = f"https://{API}:{self.api.port}"
+        self._renewals.append(lambda: self.api.rotate(self._api_credentials(), identities.caller))
+        admin = self._client_kubeconfig("admin", "admin", "system:masters")
+        self.kubeconfig = str(admin)
+        self.client = self._client_of(admin)
+        await self.api.start(self._is_ready)
+        [self.kubectl_version, path], *_ = find_kubectls().items()
+        self.kubectl = Kubectl(reactor, path, self)
+        # Not by -k, which kubectl 1.20 has in a form that cannot read it.
+        manifests = {"apiVersion": "v1", "kind": "List", "items": read_base()}
+        await self.kubectl.output("apply", "-f", "-", stdin=json.dumps(manifests).encode())
+        informers = Informers(reactor, self.client)
+        self.signer = CertificateSigner(
+            reactor, self.client, informers, identities.signing_authority(), self._signed_seconds
+        )
+        self._run(informers, self.signer)
+
+    async def stop(self) -> None:
+        """End everything, the newest first; raises what is wrong with the end of a program."""
+        problems = [await self._end(program) for program in reversed(self._programs)]
+        for part in reversed(self._parts):
+            await part.stopService()
+        await self.client.close()
+        await self.api.stop()
+        self.network.close()
+        if any(problems):
+            raise ProgramFailed("\n".join(filter(None, problems)))
+
+    # -- Parts of the cluster ------------------------------------------------------------------
+
+    async def add_nodes(self, *names: str) -> None:
+        """Start nodes, each with a pod that stands for its agent, and wait until they are there."""
+        for name in names:
+            await self.add_node(name, NODES[name])
+
+    async def add_node(self, name: str, address: str, port: int = KUBELET_PORT) -> None:
+        """Start a node with its kubelet."""
+        config = self._client_kubeconfig(name, f"system:node:{name}", "system:nodes")
+        client = self._client_of(config)
+        serving = partial(self.identities.serving, f"kubelet-{name}", [name], address)
+        contexts = CallerContexts(serving(), {CALLER_NAME, KUBELET_CLIENT_NAME})
+        self._renewals.append(partial(self._rotate, contexts, serving))
+        node = MirroredNode(self._reactor, client, name, address, port, self.directory / name)
+        factory = HTTPFactory(self._reactor, node.handler, HTTP_SETTINGS)
+        secured = tls.server_side(self._reactor, contexts, factory)
+        listen = partial(listen_tcp, self._reactor, "kubelet", address, port, secured)
+        self._run(
+            ClosedAtTheEnd(client.close),
+            PortService(listen),
+            ClosedAtTheEnd(partial(_close, factory)),
+            node,
+        )
+        self.nodes[name] = node
+        await self.add_agent_pod(name, name)
+
+    async def add_agent_pod(self, name: str, node: str | None) -> None:
+        """Make the pod that stands for an agent, on a node, or on none for ever."""
+        spec = {
+            "serviceAccountName": "yurt-tunnel-agent",
+            "containers": [{"name": "agent", "image": "none", "command": ["sleep", "1d"]}],
+        }
+        spec |= {"nodeSelector": {"is": "nowhere"}} if node is None else {"nodeName": node}
+        pod = {"metadata": {"name": f"yurt-tunnel-agent-{name}"}, "spec": spec}
+        await self.client.create(PODS, pod, NAMESPACE)
+
+    async def list_servers(self) -> None:
+        """Tell the cluster, and the agents, of the servers there are (``self.servers``)."""
+        slice_name = f"{SERVICE}-1"
+        body = {
+            "metadata": {
+                "name": slice_name,
+                "namespace": NAMESPACE,
+                "labels": {"kubernetes.io/service-name": SERVICE},
+            },
+            "addressType": "IPv4",
+            "endpoints": [
+                {
+                    "addresses": [address],
+                    "conditions": {"ready": True, "serving": True, "terminating": False},
+                }
+                for address in self.servers
+            ],
+            "ports": [{"name": "tcp", "port": AGENT_PORT, "protocol": "TCP"}],
+        }
+        try:
+            await self.client.update(ENDPOINT_SLICES, body)
+        except NotFound:
+            await self.client.create(ENDPOINT_SLICES, body, NAMESPACE)
+        await self.announce(*self.servers)
+
+    async def publish(self, **spec) -> None:
+        """Change the Service of the servers, and leave its annotation away."""
+        service = await self.client.get(SERVICES, SERVICE, NAMESPACE)
+        service["metadata"].pop("annotations", None)
+        if spec.get("type") == "ClusterIP":
+            for port in service["spec"]["ports"]:
+                port.pop("nodePort", None)
+        service["spec"].update(spec)
+        await self.client.update(SERVICES, service)
+
+    async def announce(self, *addresses: str) -> None:
+        """Say in the Service where agents find servers."""
+        service = await self.client.get(SERVICES, SERVICE, NAMESPACE)
+        annotations = service["metadata"].setdefault("annotations", {})
+        annotations[EXTERNAL] = ",".join(f"{address}:{AGENT_PORT}" for address in addresses)
+        await self.client.update(SERVICES, service)
+
+    async def set_proxy_ports(self, data: dict[str, str]) -> None:
+        """Replace what the server's ConfigMap has."""
+        config = await self.client.get(CONFIG_MAPS, "yurt-tunnel-server-cfg", NAMESPACE)
+        await self.client.update(CONFIG_MAPS, {**config, "data": data})
+
+    def renew(self) -> None:
+        """Give everybody but the tunnel new certificates, and the authorities of now."""
+        for renewal in self._renewals:
+            renewal()
+
+    # -- The tunnel ----------------------------------------------------------------------------
+
+    def socket_path(self, address: str) -> str:
+        """Where a server takes in HTTP CONNECT."""
+        return str(self.directory / f"connect-{address}.sock")
+
+    async def server(self, address: str, *extra: str) -> Program:
+        """Make a server; it is for the test to start."""
+        config = await self._account("yurt-tunnel-server", address)
+        arguments = [
+            "yurttunnel-server",
+            *("--kube-config", str(config)),
+            *("--cert-dir", str(self.directory / f"pki-{address}")),
+            *("--bind-address", address),
+            *("--insecure-bind-address", address),
+            *("--connect-endpoint", f"unix:{self.socket_path(address)}"),
+            *("--drain-timeout", "10"),
+            *extra,
+        ]
+        log_path = str(self.directory / f"server-{address}.log")
+        return self._program(arguments, log_path, SERVER_META_PORT, address)
+
+    async def agent(self, node: str, *extra: str, pod_of: str | None = None) -> Program:
+        """Make the agent of a node; it is for the test to start.
+
+        Its token is that of the node's pod, or that of ``pod_of``; then it is an impostor, which
+        keeps its certificates elsewhere.
+        """
+        whose = pod_of or node
+        pod = await self.client.get(PODS, f"yurt-tunnel-agent-{whose}", NAMESPACE)
+        bound = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "name": pod["metadata"]["name"],
+            "uid": pod["metadata"]["uid"],
+        }
+        name = node if pod_of is None else f"{pod_of}-as-{node}"
+        config = await self._account("yurt-tunnel-agent", name, bound)
+        meta_port = AGENT_META_PORT if pod_of is None else free_port(NODES[node])
+        arguments = [
+            "yurttunnel-agent",
+            *("--kube-config", str(config)),
+            *("--cert-dir", str(self.directory / f"pki-{name}")),
+            *("--node-name", node, "--node-ip", NODES[node]),
+            *("--meta-host", NODES[node], "--meta-port", str(meta_port)),
+            *("--drain-timeout", "5"),
+            *extra,
+        ]
+        log_path = str(self.directory / f"agent-{name}.log")
+        return self._program(arguments, log_path, meta_port, NODES[node])
+
+    async def restarted(self, program: Program) -> Program:
+        """Make a program with the command line of one that has ended."""
+        return self._program(
+            program.arguments, program.log_path, program.meta_port, program.meta_host
+        )
+
+    async def ask_kubelet(
+        self, server: str, host: str, path: str, token: str | None = None
+    ) -> tuple[int, str]:
+        """Ask a server for a page of a kubelet; the status and the body.
+
+        Who asks is known by a bearer token, or as kube-apiserver is.
+        """
+        directory = self.identities.directory
+        if token is not None:
+            proof = ("--header", f"Authorization: Bearer {token}")
+        else:
+            proof = ("--cert", str(directory / "kubelet-client.crt"))
+            proof += ("--key", str(directory / "kubelet-client.key"))
+        proof += ("--cacert", str(self.identities.ca_path))
+        return await self._curl(f"https://{server}:{SECURE_PORT}{path}", host, *proof)
+
+    async def ask_node(self, server: str, host: str, path: str) -> tuple[int, str]:
+        """Ask a server for a page of another port of a node, as on the server's own machine."""
+        return await self._curl(f"http://{server}:{INSECURE_PORT}{path}", host)
+
+    async def _curl(self, url: str, host: str, *extra: str) -> tuple[int, str]:
+        out, error, status = await getProcessOutputAndValue(
+            "/usr/bin/curl",
+            (
+                *("--silent", "--show-error", "--max-time", "20", "--header", f"Host: {host}"),
+                *("--write-out", "\n%{http_code}", *extra, url),
+            ),
+            reactor=self._reactor,
+        )
+        if status != 0:
+            raise ProgramFailed(f"curl: {error.decode()}")
+        body, _, code = out.decode().rpartition("\n")
+        return int(code), body
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _program(self, arguments, log_path, meta_port, meta_host) -> Program:
+        program = Program(self._reactor, arguments, log_path, meta_port, meta_host=meta_host)
+        self._programs.append(program)
+        return program
+
+    async def _end(self, program: Program) -> str | None:
+        if program.running:
+            try:
+                status = await program.stop(STOP_SECONDS)
+            except ProgramFailed as error:
+                return str(error)
+            if status not in (0, -signal.SIGTERM):
+                return str(program.failed(f"SIGTERM gave exit status {status}"))
+        complaints = program.complaints()
+        return str(program.failed("complains:\n" + "\n".join(complaints))) if complaints else None
+
+    async def _account(self, account: str, whose: str, bound: dict | None = None) -> Path:
+        """Write the kubeconfig of a service account, with a token as pods get it."""
+        token = await self.token(account, bound)
+        token_path = self.directory / f"{whose}.token"
+        token_path.write_text(token)
+        token_path.chmod(0o600)
+        path = self.directory / f"{whose}.kubeconfig"
+        return self.identities.kubeconfig(path, self.url, tokenFile=str(token_path))
+
+    async def token(self, account: str, bound: dict | None = None) -> str:
+        """Have the API make a token of a service account (TokenRequest)."""
+        spec: dict = {"audiences": [], "expirationSeconds": TOKEN_SECONDS}
+        if bound is not None:
+            spec["boundObjectRef"] = bound
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+        answer = await self.kubectl.output(
+            "create", "--raw", path, "-f", "-", stdin=json.dumps(request).encode()
+        )
+        return json.loads(answer)["status"]["token"]
+
+    def _api_credentials(self) -> Credentials:
+        return self.identities.serving("api", ["kubernetes", "localhost"], API)
+
+    def _client_kubeconfig(self, name: str, user: str, group: str) -> Path:
+        self._renewals.append(partial(self.identities.client, name, user, group))
+        return self.identities.client_kubeconfig(name, self.url, user, group)
+
+    def _rotate(self, contexts: RotatingContexts, make: Callable[[], Credentials]) -> None:
+        contexts.rotate(make(), utc_now(self._reactor))
+
+    def _client_of(self, kubeconfig: Path) -> KubeClient:
+        return KubeClient(self._reactor, load_configuration(kubeconfig))
+
+    async def _is_ready(self) -> bool:
+        try:
+            await self.client.list(SERVICES, "default")
+        except (ApiError, ApiUnreachable):
+            return False
+        return True
+
+    def _run(self, *parts: Service) -> None:
+        together = StoppedInTurn()
+        for part in parts:
+            part.setServiceParent(together)
+        together.startService()
+        self._parts.append(together)
+
+
+def _close(factory: HTTPFactory) -> None:
+    factory.close()

@@ -1,0 +1,143 @@
+"""The base class of the tests of the listeners that stand in for kubelets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+
+from tests.e2e.certificates import Identity, authority_of, connect_with_tls
+from tests.e2e.clients import Peer, Question
+from tests.e2e.http_clients import HttpClient, Response
+from tests.e2e.kubelets import Kubelet, Script, serving_identity
+from tests.e2e.programs import Program, Tunnel
+from tests.e2e.support import EndToEndTestCase
+
+IN_FLIGHT = "yurttunnel_server_total_in_proxy_requests"
+
+
+def caller_of(tunnel: Tunnel) -> Identity:
+    """The certificate and key that the server leaves for callers."""
+    directory = Path(tunnel.server.state)
+    (certificate,) = x509.load_pem_x509_certificates((directory / "client.crt").read_bytes())
+    return Identity(
+        certificate, load_pem_private_key((directory / "client.key").read_bytes(), None)
+    )
+
+
+def write_identity(identity: Identity, stem: str) -> tuple[str, str]:
+    """Write a certificate and its key for programs that want files; their paths."""
+    certificate, key = Path(f"{stem}.crt"), Path(f"{stem}.key")
+    certificate.write_bytes(identity.certificate.public_bytes(Encoding.PEM))
+    key.touch(0o600)
+    key.write_bytes(identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return str(certificate), str(key)
+
+
+class Door:
+    """One of the two ports, with a kubelet that is reached through it.
+
+    Requests that come by TLS go on by TLS: the kubelet says which port it is.
+    """
+
+    def __init__(self, case: InterceptionTestCase, tunnel: Tunnel, kubelet: Kubelet) -> None:
+        self.kubelet = kubelet
+        self.secure = kubelet.secure
+        self.name = "10263" if self.secure else "10264"
+        self.port = tunnel.server.secure_port if self.secure else tunnel.server.insecure_port
+        self.host = f"edge-1:{kubelet.port}"
+        self._case = case
+        self._caller = caller_of(tunnel)
+        self._trusted = authority_of(tunnel.server.state).certificate
+
+    async def client(self, host: str | None = None) -> HttpClient:
+        """Connect a client whose requests are for ``host``, the kubelet if not given."""
+        client = HttpClient(self.host if host is None else host)
+        await self.dial(client)
+        return client
+
+    async def dial(self, peer: Peer) -> Peer:
+        """Connect ``peer`` to the port; it ends with the test."""
+        if not self.secure:
+            return await self._case.dial(self.port, peer)
+        await connect_with_tls(reactor, self.port, peer, self._trusted, self._caller, b"http/1.1")
+        return self._case.end_with_test(peer)
+
+    async def get(self, target: str, host: str | None = None, fields=()) -> Response:
+        """Ask once, on a connection of its own."""
+        client = await self.client(host)
+        response = await client.ask(target, fields=fields).whole()
+        client.transport.loseConnection()
+        await client.when_lost()
+        return response
+
+    async def raw(self, text: bytes, finish: bool = False) -> Question:
+        """Send bytes as they are."""
+        return await self.dial(Question(text, finish))
+
+
+class InterceptionTestCase(EndToEndTestCase):
+    """A tunnel with kubelets behind it."""
+
+    timeout = 60
+
+    def plain_kubelet(self, script: Script, **options) -> Kubelet:
+        """Start a kubelet without TLS; it ends with the test."""
+        return self._ends_with_test(Kubelet(reactor, script, **options))
+
+    def secure_kubelet(self, tunnel: Tunnel, script: Script, **options) -> Kubelet:
+        """Start a kubelet whose certificate is of the server's authority, if not told otherwise.
+
+        It demands the server's certificate, too.
+        """
+        authority = authority_of(tunnel.server.state)
+        options.setdefault("identity", serving_identity(authority, ["edge-1"], ["127.0.0.1"]))
+        options.setdefault("callers_authority", authority.certificate)
+        return self._ends_with_test(Kubelet(reactor, script, **options))
+
+    def _ends_with_test(self, kubelet: Kubelet) -> Kubelet:
+        self.addCleanup(lambda: Deferred.fromCoroutine(kubelet.stop()))
+        return kubelet
+
+    async def start_with_doors(self, script: Script, **options) -> tuple[Tunnel, list[Door]]:
+        """Start a tunnel and a kubelet behind each port: a server with TLS, and one without."""
+        tunnel = await self.start_tunnel(**options)
+        return tunnel, self.doors(tunnel, script)
+
+    def doors(self, tunnel: Tunnel, script: Script) -> list[Door]:
+        """Start a kubelet behind each port of a tunnel that runs."""
+        kubelets = (self.secure_kubelet(tunnel, script), self.plain_kubelet(script))
+        return [Door(self, tunnel, kubelet) for kubelet in kubelets]
+
+    def end_with_test(self, peer: Peer) -> Peer:
+        """Have a peer's connection ended with the test."""
+        self._end_peer_with_test(peer)
+        return peer
+
+    def descriptors_of(self, tunnel: Tunnel) -> list[tuple[Program, dict[str, str]]]:
+        """What both programs have open now, for :meth:`nothing_left`."""
+        return [(program, program.descriptors()) for program in (tunnel.server, tunnel.agent)]
+
+    async def nothing_left(
+        self, tunnel: Tunnel, doors: list[Door], before: list[tuple[Program, dict[str, str]]]
+    ) -> None:
+        """Require that nothing is left over once clients and kubelets have closed.
+
+        No request counts as being under way, and descriptors are back to what they were: the
+        server notices when a kubelet closes a connection that is idle.
+        """
+        for door in doors:
+            door.kubelet.close_idle()
+        for program, descriptors in before:
+            await self.descriptors_return(program, descriptors, 8)
+        self.assertEqual(await tunnel.server.metric(IN_FLIGHT), 0)
+        for door in doors:
+            self.assertEqual(door.kubelet.open, [], f"{door.name}: connections to the kubelet")

@@ -1,0 +1,224 @@
+"""The quickstart as a process, and kubectl in all versions that are found, to use it with."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import struct
+import subprocess
+import termios
+from collections.abc import Callable
+from fcntl import ioctl
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ProcessExitedAlready
+from twisted.internet.protocol import ProcessProtocol
+from twisted.internet.task import deferLater
+
+from tests.e2e.programs import Program, free_ports
+
+FOLDERS = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
+"""Where the Google Cloud SDK keeps kubectl in several versions, as kubectl.1.NN."""
+
+
+def find_kubectls() -> dict[str, str]:
+    """The paths of kubectl by version, as ``1.30``: from KUBECTL (several, with colons) or PATH.
+
+    Beside PATH the folders of the Google Cloud SDK are searched, for every version in them.
+    """
+    asked = os.environ.get("KUBECTL")
+    if asked:
+        candidates = asked.split(os.pathsep)
+    else:
+        found = shutil.which("kubectl")
+        candidates = [found] if found else []
+        for folder in FOLDERS:
+            candidates += sorted(glob.glob(f"{folder}/kubectl.1.[0-9]*"))
+    versions: dict[str, str] = {}
+    for candidate in candidates:
+        version = _version(candidate)
+        if version:
+            versions.setdefault(version, candidate)
+    return dict(sorted(versions.items(), key=lambda item: _as_numbers(item[0])))
+
+
+def _version(path: str) -> str | None:
+    named = re.search(r"kubectl\.(1\.\d+)$", path)
+    if named:
+        return named[1]
+    try:
+        output = subprocess.run(
+            [path, "version", "--client"], capture_output=True, timeout=30, text=True
+        ).stdout
+    except OSError:
+        return None
+    match = re.search(r"v(1\.\d+)\.", output)
+    return match[1] if match else None
+
+
+def _as_numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split("."))
+
+
+class Quickstart(Program):
+    """``twist yurttunnel-quickstart`` on free ports, with its state in the test's directory.
+
+    ``proxied`` gets the port where the server takes in agents, and gives the one to dial.
+    """
+
+    PORTS = 7
+
+    def __init__(
+        self, reactor, directory: str, *, proxied: Callable[[int], int] | None = None
+    ) -> None:
+        self.first_port = free_ports.take_row(self.PORTS)
+        self.state = os.path.join(directory, "Q")
+        self.kubeconfig = os.path.join(self.state, "kubeconfig")
+        self.directory = directory
+        arguments = ["yurttunnel-quickstart", "--port", str(self.first_port)]
+        arguments += ["--state-dir", self.state]
+        if proxied is not None:
+            arguments += ["--tunnelserver-addr", f"127.0.0.1:{proxied(self.first_port + 2)}"]
+        log_path = os.path.join(directory, "quickstart.log")
+        super().__init__(reactor, arguments, log_path, self.first_port + 5)
+
+    async def introduced(self, seconds: float = 30.0) -> None:
+        """Wait until it says how to use it: the node is reached through the tunnel."""
+        deadline = self._reactor.seconds() + seconds
+        while "KUBECONFIG=" not in self.log:
+            if not self.running:
+                raise self.failed("ended before it was ready")
+            if self._reactor.seconds() > deadline:
+                raise self.failed(f"was not ready in {seconds} s")
+            await deferLater(self._reactor, 0.02)
+
+
+class Kubectl:
+    """One kubectl against one quickstart."""
+
+    def __init__(self, reactor, path: str, quickstart: Quickstart) -> None:
+        self._reactor = reactor
+        self.path = path
+        self._home = os.path.join(quickstart.directory, "home")
+        os.makedirs(self._home, exist_ok=True)
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": self._home,
+            "KUBECONFIG": quickstart.kubeconfig,
+            "TERM": "xterm",
+        }
+
+    def start(self, *arguments: str, tty: tuple[int, int] | None = None) -> Running:
+        """Start kubectl; with ``tty`` in a terminal of so many columns and rows."""
+        running = Running(self._reactor, [self.path, *arguments])
+        self._reactor.spawnProcess(
+            running, self.path, running.command, env=self.environment, usePTY=tty is not None
+        )
+        if tty is not None:
+            running.resize(*tty)
+        return running
+
+    async def run(
+        self, *arguments: str, stdin: bytes | None = None, seconds: float = 60.0
+    ) -> Finished:
+        """Run kubectl to its end."""
+        running = self.start(*arguments)
+        if stdin is not None:
+            running.transport.write(stdin)
+        running.transport.closeStdin()
+        return await running.finished(seconds)
+
+    async def output(self, *arguments: str, stdin: bytes | None = None, seconds: float = 60.0):
+        """Run kubectl, which must succeed; what it prints."""
+        finished = await self.run(*arguments, stdin=stdin, seconds=seconds)
+        if finished.status != 0:
+            raise KubectlFailed(f"{' '.join(arguments)}: {finished}")
+        return finished.out.decode()
+
+
+class KubectlFailed(Exception):
+    """kubectl did not do what it had to."""
+
+
+class Finished:
+    """What a program has printed and how it ended: ``status`` is negative for a signal."""
+
+    def __init__(self, out: bytes, error: bytes, status: int) -> None:
+        self.out = out
+        self.error = error
+        self.status = status
+
+    def __repr__(self) -> str:
+        return f"status {self.status}\n{self.out[-2000:]!r}\n{self.error[-2000:]!r}"
+
+
+class Running(ProcessProtocol):
+    """A program that runs: its output so far, and its input."""
+
+    def __init__(self, reactor, command: list[str]) -> None:
+        self._reactor = reactor
+        self.command = command
+        self.out = bytearray()
+        self.error = bytearray()
+        self._ended: Deferred[int] = Deferred()
+
+    def outReceived(self, data: bytes) -> None:
+        """Keep output."""
+        self.out += data
+
+    def errReceived(self, data: bytes) -> None:
+        """Keep error output."""
+        self.error += data
+
+    def processEnded(self, reason) -> None:
+        """Tell how it has ended."""
+        status = reason.value.exitCode
+        self._ended.callback(-reason.value.signal if status is None else status)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return not self._ended.called
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Set the size of the program's terminal, which sends it SIGWINCH."""
+        ioctl(self.transport.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    async def says(self, pattern: str, seconds: float = 20.0) -> re.Match:
+        """Wait until the output has a match of ``pattern``."""
+        deadline = self._reactor.seconds() + seconds
+        while True:
+            match = re.search(pattern, self.out.decode("utf-8", "replace"))
+            if match:
+                return match
+            if self._reactor.seconds() > deadline or not self.running:
+                raise KubectlFailed(
+                    f"{' '.join(self.command[1:])}: {pattern!r} was not said"
+                    f"\n{bytes(self.out[-2000:])!r}\n{bytes(self.error[-2000:])!r}"
+                )
+            await deferLater(self._reactor, 0.02)
+
+    async def finished(self, seconds: float = 60.0) -> Finished:
+        """Wait for the end; it is killed, and an error, when that does not come."""
+        timer = self._reactor.callLater(seconds, self.kill)
+        status = await self._ended
+        if timer.active():
+            timer.cancel()
+            return Finished(bytes(self.out), bytes(self.error), status)
+        raise KubectlFailed(
+            f"{' '.join(self.command[1:])}: not over in {seconds} s"
+            f"\n{bytes(self.out[-2000:])!r}\n{bytes(self.error[-2000:])!r}"
+        )
+
+    def signal(self, name: str) -> None:
+        """Send a signal, as INT."""
+        self.transport.signalProcess(name)
+
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        try:
+            self.transport.signalProcess("KILL")
+        except ProcessExitedAlready:
+            return

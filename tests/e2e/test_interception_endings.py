@@ -1,0 +1,405 @@
+"""Requests that end before they are complete: who leaves, who waits too long, who is stopped."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from functools import partial
+
+from twisted.internet import reactor
+from twisted.internet.error import ConnectError
+from twisted.internet.error import ConnectionRefusedError as TwistedConnectionRefused
+from twisted.internet.interfaces import IPullProducer
+from zope.interface import implementer
+
+from tests.e2e.clients import Incomplete, Peer, Question
+from tests.e2e.http_clients import ChunkedUpload, HttpClient
+from tests.e2e.interception import IN_FLIGHT, Door, InterceptionTestCase
+from tests.e2e.kubelets import (
+    HELLO,
+    Request,
+    chunk,
+    hello,
+    response_head,
+    routes,
+)
+from tests.e2e.programs import MEBIBYTE
+from tests.e2e.test_hostile import unanswered
+from tests.e2e.test_interception import together
+
+RESPONSE_TIMEOUT = 2.0
+"""--response-timeout of the tests where a kubelet never answers (seconds)."""
+
+HEAD_TIMEOUT = 10.0
+"""Seconds that a caller has for its head, and for a TLS handshake before it."""
+
+DIAL_TIMEOUT = 15.0
+"""Seconds for a dial, and for a TLS handshake with a kubelet."""
+
+HUGE = 64 * MEBIBYTE
+"""An upload that nobody waits for."""
+
+QUICK = ("--response-timeout", str(RESPONSE_TIMEOUT))
+
+CHUNKED = [(b"Transfer-Encoding", b"chunked")]
+
+
+class BlackHole:
+    """A loopback port that answers no SYN: its queue of unaccepted connections is full."""
+
+    def __enter__(self) -> BlackHole:
+        """Listen, and fill the queue."""
+        self._listener = socket.socket()
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(0)
+        self.port: int = self._listener.getsockname()[1]
+        self._fillers = [socket.socket() for _ in range(4)]
+        for filler in self._fillers:
+            filler.setblocking(False)
+            filler.connect_ex(self._listener.getsockname())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close everything."""
+        for each in (*self._fillers, self._listener):
+            each.close()
+
+
+class LostNodeTests(InterceptionTestCase):
+    """A node that goes away, and comes back."""
+
+    async def test_requests_end_with_their_node_and_begin_again_with_it(self) -> None:
+        """An answer that has begun breaks off, others are 503; the agent's return heals all."""
+
+        async def never(request: Request) -> None:
+            await request.ended()
+
+        async def follow(request: Request) -> None:
+            await request.ended()
+            request.send(response_head(200, CHUNKED) + chunk(b"line\n"))
+
+        tunnel, doors = await self.start_with_doors(
+            routes(never=never, follow=follow, hello=hello), drain=10
+        )
+        begun, waiting = [], []
+        for door in doors:
+            # An idle connection to the kubelet, too: it ends with the session.
+            self.assertEqual((await door.get("/hello")).body, HELLO)
+            begun.append((await door.client()).ask("/follow?follow=true"))
+            waiting.append((await door.client()).ask("/never"))
+            await self.within(5, begun[-1].begun(), "the answer begins")
+            await self.eventually(
+                lambda d=door: d.kubelet.seen(b"/never"), "the other request has come"
+            )
+        tunnel.agent.kill()
+        for answer in begun:
+            with self.assertRaises(Incomplete):
+                await self.within(5, answer.whole(), "what has begun breaks off")
+        for answer in waiting:
+            got = await self.within(5, answer.whole(), "what has not begun is answered")
+            self.assertIn(got.status, (502, 503), got.text)
+            self.assertIn("edge-1", got.text)
+        for door in doors:
+            got = await door.get("/hello")
+            self.assertEqual(got.status, 503, got.text)
+            self.assertIn("last seen", got.text)
+        tunnel.agent.start()
+        await tunnel.agent.ready()
+        for door in doors:
+            self.assertEqual((await door.get("/hello")).body, HELLO)
+        # Idle connections to kubelets do not delay an agent that is to stop.
+        began = reactor.seconds()
+        await tunnel.agent.stop()
+        self.assertLess(reactor.seconds() - began, 3, "the agent waits for idle connections")
+
+
+class LeavingTests(InterceptionTestCase):
+    """A caller that leaves is noticed at the kubelet at once."""
+
+    async def test_a_caller_that_leaves_cancels_its_request(self) -> None:
+        """Before the answer, within it and within an upload: the kubelet's connection ends."""
+
+        async def never(request: Request) -> None:
+            await request.ended()
+
+        async def follow(request: Request) -> None:
+            await request.ended()
+            request.send(response_head(200, CHUNKED) + chunk(b"line\n"))
+
+        tunnel, doors = await self.start_with_doors(routes(never=never, follow=follow))
+        before = self.descriptors_of(tunnel)
+        for door in doors:
+            for target in ("/never", "/follow?follow=true"):
+                named = f"{door.name}: {target}"
+                client = await door.client()
+                answer = client.ask(target)
+                if target != "/never":
+                    await self.within(5, answer.begun(), named)
+                await self.eventually(lambda d=door: d.kubelet.open, f"{named}: it has come")
+                (connection,) = door.kubelet.open
+                await self.eventually(lambda c=connection: c.targets, f"{named}: it has come")
+                self.assertEqual(await tunnel.server.metric(IN_FLIGHT), 1, named)
+                if door.secure:
+                    client.transport.loseConnection()
+                else:
+                    client.drop()
+                await self.within(2, connection.when_lost(), f"{named}: the kubelet is told")
+            client = await door.client()
+            client.send_head("/never", "POST", CHUNKED, chunk(b"begun"))
+            await self.eventually(
+                lambda d=door: d.kubelet.requests[-1].size == 5, "a part of the body has come"
+            )
+            client.drop()
+            request = door.kubelet.requests[-1]
+            await self.within(2, request.connection.when_lost(), "the kubelet is told")
+            self.assertFalse(request.complete, f"{door.name}: the body must not look complete")
+        await self.leave_during_a_dial(doors[0])
+        await self.nothing_left(tunnel, doors, before)
+
+    async def leave_during_a_dial(self, door: Door) -> None:
+        """Ask for a black hole and leave; the dial is given up, as its descriptors show."""
+        with BlackHole() as hole:
+            waiting = unanswered(hole.port)
+            client = await door.client(f"edge-1:{hole.port}")
+            client.ask("/")
+            await self.eventually(lambda: unanswered(hole.port) > waiting, "the agent dials")
+            client.transport.loseConnection()
+            await self.eventually(
+                lambda: unanswered(hole.port) <= waiting, "the dial is given up", 3
+            )
+
+    async def test_whoever_stalls_stops_the_other_side(self) -> None:
+        """What one does not read is not taken from the other, and hurts nobody else."""
+        endless: dict[bool, Endless] = {}
+
+        async def deaf(request: Request) -> None:
+            request.connection.transport.pauseProducing()
+            await request.ended()
+
+        async def talk(request: Request) -> None:
+            await request.ended()
+            request.send(response_head(200, CHUNKED))
+            endless[request.connection.is_secure] = Endless(request.connection)
+
+        async def stall(door: Door) -> None:
+            client = await door.client()
+            await self.within(5, client.ask("/talk").begun(), "the body begins")
+            client.transport.pauseProducing()
+            source = endless[door.secure]
+            last = await self.comes_to_rest(lambda: source.sent)
+            self.assertEqual((await door.get("/hello")).body, HELLO)
+            client.transport.resumeProducing()
+            await self.eventually(lambda: source.sent > 2 * last, "it goes on", 5)
+            client.drop()
+
+        async def stalled(door: Door) -> None:
+            client = await door.client()
+            client.send_head("/deaf", "POST", CHUNKED)
+            upload = ChunkedUpload(client.transport, 8 * HUGE)
+            last = await self.comes_to_rest(lambda: upload.payload.taken)
+            self.assertEqual((await door.get("/hello")).body, HELLO)
+            door.kubelet.seen(b"/deaf")[0].connection.transport.resumeProducing()
+            await self.eventually(lambda: upload.payload.taken > 2 * last, "it goes on", 5)
+            client.drop()
+
+        tunnel, doors = await self.start_with_doors(routes(talk=talk, deaf=deaf, hello=hello))
+        before = self.descriptors_of(tunnel)
+        await together(*(which(door) for which in (stall, stalled) for door in doors))
+        await self.nothing_left(tunnel, doors, before)
+
+    async def comes_to_rest(self, sent) -> int:
+        """Wait until ``sent()``, in bytes, does not grow any more; it must not grow far."""
+        last = -1
+        while sent() != last:
+            last = sent()
+            self.assertLess(last, 2 * HUGE, "nobody is stopped")
+            await self.pause(0.4)
+        return last
+
+
+@implementer(IPullProducer)
+class Endless:
+    """Writes chunks to a kubelet's connection whenever there is room; ``sent`` is in bytes."""
+
+    def __init__(self, connection: Peer) -> None:
+        self.sent = 0
+        self._transport = connection.transport
+        self._text = chunk(bytes(256 * 1024))
+        self._transport.registerProducer(self, False)
+
+    def resumeProducing(self) -> None:
+        """Write one."""
+        self.sent += len(self._text)
+        self._transport.write(self._text)
+
+    def stopProducing(self) -> None:
+        """Do nothing: the connection has gone."""
+
+
+class DeadlineTests(InterceptionTestCase):
+    """Waiting has an end, on all sides; all of it in the time of the longest."""
+
+    async def test_slow_callers_and_silent_targets(self) -> None:
+        """Slow heads and handshakes are cut off in 10 s; black holes are 504 in 15 s.
+
+        A kubelet that takes the request and never answers is a 504 after --response-timeout,
+        and is told; a request that follows or watches may wait for longer.
+        """
+
+        async def never(request: Request) -> None:
+            await request.ended()
+
+        async def late(request: Request) -> None:
+            await request.ended()
+            reactor.callLater(RESPONSE_TIMEOUT + 1, request.answer)
+
+        script = routes(never=never, late=late, hello=hello)
+        tunnel, doors = await self.start_with_doors(script, server_extra=QUICK)
+        secure, plain = doors
+        before = self.descriptors_of(tunnel)
+        silent = self.listen(Question)
+        silent.secure = True
+        with socket.socket() as refused, BlackHole() as hole:
+            refused.bind(("127.0.0.1", 0))
+            refusing, holding = refused.getsockname()[1], hole.port
+            waiting = [
+                self.answered(door, port, status, seconds)
+                for door in doors
+                for port, status, seconds in (
+                    (refusing, 502, 2),
+                    (holding, 504, DIAL_TIMEOUT + 2),
+                )
+            ]
+            waiting.append(self.answered(secure, silent.port, 504, DIAL_TIMEOUT + 2))
+            half_hello = Question(bytes.fromhex("16030102000100"))
+            head = b"GET / HTTP/1.1\r\nHost: edge-1:1\r\nX-Slow: "
+            waiting += [
+                self.cut_off("silence on 10263", await self.dial(secure.port, Question())),
+                self.cut_off("half a ClientHello", await self.dial(secure.port, half_hello)),
+                self.cut_off("silence on 10264", await plain.raw(b"")),
+                self.cut_off("silence over TLS", await secure.raw(b"")),
+                self.cut_off("a dripping head on 10263", await secure.raw(head), b"x"),
+                self.cut_off("a dripping head on 10264", await plain.raw(head), b"x"),
+            ]
+            for door in doors:
+                waiting += [self.times_out(door, method) for method in ("GET", "POST")]
+                waiting += [self.waits(door, f"/late?{how}") for how in ("follow=true", "watch=1")]
+            finished = together(*waiting)
+            # Meanwhile others are served as ever.
+            for door in doors:
+                began = reactor.seconds()
+                self.assertEqual((await door.get("/hello")).body, HELLO)
+                self.assertLess(reactor.seconds() - began, 2)
+            await self.within(DIAL_TIMEOUT + 6, finished, "everything is answered or closed")
+        await self.nothing_left(tunnel, doors, before)
+
+    async def answered(self, door: Door, port: int, status: int, seconds: float) -> None:
+        """Require a status within so many seconds for a destination that is no kubelet."""
+        named = f"{door.name} to port {port}"
+        answer = await self.within(seconds, door.get("/", f"edge-1:{port}"), named)
+        self.assertEqual(answer.status, status, f"{named}: {answer.text}")
+        self.assertIn(str(port), answer.text, named)
+
+    async def times_out(self, door: Door, method: str) -> None:
+        """Require a 504 in time, and that the kubelet is told that nobody waits any more."""
+        named = f"{door.name}: {method}"
+        client = await door.client()
+        began = reactor.seconds()
+        target = f"/never?{method}"
+        body = b"text" if method == "POST" else None
+        answer = await self.within(5, client.ask(target, method, body=body).whole(), named)
+        took = reactor.seconds() - began
+        self.assertEqual(answer.status, 504, f"{named}: {answer.text}")
+        self.assertIn("edge-1", answer.text, named)
+        self.assertGreaterEqual(took, RESPONSE_TIMEOUT - 0.1, named)
+        self.assertLess(took, RESPONSE_TIMEOUT + 1.5, named)
+        (request,) = door.kubelet.seen(target.encode())
+        await self.within(2, request.connection.when_lost(), f"{named}: the kubelet is told")
+        client.drop()
+
+    async def waits(self, door: Door, target: str) -> None:
+        """Require an answer that comes later than --response-timeout."""
+        answer = await self.within(8, door.get(target), f"{door.name}: {target}")
+        self.assertEqual(answer.body, HELLO, f"{door.name}: {target}")
+
+    async def cut_off(self, what: str, peer: Question, drip: bytes = b"") -> None:
+        """Require that a connection is ended, with a 408 if anything of a head has come."""
+        began = reactor.seconds()
+        while not peer.read_ended and peer.lost_reason is None:
+            took = reactor.seconds() - began
+            self.assertLess(took, HEAD_TIMEOUT + 3, what)
+            if drip:
+                peer.transport.write(drip)
+            await self.pause(0.5)
+        if drip:
+            self.assertIn(b" 408 ", peer.answer[:20], what)
+        peer.drop()
+
+
+class DrainTests(InterceptionTestCase):
+    """A server that is told to stop."""
+
+    async def test_what_runs_ends_within_the_drain_timeout(self) -> None:
+        """A download finishes, an idle connection closes, new ones are refused, then it ends."""
+        requests: list[Request] = []
+
+        async def slow(request: Request) -> None:
+            await request.ended()
+            request.send(response_head(200, CHUNKED) + chunk(b"first"))
+            requests.append(request)
+
+        tunnel, doors = await self.start_with_doors(routes(slow=slow, hello=hello), drain=15)
+        clients: list[HttpClient] = []
+        answers = []
+        for door in doors:
+            idle = await door.client()
+            await idle.ask("/hello").whole()
+            clients.append(idle)
+            answers.append((await door.client()).ask("/slow"))
+            await answers[-1].begun()
+        tunnel.server.signal(signal.SIGTERM)
+        for idle in clients:
+            await self.within(3, idle.when_ended(), "the idle connection is closed")
+        for door in doors:
+            # The port is closed a turn of the reactor after the connections.
+            await self.eventually(partial(self.refuses, door.port), "new ones are refused", 3)
+        await self.pause(0.5)
+        self.assertTrue(tunnel.server.running)
+        for request in requests:
+            request.send(chunk(b"last") + chunk(b""))
+        for answer in answers:
+            got = await self.within(5, answer.whole(), "the download is complete")
+            self.assertEqual(got.body, b"firstlast")
+        began = reactor.seconds()
+        self.assertIn(await tunnel.server.ended(8), (0, -signal.SIGTERM))
+        self.assertLess(reactor.seconds() - began, 3, "nothing is left to wait for")
+
+    async def refuses(self, port: int) -> bool:
+        """Whether nobody listens on ``port``."""
+        try:
+            await self.dial(port, Question())
+        except TwistedConnectionRefused:
+            return True
+        except ConnectError:
+            # It was made, and then reset with the port: the port has just been closed.
+            return False
+        return False
+
+    async def test_what_does_not_end_is_cut_off(self) -> None:
+        """A follow that goes on for ever costs --drain-timeout and no more."""
+
+        async def follow(request: Request) -> None:
+            await request.ended()
+            request.send(response_head(200, CHUNKED) + chunk(b"line\n"))
+
+        tunnel, doors = await self.start_with_doors(routes(follow=follow), drain=1)
+        answers = [(await door.client()).ask("/follow?follow=true") for door in doors]
+        for answer in answers:
+            await answer.begun()
+        tunnel.server.signal(signal.SIGTERM)
+        began = reactor.seconds()
+        for answer in answers:
+            with self.assertRaises(Incomplete):
+                await self.within(8, answer.whole(), "it is cut off")
+        await tunnel.server.ended(8)
+        self.assertGreater(reactor.seconds() - began, 0.8)

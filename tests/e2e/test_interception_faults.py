@@ -1,0 +1,321 @@
+"""Kubelets that misbehave, and kubelets that are not trusted."""
+
+from __future__ import annotations
+
+import os
+
+from tests.e2e.certificates import authority_of, foreign_authority
+from tests.e2e.clients import Question
+from tests.e2e.http_clients import ChunkedUpload
+from tests.e2e.interception import Door, InterceptionTestCase, write_identity
+from tests.e2e.kubelets import (
+    HELLO,
+    Request,
+    chunk,
+    hello,
+    response,
+    response_head,
+    routes,
+    serving_identity,
+)
+from tests.e2e.programs import MEBIBYTE
+from tests.e2e.test_interception import together
+
+HUGE = 64 * MEBIBYTE
+"""An upload that nobody waits for."""
+
+CHUNKED = [(b"Transfer-Encoding", b"chunked")]
+
+
+class FaultyKubeletTests(InterceptionTestCase):
+    """Each fault of a kubelet has its status, in time, and touches no other request."""
+
+    async def test_a_kubelet_that_answers_before_the_body_ends(self) -> None:
+        """The answer reaches the client while it still sends, whoever reads or drops the rest."""
+
+        async def refuse_and_read(request: Request) -> None:
+            request.answer(413, b"too much\n", [(b"Connection", b"close")])
+            await request.ended()
+
+        async def refuse_and_close(request: Request) -> None:
+            request.answer(413, b"too much\n", [(b"Connection", b"close")])
+            request.finish_and_close()
+
+        async def refuse_and_stall(request: Request) -> None:
+            request.answer(413, b"too much\n", [(b"Connection", b"close")])
+            request.connection.transport.pauseProducing()
+
+        tunnel, doors = await self.start_with_doors(
+            routes(
+                refuse_and_read=refuse_and_read,
+                refuse_and_close=refuse_and_close,
+                refuse_and_stall=refuse_and_stall,
+                hello=hello,
+            ),
+        )
+        before = self.descriptors_of(tunnel)
+
+        async def refused(door: Door, target: str) -> None:
+            named = f"{door.name}: {target}"
+            client = await door.client()
+            client.send_head(target, "POST", CHUNKED)
+            upload = ChunkedUpload(client.transport, HUGE)
+            answer = await self.within(5, client.expect(b"POST").whole(), named)
+            self.assertEqual((answer.status, answer.body), (413, b"too much\n"), named)
+            self.assertLess(upload.payload.taken, HUGE, f"{named}: not the whole body was taken")
+            client.drop()
+
+        await together(
+            *(
+                refused(door, target)
+                for door in doors
+                for target in ("/refuse-and-read", "/refuse-and-close", "/refuse-and-stall")
+            )
+        )
+        await self.still_answers(doors)
+        for door in doors:
+            for connection in door.kubelet.open:
+                connection.drop()
+        await self.nothing_left(tunnel, doors, before)
+
+    async def test_a_kubelet_that_breaks_off_or_talks_nonsense(self) -> None:
+        """Before its head that is 502 with a sentence; within a body it never looks complete."""
+        before_head = {
+            "closes": b"", "closes_within_head": b"HTTP/1.1 200 OK\r\nContent-",
+            "nonsense": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+            "two_lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+            "length_and_chunks": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "bare_lf": b"HTTP/1.1 200 OK\nContent-Length: 1\n\na",
+            "folded": b"HTTP/1.1 200 OK\r\nX-A: 1\r\n b\r\nContent-Length: 0\r\n\r\n",
+            "unasked_switch": response_head(101, [(b"Upgrade", b"x"), (b"Connection", b"upgrade")]),
+        }  # fmt: skip
+        within_body = {
+            "short_length": response_head(200, [(b"Content-Length", b"100")]) + b"x" * 99,
+            "no_last_chunk": response_head(200, CHUNKED) + chunk(b"x" * 99),
+            "within_chunk": response_head(200, CHUNKED) + b"64\r\n" + b"x" * 99,
+            "bad_chunk": response_head(200, CHUNKED) + chunk(b"x" * 99),
+        }
+        then = {"bad_chunk": b"0x1\r\na\r\n0\r\n\r\n"}
+
+        def says(text: bytes, later: bytes):
+            async def broken(request: Request) -> None:
+                await request.ended()
+                request.send(text)
+                # What has come before the end is to reach the client.
+                await self.pause(0.05)
+                request.send(later)
+                request.finish_and_close()
+
+            return broken
+
+        scripts = {
+            name: says(text, then.get(name, b""))
+            for name, text in (before_head | within_body).items()
+        }
+        tunnel, doors = await self.start_with_doors(routes(hello=hello, **scripts))
+        before = self.descriptors_of(tunnel)
+        for door in doors:
+            client = await door.client()
+            for name in before_head:
+                for method in ("GET", "POST"):
+                    named = f"{door.name}: {method} {name}"
+                    asked = client.ask(f"/{name}", method, body=b"" if method == "POST" else None)
+                    answer = await self.within(5, asked.whole(), named)
+                    self.assertEqual(answer.status, 502, f"{named}: {answer.text}")
+                    self.assertIn("edge-1", answer.text, named)
+                    self.assertEqual(len(answer.text.strip().splitlines()), 1, named)
+            # What has not been answered and is not safe is never sent twice.
+            self.assertEqual(
+                len([r for r in door.kubelet.seen(b"/closes") if r.method == b"POST"]), 1
+            )
+            client.drop()
+            for name in within_body:
+                for version in (b"1.1", b"1.0"):
+                    named = f"{door.name}: HTTP/{version.decode()} {name}"
+                    peer = await door.raw(
+                        b"GET /%b HTTP/%b\r\nHost: %b\r\n\r\n"
+                        % (name.encode(), version, door.host.encode())
+                    )
+                    await self.within(5, peer.when_lost(), named)
+                    self.assertIn(b"200", peer.answer[:20], named)
+                    self.assertGreaterEqual(peer.answer.count(b"x"), 99, named)
+                    self.assertFalse(peer.answer.endswith(b"0\r\n\r\n"), named)
+                    self.assertFalse(peer.clean, f"{named}: looks like a complete answer")
+        await self.still_answers(doors)
+        await self.nothing_left(tunnel, doors, before)
+
+    async def test_a_connection_that_is_idle_no_more_is_not_trusted(self) -> None:
+        """A kubelet that closes or talks out of turn costs no later request its answer."""
+
+        async def trailing(request: Request) -> None:
+            await request.ended()
+            request.send(response(200, b"mine") + response(200, b"smuggled"))
+
+        async def close_when_reused(request: Request) -> None:
+            await request.ended()
+            if len(request.connection.targets) > 1:
+                request.connection.close()
+            else:
+                request.answer()
+
+        tunnel, doors = await self.start_with_doors(
+            routes(trailing=trailing, close_when_reused=close_when_reused, hello=hello)
+        )
+        before = self.descriptors_of(tunnel)
+        for door in doors:
+            client = await door.client()
+            for _ in range(5):
+                answer = await client.ask("/trailing").whole()
+                self.assertEqual(answer.body, b"mine", door.name)
+                answer = await client.ask("/hello").whole()
+                self.assertEqual(answer.body, HELLO, door.name)
+            door.kubelet.close_idle()
+            # A kubelet closes just when a request comes: GET is repeated, POST is not.
+            self.assertEqual((await client.ask("/close-when-reused").whole()).status, 200)
+            self.assertEqual((await client.ask("/close-when-reused").whole()).status, 200)
+            self.assertEqual(len(door.kubelet.seen(b"/close-when-reused")), 3)
+            for body in (b"once", b""):
+                posted = await client.ask("/close-when-reused", "POST", body=body).whole()
+                self.assertEqual(posted.status, 502, f"{door.name}: {body!r}: {posted.text}")
+                sent = [r for r in door.kubelet.requests if (r.method, r.body) == (b"POST", body)]
+                self.assertEqual(len(sent), 1, f"{door.name}: {body!r}")
+                self.assertEqual((await client.ask("/close-when-reused").whole()).status, 200)
+            client.drop()
+        await self.nothing_left(tunnel, doors, before)
+
+    async def still_answers(self, doors: list[Door]) -> None:
+        """Require that both ports serve other requests as ever."""
+        for door in doors:
+            self.assertEqual((await door.get("/hello")).body, HELLO, door.name)
+
+
+class VerificationTests(InterceptionTestCase):
+    """How far a kubelet's certificate is looked at, and kubelets that have none."""
+
+    verified = "yurttunnel_server_kubelet_verifications_total"
+
+    async def test_ca_demands_a_certificate_of_the_authority(self) -> None:
+        """Self-signed, of another authority, for another node: 502 with a sentence; else 200."""
+        tunnel, (secure, _) = await self.start_with_doors(
+            hello, server_extra=("--kubelet-verify", "ca")
+        )
+        self.assertEqual((await secure.get("/hello")).body, HELLO)
+        for identity in (
+            serving_identity(None, ["edge-1"], ["127.0.0.1"]),
+            serving_identity(foreign_authority(), ["edge-1"], ["127.0.0.1"]),
+            serving_identity(authority_of(tunnel.server.state), ["edge-2"], ["192.0.2.1"]),
+        ):
+            kubelet = self.secure_kubelet(tunnel, hello, identity=identity)
+            answer = await Door(self, tunnel, kubelet).get("/hello")
+            self.assertEqual(answer.status, 502, answer.text)
+            self.assertIn("edge-1", answer.text)
+            self.assertIn("certificate", answer.text)
+            self.assertIn("--kubelet", answer.text)
+            self.assertNotIn("SSL routines", answer.text)
+            self.assertEqual(kubelet.requests, [])
+        self.assertEqual(await tunnel.server.metric(self.verified, result="verified"), 1)
+        self.assertEqual(await tunnel.server.metric(self.verified, result="unverified"), 0)
+
+    async def test_kubelet_ca_names_other_authorities(self) -> None:
+        """Kubelets of the authorities in that file are trusted, those of the server's are not."""
+        foreign = foreign_authority()
+        bundle, _ = write_identity(foreign, os.path.join(self.directory, "kubelets"))
+        flags = ("--kubelet-verify", "ca", "--kubelet-ca", bundle)
+        tunnel, (secure, _) = await self.start_with_doors(hello, server_extra=flags)
+        identity = serving_identity(foreign, ["edge-1"])
+        kubelet = self.secure_kubelet(tunnel, hello, identity=identity)
+        answer = await Door(self, tunnel, kubelet).get("/hello")
+        self.assertEqual(answer.body, HELLO)
+        answer = await secure.get("/hello")
+        self.assertEqual(answer.status, 502, answer.text)
+        self.assertEqual(await tunnel.server.metric(self.verified, result="verified"), 1)
+
+    async def test_skip_asks_nothing(self) -> None:
+        """Any certificate will do, without a warning; the metric tells."""
+        tunnel = await self.start_tunnel(server_extra=("--kubelet-verify", "skip"))
+        for identity in (
+            serving_identity(None, ["edge-1"]),
+            serving_identity(authority_of(tunnel.server.state), ["edge-2"]),
+        ):
+            kubelet = self.secure_kubelet(tunnel, hello, identity=identity)
+            answer = await Door(self, tunnel, kubelet).get("/hello")
+            self.assertEqual(answer.body, HELLO, answer.text)
+        self.assertEqual(await tunnel.server.metric(self.verified, result="skipped"), 2)
+        self.assertNotIn("is not verified", tunnel.server.log)
+
+    async def test_auto_accepts_a_self_signed_one_with_a_warning(self) -> None:
+        """A metric and a line of the log say so; a wrong one of the authority is refused."""
+        tunnel, (secure, _) = await self.start_with_doors(hello)
+        self.assertEqual((await secure.get("/hello")).body, HELLO)
+        self.assertNotIn("is not verified", tunnel.server.log)
+        own = self.secure_kubelet(tunnel, hello, identity=serving_identity(None, ["edge-1"]))
+        self.assertEqual((await Door(self, tunnel, own).get("/hello")).body, HELLO)
+        self.assertIn("the kubelet of edge-1", tunnel.server.log)
+        self.assertIn("is not verified", tunnel.server.log)
+        for result in ("verified", "unverified"):
+            self.assertEqual(await tunnel.server.metric(self.verified, result=result), 1, result)
+        identity = serving_identity(authority_of(tunnel.server.state), ["edge-2"])
+        wrong = self.secure_kubelet(tunnel, hello, identity=identity)
+        answer = await Door(self, tunnel, wrong).get("/hello")
+        self.assertEqual(answer.status, 502, answer.text)
+        self.assertIn("edge-2", answer.text)
+        # A port that speaks no TLS, and TLS for a caller that came without.
+        plain = Door(self, tunnel, self.plain_kubelet_of_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+        plain.secure, plain.port = True, tunnel.server.secure_port
+        answer = await plain.get("/hello")
+        self.assertEqual(answer.status, 502, answer.text)
+        self.assertIn("TLS", answer.text)
+        crossed = Door(self, tunnel, own)
+        crossed.secure, crossed.port = False, tunnel.server.insecure_port
+        self.assertEqual((await crossed.get("/hello")).status, 502)
+
+    def plain_kubelet_of_bytes(self, text: bytes):
+        """Start a target that says the same to whoever connects."""
+        target = self.listen(lambda: Question(text))
+        target.secure = False
+        return target
+
+
+class ExpectationTests(InterceptionTestCase):
+    """``Expect: 100-continue`` is between the client and the kubelet."""
+
+    async def test_the_kubelet_decides(self) -> None:
+        """The body follows the kubelet's 100, and is not sent after a refusal."""
+
+        async def accept(request: Request) -> None:
+            request.send(response_head(100))
+            await request.ended()
+            request.answer(200, request.body)
+
+        async def refuse(request: Request) -> None:
+            request.answer(401, b"who are you?\n")
+
+        tunnel, doors = await self.start_with_doors(
+            routes(accept=accept, refuse=refuse, hello=hello)
+        )
+        before = self.descriptors_of(tunnel)
+        expecting = [(b"Expect", b"100-continue")]
+        for door in doors:
+            for framing, body in (
+                ((b"Content-Length", b"9"), b"some text"),
+                ((b"Transfer-Encoding", b"chunked"), chunk(b"some text") + chunk(b"")),
+            ):
+                client = await door.client()
+                client.send_head("/accept", "PUT", [*expecting, framing])
+                answer = client.expect(b"PUT")
+                self.assertEqual(await self.within(5, answer.interim(), "100 comes"), 100)
+                self.assertEqual(door.kubelet.requests[-1].size, 0, "nothing was sent before")
+                client.transport.write(body)
+                got = await self.within(5, answer.whole(), "the answer comes")
+                self.assertEqual(got.body, b"some text", door.name)
+                client.send_head("/refuse", "PUT", [*expecting, framing])
+                got = await self.within(5, client.expect(b"PUT").whole(), "the refusal comes")
+                self.assertEqual((got.status, got.body), (401, b"who are you?\n"), door.name)
+                self.assertEqual([status for status, _ in got.interim], [], "nobody said go on")
+                client.drop()
+            self.assertEqual((await door.get("/hello")).body, HELLO)
+        for door in doors:
+            for connection in door.kubelet.open:
+                connection.drop()
+        await self.nothing_left(tunnel, doors, before)

@@ -1,0 +1,134 @@
+"""Much at once through the ports that stand in for kubelets: large bodies and many clients."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+
+from tests.e2e.http_clients import ChunkedUpload, HttpClient
+from tests.e2e.interception import Door, InterceptionTestCase
+from tests.e2e.kubelets import HELLO, Request, chunk, hello, response_head, routes
+from tests.e2e.programs import MEBIBYTE, most_growth
+from tests.e2e.test_interception import together
+
+CHUNKED = [(b"Transfer-Encoding", b"chunked")]
+
+GIGABYTE = 1_000_000_000
+
+CLIENTS, REQUESTS = 200, 20
+
+POOL = 32
+"""Connections to one kubelet that are used by short requests at a time."""
+
+FOLLOWERS = POOL + 8
+"""Requests that last, more than there are such connections."""
+
+
+class UploadTests(InterceptionTestCase):
+    """A body of any size passes; it is never there as a whole."""
+
+    alone = True
+
+    async def test_a_chunked_upload_of_a_gigabyte_takes_constant_memory(self) -> None:
+        """The SHA-256 is the same at both ends, and neither program grows with the body."""
+
+        async def take(request: Request) -> None:
+            await request.ended()
+            request.answer(200, request.digest.encode())
+
+        tunnel = await self.start_tunnel()
+        door = Door(self, tunnel, self.secure_kubelet(tunnel, take))
+        before = self.descriptors_of(tunnel)
+        programs = (tunnel.server, tunnel.agent)
+        resident = [program.resident() for program in programs]
+        client = await door.client()
+        most = list(resident)
+        began = reactor.seconds()
+        client.send_head("/upload", "POST", CHUNKED)
+        upload = ChunkedUpload(client.transport, GIGABYTE)
+        answer = client.expect(b"POST")
+        while not answer.complete and answer.error is None:
+            most = [max(m, p.resident()) for m, p in zip(most, programs, strict=True)]
+            self.assertLess(reactor.seconds() - began, 40, f"{upload.payload.taken} bytes so far")
+            await self.pause(0.1)
+        got = await answer.whole()
+        took = reactor.seconds() - began
+        self.assertEqual((got.status, door.kubelet.requests[0].size), (200, GIGABYTE))
+        self.assertEqual(got.body.decode(), upload.payload.digest)
+        rate = GIGABYTE / took / MEBIBYTE
+        print(f"\na gigabyte in {took:.1f} s, {rate:.0f} MiB/s")
+        for program, first, last in zip(programs, resident, most, strict=True):
+            growth, bound = last - first, most_growth(1)
+            name = program.arguments[0]
+            print(f"{name}: grown by {growth / MEBIBYTE:.1f} MiB of {bound / MEBIBYTE:.1f}")
+            self.assertLess(growth, bound, name)
+        client.drop()
+        await self.nothing_left(tunnel, [door], before)
+
+
+class PoolTests(InterceptionTestCase):
+    """Many clients share few connections to a kubelet."""
+
+    async def test_two_hundred_clients_share_a_bounded_pool(self) -> None:
+        """Connections and TLS handshakes at the kubelet stay at the pool's size."""
+
+        async def number(request: Request) -> None:
+            await request.ended()
+            request.answer(200, request.target)
+
+        tunnel = await self.start_tunnel()
+        door = Door(self, tunnel, self.secure_kubelet(tunnel, number))
+        before = self.descriptors_of(tunnel)
+
+        async def client(index: int) -> HttpClient:
+            client = await door.client()
+            for turn in range(REQUESTS):
+                target = f"/{index}/{turn}"
+                got = await client.ask(target).whole()
+                self.assertEqual((got.status, got.body.decode()), (200, target))
+            self.assertEqual(client.unexpected, b"")
+            return client
+
+        began = reactor.seconds()
+        clients = await self.within(
+            40, together(*(client(index) for index in range(CLIENTS))), "all are answered"
+        )
+        took = reactor.seconds() - began
+        kubelet = door.kubelet
+        print(
+            f"\n{CLIENTS * REQUESTS} requests in {took:.1f} s over {len(kubelet.connections)} "
+            f"connections, {kubelet.handshakes} handshakes"
+        )
+        self.assertEqual(len(kubelet.requests), CLIENTS * REQUESTS)
+        self.assertLessEqual(len(kubelet.connections), POOL)
+        self.assertLessEqual(kubelet.handshakes, POOL)
+        handshakes = "yurttunnel_server_kubelet_tls_handshakes_total"
+        self.assertEqual(await tunnel.server.metric(handshakes, result="done"), kubelet.handshakes)
+        for each in clients:
+            each.drop()
+        await self.nothing_left(tunnel, [door], before)
+
+    async def test_followers_do_not_starve_short_requests(self) -> None:
+        """More requests that last than the pool has connections: short ones are still answered."""
+
+        async def follow(request: Request) -> None:
+            await request.ended()
+            request.send(response_head(200, CHUNKED) + chunk(b"line\n"))
+
+        tunnel, doors = await self.start_with_doors(routes(follow=follow, hello=hello))
+        before = self.descriptors_of(tunnel)
+        await together(*(self.follow(door) for door in doors))
+        await self.nothing_left(tunnel, doors, before)
+
+    async def follow(self, door: Door) -> None:
+        """Occupy more connections than there are for short requests, and make such one."""
+        clients = [await door.client() for _ in range(FOLLOWERS)]
+        for answer in [client.ask("/follow?follow=true") for client in clients]:
+            await self.within(5, answer.begun(), f"{door.name}: all follow")
+        # The youngest of them count for another second.
+        short = await self.within(3, door.get("/hello"), f"{door.name}: others are answered")
+        self.assertEqual(short.body, HELLO)
+        for client in clients:
+            client.drop()
+        await self.eventually(
+            lambda: len(door.kubelet.open) <= 1, f"{door.name}: the kubelet is told", 3
+        )

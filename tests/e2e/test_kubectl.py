@@ -1,0 +1,337 @@
+"""What people do with kubectl, done with every kubectl that is found, through the tunnel."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import random
+import re
+import socket
+import sys
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import SkipTest
+
+from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
+from tests.e2e.support import EndToEndTestCase
+from yurttunnel.pki.credentials import key_to_pem
+
+MEBIBYTE = 1024 * 1024
+
+COPIED = 50 * MEBIBYTE
+
+WEB = """
+import socketserver, threading, time
+
+class Upper(socketserver.StreamRequestHandler):
+    def handle(self):
+        self.wfile.write(self.rfile.read().upper())
+
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 32
+
+server = Server(("127.0.0.1", 0), Upper)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print("port", server.server_address[1], flush=True)
+number = 0
+while True:
+    print("tick", number, flush=True)
+    number += 1
+    time.sleep(0.05)
+"""
+
+ECHO = """
+import sys
+for line in sys.stdin:
+    print("heard", line, end="", flush=True)
+    print("noise", file=sys.stderr, flush=True)
+"""
+
+versions = find_kubectls()
+
+
+class QuickstartTestCase(EndToEndTestCase):
+    """Gives a quickstart and a kubectl of :attr:`version`."""
+
+    timeout = 240
+
+    version = ""
+
+    async def start_quickstart(self, **options) -> Quickstart:
+        """Start a quickstart and wait until its node is reached through the tunnel."""
+        quickstart = Quickstart(reactor, self.directory, **options)
+        self.addCleanup(lambda: Deferred.fromCoroutine(self._end_quickstart(quickstart)))
+        quickstart.start()
+        await quickstart.introduced()
+        return quickstart
+
+    async def _end_quickstart(self, quickstart: Quickstart) -> None:
+        if quickstart.running:
+            children = children_of(quickstart.pid)
+            status = await quickstart.stop(20)
+            self.assertIn(status, (0, -15), quickstart.log[-2000:])
+            for child in children:
+                self.assertFalse(os.path.exists(f"/proc/{child}"), f"process {child} is left")
+        self.assertEqual(quickstart.complaints(), [])
+
+    def kubectl(self, quickstart: Quickstart) -> Kubectl:
+        """Give kubectl of this class's version, or skip the test."""
+        if self.version not in versions:
+            raise SkipTest("kubectl is not installed")
+        return Kubectl(reactor, versions[self.version], quickstart)
+
+    def start_kubectl(self, kubectl: Kubectl, *arguments: str, **options):
+        """Start a kubectl that is ended with the test at the latest."""
+        running = kubectl.start(*arguments, **options)
+
+        def end():
+            if running.running:
+                running.kill()
+                return Deferred.fromCoroutine(running.finished())
+            return None
+
+        self.addCleanup(end)
+        return running
+
+    async def run_pod(self, kubectl: Kubectl, name: str, program: str) -> None:
+        """Have a pod run a Python program, and wait until it does."""
+        command = (sys.executable, "-u", "-c", program)
+        await kubectl.output(
+            "run", name, "--image=none", "--restart=Never", "--command", "--", *command
+        )
+        await self.pod_runs(kubectl, name)
+
+    async def pod_runs(self, kubectl: Kubectl, name: str) -> None:
+        """Wait, with kubectl, until a pod is ready."""
+        await kubectl.output("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=20s")
+
+    async def port_of(self, kubectl: Kubectl, name: str) -> int:
+        """Read from a pod's log on which port it listens."""
+
+        async def logged():
+            return re.search(r"port (\d+)", await kubectl.output("logs", name))
+
+        return int((await self.eventually(logged, "the pod has said its port"))[1])
+
+
+class KubectlTests:
+    """Mixed into a test case for each version."""
+
+    async def test_pods_and_logs(self):
+        """Nodes and pods are listed, run, shown, followed and deleted; metrics are read."""
+        quickstart = await self.start_quickstart()
+        kubectl = self.kubectl(quickstart)
+        nodes = await kubectl.output("get", "nodes")
+        self.assertRegex(nodes, r"NAME +STATUS +ROLES +AGE +VERSION\s+edge-1 +Ready ")
+        await self.run_pod(kubectl, "web", WEB)
+        pods = await kubectl.output("get", "pods", "-o", "wide")
+        self.assertRegex(pods, r"web +1/1 +Running +0 +\S+ +127\.0\.0\.1 +edge-1 ")
+        described = await kubectl.output("describe", "pod", "web")
+        self.assertIn("Started", described)
+        await self.port_of(kubectl, "web")
+        last = await kubectl.output("logs", "web", "--tail=2")
+        self.assertRegex(last, r"\Atick \d+\ntick \d+\n\Z")
+        follow = self.start_kubectl(kubectl, "logs", "-f", "web")
+        await follow.says(r"tick 0\n(tick \d+\n){30}")
+        follow.signal("INT")
+        self.assertNotEqual((await follow.finished(5)).status, 0)
+        numbers = [int(n) for n in re.findall(rb"tick (\d+)\n", bytes(follow.out))]
+        self.assertEqual(numbers, list(range(len(numbers))))
+        metrics = await kubectl.output("get", "--raw", "/api/v1/nodes/edge-1/proxy/metrics")
+        self.assertRegex(metrics, r"(?m)^process_cpu_seconds_total ")
+        await kubectl.output("delete", "pod", "web", "--grace-period=1", seconds=20)
+        gone = await kubectl.run("get", "pod", "web")
+        self.assertEqual(gone.status, 1)
+        self.assertIn(b'pods "web" not found', gone.error)
+        await self.nothing_goes_on(quickstart)
+
+    async def nothing_goes_on(self, quickstart: Quickstart) -> None:
+        """Require that no request passes through the tunnel any more."""
+
+        async def none():
+            return await quickstart.metric("yurttunnel_server_total_in_proxy_requests") == 0
+
+        await self.eventually(none, "no request is under way")
+
+    async def test_exec_and_attach(self):
+        """Input, both outputs, exit codes and terminals are those of the processes."""
+        quickstart = await self.start_quickstart()
+        kubectl = self.kubectl(quickstart)
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "echo", "labels": {"app": "echo"}},
+            "spec": {
+                "restartPolicy": "Never",
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "none",
+                        "command": [sys.executable, "-u", "-c", ECHO],
+                        "stdin": True,
+                    }
+                ],
+            },
+        }
+        created = await kubectl.output("apply", "-f", "-", stdin=json.dumps(pod).encode())
+        self.assertIn("pod/echo created", created)
+        await self.pod_runs(kubectl, "echo")
+        script = "cat; echo wrong >&2; exit 42"
+        given = random.randbytes(100_000).hex().encode()
+        finished = await kubectl.run("exec", "-i", "echo", "--", "sh", "-c", script, stdin=given)
+        self.assertEqual(finished.out, given)
+        self.assertTrue(finished.error.startswith(b"wrong\n"), finished)
+        self.assertIn(b"exit code 42", finished.error)
+        self.assertEqual(finished.status, 42)
+        missing = await kubectl.run("exec", "echo", "--", "no-such-program")
+        self.assertNotEqual(missing.status, 0)
+        self.assertIn(b"no-such-program", missing.error)
+        shell = self.start_kubectl(kubectl, "exec", "-it", "echo", "--", "sh", tty=(100, 40))
+        await shell.says(r"[#$] ")
+        shell.transport.write(b"stty size\n")
+        await shell.says("40 100")
+        shell.resize(120, 50)
+
+        async def resized():
+            shell.transport.write(b"stty size\n")
+            try:
+                return await shell.says("50 120", 1)
+            except Exception:
+                return None
+
+        await self.eventually(resized, "the shell sees the new size")
+        shell.transport.write(b"echo begun; sleep 100\n")
+        await shell.says(r"\nbegun")
+        shell.transport.write(b"\x03")
+        await shell.says(r"\^C\s+[#$] ")
+        shell.transport.write(b"echo still $((40 + 2))\n")
+        await shell.says("still 42")
+        shell.transport.write(b"exit 7\n")
+        self.assertEqual((await shell.finished(10)).status, 7)
+        attached = self.start_kubectl(kubectl, "attach", "-i", "echo")
+        attached.transport.write(b"is anybody there\n")
+        await attached.says("heard is anybody there\n")
+        self.assertIn(b"noise", attached.error)
+        attached.signal("INT")
+        await attached.finished(10)
+        self.assertIn("heard is anybody there", await kubectl.output("logs", "echo"))
+        await kubectl.output("delete", "pod", "echo", "--grace-period=1", seconds=20)
+        await self.nothing_goes_on(quickstart)
+
+    async def test_port_forward_and_copy(self):
+        """Concurrent connections get their whole answers after their FIN; files arrive whole."""
+        quickstart = await self.start_quickstart()
+        kubectl = self.kubectl(quickstart)
+        await self.run_pod(kubectl, "web", WEB)
+        port = await self.port_of(kubectl, "web")
+        forward = self.start_kubectl(kubectl, "port-forward", "web", f":{port}")
+        local = int((await forward.says(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
+        questions = [random.randbytes(MEBIBYTE // 2).hex().encode() for _ in range(6)]
+        asked = [deferToThread(ask, local, question) for question in questions]
+        answers = await gatherResults(asked, consumeErrors=True)
+        for question, answer in zip(questions, answers, strict=True):
+            self.assertEqual(sha256(answer), sha256(question.upper()))
+        forward.signal("INT")
+        await forward.finished(10)
+        content = random.randbytes(COPIED)
+        sent, returned = f"{self.directory}/sent", f"{self.directory}/returned"
+        with open(sent, "wb") as file:
+            file.write(content)
+        await kubectl.output("cp", sent, "web:big", seconds=90)
+        there = await kubectl.output("exec", "web", "--", "sha256sum", "big")
+        self.assertEqual(there.split()[0], sha256(content))
+        await kubectl.output("cp", "web:big", returned, seconds=90)
+        with open(returned, "rb") as file:
+            self.assertEqual(sha256(file.read()), sha256(content))
+
+
+for _version in versions or ("",):
+    _name = f"Kubectl{_version.replace('.', '_')}Tests"
+    globals()[_name] = type(
+        _name,
+        (KubectlTests, QuickstartTestCase),
+        {"version": _version, "__doc__": f"kubectl {_version}.", "__module__": __name__},
+    )
+del _name, _version
+
+
+class CertificateTests(QuickstartTestCase):
+    """Certificates that the cluster signs."""
+
+    version = next(reversed(versions), "")
+
+    async def test_requests_are_signed_when_approved(self):
+        """A request is signed once it has been approved, and the API knows who has it."""
+        quickstart = await self.start_quickstart()
+        kubectl = self.kubectl(quickstart)
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "alice")])
+        request = x509.CertificateSigningRequestBuilder(subject).sign(key, hashes.SHA256())
+        pem = request.public_bytes(serialization.Encoding.PEM)
+        body = {
+            "apiVersion": "certificates.k8s.io/v1",
+            "kind": "CertificateSigningRequest",
+            "metadata": {"name": "alice"},
+            "spec": {
+                "request": base64.b64encode(pem).decode(),
+                "signerName": "kubernetes.io/kube-apiserver-client",
+                "usages": ["client auth"],
+            },
+        }
+        await kubectl.output("apply", "-f", "-", stdin=json.dumps(body).encode())
+        self.assertIn("Pending", await kubectl.output("get", "csr", "alice"))
+        await kubectl.output("certificate", "approve", "alice")
+
+        async def issued():
+            return await kubectl.output(
+                "get", "csr", "alice", "-o", "jsonpath={.status.certificate}"
+            )
+
+        certificate = base64.b64decode(await self.eventually(issued, "the certificate is there"))
+        paths = Path(self.directory, "alice.crt"), Path(self.directory, "alice.key")
+        paths[0].write_bytes(certificate)
+        paths[1].write_bytes(key_to_pem(key))
+        config = json.loads(Path(quickstart.kubeconfig).read_text())
+        config["users"][0]["user"] = {
+            "client-certificate": str(paths[0]),
+            "client-key": str(paths[1]),
+        }
+        Path(quickstart.kubeconfig).write_text(json.dumps(config))
+        self.assertRegex(await kubectl.output("auth", "whoami"), r"Username +alice\n")
+        refused = await kubectl.run("get", "pods")
+        self.assertIn(b'User "alice" cannot list resource "pods"', refused.error)
+
+
+def children_of(pid: int) -> list[int]:
+    """The ids of the processes that ``pid`` has started and that run."""
+    children = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as file:
+            children += [int(child) for child in file.read().split()]
+    return children
+
+
+def ask(port: int, question: bytes) -> bytes:
+    """Send a question, end the direction, and read the answer to its end."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(question)
+        connection.shutdown(socket.SHUT_WR)
+        answer = bytearray()
+        while data := connection.recv(65536):
+            answer += data
+        return bytes(answer)
+
+
+def sha256(data: bytes) -> str:
+    """The digest of some data, in hex."""
+    return hashlib.sha256(data).hexdigest()

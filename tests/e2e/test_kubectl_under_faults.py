@@ -1,0 +1,143 @@
+"""kubectl while the agent's connection is cut, and a thousand times in a row."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.faults import FaultProxy
+from tests.e2e.kubectl import Kubectl, Quickstart
+from tests.e2e.test_kubectl import (
+    WEB,
+    QuickstartTestCase,
+    children_of,
+    sha256,
+    versions,
+)
+
+MEBIBYTE = 1024 * 1024
+
+EXECS, WORKERS = 1000, 10
+
+
+class CutTests(QuickstartTestCase):
+    """The agent reaches its server through a proxy that cuts its connection."""
+
+    version = next(reversed(versions), "")
+
+    proxy: FaultProxy
+
+    async def start_cut_quickstart(self) -> Quickstart:
+        """Start a quickstart with the proxy in its middle."""
+
+        def proxied(port: int) -> int:
+            self.proxy = self.fault_proxy(port)
+            return self.proxy.port
+
+        return await self.start_quickstart(proxied=proxied)
+
+    async def cut(self) -> None:
+        """Reset the agent's connection, and wait until it is back."""
+        accepted = self.proxy.accepted
+        self.assertEqual(self.proxy.for_all("reset"), 1, "one connection was there to cut")
+        await self.eventually(lambda: self.proxy.accepted > accepted, "the agent is back")
+
+    async def test_terminals_and_logs_go_on(self):
+        """``exec -it`` and ``logs -f`` go on where they were, and end as they should."""
+        quickstart = await self.start_cut_quickstart()
+        kubectl = self.kubectl(quickstart)
+        await self.run_pod(kubectl, "web", WEB)
+        shell = self.start_kubectl(kubectl, "exec", "-it", "web", "--", "sh", tty=(80, 24))
+        follow = self.start_kubectl(kubectl, "logs", "-f", "web")
+        await follow.says(r"tick 0\n")
+        for number in range(3):
+            await self.cut()
+            shell.transport.write(b"echo answer $((%d + 1000))\n" % number)
+            await shell.says(f"answer {number + 1000}")
+            ticks = follow.out.count(b"tick")
+            await self.eventually(
+                lambda ticks=ticks: follow.out.count(b"tick") > ticks + 5, "the log goes on"
+            )
+        shell.transport.write(b"exit 3\n")
+        self.assertEqual((await shell.finished(10)).status, 3)
+        await kubectl.output("delete", "pod", "web", "--grace-period=1", seconds=20)
+        self.assertEqual((await follow.finished(10)).status, 0)
+        numbers = [int(n) for n in re.findall(rb"tick (\d+)\n", bytes(follow.out))]
+        self.assertEqual(numbers, list(range(len(numbers))))
+
+    async def test_copies_arrive_whole(self):
+        """``cp`` in both directions survives cuts in its middle."""
+        quickstart = await self.start_cut_quickstart()
+        kubectl = self.kubectl(quickstart)
+        await self.run_pod(kubectl, "web", WEB)
+        content = random.randbytes(100 * MEBIBYTE)
+        sent, returned = f"{self.directory}/sent", f"{self.directory}/returned"
+        with open(sent, "wb") as file:
+            file.write(content)
+        await self._copy_and_cut(kubectl, "up", sent, "web:big")
+        there = await kubectl.output("exec", "web", "--", "sha256sum", "big")
+        self.assertEqual(there.split()[0], sha256(content))
+        await self._copy_and_cut(kubectl, "down", "web:big", returned)
+        with open(returned, "rb") as file:
+            self.assertEqual(sha256(file.read()), sha256(content))
+
+    async def _copy_and_cut(self, kubectl: Kubectl, way: str, source: str, target: str) -> None:
+        """Copy, and cut twice while bytes flow (``up`` or ``down`` of the server's side)."""
+        copying = self.start_kubectl(kubectl, "cp", source, target)
+        for _ in range(2):
+            passed = self._bytes_passed()
+            await self.eventually(
+                lambda passed=passed: self._bytes_passed() > passed + 20 * MEBIBYTE,
+                f"20 MiB more go {way}",
+                30,
+            )
+            self.assertTrue(copying.running)
+            await self.cut()
+        finished = await copying.finished(90)
+        self.assertEqual(finished.status, 0, finished)
+
+    def _bytes_passed(self) -> int:
+        return max((link.up.passed + link.down.passed for link in self.proxy.links), default=0)
+
+
+class CutBeforeWebSocketsTests(CutTests):
+    """The same by SPDY/3.1, with the oldest kubectl; it would use WebSocket from 1.31 on."""
+
+    version = next(iter(versions), "")
+
+    def kubectl(self, quickstart: Quickstart) -> Kubectl:
+        """Give one that must not use WebSocket."""
+        kubectl = super().kubectl(quickstart)
+        kubectl.environment["KUBECTL_REMOTE_COMMAND_WEBSOCKETS"] = "false"
+        return kubectl
+
+
+class ManyExecsTests(QuickstartTestCase):
+    """Many commands."""
+
+    version = next(reversed(versions), "")
+
+    timeout = 400
+
+    async def test_a_thousand_execs(self):
+        """A thousand commands of ten workers all succeed, and nothing is left over."""
+        quickstart = await self.start_quickstart()
+        kubectl = self.kubectl(quickstart)
+        await self.run_pod(kubectl, "web", WEB)
+        await kubectl.output("exec", "web", "--", "true")
+        descriptors, children = quickstart.descriptors(), children_of(quickstart.pid)
+        numbers = iter(range(EXECS))
+
+        async def work():
+            for number in numbers:
+                said = await kubectl.output("exec", "web", "--", "echo", f"number {number}")
+                self.assertEqual(said, f"number {number}\n")
+
+        workers = [Deferred.fromCoroutine(work()) for _ in range(WORKERS)]
+        await gatherResults(workers, consumeErrors=True)
+        await self.descriptors_return(quickstart, descriptors, 60)
+        await self.eventually(
+            lambda: len(children_of(quickstart.pid)) <= len(children), "no process is left"
+        )
