@@ -21,12 +21,12 @@ from tests.deploy.workloads import (
     key,
     with_workloads,
 )
+from yurttunnel.cluster.proxy_ports import CONFIG_MAP
+from yurttunnel.cluster.services import INTERNAL_SERVICE
+from yurttunnel.cluster.services import SERVICE as AGENTS_SERVICE
 from yurttunnel.pki.approval import AGENT_ACCOUNT, SERVER_ACCOUNT
 from yurttunnel.pki.approval_requests import SIGNERS
 from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
-from yurttunnel.server.cluster.proxy_ports import CONFIG_MAP
-from yurttunnel.server.cluster.services import INTERNAL_SERVICE
-from yurttunnel.server.cluster.services import SERVICE as AGENTS_SERVICE
 from yurttunnel.server.in_cluster import APPROVER_LEASE
 
 REFERENCE = {

@@ -14,6 +14,10 @@ from typing import Any
 from twisted.application.service import IService
 
 from yurttunnel import __version__
+from yurttunnel.cluster.nodes import NODES_SPEC, Node, Nodes
+from yurttunnel.cluster.pods import Pods
+from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.cluster.serving_names import ServingNames
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.events import EventRecorder
@@ -32,10 +36,6 @@ from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.server.agents import AgentListener
 from yurttunnel.server.approver import Approver
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
-from yurttunnel.server.cluster.nodes import NODES_SPEC, Node, Nodes
-from yurttunnel.server.cluster.pods import Pods
-from yurttunnel.server.cluster.proxy_ports import ProxyPorts
-from yurttunnel.server.cluster.serving_names import ServingNames
 from yurttunnel.server.interception.authorization import Authorization
 from yurttunnel.server.interception.localhost_ports import LocalhostPorts
 from yurttunnel.server.interception.middleware import (

@@ -18,12 +18,12 @@ from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
 from tests.e2e.cluster import crowd
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.cluster.pods import Pods
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import FileCredentials
 from yurttunnel.kube.informer import Informers
-from yurttunnel.server.cluster.nodes import Nodes
-from yurttunnel.server.cluster.pods import Pods
 
 MOST_SECONDS = 0.050
 """What a turn of the reactor may take while the first lists come."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.plugin import pluginPackagePaths
 
-from tests.server.cluster.fakes import FakeInformers, node
+from tests.cluster.fakes import FakeInformers, node
 from tests.server.interception.test_resolution import Late
 from tests.server.interception.world import World
 from twisted import plugins

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from zope.interface.verify import verifyObject
 
-from tests.server.cluster.fakes import config_map
+from tests.cluster.fakes import config_map
 from tests.server.interception.fakes import head, request
 from tests.server.interception.test_resolution import Cluster
+from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.kube.resources import CONFIG_MAPS
-from yurttunnel.server.cluster.proxy_ports import ProxyPorts
 from yurttunnel.server.interception.localhost_ports import LocalhostPorts
 from yurttunnel.server.interception.middleware import IMiddleware, chain
 

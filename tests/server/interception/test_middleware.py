@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from tests.server.cluster.fakes import FakeInformers, node
+from tests.cluster.fakes import FakeInformers, node
 from tests.server.interception.fakes import request
 from yurttunnel.kube.resources import NODES
 from yurttunnel.ops.interception import InterceptionCounters

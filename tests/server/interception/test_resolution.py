@@ -7,15 +7,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from tests.server.cluster.fakes import CLOUD, EDGE, FakeInformers, node, pod
+from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node, pod
 from tests.server.interception.fakes import head, request
 from tests.server.interception.world import World
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.cluster.pods import Pods
 from yurttunnel.http.head import HeadError
 from yurttunnel.kube.resources import NODES, PODS
 from yurttunnel.pki.identity import parse_identifiers
 from yurttunnel.pki.kubelets import KubeletVerification
-from yurttunnel.server.cluster.nodes import Nodes
-from yurttunnel.server.cluster.pods import Pods
 from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.resolution import Resolution, pod_in

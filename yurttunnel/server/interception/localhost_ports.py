@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from zope.interface import implementer
 
-from yurttunnel.server.cluster.nodes import Node, Nodes
-from yurttunnel.server.cluster.proxy_ports import ProxyPorts
+from yurttunnel.cluster.nodes import Node, Nodes
+from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import Handler, InterceptedRequest

@@ -14,8 +14,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.plugin import IPlugin, getPlugins
 from zope.interface import Attribute, Interface
 
+from yurttunnel.cluster.kinds import KINDS, whole_objects
 from yurttunnel.kube.interfaces import IInformer, IInformers
-from yurttunnel.server.cluster.kinds import KINDS, whole_objects
 from yurttunnel.server.interception.request import Handler
 
 
@@ -36,7 +36,7 @@ class IMiddlewareMaker(IPlugin):
     name: str = Attribute("`str`: what ``--middleware`` calls it.")
     informers: Sequence[str] = Attribute(
         "`Sequence[str]`: the kinds of Kubernetes objects that it has to know, of those in "
-        "``yurttunnel.server.cluster.kinds``, as ``Node``. With any it is refused in the "
+        "``yurttunnel.cluster.kinds``, as ``Node``. With any it is refused in the "
         "standalone mode, which has no Kubernetes API."
     )
 

@@ -19,10 +19,10 @@ from urllib.parse import unquote_to_bytes
 
 from zope.interface import implementer
 
+from yurttunnel.cluster.fields import address_in
+from yurttunnel.cluster.nodes import Node, Nodes
+from yurttunnel.cluster.pods import Pods
 from yurttunnel.http.head import HeadError, RequestHead
-from yurttunnel.server.cluster.fields import address_in
-from yurttunnel.server.cluster.nodes import Node, Nodes
-from yurttunnel.server.cluster.pods import Pods
 from yurttunnel.server.interception.destination import (
     Destination,
     destination_of,

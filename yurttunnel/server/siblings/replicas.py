@@ -8,9 +8,9 @@ from typing import Any
 
 from twisted.logger import Logger
 
+from yurttunnel.cluster.fields import address_in, mapping, objects, text, texts
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, Object
-from yurttunnel.server.cluster.fields import address_in, mapping, objects, text, texts
 
 SERVICE = "x-tunnel-server-svc"
 """The Service of the agents' port, as yurttunnel 1.2 calls it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.server.cluster.fakes import FakeInformers, pod
+from tests.cluster.fakes import FakeInformers, pod
+from yurttunnel.cluster.pods import PODS_SPEC, Pods, node_of
 from yurttunnel.kube.resources import PODS
-from yurttunnel.server.cluster.pods import PODS_SPEC, Pods, node_of
 
 
 class PodsTests(SynchronousTestCase):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.server.cluster.fakes import FakeInformers, config_map
+from tests.cluster.fakes import FakeInformers, config_map
+from yurttunnel.cluster.proxy_ports import MOST_REPORTED, ProxyPorts, parse_ports, raw_ports
 from yurttunnel.kube.resources import CONFIG_MAPS
-from yurttunnel.server.cluster.proxy_ports import MOST_REPORTED, ProxyPorts, parse_ports, raw_ports
 
 
 def parsed(**data):

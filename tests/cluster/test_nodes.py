@@ -7,11 +7,11 @@ from prometheus_client.exposition import generate_latest
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.server.cluster.fakes import CLOUD, EDGE, FakeInformers, node
+from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
+from yurttunnel.cluster.nodes import Nodes, node_from
 from yurttunnel.kube.resources import NODES
 from yurttunnel.ops.metrics import add_families
 from yurttunnel.ops.nodes import cloud_node_families
-from yurttunnel.server.cluster.nodes import Nodes, node_from
 
 
 class NodeTests(SynchronousTestCase):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from sys import intern
 
 from twisted.logger import Logger
 
-from yurttunnel.http.authority import BadAuthority
-from yurttunnel.kube.interfaces import IInformers, InformerSpec
-from yurttunnel.kube.resources import NODES, Object
-from yurttunnel.server.cluster.fields import (
+from yurttunnel.cluster.fields import (
     Address,
     address_in,
     canonical_host,
@@ -19,6 +16,9 @@ from yurttunnel.server.cluster.fields import (
     objects,
     text,
 )
+from yurttunnel.http.authority import BadAuthority
+from yurttunnel.kube.interfaces import IInformers, InformerSpec
+from yurttunnel.kube.resources import NODES, Object
 
 KUBELET_PORT = 10250
 """Where a kubelet is whose node does not say: the default of its ``--port`` (kubernetes.io)."""
@@ -117,6 +117,18 @@ class Nodes:
         """Whether all nodes have been known once."""
         return self._informer.synced
 
+    def all(self) -> Collection[Node]:
+        """Give all nodes."""
+        nodes: Collection[Node] = self._informer.values()
+        return nodes
+
+    def add_handler(
+        self, changed: Callable[[Node | None, Node | None], object]
+    ) -> Callable[[], None]:
+        """Have ``changed(old, new)`` called for each change, as informers do."""
+        ended: Callable[[], None] = self._informer.add_handler(changed)
+        return ended
+
     def get(self, name: str) -> Node | None:
         """Give the node called ``name``."""
         node: Node | None = self._informer.get(name)
@@ -148,8 +160,7 @@ class Nodes:
 
         As yurttunnel 1.2 counted them: the first ``InternalIP`` of each.
         """
-        nodes: Collection[Node] = self._informer.values()
-        first = (next(node.internal(), None) for node in nodes if node.ready and not node.edge)
+        first = (next(node.internal(), None) for node in self.all() if node.ready and not node.edge)
         return len({address for address in first if address is not None})
 
     def _changed(self, old: Node | None, new: Node | None) -> None:

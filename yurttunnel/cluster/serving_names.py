@@ -34,17 +34,17 @@ from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.http.authority import BadAuthority
-from yurttunnel.kube.interfaces import IInformer, IInformers
-from yurttunnel.server.cluster.fields import Address, canonical_host
-from yurttunnel.server.cluster.nodes import NODES_SPEC, Node
-from yurttunnel.server.cluster.services import (
+from yurttunnel.cluster.fields import Address, canonical_host
+from yurttunnel.cluster.nodes import NODES_SPEC, Node
+from yurttunnel.cluster.services import (
     INTERNAL_SERVICE,
     SERVICE,
     ServiceAddresses,
     endpoints_spec,
     service_spec,
 )
+from yurttunnel.http.authority import BadAuthority
+from yurttunnel.kube.interfaces import IInformer, IInformers
 
 log = Logger()
 

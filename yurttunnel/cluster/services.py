@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from yurttunnel.cluster.fields import Address, address_in, mapping, objects, text, texts
 from yurttunnel.http.authority import BadAuthority, strip_port
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, SERVICES, Object
-from yurttunnel.server.cluster.fields import Address, address_in, mapping, objects, text, texts
 
 SERVICE = "x-tunnel-server-svc"
 """The Service that agents dial."""

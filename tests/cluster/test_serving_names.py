@@ -7,9 +7,9 @@ from ipaddress import ip_address
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.server.cluster.fakes import CLOUD, EDGE, FakeInformers, node
+from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
+from yurttunnel.cluster.serving_names import ServingNames
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
-from yurttunnel.server.cluster.serving_names import ServingNames
 
 SERVICE = "x-tunnel-server-svc"
 INTERNAL = "x-tunnel-server-internal-svc"

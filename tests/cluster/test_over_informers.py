@@ -7,16 +7,16 @@ from ipaddress import ip_address
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.cluster.fakes import CLOUD, config_map, node, pod
+from tests.cluster.test_serving_names import endpoint_slice, service
 from tests.kube.fakes import FakeKubeClient
-from tests.server.cluster.fakes import CLOUD, config_map, node, pod
-from tests.server.cluster.test_serving_names import endpoint_slice, service
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.cluster.pods import PODS_SPEC, Pods
+from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.cluster.serving_names import ServingNames
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NODES, PODS, SERVICES
-from yurttunnel.server.cluster.nodes import Nodes
-from yurttunnel.server.cluster.pods import PODS_SPEC, Pods
-from yurttunnel.server.cluster.proxy_ports import ProxyPorts
-from yurttunnel.server.cluster.serving_names import ServingNames
 
 
 class OverInformersTests(SynchronousTestCase):

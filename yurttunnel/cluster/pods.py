@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sys import intern
 
+from yurttunnel.cluster.fields import mapping, text
 from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import PODS, Object
-from yurttunnel.server.cluster.fields import mapping, text
 
 
 def node_of(pod: Object) -> str:

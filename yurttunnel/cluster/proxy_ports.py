@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 from twisted.logger import Logger
 
+from yurttunnel.cluster.fields import mapping, text
 from yurttunnel.http.authority import BadAuthority, parse_port
 from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import CONFIG_MAPS, Object
-from yurttunnel.server.cluster.fields import mapping, text
 
 CONFIG_MAP = "yurt-tunnel-server-cfg"
 LOCALHOST, HTTP, HTTPS, PAIRS = KEYS = (
@@ -144,14 +144,22 @@ class ProxyPorts:
         report: Callable[[Object, str], object],
     ) -> None:
         self.ports = Ports()
+        self.on_changed: list[Callable[[], object]] = []
+        """Who is told when the ports have changed."""
         self._namespace = namespace
         self._insecure_port = insecure_port
         self._report = report
         informers.informer(proxy_ports_spec(namespace)).add_handler(self._changed)
 
     def _changed(self, old: RawPorts | None, new: RawPorts | None) -> None:
-        told = set(self.ports.problems)
+        before = self.ports
         self.ports = Ports() if new is None else parse_ports(new, self._insecure_port)
+        self._tell_problems(set(before.problems), new)
+        if self.ports != before:
+            for callback in self.on_changed:
+                callback()
+
+    def _tell_problems(self, told: set[str], new: RawPorts | None) -> None:
         problems = [each for each in dict.fromkeys(self.ports.problems) if each not in told]
         if new is None or not problems:
             return

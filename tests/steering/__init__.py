@@ -1,0 +1,1 @@
+"""Steering: the callers of nodes are led to the server."""

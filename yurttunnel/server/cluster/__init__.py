@@ -1,1 +1,0 @@
-"""What the server knows of the cluster that it runs in."""
