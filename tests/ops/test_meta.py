@@ -18,6 +18,7 @@ from twisted.web import http
 from tests.ops.snapshots import snapshot
 from yurttunnel.ops.meta import meta_site
 from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.steering import RulesReport, SteeringReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 
@@ -47,12 +48,14 @@ class MetaTestCase(SynchronousTestCase):
         self.readiness = Readiness()
         self.registry = CollectorRegistry()
         self.sessions: list[SessionSnapshot] = []
+        self.steering: SteeringReport | None = None
         self.site = meta_site(
             self.clock,
             "yurttunnel <server>",
             self.readiness,
             self.registry,
             lambda: self.sessions,
+            lambda: self.steering,
         )
 
     def connect(self) -> tuple[Protocol, StringTransport]:
@@ -184,6 +187,34 @@ class PageTests(MetaTestCase):
         for page in ("/healthz", "/readyz", "/metrics", "/agents"):
             self.assertIn(f'href="{page}"'.encode(), answer.body)
             self.assertEqual(200, self.ask(page).status)
+
+    def test_steering(self) -> None:
+        """/steering is the report as JSON, and the index has it as a link and a section."""
+        self.steering = SteeringReport(
+            RulesReport(state="waiting", problem="port <10263> is not bound", families=())
+        )
+        answer = self.ask("/steering")
+        self.assertEqual((200, "application/json"), (answer.status, answer.headers["content-type"]))
+        self.assertEqual("waiting", json.loads(answer.body)["iptables"]["state"])
+        index = self.ask("/").body
+        self.assertIn(b'href="/steering"', index)
+        self.assertIn(b"<h2>Steering</h2>", index)
+        self.assertIn(b"port &lt;10263&gt; is not bound", index)
+
+    def test_no_steering(self) -> None:
+        """Where nothing is steered, the page says so, and the index does not have it."""
+        answer = self.ask("/steering")
+        self.assertEqual(404, answer.status)
+        self.assertEqual("text/plain; charset=utf-8", answer.headers["content-type"])
+        self.assertIn(b"nothing is steered here", answer.body)
+        self.assertNotIn(b"teering", self.ask("/").body)
+
+    def test_steering_by_default(self) -> None:
+        """A site that is not told of steering has none."""
+        self.site = meta_site(
+            self.clock, "yurttunnel-agent", self.readiness, self.registry, lambda: self.sessions
+        )
+        self.assertEqual(404, self.ask("/steering").status)
 
 
 class HttpTests(MetaTestCase):

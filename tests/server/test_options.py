@@ -18,6 +18,8 @@ from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.server.endpoints import TcpEndpoint, UnixEndpoint
 from yurttunnel.server.forward import parse_forward
 from yurttunnel.server.options import ClusterSettings, Options, Settings, StandaloneSettings
+from yurttunnel.server.steering_options import SteeringFlags
+from yurttunnel.steering.interception import Match
 
 MINIMUM = ["--standalone", "--state-dir", "S"]
 
@@ -38,6 +40,7 @@ class SettingsTests(SynchronousTestCase):
             parse(),
             Settings(
                 mode=StandaloneSettings(Path("S"), 86400.0, 30 * 86400.0, None),
+                cleanup_iptables=False,
                 bind_address="0.0.0.0",
                 agent_port=10262,
                 secure_port=10263,
@@ -87,9 +90,11 @@ class SettingsTests(SynchronousTestCase):
                 "--join-token-lifetime=30m",
                 "--node-certificate-lifetime=720h",
                 "--revoke-node=edge-1",
+                "--cleanup-iptables",
             ),
             Settings(
                 mode=StandaloneSettings(Path("S"), 1800.0, 720 * 3600.0, "edge-1"),
+                cleanup_iptables=True,
                 bind_address="::1",
                 agent_port=1,
                 secure_port=4,
@@ -137,6 +142,16 @@ class SettingsTests(SynchronousTestCase):
                 allowed_callers=("kube-apiserver-kubelet-client",),
                 client_ca=None,
                 accept_common_certificates=False,
+                steering=SteeringFlags(
+                    iptables=True,
+                    iptables_period=60.0,
+                    match=None,
+                    pods=False,
+                    passthrough_port=None,
+                    passthrough_ports=frozenset(),
+                    dns=True,
+                    dns_period=1800.0,
+                ),
             ),
         )
 
@@ -152,6 +167,14 @@ class SettingsTests(SynchronousTestCase):
                 "--allowed-callers=one, two",
                 "--client-ca-file=clients.crt",
                 "--accept-common-agent-certificates",
+                "--enable-iptables=false",
+                "--iptables-sync-period=5m",
+                "--intercept-match=cloud-return",
+                "--intercept-pods",
+                "--passthrough-port=6",
+                "--passthrough-ports=10250, 9443",
+                "--enable-dns-controller=false",
+                "--dns-sync-period=1h",
             ]
         )
         self.assertEqual(
@@ -164,8 +187,39 @@ class SettingsTests(SynchronousTestCase):
                 allowed_callers=("one", "two"),
                 client_ca=Path("clients.crt"),
                 accept_common_certificates=True,
+                steering=SteeringFlags(
+                    iptables=False,
+                    iptables_period=300.0,
+                    match=Match.CLOUD_RETURN,
+                    pods=True,
+                    passthrough_port=6,
+                    passthrough_ports=frozenset({10250, 9443}),
+                    dns=False,
+                    dns_period=3600.0,
+                ),
             ),
         )
+
+    def test_steering_in_the_manner_of_go(self):
+        """Switches stand alone or with a value, and periods have the least values of 1.2."""
+        options = Options()
+        options.parseOptions(
+            [
+                "--enable-iptables",
+                "-enable-dns-controller=F",
+                "--iptables-sync-period=1",
+                "--dns-sync-period=1",
+            ]
+        )
+        steering = options.settings.mode.steering
+        self.assertEqual((True, 15.0), (steering.iptables, steering.iptables_period))
+        self.assertEqual((False, 30.0), (steering.dns, steering.dns_period))
+
+    def test_pass_through_is_for_kubelets_by_default(self):
+        """Their port alone, once there is a port that takes it."""
+        options = Options()
+        options.parseOptions(["--passthrough-port=10261"])
+        self.assertEqual(options.settings.mode.steering.passthrough_ports, frozenset({10250}))
 
     def test_settings_need_a_command_line(self):
         """Before it has been parsed there are none."""
@@ -186,6 +240,15 @@ class ErrorTests(SynchronousTestCase):
         self.assert_refused("--state-dir is for --standalone: add that", "--state-dir", "S")
         self.assert_refused("--revoke-node is for --standalone", "--revoke-node", "edge-1")
         self.assert_refused("--kube-config has no effect with", *MINIMUM, "--kube-config=k")
+
+    def test_steering(self):
+        """What cannot be meant is refused."""
+        for flag in ("--intercept-pods", "--intercept-match=edge-set", "--passthrough-port=1"):
+            self.assert_refused("has no effect with --standalone", *MINIMUM, flag)
+        self.assert_refused("--passthrough-port: add it", "--passthrough-ports=10250")
+        self.assert_refused(
+            "both want 0.0.0.0:10262", "--passthrough-port=10262", "--bind-address=0.0.0.0"
+        )
 
     def test_the_state_directory(self):
         """It is required."""
@@ -224,13 +287,19 @@ class ErrorTests(SynchronousTestCase):
             ("namespace", "", "a.b", "a b"),
             ("cluster-domain", "", "a b"),
             ("client-ca-file", ""),
+            ("enable-iptables", "yes", ""),
+            ("iptables-sync-period", "soon"),
+            ("intercept-match", "all"),
+            ("passthrough-port", "0", "http"),
+            ("enable-dns-controller", "2"),
+            ("dns-sync-period", "-1"),
         ):
             for value in values:
                 self.assert_refused(f"--{flag}: ", f"--{flag}={value}")
 
     def test_unknown_flags_and_arguments(self):
         """They are quoted."""
-        self.assert_refused("passthrough-port", *MINIMUM, "--passthrough-port=1")
+        self.assert_refused("quic-port", *MINIMUM, "--quic-port=1")
         self.assert_refused("unexpected argument 'start'", *MINIMUM, "start")
 
     def test_one_port_for_two_purposes(self):
@@ -303,11 +372,7 @@ class CompatibilityTests(SynchronousTestCase):
     def test_flags_without_a_meaning_are_ignored_with_a_warning(self):
         """Each is named; switches of Go come with a value or alone."""
         parse(
-            "--enable-iptables=true",
-            "--enable-dns-controller",
             "--egress-selector-enable=false",
-            "--iptables-sync-period=60",
-            "--dns-sync-period=1800",
             "--server-count=1",
             "--proxy-strategy=destHost",
             "--v=2",
@@ -316,11 +381,7 @@ class CompatibilityTests(SynchronousTestCase):
         self.assertEqual(
             sorted(self.warned()),
             [
-                "dns-sync-period",
                 "egress-selector-enable",
-                "enable-dns-controller",
-                "enable-iptables",
-                "iptables-sync-period",
                 "logtostderr",
                 "proxy-strategy",
                 "server-count",
@@ -360,11 +421,11 @@ class CompatibilityTests(SynchronousTestCase):
             text = str(Options())
         self.assertNotIn("[default: ]", text)
         self.assertNotRegex(text, r"\S {2,}[a-z]")
-        self.assertNotIn("--dns-sync-period", text)
+        self.assertNotIn("--server-count", text)
         self.assertIn("docs/middlewares.md", text)
-        self.assertIn("ignored with a warning: alsologtostderr, dns-sync-period, ", text)
+        self.assertIn("ignored with a warning: alsologtostderr, egress-selector-enable, ", text)
 
     def test_values_of_ignored_flags_are_ignored_too(self):
         """Behind "=" or as the next argument; in Go one hyphen is as good as two."""
-        parse("--v", "2", "-vmodule=a=1", "--log_dir", "--enable-iptables", "--logtostderr")
+        parse("--v", "2", "-vmodule=a=1", "--log_dir", "x", "--logtostderr")
         self.assertEqual(self.warned(), ["v", "vmodule", "log_dir", "logtostderr"])

@@ -149,7 +149,13 @@ class ProxyPorts:
         self._namespace = namespace
         self._insecure_port = insecure_port
         self._report = report
-        informers.informer(proxy_ports_spec(namespace)).add_handler(self._changed)
+        self._informer = informers.informer(proxy_ports_spec(namespace))
+        self._informer.add_handler(self._changed)
+
+    @property
+    def synced(self) -> bool:
+        """Whether it has been known once which ports there are."""
+        return self._informer.synced
 
     def _changed(self, old: RawPorts | None, new: RawPorts | None) -> None:
         before = self.ports

@@ -59,6 +59,14 @@ def resume_window(text: str) -> float:
     return seconds
 
 
+def switch(text: str) -> bool:
+    """Parse a truth value, in the spellings of Go's ``strconv.ParseBool``."""
+    for value, spellings in ((True, "1 t T TRUE true True"), (False, "0 f F FALSE false False")):
+        if text in spellings.split():
+            return value
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
 def port(text: str) -> int:
     """Parse a port number, 1 to 65535."""
     return parse_port(text.strip())

@@ -21,6 +21,8 @@ from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition
 from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.steering import SteeringReport
+from yurttunnel.ops.steering_page import steering_html, steering_json
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 _TEXT = b"text/plain; charset=utf-8"
@@ -33,6 +35,11 @@ _PAGES = (
     ("metrics", "figures for Prometheus"),
     ("agents", "the sessions of this process, as JSON"),
 )
+_STEERING_PAGE = ("steering", "how the cluster's traffic gets to this server, as JSON")
+_NOT_STEERED = (
+    b"nothing is steered here: that is for servers in a cluster, with --enable-iptables,"
+    b" --enable-dns-controller or --passthrough-port\n"
+)
 
 
 def meta_site(
@@ -41,13 +48,15 @@ def meta_site(
     readiness: Readiness,
     metrics: Collector,
     sessions: Callable[[], Iterable[SessionSnapshot]],
+    steering: Callable[[], SteeringReport | None] = lambda: None,
 ) -> LimitedSite:
     """Build the factory to listen with on the meta port.
 
     ``title`` heads the index page, ``metrics`` is a registry of :mod:`yurttunnel.ops.metrics`,
-    and ``sessions`` gives the sessions of the moment.
+    ``sessions`` gives the sessions of the moment, and ``steering`` what there is to be told of
+    it, ``None`` where nothing is steered, as at agents.
     """
-    return LimitedSite(meta_pages(title, readiness, metrics, sessions), clock)
+    return LimitedSite(meta_pages(title, readiness, metrics, sessions, steering), clock)
 
 
 def meta_pages(
@@ -55,14 +64,16 @@ def meta_pages(
     readiness: Readiness,
     metrics: Collector,
     sessions: Callable[[], Iterable[SessionSnapshot]],
+    steering: Callable[[], SteeringReport | None] = lambda: None,
 ) -> Resource:
     """Build the tree of pages that :func:`meta_site` serves."""
     root = _Root()
-    root.putChild(b"", _Page(lambda: _Answer(200, _HTML, _index(title))))
+    root.putChild(b"", _Page(lambda: _Answer(200, _HTML, _index(title, steering()))))
     root.putChild(b"healthz", _Page(lambda: _Answer(200, _TEXT, b"ok\n")))
     root.putChild(b"readyz", _Page(lambda: _readiness_answer(readiness)))
     root.putChild(b"metrics", _Page(lambda: _Answer(200, METRICS_TYPE, exposition(metrics))))
     root.putChild(b"agents", _Page(lambda: _Answer(200, _JSON, _session_list(sessions()))))
+    root.putChild(b"steering", _Page(lambda: _steering_answer(steering())))
     return root
 
 
@@ -112,15 +123,23 @@ def _send(request: Request, answer: _Answer) -> bytes:
     return answer.body
 
 
-def _index(title: str) -> bytes:
+def _index(title: str, steering: SteeringReport | None) -> bytes:
+    pages = _PAGES if steering is None else (*_PAGES, _STEERING_PAGE)
     entries = "".join(
-        f'<li><a href="/{name}">/{name}</a>: {description}</li>\n' for name, description in _PAGES
+        f'<li><a href="/{name}">/{name}</a>: {description}</li>\n' for name, description in pages
     )
+    section = "" if steering is None else steering_html(steering)
     heading = html.escape(title)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><title>{heading}</title></head>\n'
-        f"<body><h1>{heading}</h1>\n<ul>\n{entries}</ul>\n</body></html>\n"
+        f"<body><h1>{heading}</h1>\n<ul>\n{entries}</ul>\n{section}</body></html>\n"
     ).encode()
+
+
+def _steering_answer(report: SteeringReport | None) -> _Answer:
+    if report is None:
+        return _Answer(404, _TEXT, _NOT_STEERED)
+    return _Answer(200, _JSON, steering_json(report))
 
 
 def _readiness_answer(readiness: Readiness) -> _Answer:

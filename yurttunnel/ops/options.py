@@ -38,6 +38,10 @@ class CommandOptions(usage.Options, Generic[Settings]):
     ignored_switches: Mapping[str, str] = {}
     """The same in the manner of Go: their value stands behind "=", or there is none."""
 
+    switches: Sequence[str] = ()
+    """Flags with a value that are given in the manner of Go: alone, which is ``true``, or with
+    their value behind "="."""
+
     _log = Logger()
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -99,7 +103,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
         kept = []
         arguments = iter(sys.argv[1:] if options is None else options)
         for argument in arguments:
-            name, equals, _ = argument.lstrip("-").partition("=")
+            name, equals, value = argument.lstrip("-").partition("=")
             if not argument.startswith("-"):
                 kept.append(argument)
             elif name in self.ignored_switches:
@@ -109,6 +113,8 @@ class CommandOptions(usage.Options, Generic[Settings]):
                 if not equals:
                     # The value is the next argument.
                     next(arguments, None)
+            elif name in self.switches:
+                kept.append(f"--{name}={value if equals else 'true'}")
             else:
                 kept.append(argument)
         super().parseOptions(kept)

@@ -33,6 +33,7 @@ from yurttunnel.server.options import Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import Listener, ServerService, SessionHolder
+from yurttunnel.server.steered import other_addresses
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.sockets import tune_session_socket
 from yurttunnel.wire.hello import Limits
@@ -96,9 +97,19 @@ def cloud_end(
     agents: AgentListener,
     middlewares: Sequence[IMiddleware],
     others: Sequence[SessionHolder] = (),
+    passthrough: tuple[int, DialingFactory] | None = None,
 ) -> ServerService:
-    """Compose what listens, but for the meta port; ``others`` have sessions besides ``agents``."""
+    """Compose what listens, but for the meta port; ``others`` have sessions besides ``agents``.
+
+    ``passthrough`` is --passthrough-port with what takes connections there, if there is one.
+    """
     callers = _callers(reactor, process.registry, settings)
+    passing: list[Listener] = []
+    if passthrough is not None:
+        flag, (port, callers[flag]) = "--passthrough-port", passthrough
+        passing = _on_both_families(
+            reactor, settings, flag, settings.bind_address, port, callers[flag]
+        )
     interception = Interception(
         reactor,
         process.registry,
@@ -113,6 +124,7 @@ def cloud_end(
         [
             *_listeners(reactor, settings, trust, agents, callers),
             *_interception_listeners(reactor, settings, trust, interception),
+            *passing,
         ],
         [agents, *others],
         [interception, *callers.values()],
@@ -176,16 +188,34 @@ def _interception_listeners(
             port=settings.insecure_port,
         )
     secured = tls.server_side(reactor, trust.secure, interception.secure)
-    wanted: list[tuple[str, str, int, IProtocolFactory]] = [
-        ("--secure-port", settings.bind_address, settings.secure_port, secured),
-        (
+    bind, insecure = settings.bind_address, settings.insecure_address
+    return [
+        *_on_both_families(reactor, settings, "--secure-port", bind, settings.secure_port, secured),
+        *_on_both_families(
+            reactor,
+            settings,
             "--insecure-port",
-            settings.insecure_address,
+            insecure,
             settings.insecure_port,
             interception.insecure,
         ),
     ]
+
+
+def _on_both_families(
+    reactor: Any,
+    settings: Settings,
+    flag: str,
+    address: str,
+    port: int,
+    factory: IProtocolFactory,
+) -> list[Listener]:
+    """Listen on an address, and where connections of the other family are led to."""
+    tcp = partial(listen_tcp, reactor, flag)
     return [
-        Listener(flag, partial(listen_tcp, reactor, flag, address, port, factory))
-        for flag, address, port, factory in wanted
+        Listener(flag, partial(tcp, address, port, factory)),
+        *(
+            Listener(f"{flag} on {other}", partial(tcp, other, port, factory))
+            for other in other_addresses(settings, address)
+        ),
     ]

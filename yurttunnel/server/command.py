@@ -12,7 +12,8 @@ from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
 from yurttunnel.server import standalone
 from yurttunnel.server.interception.middleware import BadMiddleware
-from yurttunnel.server.options import Options, Settings, StandaloneSettings
+from yurttunnel.server.options import ClusterSettings, Options, Settings, StandaloneSettings
+from yurttunnel.steering.marks import OwnMark
 from yurttunnel.tunnel.direct.reactor import with_transports
 
 __all__ = ["Options", "makeService"]
@@ -28,7 +29,9 @@ def makeService(options: Options) -> IService:
         if isinstance(mode, StandaloneSettings) and mode.revoke_node is not None:
             print(revoke_node(reactor, mode.state_dir, mode.revoke_node))
             raise SystemExit(0)
-        return build(with_transports(reactor, settings.transport), settings)
+        if settings.cleanup_iptables:
+            return _cleanup(reactor)
+        return build(with_transports(reactor, settings.transport, _prepare(mode)), settings)
     except StateError as error:
         raise SystemExit(f"{_directory_flag(settings)}: {error}") from None
     except RevocationFailed as error:
@@ -37,6 +40,20 @@ def makeService(options: Options) -> IService:
         raise SystemExit(f"{_bundle_flag(settings, str(error))}: {error}") from None
     except BadMiddleware as error:
         raise SystemExit(f"--middleware: {error}") from None
+
+
+def _cleanup(reactor: Any) -> IService:
+    # What speaks to the kernel takes time and memory to import.
+    from yurttunnel.server.cleanup import Cleanup
+
+    return Cleanup(reactor)
+
+
+def _prepare(mode: StandaloneSettings | ClusterSettings) -> OwnMark | None:
+    """Say what is done to outgoing connections, so that rules do not lead them back here."""
+    if isinstance(mode, ClusterSettings) and mode.steering.iptables:
+        return OwnMark()
+    return None
 
 
 def build(reactor: Any, settings: Settings) -> IService:

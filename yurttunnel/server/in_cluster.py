@@ -54,6 +54,7 @@ from yurttunnel.server.service import ServerService
 from yurttunnel.server.siblings.replicas import replica_slices, server_name
 from yurttunnel.server.siblings.service import Siblings
 from yurttunnel.server.siblings.settings import SiblingSettings
+from yurttunnel.server.steering import ClusterSteering
 
 COMPONENT = "yurttunnel-server"
 
@@ -104,6 +105,18 @@ class ClusterServer:
         self._process = ServerProcess(reactor, settings, self._trust.certificates)
         self._election = self._make_approver(instance)
         self._reviews = self._make_reviews()
+        self._ports = ProxyPorts(
+            self._informers,
+            self._namespace,
+            settings.insecure_port,
+            lambda config, text: self._events.record(config, "Warning", "BadProxyPorts", text),
+        )
+        self._steering = ClusterSteering(
+            reactor, settings, cluster, self._process, self._nodes, self._ports
+        )
+        self._dns = self._steering.dns_election(
+            self._client, self._informers, self._events, instance
+        )
         self._middlewares = self._make_middlewares()
         self._replicas = self._informers.informer(replica_slices(self._namespace))
         self._tunnel = LateService(reactor, self._ready, self._second_phase)
@@ -133,11 +146,13 @@ class ClusterServer:
             self._events,
             self._trust,
             self._election,
+            self._dns,
             self._reviews,
             process.lag,
             self._tunnel,
         ):
-            part.setServiceParent(parts)
+            if part is not None:
+                part.setServiceParent(parts)
         return parts
 
     def _caches_missing(self) -> str | None:
@@ -188,16 +203,10 @@ class ClusterServer:
     def _make_middlewares(self) -> list[IMiddleware]:
         """Make them in their order: who may do something is asked when it is known what it is."""
         registry = self._process.registry
-        ports = ProxyPorts(
-            self._informers,
-            self._namespace,
-            self._settings.insecure_port,
-            lambda config, text: self._events.record(config, "Warning", "BadProxyPorts", text),
-        )
         names = self._settings.middlewares
         return [
             Resolution(registry, self._nodes, Pods(self._informers)),
-            LocalhostPorts(registry, self._nodes, ports),
+            LocalhostPorts(registry, self._nodes, self._ports),
             Authorization(
                 self._reactor,
                 self._reviews,
@@ -247,6 +256,7 @@ class ClusterServer:
             agents,
             self._middlewares,
             [siblings],
+            self._steering.passthrough,
         )
         self._informers.informer(NODES_SPEC).add_handler(partial(_revoke_deleted, agents))
         process.readiness.add("kubelet trust", lambda: trust.kubelets.problem, required=False)
@@ -254,8 +264,10 @@ class ClusterServer:
         add_families(process.metrics, lambda: sibling_families(siblings.figures))
         self._tunnel.not_accepting = server.not_accepting
         parts = StoppedInTurn()
-        for part in (siblings, server):
-            part.setServiceParent(parts)
+        # Callers are led here after everything listens, and no longer when that is to end.
+        for part in (siblings, server, self._steering.rules(server.not_accepting)):
+            if part is not None:
+                part.setServiceParent(parts)
         return parts
 
 

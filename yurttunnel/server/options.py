@@ -17,14 +17,17 @@ from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
 from yurttunnel.server.endpoints import Endpoint, TcpEndpoint, TlsEndpoint, parse_endpoint
 from yurttunnel.server.forward import Forward, parse_forward
+from yurttunnel.server.steering_options import (
+    STEERING_FLAGS,
+    STEERING_SWITCHES,
+    SteeringFlags,
+    refuse_steering,
+    steering_flags,
+)
 from yurttunnel.tunnel.direct.reactor import known_transports
-
-_NO_STEERING = "this version does not steer traffic: callers dial --secure-port themselves"
 
 # Of yurttunnel 1.2 and of its logging library.
 _IGNORED_FLAGS = {
-    "iptables-sync-period": _NO_STEERING,
-    "dns-sync-period": _NO_STEERING,
     "server-count": "agents are told how many servers there are",
     "proxy-strategy": "the agent is always chosen by the destination",
     "v": USE_LOG_LEVEL,
@@ -34,8 +37,6 @@ _IGNORED_FLAGS = {
     "log_file": USE_LOG_FILE,
 }
 _IGNORED_SWITCHES = {
-    "enable-iptables": _NO_STEERING,
-    "enable-dns-controller": _NO_STEERING,
     "egress-selector-enable": "use --connect-endpoint",
     "logtostderr": USE_LOG_FILE,
     "alsologtostderr": USE_LOG_FILE,
@@ -87,11 +88,14 @@ class ClusterSettings:
     allowed_callers: tuple[str, ...]
     client_ca: Path | None
     accept_common_certificates: bool
+    steering: SteeringFlags
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the server's command line says; times are in seconds.
+
+    ``cleanup_iptables`` says that the command is to remove firewall rules and do nothing else.
 
     ``mode`` says whether there is a cluster, and has what is particular to it. Agents connect to
     ``bind_address``:``agent_port``, callers that are to reach kubelets to
@@ -103,6 +107,7 @@ class Settings:
     """
 
     mode: StandaloneSettings | ClusterSettings
+    cleanup_iptables: bool
     bind_address: str
     agent_port: int
     secure_port: int
@@ -138,6 +143,7 @@ class Options(CommandOptions[Settings]):
 
     ignored_flags = _IGNORED_FLAGS
     ignored_switches = _IGNORED_SWITCHES
+    switches = STEERING_SWITCHES
 
     optFlags = [
         ["standalone", None, "Work without Kubernetes: certificates come from an authority in "
@@ -145,6 +151,10 @@ class Options(CommandOptions[Settings]):
         ["accept-common-agent-certificates", None, "Let in agents whose certificate is of "
          "yurttunnel 1.2: all of those have the name tunnel-agent-client, so that one node can "
          "pass for another. For the time of a migration only."],
+        ["intercept-pods", None, "With --enable-iptables: the same for connections that come "
+         "through this machine from elsewhere, such as those of its pods."],
+        ["cleanup-iptables", None, "Remove all firewall rules of the tunnel server from this "
+         "machine, those of yurttunnel 1.2 too, and exit."],
     ]  # fmt: skip
 
     optParameters = [
@@ -202,6 +212,7 @@ class Options(CommandOptions[Settings]):
         ["revoke-node", None, None, "With --standalone: revoke the certificates of this node in "
          "--state-dir and exit; a server that runs on the same directory ends the node's "
          "session."],
+        *STEERING_FLAGS,
     ]  # fmt: skip
 
     def __init__(self) -> None:
@@ -251,6 +262,7 @@ class Options(CommandOptions[Settings]):
         resume_window = self.value("resume-window", flags.resume_window)
         settings = Settings(
             mode=self._standalone() if self["standalone"] else self._cluster(),
+            cleanup_iptables=bool(self["cleanup-iptables"]),
             bind_address=bind_address,
             agent_port=self.value("tunnel-agent-connect-port", flags.port),
             secure_port=self.value("secure-port", flags.port),
@@ -278,6 +290,7 @@ class Options(CommandOptions[Settings]):
         return settings
 
     def _standalone(self) -> StandaloneSettings:
+        refuse_steering(self)
         for flag in ("kube-config", "client-ca-file"):
             if self[flag] is not None:
                 raise usage.UsageError(
@@ -314,6 +327,7 @@ class Options(CommandOptions[Settings]):
             allowed_callers=self.value("allowed-callers", _callers),
             client_ca=self.optional_value("client-ca-file", flags.path, None),
             accept_common_certificates=bool(self["accept-common-agent-certificates"]),
+            steering=steering_flags(self),
         )
 
     def _insecure_address(self, bind_address: str) -> str:
@@ -341,6 +355,10 @@ def _check_ports(settings: Settings) -> None:
         ("--insecure-port", settings.insecure_address, settings.insecure_port),
         ("--meta-port", settings.insecure_address, settings.meta_port),
     ]
+    if isinstance(settings.mode, ClusterSettings):
+        passthrough = settings.mode.steering.passthrough_port
+        if passthrough is not None:
+            wanted.append(("--passthrough-port", settings.bind_address, passthrough))
     for flag, endpoint in settings.connect_endpoints:
         if isinstance(endpoint, TcpEndpoint | TlsEndpoint):
             wanted.append((flag, endpoint.interface, endpoint.port))

@@ -13,6 +13,7 @@ from yurttunnel.ops.meta import meta_site
 from yurttunnel.ops.metrics import Figures, server_registry
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService
+from yurttunnel.ops.steering import SteeringReport
 from yurttunnel.server.agents import RefuseStreams
 from yurttunnel.server.options import Settings
 from yurttunnel.server.registry import SessionRegistry
@@ -29,7 +30,8 @@ class ServerProcess:
 
     ``certificates()`` gives when each certificate in use ends. ``meta`` listens on
     ``--meta-port``. What comes later is put into ``sessions``, a function that gives those of all
-    agents, and added to ``readiness`` and ``metrics``.
+    agents, into ``steering``, one that tells how callers are led here, and added to ``readiness``
+    and ``metrics``.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class ServerProcess:
         self.context = SessionContext(reactor, counters, budget, RefuseStreams())
         self.registry = SessionRegistry(reactor)
         self.sessions: Callable[[], Iterable[TunnelSession]] = tuple
+        self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.readiness = Readiness()
         self.lag = ReactorLag(reactor)
         figures = Figures(
@@ -54,7 +57,12 @@ class ServerProcess:
         )
         self.metrics = server_registry(figures)
         site = meta_site(
-            reactor, "yurttunnel-server", self.readiness, self.metrics, figures.sessions
+            reactor,
+            "yurttunnel-server",
+            self.readiness,
+            self.metrics,
+            figures.sessions,
+            lambda: self.steering(),
         )
         address, port = settings.insecure_address, settings.meta_port
         self.meta = PortService(partial(listen_tcp, reactor, "--meta-port", address, port, site))

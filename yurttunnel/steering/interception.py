@@ -9,6 +9,9 @@ from ipaddress import IPv4Address, IPv6Address
 
 Address = IPv4Address | IPv6Address
 
+SET_NAMES = {4: "YURTTUNNEL-EDGE4", 6: "YURTTUNNEL-EDGE6"}
+"""The kernel's sets of the addresses of edge nodes, by the version of IP."""
+
 
 class Match(enum.Enum):
     """How connections are recognised that are meant for nodes behind the tunnel."""

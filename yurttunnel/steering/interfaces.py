@@ -52,6 +52,12 @@ class IFirewall(Interface):
     def remove() -> Deferred[bool]:
         """Remove everything that is ours; says whether there was anything."""
 
+    def generation() -> int | None:
+        """Give a number that is another one after each change of the kernel's rules, by anybody.
+
+        ``None`` where the kernel does not count them. It costs next to nothing.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Firewalls:

@@ -105,6 +105,24 @@ class ConnectorContract:
         client.reason.trap(ConnectionDone)
         self.assertEqual(client.numPorts, 0)
 
+    async def test_sockets_are_prepared(self) -> None:
+        """Whoever wants to sees each socket of an outgoing connection before it is connected."""
+        seen = []
+
+        def prepare(sock: socket.socket) -> None:
+            with self.assertRaises(OSError):
+                sock.getpeername()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 5)
+            seen.append(sock)
+
+        self.reactor = with_transports(reactor, self.transports, prepare)
+        client = Client()
+        await self.connect(client)
+        self.assertEqual(len(seen), 1)
+        self.assertEqual(seen[0].getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY), 5)
+        self.connector.disconnect()
+        await until(lambda: client.reason)
+
     async def test_a_pause_in_connection_made_holds(self) -> None:
         """A dialed connection joins a stream there, which may have no room."""
         client = Client()

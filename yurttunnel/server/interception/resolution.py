@@ -31,7 +31,8 @@ from yurttunnel.server.interception.destination import (
 )
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import Handler, InterceptedRequest
-from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
+from yurttunnel.server.node_finder import NodeFinder
+from yurttunnel.server.registry import SessionRegistry
 
 _POD_PATHS = frozenset(
     {b"attach", b"checkpoint", b"containerLogs", b"exec", b"portForward", b"run"}
@@ -66,7 +67,7 @@ class Resolution:
     """
 
     def __init__(self, registry: SessionRegistry, nodes: Nodes, pods: Pods) -> None:
-        self._registry = registry
+        self._finder = NodeFinder(registry, nodes)
         self._nodes = nodes
         self._pods = pods
 
@@ -98,7 +99,7 @@ class Resolution:
         node = self._only(asked.node)
         if node is None:
             return asked
-        return Destination(self._served_as(node), self._dialed(node, asked.host), asked.port)
+        return Destination(self._finder.served_as(node), self._dialed(node, asked.host), asked.port)
 
     def _node_of_pod(self, head: RequestHead) -> Node | None:
         pod = pod_in(head.target)
@@ -111,7 +112,7 @@ class Resolution:
     def _kubelet(self, node: Node, head: RequestHead, secure: bool) -> Destination:
         # The port in the status is that for TLS.
         port = node.kubelet_port if secure else destination_of(head).port
-        return Destination(self._served_as(node), self._address(node), port)
+        return Destination(self._finder.served_as(node), self._finder.address(node), port)
 
     def _dialed(self, node: Node, host: str) -> str:
         """Give ``host`` as it was asked for, if those who dial it understand it.
@@ -119,60 +120,17 @@ class Resolution:
         An agent knows the name of its own node; other names of nodes may be known to the API
         alone, so the address is dialed.
         """
-        knows = host == node.name and self._own_session(node.name) is not None
+        knows = host == node.name and self._finder.own_session(node.name) is not None
         if knows or address_in(host) is not None or not node.is_called(host):
             return host
-        return self._address(node)
+        return self._finder.address(node)
 
     def _only(self, host: str) -> Node | None:
-        """Give the one node that ``host`` means, ``None`` when it is none that is known.
-
-        Of several, those that are not reached by the tunnel are not meant: they have neither the
-        label of an edge node nor an agent. An edge node that is cut off may well be meant.
-        """
-        nodes = self._nodes.find(host)
-        if len(nodes) > 1:
-            tunneled = [node for node in nodes if node.edge or self._own_session(node.name)]
-            nodes = tunneled or nodes
+        """Give the one node that ``host`` means, ``None`` when it is none that is known."""
+        nodes = self._finder.meant(host)
         if len(nodes) > 1:
             raise HeadError(400, _ambiguous(host, sorted(node.name for node in nodes)))
         return next(iter(nodes), None)
-
-    def _served_as(self, node: Node) -> str:
-        """Give the name or address by which the registry finds who serves ``node``.
-
-        Its own agent, or another that serves it by its name, comes first; then one that serves
-        its address, unless that is another node which has the same address itself.
-        """
-        by_name = self._find(node.name)
-        if by_name is not None and (
-            by_name.node == node.name or node.name in by_name.identifiers.hosts
-        ):
-            return node.name
-        for address in map(str, node.internal()):
-            session = self._find(address)
-            other = self._nodes.get(session.node) if session is not None else None
-            if other is not None and not other.is_called(address):
-                return address
-        return node.name
-
-    def _address(self, node: Node) -> str:
-        """Give the ``InternalIP`` that the agent has, too, or the first, or else the name."""
-        addresses = list(node.internal())
-        session = self._own_session(node.name)
-        served = session.identifiers.addresses if session is not None else frozenset()
-        preferred = [address for address in addresses if address in served] or addresses
-        return str(preferred[0]) if preferred else node.name
-
-    def _own_session(self, name: str) -> INodeSession | None:
-        session = self._find(name)
-        return session if session is not None and session.node == name else None
-
-    def _find(self, host: str) -> INodeSession | None:
-        try:
-            return self._registry.find(host)
-        except NodeNotConnected:
-            return None
 
 
 def _ambiguous(host: str, names: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from errno import EALREADY, ECONNREFUSED, EINPROGRESS, EISCONN
 from typing import Any
 
@@ -30,15 +31,22 @@ class SocketConnector:
 
     ``timeout`` is in seconds. Raises ``OSError`` when ``host`` is not an address, or its zone
     is none of this host. The factory is told of everything else as by Twisted's connectors,
-    never before :meth:`connect` has returned.
+    never before :meth:`connect` has returned. ``prepare`` is given each socket before any packet.
     """
 
     _log = Logger()
 
     def __init__(
-        self, reactor: Any, host: str, port: int, factory: ClientFactory, timeout: float
+        self,
+        reactor: Any,
+        host: str,
+        port: int,
+        factory: ClientFactory,
+        timeout: float,
+        prepare: Callable[[socket.socket], object] | None = None,
     ) -> None:
         self._reactor = reactor
+        self._prepare = prepare
         self._family, self._address = _socket_address(host, port)
         self._factory = factory
         self._timeout = timeout
@@ -119,6 +127,8 @@ class SocketConnector:
         except OSError as error:
             # Out of descriptors, mostly.
             return _connect_error(error.errno or 0)
+        if self._prepare is not None:
+            self._prepare(self._socket)
         number = self._socket.connect_ex(self._address)
         if number not in (0, EINPROGRESS):
             return _connect_error(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from yurttunnel.tunnel.direct.connector import SocketConnector
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.ports import DirectPort, accepted
 from yurttunnel.tunnel.interfaces import IRounds
+from yurttunnel.tunnel.outgoing import PreparingReactor
 
 TRANSPORTS = ("direct", "twisted")
 
@@ -29,10 +31,14 @@ class DirectReactor:
 
     To whatever is given it as a reactor (endpoints, listeners, the dialer) it makes no other
     difference. Targets must be addresses: endpoints look names up before they connect.
+    ``prepare`` is given the socket of each outgoing connection, before any packet.
     """
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(
+        self, reactor: Any, prepare: Callable[[socket.socket], object] | None = None
+    ) -> None:
         self._reactor = reactor
+        self._prepare = prepare
         self._descriptors = DescriptorSet(reactor)
         # Found once: these are called for each piece of data.
         self.seconds = reactor.seconds
@@ -75,7 +81,7 @@ class DirectReactor:
         """Connect to an address; raises ``OSError`` when it is none."""
         if bindAddress is not None:
             raise ValueError("a local address cannot be chosen")
-        connector = SocketConnector(self._descriptors, host, port, factory, timeout)
+        connector = SocketConnector(self._descriptors, host, port, factory, timeout, self._prepare)
         connector.connect()
         return connector
 
@@ -87,6 +93,13 @@ def known_transports(name: str) -> str:
     return name
 
 
-def with_transports(reactor: Any, name: str) -> Any:
-    """Give ``reactor`` with the transports ``name``: this package's, or Twisted's own."""
-    return DirectReactor(reactor) if name == "direct" else reactor
+def with_transports(
+    reactor: Any, name: str, prepare: Callable[[socket.socket], object] | None = None
+) -> Any:
+    """Give ``reactor`` with the transports ``name``: this package's, or Twisted's own.
+
+    ``prepare`` is given the socket of each outgoing TCP connection, before any packet.
+    """
+    if name == "direct":
+        return DirectReactor(reactor, prepare)
+    return reactor if prepare is None else PreparingReactor(reactor, prepare)

@@ -1,0 +1,221 @@
+"""What is told of steering: metrics, JSON and a section of the index page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.steering import (
+    RESULTS,
+    AddressReport,
+    DnsReport,
+    FamilyReport,
+    PassthroughReport,
+    PortReport,
+    RulesReport,
+    SteeringReport,
+    steering_families,
+)
+from yurttunnel.ops.steering_page import steering_html, steering_json
+
+FAMILY = FamilyReport(
+    version=4,
+    backend="nft",
+    match="edge-set",
+    ports=(PortReport(10250, "192.0.2.1:10263", False), PortReport(10250, "192.0.2.1:10263", True)),
+    edge=AddressReport(3, ("192.168.0.1", "192.168.0.2")),
+    cloud=AddressReport(1, ("192.0.2.1",)),
+    last_sync=1_800_000_060.0,
+    last_success=1_800_000_000.0,
+    last_change=1_799_999_940.0,
+    differed=("the jump from OUTPUT is missing",),
+    problem="iptables-restore: <locked>",
+    notes=("pods cannot reach 127.0.0.1",),
+    syncs={"unchanged": 7, "changed": 2, "repaired": 1},
+    flows_cut=5,
+)
+MISSING = FamilyReport(version=6, problem="there is no ip6tables")
+DNS = DnsReport(
+    leader=True,
+    records=12,
+    writes={"ConfigMap": 3, "Service": 1},
+    last_write=1_800_000_000.0,
+    problem="the Service is headless",
+)
+PASSTHROUGH = PassthroughReport(
+    port=10261, ports=(10250, 9443), connections=9, refused={"no_name": 2, "not_connected": 1}
+)
+REPORT = SteeringReport(
+    RulesReport(state="failing", problem="IPv4: locked", families=(FAMILY, MISSING)),
+    DNS,
+    PASSTHROUGH,
+)
+
+
+def samples(report):
+    """Give the samples of a scrape, by name and labels without what they have in common."""
+    return {
+        (sample.name.removeprefix("yurttunnel_server_steering_"), *sample.labels.values()): (
+            sample.value
+        )
+        for family in steering_families(report)
+        for sample in family.samples
+    }
+
+
+class MetricTests(SynchronousTestCase):
+    """The families by their names and samples."""
+
+    def test_samples(self):
+        """Each figure is in the family that speaks of it."""
+        shown = samples(REPORT)
+        for labels, value in {
+            ("syncs_total", "ipv4", "unchanged"): 7,
+            ("syncs_total", "ipv4", "changed"): 2,
+            ("syncs_total", "ipv4", "repaired"): 1,
+            ("syncs_total", "ipv4", "failed"): 0,
+            ("syncs_total", "ipv6", "failed"): 0,
+            ("last_success_timestamp_seconds", "ipv4"): 1_800_000_000,
+            ("intercepted_ports", "ipv4"): 1,
+            ("intercepted_ports", "ipv6"): 0,
+            ("addresses", "ipv4", "edge"): 3,
+            ("addresses", "ipv4", "cloud"): 1,
+            ("flows_cut_total", "ipv4"): 5,
+            ("dns_leader",): 1,
+            ("dns_records",): 12,
+            ("dns_writes_total", "ConfigMap"): 3,
+            ("dns_writes_total", "Service"): 1,
+            ("passthrough_connections_total",): 9,
+            ("passthrough_refusals_total", "no_name"): 2,
+        }.items():
+            self.assertEqual(value, shown[labels], labels)
+        self.assertNotIn(("last_success_timestamp_seconds", "ipv6"), shown)
+
+    def test_names(self):
+        """Every name has the prefix, and every family an explanation."""
+        for family in steering_families(REPORT):
+            self.assertTrue(family.name.startswith("yurttunnel_server_steering_"))
+            self.assertGreater(len(family.documentation), 60)
+
+    def test_bounded(self):
+        """The number of nodes changes nothing about the number of series."""
+        many = dataclasses.replace(FAMILY, edge=AddressReport(5000, ("192.0.2.1",) * 100))
+        rules = RulesReport(state="steering", problem=None, families=(many, MISSING))
+        self.assertEqual(
+            samples(REPORT).keys(), samples(dataclasses.replace(REPORT, rules=rules)).keys()
+        )
+        syncs = [labels for labels in samples(REPORT) if labels[0] == "syncs_total"]
+        self.assertEqual(2 * len(RESULTS), len(syncs))
+
+    def test_switched_off(self):
+        """What is switched off has no figures."""
+        self.assertEqual({}, samples(SteeringReport()))
+        names = {labels[0].split("_")[0] for labels in samples(SteeringReport(dns=DNS))}
+        self.assertEqual({"dns"}, names)
+
+    def test_scrape(self):
+        """The text that Prometheus reads can be made of it."""
+        registry = CollectorRegistry()
+        add_families(registry, lambda: steering_families(REPORT))
+        text = generate_latest(registry).decode()
+        self.assertIn(
+            'yurttunnel_server_steering_syncs_total{family="ipv4",result="repaired"} 1.0', text
+        )
+
+
+class JsonTests(SynchronousTestCase):
+    """The page ``/steering``."""
+
+    def test_everything(self):
+        """All is there by its name, times in ISO 8601, in UTC."""
+        shown = json.loads(steering_json(REPORT))
+        self.assertEqual({"iptables", "dns", "passthrough"}, shown.keys())
+        self.assertEqual("failing", shown["iptables"]["state"])
+        self.assertEqual("IPv4: locked", shown["iptables"]["problem"])
+        family, missing = shown["iptables"]["families"]
+        self.assertEqual(
+            {
+                "version": 4,
+                "backend": "nft",
+                "match": "edge-set",
+                "ports": [
+                    {"port": 10250, "leads_to": "192.0.2.1:10263", "from": "this machine"},
+                    {"port": 10250, "leads_to": "192.0.2.1:10263", "from": "pods"},
+                ],
+                "edge_addresses": {"total": 3, "first": ["192.168.0.1", "192.168.0.2"]},
+                "cloud_addresses": {"total": 1, "first": ["192.0.2.1"]},
+                "last_sync": "2027-01-15T08:01:00Z",
+                "last_success": "2027-01-15T08:00:00Z",
+                "last_change": "2027-01-15T07:59:00Z",
+                "differed": ["the jump from OUTPUT is missing"],
+                "problem": "iptables-restore: <locked>",
+                "notes": ["pods cannot reach 127.0.0.1"],
+                "syncs": {"unchanged": 7, "changed": 2, "repaired": 1},
+                "flows_cut": 5,
+            },
+            family,
+        )
+        self.assertEqual(
+            (6, None, None), (missing["version"], missing["backend"], missing["last_sync"])
+        )
+        self.assertEqual(
+            {
+                "leader": True,
+                "records": 12,
+                "writes": {"ConfigMap": 3, "Service": 1},
+                "last_write": "2027-01-15T08:00:00Z",
+                "problem": "the Service is headless",
+            },
+            shown["dns"],
+        )
+        self.assertEqual(
+            {
+                "port": 10261,
+                "ports": [10250, 9443],
+                "connections": 9,
+                "refused": {"no_name": 2, "not_connected": 1},
+            },
+            shown["passthrough"],
+        )
+
+    def test_switched_off(self):
+        """What is switched off is null."""
+        self.assertEqual(
+            {"iptables": None, "dns": None, "passthrough": None},
+            json.loads(steering_json(SteeringReport())),
+        )
+
+
+class HtmlTests(SynchronousTestCase):
+    """The section of the index page."""
+
+    def test_everything(self):
+        """It says the same, and what it quotes is escaped."""
+        section = steering_html(REPORT)
+        for words in (
+            "failing",
+            "10250 from this machine to 192.0.2.1:10263; 10250 from pods to 192.0.2.1:10263",
+            "3: 192.168.0.1, 192.168.0.2 and 1 more",
+            "1: 192.0.2.1<",
+            "2027-01-15T08:00:00Z",
+            "the jump from OUTPUT is missing",
+            "iptables-restore: &lt;locked&gt;",
+            "7 unchanged",
+            "there is no ip6tables",
+            "never",
+            "3 ConfigMap; 1 Service",
+            "the Service is headless",
+            "2 no_name; 1 not_connected",
+        ):
+            self.assertIn(words, section)
+        self.assertNotIn("<locked>", section)
+
+    def test_switched_off(self):
+        """What is switched off has no part in it."""
+        self.assertEqual("<h2>Steering</h2>\n", steering_html(SteeringReport()))
+        self.assertNotIn("Pass-through", steering_html(SteeringReport(dns=DNS)))

@@ -1,0 +1,44 @@
+"""A network whose kernel leads connections elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+from twisted.trial.unittest import SkipTest
+
+from tests.e2e.cluster.network import OwnNetwork
+
+REDIRECTED = 10250
+"""Connections of this machine to this port, at any address, stay here (``REDIRECT``)."""
+
+TRANSLATED = 10251
+"""Connections of this machine to this port, at any address, go to loopback (``DNAT``)."""
+
+# From which this machine connects to others: addresses of loopback will not do.
+_OWN = {4: "198.51.100.1", 6: "2001:db8:1::1"}
+
+
+def leading_network(test, listener):
+    """Give the rest of ``test`` a network that leads connections to the port ``listener``."""
+    if shutil.which("iptables") is None or shutil.which("ip6tables") is None:
+        raise SkipTest("iptables is not installed")
+    network = OwnNetwork([_OWN[4]])
+    test.addCleanup(network.close)
+    _run("ip", "address", "add", f"{_OWN[6]}/128", "dev", "lo", "nodad")
+    for program, loopback in (("iptables", "127.0.0.1"), ("ip6tables", "[::1]")):
+        version = "-6" if program == "ip6tables" else "-4"
+        _run("ip", version, "route", "add", "default", "dev", "lo")
+        rules = {
+            REDIRECTED: ("REDIRECT", "--to-ports", str(listener)),
+            TRANSLATED: ("DNAT", "--to-destination", f"{loopback}:{listener}"),
+        }
+        for port, rule in rules.items():
+            chosen = ("-t", "nat", "-A", "OUTPUT", "-p", "tcp", "--dport", str(port))
+            _run(program, "-w", "5", *chosen, "-j", *rule)
+
+
+def _run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SkipTest(f"{' '.join(command)} does not work here: {done.stderr.strip()}")

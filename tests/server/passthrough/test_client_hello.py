@@ -1,0 +1,236 @@
+"""The server name in the first bytes of a TLS client."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.server.passthrough.hellos import (
+    GREASE,
+    VERSIONS,
+    client_hello,
+    extension,
+    fragmented,
+    message,
+    records,
+    server_name,
+    vector,
+)
+from yurttunnel.server.passthrough.client_hello import (
+    LARGEST_FLIGHT,
+    LARGEST_HELLO,
+    BadClientHello,
+    ClientHelloReader,
+)
+
+NAME = "edge-1.example.org"
+ECH = extension(0xFE0D, b"\x00" + bytes(200))
+
+
+def outcome(*pieces):
+    """Give what a reader says to ``pieces``: a server name, ``more``, or the text of its error."""
+    reader = ClientHelloReader()
+    for piece in pieces:
+        try:
+            hello = reader.feed(piece)
+        except BadClientHello as error:
+            return "bad", str(error)
+        if hello is not None:
+            return "hello", hello.server_name
+    return "more", None
+
+
+def cut(data, places):
+    """Cut ``data`` at ``places``."""
+    edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[begin:end] for begin, end in pairwise(edges)]
+
+
+class RealTests(SynchronousTestCase):
+    """What OpenSSL sends."""
+
+    def test_name(self):
+        """Every version of TLS carries the name in the same place."""
+        for version in (None, *VERSIONS):
+            self.assertEqual(outcome(client_hello(NAME, version)), ("hello", NAME))
+
+    def test_no_name(self):
+        """A client that connects to an address sends none."""
+        for version in (None, *VERSIONS):
+            self.assertEqual(outcome(client_hello(None, version)), ("hello", None))
+        self.assertEqual(outcome(client_hello("192.0.2.1")), ("hello", None))
+
+    def test_over_several_records(self):
+        """The message may be cut into records as finely as can be."""
+        for name in (NAME, None):
+            for size in (1, 2, 3, 7, 100, 512):
+                flight = fragmented(client_hello(name), size)
+                self.assertEqual(outcome(flight), ("hello", name))
+
+    def test_large(self):
+        """Much may stand before and behind the name."""
+        alpn = [f"{number:0250}" for number in range(50)]
+        flight = client_hello(NAME, alpn=alpn)
+        self.assertGreater(len(flight), 12_000)
+        self.assertEqual(outcome(flight), ("hello", NAME))
+
+    def test_byte_by_byte(self):
+        """It is complete with its last byte, and not before."""
+        flight = client_hello(NAME)
+        reader = ClientHelloReader()
+        found = [reader.feed(flight[place : place + 1]) for place in range(len(flight))]
+        self.assertEqual(found[:-1], [None] * (len(flight) - 1))
+        self.assertEqual(found[-1].server_name, NAME)
+
+    def test_received(self):
+        """All that was fed can be sent on, what follows the ClientHello included."""
+        flight = client_hello(NAME)
+        reader = ClientHelloReader()
+        reader.feed(flight[:100])
+        reader.feed(flight[100:] + b"early data")
+        self.assertEqual(reader.received, flight + b"early data")
+
+
+class CraftedTests(SynchronousTestCase):
+    """What others send, or could."""
+
+    def assert_name(self, name, *extensions):
+        """Check what the name is read as."""
+        self.assertEqual(outcome(records(message(*extensions))), ("hello", name))
+
+    def assert_bad(self, words, data):
+        """Check that the data is refused with ``words``, in one line."""
+        kind, text = outcome(data)
+        self.assertEqual(kind, "bad", data)
+        self.assertIn(words, text)
+        self.assertNotIn("\n", text)
+
+    def test_spelling(self):
+        """Names are in lower case and without a final dot; underscores are as in host names."""
+        self.assert_name("edge-1", server_name(b"Edge-1"))
+        self.assert_name("edge-1.example.org", server_name(b"EDGE-1.example.org."))
+        self.assert_name("edge_1", server_name(b"edge_1"))
+
+    def test_unknown_things(self):
+        """Reserved values (GREASE) are passed over, and inner names (ECH) are not looked for."""
+        grease = int.from_bytes(GREASE)
+        self.assert_name("outer", extension(grease, b""), ECH, server_name(b"outer"), ECH)
+        self.assert_name(None, extension(grease, b"\x00"), ECH)
+
+    def test_no_extensions(self):
+        """Old clients have none."""
+        self.assert_name(None)
+        self.assert_name(None, b"")
+
+    def test_record_version(self):
+        """That of the record says nothing (RFC 8446 section 5.1)."""
+        for version in (0x0300, 0x0301, 0x0303, 0x03FF):
+            flight = records(message(server_name(b"edge-1")), version=version)
+            self.assertEqual(outcome(flight), ("hello", "edge-1"))
+
+    def test_no_tls(self):
+        """Other protocols are known by their first byte, so that nobody waits for more."""
+        for data in (b"GET / HTTP/1.1\r\n", b"SSH-2.0-OpenSSH\r\n", b"\x00", b"\x80\x2e\x01"):
+            self.assert_bad("does not begin with a TLS handshake", data)
+            self.assertEqual(outcome(data[:1]), outcome(data))
+        self.assert_bad("unknown version 2", b"\x16\x02")
+
+    def test_other_messages(self):
+        """A ServerHello, or a record of nothing or too much, is not how a client begins."""
+        self.assert_bad("message of type 2", records(b"\x02" + vector(3, bytes(40))))
+        self.assert_bad("record of 0 bytes", b"\x16\x03\x01\x00\x00")
+        self.assert_bad("record of 16385 bytes", b"\x16\x03\x01\x40\x01")
+
+    def test_too_long(self):
+        """The announcement alone is refused, and so are too many records."""
+        announced = b"\x01" + (LARGEST_HELLO + 1).to_bytes(3)
+        self.assert_bad(f"{LARGEST_HELLO + 1} bytes", records(announced))
+        room = 4 + LARGEST_HELLO - len(message(server_name(b"edge-1"), extension(21, b"")))
+        largest = message(server_name(b"edge-1"), extension(21, bytes(room)))
+        self.assertEqual(len(largest), 4 + LARGEST_HELLO)
+        self.assertEqual(outcome(records(largest)), ("hello", "edge-1"))
+        self.assert_bad(f"after {LARGEST_FLIGHT} bytes", records(largest, size=4))
+
+    def test_nothing_is_kept_beyond_the_bound(self):
+        """However it is sent, a flood ends at the bound."""
+        reader = ClientHelloReader()
+        flood = records(message(extension(21, bytes(LARGEST_HELLO - 200))), size=1)
+        fed = 0
+        with self.assertRaises(BadClientHello):
+            for begin in range(0, len(flood), 1000):
+                fed += 1000
+                reader.feed(flood[begin : begin + 1000])
+        self.assertLess(fed, LARGEST_FLIGHT + 2000)
+
+    def test_lengths_that_lie(self):
+        """Every length that leads beyond its surroundings is noticed."""
+        good = message(server_name(b"edge-1"))
+        for place in (38, 38 + 33, 38 + 33 + 6):
+            broken = good[:place] + b"\xff" + good[place + 1 :]
+            self.assert_bad("ends within a field", records(broken))
+        self.assert_bad("ends within a field", records(message(b"\x00")))
+        self.assert_bad("ends within a field", records(message(extension(0, b""))))
+        self.assert_bad("ends within a field", records(b"\x01" + vector(3, b"\x03\x03")))
+
+    def test_no_single_host_name(self):
+        """One host name is there or none, as clients have it."""
+        self.assert_bad("more than one server_name", records(message(*[server_name(b"a")] * 2)))
+        for bad in (server_name(b"a", b"b"), server_name(b"a", kind=1)):
+            self.assert_bad("another server_name than one host name", records(message(bad)))
+        self.assert_bad("ends within a field", records(message(server_name())))
+
+    def test_no_host_names(self):
+        """What is no host name is shown, but not at any length."""
+        for name in (b"", b"edge 1", b"a..b", b"\xff", b"a\nb", b"-a", b"a" * 64, b"fe80::1%lo"):
+            self.assert_bad("names no host name", records(message(server_name(name))))
+        _, text = outcome(records(message(server_name(b"-" * 10_000))))
+        self.assertLess(len(text), 200)
+
+
+FLIGHTS = st.sampled_from(
+    [
+        client_hello(NAME),
+        client_hello(None),
+        client_hello(NAME, VERSIONS[0]),
+        fragmented(client_hello(NAME), 60),
+        fragmented(client_hello(None), 1),
+        records(message(ECH, server_name(b"Edge."))),
+        records(message(server_name(b"a", b"b"))),
+        records(message(extension(21, bytes(LARGEST_HELLO - 200))), size=1),
+    ]
+)
+
+
+class CuttingTests(SynchronousTestCase):
+    """It makes no difference in which pieces the bytes come."""
+
+    @settings(deadline=None)
+    @given(FLIGHTS, st.lists(st.integers(0, 1 << 17), max_size=20))
+    def test_whole_flights(self, flight, places):
+        """The result is that of the whole."""
+        self.assertEqual(outcome(*cut(flight, places)), outcome(flight))
+
+    @settings(deadline=None)
+    @given(
+        FLIGHTS,
+        st.lists(st.tuples(st.integers(0, 700), st.integers(0, 255)), max_size=5),
+        st.lists(st.integers(0, 700), max_size=10),
+    )
+    def test_damaged_flights(self, flight, damages, places):
+        """The same with wrong bytes in it; what is refused is refused for the same reason."""
+        damaged = bytearray(flight)
+        for place, value in damages:
+            damaged[place % len(damaged)] = value
+        data = bytes(damaged)
+        self.assertEqual(outcome(*cut(data, places)), outcome(data))
+
+    @settings(deadline=None)
+    @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=10))
+    def test_garbage(self, data, places):
+        """Nothing else is raised, wherever it begins."""
+        for begin in (b"", b"\x16\x03\x01", records(b"\x01" + vector(3, data))[:9]):
+            self.assertEqual(outcome(*cut(begin + data, places)), outcome(begin + data))
+        self.assertIn(outcome(records(b"\x01" + vector(3, data)))[0], ("hello", "bad"))

@@ -1,0 +1,266 @@
+"""Real TLS clients and kubelets that verify each other through the pass-through, on sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import socket
+import ssl
+from pathlib import Path
+from threading import Thread
+
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.trial.unittest import TestCase
+
+from tests.cluster.fakes import EDGE, FakeInformers, node
+from tests.fakes import FakeSession, FakeStream
+from tests.server.passthrough.led import REDIRECTED, TRANSLATED, leading_network
+from tests.tunnel.certificates import ThrowAwayAuthority
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.kube.resources import NODES
+from yurttunnel.server.passthrough.figures import Refusal
+from yurttunnel.server.passthrough.listener import PassthroughFactory
+from yurttunnel.server.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.tunnel.direct.reactor import with_transports
+from yurttunnel.tunnel.relay import LocalConnection
+
+SIZE = 5_000_000
+PATIENCE = 60.0
+"""Seconds for anything that takes milliseconds on a machine with nothing else to do."""
+
+NODE_ADDRESSES = ("192.0.2.9", "2001:db8::9")
+UPWARD = random.Random(1).randbytes(SIZE)
+DOWNWARD = random.Random(2).randbytes(SIZE)
+
+
+def digest(data):
+    """Give the SHA-256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_to_end(connection):
+    """Read until the peer ends its direction; its TLS does not, as that would end both."""
+    pieces = []
+    while piece := connection.recv(1 << 16):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def end_direction(connection):
+    """End the TCP connection in one direction, beneath TLS."""
+    socket.socket.shutdown(connection, socket.SHUT_WR)
+
+
+def in_thread(work, *arguments):
+    """Call ``work`` in a thread of its own, which is in the network of its maker."""
+    done = Deferred()
+
+    def run():
+        try:
+            result = work(*arguments)
+        except Exception as error:
+            # It is the test's, whatever it is.
+            reactor.callFromThread(done.errback, error)
+        else:
+            reactor.callFromThread(done.callback, result)
+
+    Thread(target=run, daemon=True).start()
+    return done
+
+
+class StraightSession(FakeSession):
+    """A session whose agent is on this machine, and dials the kubelet whatever it is asked for."""
+
+    def __init__(self, name, kubelet_port):
+        super().__init__(name)
+        self._kubelet_port = kubelet_port
+
+    def open_stream(self, host, port, timeout, request_id):
+        """Connect to the kubelet."""
+        self.dials.append((host, port))
+        near, far = FakeStream.pair(request_id)
+        local = LocalConnection()
+        endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", self._kubelet_port)
+
+        def joined(_):
+            local.join(far)
+            return near
+
+        return connectProtocol(endpoint, local).addCallback(joined)
+
+
+class Certificates:
+    """The cluster's authority, and files with what it has signed."""
+
+    def __init__(self, directory):
+        directory.mkdir()
+        self._directory = directory
+        self._authority = ThrowAwayAuthority("cluster")
+        self._ca = self._authority.certificate.public_bytes(Encoding.PEM).decode()
+
+    def context(self, purpose, name):
+        """Make a context that shows ``name`` and demands a certificate of the authority."""
+        key, certificate = self._authority.issue(name)
+        both = self._directory / f"{name}.pem"
+        both.write_bytes(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            + certificate.public_bytes(Encoding.PEM)
+        )
+        context = ssl.SSLContext(purpose)
+        context.load_cert_chain(both)
+        context.load_verify_locations(cadata=self._ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+        # That a direction ends without a word of TLS is what is tested here.
+        context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
+        return context
+
+
+class EndToEndTestCase(TestCase):
+    """A listener in front of one kubelet."""
+
+    timeout = 2 * PATIENCE
+    transports = "direct"
+    interface = "127.0.0.1"
+    port = 0
+
+    def setUp(self):
+        """Listen everywhere."""
+        self.prepare_network()
+        certificates = Certificates(Path(self.mktemp()))
+        self.caller = certificates.context(ssl.PROTOCOL_TLS_CLIENT, "kube-apiserver")
+        self.kubelet_tls = certificates.context(ssl.PROTOCOL_TLS_SERVER, "edge-1")
+        self.kubelet = socket.create_server(("127.0.0.1", 0))
+        self.kubelet.settimeout(PATIENCE)
+        self.addCleanup(self.kubelet.close)
+        self.session = StraightSession("edge-1", self.kubelet.getsockname()[1])
+        registry = SessionRegistry(reactor)
+        registry.add(self.session)
+        informers = FakeInformers(True)
+        informers.put(NODES, node("edge-1", *NODE_ADDRESSES, labels=EDGE))
+        self.factory = PassthroughFactory(
+            reactor,
+            registry,
+            PassthroughNodes(registry, Nodes(informers)),
+            frozenset({REDIRECTED, TRANSLATED}),
+        )
+        self.listening = with_transports(reactor, self.transports).listenTCP(
+            self.port, self.factory, interface=self.interface
+        )
+        self.addCleanup(self.stop)
+
+    def prepare_network(self):
+        """Take the network as it is."""
+
+    async def stop(self):
+        """Close everything, and wait for connections to be told."""
+        await self.listening.stopListening()
+        self.factory.close()
+        ended = Deferred()
+        reactor.callLater(0, ended.callback, None)
+        await ended
+        self.assertEqual(self.factory.connections, set())
+
+    def serve(self):
+        """Be the kubelet for one connection: read to the end, then answer; give what was seen."""
+        connection, _ = self.kubelet.accept()
+        connection.settimeout(PATIENCE)
+        with self.kubelet_tls.wrap_socket(connection, server_side=True) as secured:
+            subject = dict(pair for (pair,) in secured.getpeercert()["subject"])
+            received = digest(read_to_end(secured))
+            secured.sendall(DOWNWARD)
+            end_direction(secured)
+            return subject["commonName"], received
+
+    def call(self, host, port, name):
+        """Be kube-apiserver: send, end this direction, read to the end; give what was seen."""
+        plain = socket.create_connection((host, port), timeout=PATIENCE)
+        with self.caller.wrap_socket(plain, server_hostname=name) as secured:
+            subject = dict(pair for (pair,) in secured.getpeercert()["subject"])
+            secured.sendall(UPWARD)
+            end_direction(secured)
+            return subject["commonName"], digest(read_to_end(secured))
+
+    async def exchange(self, host, port, name):
+        """Have both ends talk, and check what they say of each other."""
+        served = in_thread(self.serve)
+        called = in_thread(self.call, host, port, name)
+        seen_by_kubelet, seen_by_caller = await gatherResults([served, called], consumeErrors=True)
+        self.assertEqual(seen_by_kubelet, ("kube-apiserver", digest(UPWARD)))
+        self.assertEqual(seen_by_caller, ("edge-1", digest(DOWNWARD)))
+
+
+class NamedTests(EndToEndTestCase):
+    """Callers that connect to the listener itself, by the name of the node."""
+
+    async def test_both_ends_verify_each_other(self):
+        """Five megabytes go each way, the second after the first direction has ended."""
+        await self.exchange("127.0.0.1", self.listening.getHost().port, "edge-1")
+        self.assertEqual(self.session.dials, [(NODE_ADDRESSES[0], 10250)])
+        self.assertEqual(self.factory.figures.passed, 1)
+
+    async def test_a_name_of_no_node(self):
+        """The caller's TLS says that the name is the matter."""
+        port = self.listening.getHost().port
+        for name in ("edge-2", None):
+            self.caller.check_hostname = name is not None
+            calling = in_thread(self.call, "127.0.0.1", port, name)
+            error = await self.assertFailure(calling, ssl.SSLError)
+            self.assertIn("UNRECOGNIZED_NAME", error.reason)
+        refused = {Refusal.UNKNOWN_NAME: 1, Refusal.NO_NAME: 1}
+        self.assertEqual(self.factory.figures.refused, refused)
+
+    async def test_no_tls(self):
+        """Others are reset."""
+
+        def speak():
+            address = ("127.0.0.1", self.listening.getHost().port)
+            with contextlib.closing(socket.create_connection(address, PATIENCE)) as plain:
+                plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                return plain.recv(1)
+
+        await self.assertFailure(in_thread(speak), ConnectionResetError)
+        self.assertEqual(self.factory.figures.refused, {Refusal.NOT_TLS: 1})
+
+
+class NamedTwistedTests(NamedTests):
+    """The same with Twisted's own transports."""
+
+    transports = "twisted"
+
+
+class LedTests(EndToEndTestCase):
+    """Callers that connect to the node's address, and that the kernel leads to the listener."""
+
+    interface = "::"
+    port = 7000
+
+    def prepare_network(self):
+        """Have one of its own."""
+        leading_network(self, self.port)
+
+    async def test_both_ends_verify_each_other(self):
+        """In both families, redirected or translated, with no word of the name."""
+        self.caller.check_hostname = False
+        expected = []
+        for host in NODE_ADDRESSES:
+            for port in (REDIRECTED, TRANSLATED):
+                await self.exchange(host, port, None)
+                expected.append((host, port))
+        self.assertEqual(self.session.dials, expected)
+        self.assertEqual(self.factory.figures.passed, 4)
+
+    async def test_an_address_of_no_node(self):
+        """As of a Service, from which kube-proxy leads callers here: the name tells the node."""
+        await self.exchange("203.0.113.7", TRANSLATED, "edge-1")
+        self.assertEqual(self.session.dials, [(NODE_ADDRESSES[0], TRANSLATED)])
+
+
+class LedTwistedTests(LedTests):
+    """The same with Twisted's own transports."""
+
+    transports = "twisted"

@@ -1,0 +1,320 @@
+"""Connections that go on to kubelets untouched, in memory."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import ISystemHandle
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from tests.cluster.fakes import EDGE, FakeInformers, node
+from tests.fakes import FakeSession, MemoryConnection
+from tests.server.passthrough.hellos import client_hello, fragmented
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.kube.resources import NODES
+from yurttunnel.server.passthrough.figures import Refusal
+from yurttunnel.server.passthrough.listener import PassthroughFactory
+from yurttunnel.server.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.passthrough.original_destination import SocketAddress
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.wire.codes import Code
+
+ALERT = b"\x15\x03\x01\x00\x02\x02\x70"
+"""unrecognized_name, fatal."""
+
+REFUSED = "--passthrough-port: connection test-1 from 127.0.0.1 to "
+
+
+@implementer(ISystemHandle)
+class Accepted(MemoryConnection):
+    """A connection that knows what it was meant for."""
+
+    def __init__(self, reactor, asked):
+        super().__init__(reactor)
+        self.asked = asked
+
+    def getHandle(self):
+        """Stand for the socket."""
+        return self
+
+
+class ListenerTestCase(SynchronousTestCase):
+    """A listener and the cluster behind it."""
+
+    def setUp(self):
+        """Connect edge-1."""
+        self.reactor = MemoryReactorClock()
+        self.registry = SessionRegistry(self.reactor)
+        self.informers = FakeInformers(True)
+        self.informers.put(NODES, node("edge-1", "10.0.0.1", port=12345, labels=EDGE))
+        self.session = FakeSession("edge-1")
+        self.registry.add(self.session)
+        self.factory = PassthroughFactory(
+            self.reactor,
+            self.registry,
+            PassthroughNodes(self.registry, Nodes(self.informers)),
+            frozenset({10250, 10255}),
+            max_unread_hellos=2,
+            max_pending_dials=2,
+            led_here_from=lambda handle: handle.asked,
+            request_ids=RequestIds("test"),
+        )
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+
+    def tearDown(self):
+        """Nothing is left when all connections have been closed."""
+        self.factory.close()
+        self.assertEqual((self.factory.connections, self.factory.pending_dials), (set(), 0))
+        self.assertEqual(len(self.factory.unread_hellos), 0)
+        # Those of connections themselves are due at once.
+        self.reactor.advance(0)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def open(self, host=None, port=10250):
+        """Open a connection; the kernel has led it here from ``host`` unless that is none."""
+        asked = None if host is None else SocketAddress(ip_address(host), port)
+        return Accepted(self.reactor, asked).open(self.factory.buildProtocol(None))
+
+    def turns(self, connection):
+        """Let the reactor turn a few times."""
+        for _ in range(4):
+            self.reactor.advance(0)
+            connection.turn()
+
+    def warnings(self):
+        """Give the texts that were logged."""
+        return [
+            formatEvent(event)
+            for event in self.events
+            if event.get("log_namespace", "").startswith("yurttunnel")
+        ]
+
+    def assert_dialed(self, host, port):
+        """Check the one dial, and give it."""
+        (dial,) = self.session.dials
+        self.assertEqual((dial.host, dial.port, dial.request_id), (host, port, "test-1"))
+        return dial
+
+    def assert_refused(self, refusal, *words):
+        """Check that one connection was refused, how it is counted and what the log says."""
+        self.assertEqual(self.factory.figures.refused, {refusal: 1})
+        (warning,) = self.warnings()
+        for word in (REFUSED, *words):
+            self.assertIn(word, warning)
+        self.assertNotIn("\n", warning)
+
+
+class LedTests(ListenerTestCase):
+    """Connections that the kernel has led here from a node's address."""
+
+    def test_dialed_at_once(self):
+        """The destination is dialed as it is, and nothing is read before it is reached."""
+        connection = self.open("10.0.0.1", 10255)
+        dial = self.assert_dialed("10.0.0.1", 10255)
+        self.assertFalse(connection.reading)
+        connection.receive(b"GET / HTTP/1.0\r\n\r\n")
+        connection.receive_end()
+        target = dial.succeed(greeting=b"hello ")
+        self.turns(connection)
+        self.assertEqual((target.received, target.read_ended), (b"GET / HTTP/1.0\r\n\r\n", 1))
+        dial.far.write(b"answer")
+        dial.far.loseWriteConnection()
+        self.turns(connection)
+        self.assertEqual(connection.sent, b"hello answer")
+        self.assertIsInstance(connection.closed_with, ConnectionDone)
+        self.assertEqual(self.warnings(), [])
+        figures = self.factory.figures
+        self.assertEqual((figures.connections, figures.passed, figures.refused), (1, 1, {}))
+
+    def test_other_ports(self):
+        """The kernel should not have led them here."""
+        self.assertTrue(self.open("10.0.0.1", 443).aborted)
+        self.assertEqual(self.session.dials, [])
+        self.assert_refused(Refusal.PORT, "10.0.0.1:443 is refused", "--passthrough-ports")
+
+    def test_a_node_that_is_not_connected(self):
+        """It is not taken for something else."""
+        self.registry.remove(self.session)
+        self.reactor.advance(5)
+        self.assertTrue(self.open("10.0.0.1").aborted)
+        self.assert_refused(
+            Refusal.NOT_CONNECTED,
+            "edge-1/10.0.0.1:10250 is refused: no agent is connected for edge-1",
+            "last seen 5 s ago",
+        )
+
+    def test_a_kubelet_that_is_not_reached(self):
+        """The reason is in the log."""
+        connection = self.open("10.0.0.1")
+        self.session.dials[0].fail(Code.REFUSED, "10.0.0.1:10250 refused the connection")
+        self.assertTrue(connection.aborted)
+        self.assert_refused(Refusal.DIAL, "10.0.0.1:10250 refused the connection (REFUSED)")
+
+    def test_too_many_pending_dials(self):
+        """Further connections are reset at once."""
+        connections = [self.open("10.0.0.1") for _ in range(3)]
+        self.assertEqual([each.aborted for each in connections], [False, False, True])
+        self.assertEqual(self.factory.figures.refused, {Refusal.DIAL: 1})
+
+    def test_a_caller_that_breaks_while_the_dial_is_pending(self):
+        """The dial is canceled and nothing is logged."""
+        self.open("10.0.0.1").break_off(ConnectionLost())
+        self.assertTrue(self.session.dials[0].cancelled)
+        self.assertEqual(self.warnings(), [])
+
+    def test_a_stream_that_breaks_resets_the_caller(self):
+        """The caller must not take it for the end."""
+        connection = self.open("10.0.0.1")
+        self.session.dials[0].succeed()
+        self.session.dials[0].far.abort(Code.CONNECTION_LOST, "reset by target")
+        self.assertTrue(connection.aborted)
+
+    def test_warnings_are_few(self):
+        """Many that are refused for the same reason are one line a minute."""
+        for _ in range(50):
+            self.open("10.0.0.1", 443)
+        self.assertEqual(len(self.warnings()), 1)
+        self.reactor.advance(61)
+        self.open("10.0.0.1", 443)
+        self.assertIn("(49 more like this were not shown)", self.warnings()[1])
+        self.assertEqual(self.factory.figures.refused, {Refusal.PORT: 51})
+
+
+class NamedTests(ListenerTestCase):
+    """Connections whose ClientHello tells the node."""
+
+    def test_nothing_is_dialed_before_the_name_is_known(self):
+        """And it is known with the last byte of the ClientHello."""
+        flight = client_hello("edge-1")
+        connection = self.open()
+        connection.receive(flight[:-1])
+        self.assertEqual(self.session.dials, [])
+        self.assertTrue(connection.reading)
+        connection.receive(flight[-1:])
+        self.assert_dialed("10.0.0.1", 12345)
+        self.assertFalse(connection.reading)
+
+    def test_bytes_go_through_untouched(self):
+        """What has been read is sent on first; the rest follows, and so do the ends."""
+        flight = fragmented(client_hello("edge-1"), 50)
+        connection = self.open()
+        connection.receive(flight[:100])
+        connection.receive(flight[100:] + b"early ")
+        connection.receive(b"data")
+        connection.receive_end()
+        dial = self.assert_dialed("10.0.0.1", 12345)
+        target = dial.succeed()
+        self.turns(connection)
+        self.assertEqual((target.received, target.read_ended), (flight + b"early data", 1))
+        dial.far.write(b"answer")
+        dial.far.loseWriteConnection()
+        self.turns(connection)
+        self.assertEqual(connection.sent, b"answer")
+        self.assertIsInstance(connection.closed_with, ConnectionDone)
+        self.assertEqual(self.warnings(), [])
+
+    def test_an_address_of_no_node(self):
+        """As of a Service, from which kube-proxy has led here: the port is what was asked for."""
+        connection = self.open("10.96.0.7", 10250)
+        connection.receive(client_hello("edge-1"))
+        self.assert_dialed("10.0.0.1", 10250)
+
+    def test_an_address_of_several_nodes(self):
+        """The name tells which."""
+        self.informers.put(NODES, node("edge-2", "10.0.0.1", labels=EDGE))
+        self.open("10.0.0.1").receive(client_hello("edge-1"))
+        self.assert_dialed("10.0.0.1", 10250)
+
+    def test_no_name(self):
+        """The caller is told in TLS what is missing, and the operator what to do."""
+        connection = self.open()
+        connection.receive(client_hello(None))
+        self.turns(connection)
+        self.assertEqual(connection.sent, ALERT)
+        self.assertIsInstance(connection.closed_with, ConnectionDone)
+        self.assert_refused(
+            Refusal.NO_NAME,
+            "a node that is not known yet is refused: its ClientHello has no server name",
+            "--kubelet-preferred-address-types=Hostname",
+        )
+
+    def test_unknown_names(self):
+        """The same, with the name."""
+        connection = self.open("10.96.0.7")
+        connection.receive(client_hello("metrics-server.kube-system.svc"))
+        self.turns(connection)
+        self.assertEqual(connection.sent, ALERT)
+        self.assert_refused(
+            Refusal.UNKNOWN_NAME, "10.96.0.7:10250 is refused", "metrics-server.kube-system.svc"
+        )
+
+    def test_no_tls(self):
+        """It is reset: nobody is there to read an alert."""
+        connection = self.open()
+        connection.receive(b"GET / HTTP/1.1\r\n")
+        self.assertTrue(connection.aborted)
+        self.assertEqual(connection.sent, b"")
+        self.assert_refused(
+            Refusal.NOT_TLS, "it does not begin with a TLS handshake", "--insecure-port"
+        )
+
+    def test_time(self):
+        """A ClientHello has ten seconds from the connection on."""
+        connection = self.open()
+        self.reactor.advance(9)
+        connection.receive(client_hello("edge-1")[:-1])
+        self.assertFalse(connection.aborted)
+        self.reactor.advance(1)
+        self.assertTrue(connection.aborted)
+        self.assert_refused(Refusal.TIMEOUT, "not complete within 10 s")
+
+    def test_the_dial_has_its_own_time(self):
+        """Once the name is known."""
+        connection = self.open()
+        connection.receive(client_hello("edge-1"))
+        self.reactor.advance(11)
+        self.assertFalse(connection.aborted)
+
+    def test_too_many_that_wait(self):
+        """Further ones are reset; one that is complete makes room."""
+        first, second = self.open(), self.open()
+        self.assertTrue(self.open().aborted)
+        first.receive(client_hello("edge-1"))
+        self.assertFalse(self.open().aborted)
+        self.assertFalse(second.aborted)
+        self.assertEqual(self.factory.figures.refused, {Refusal.OVERLOADED: 1})
+        self.assertIn("2 connections wait for their ClientHello", self.warnings()[0])
+
+    def test_callers_that_leave(self):
+        """Checks of health connect and go; nobody is bothered."""
+        ends, breaks = self.open(), self.open()
+        ends.receive_end()
+        self.turns(ends)
+        self.assertIsInstance(ends.closed_with, ConnectionDone)
+        breaks.break_off(ConnectionLost())
+        self.assertFalse(self.open().aborted)
+        self.assertEqual(self.warnings(), [])
+        self.assertEqual(self.factory.figures.refused, {})
+
+    def test_a_node_that_is_not_connected(self):
+        """That it is known is not enough."""
+        self.registry.remove(self.session)
+        connection = self.open()
+        connection.receive(client_hello("edge-1"))
+        self.assertTrue(connection.aborted)
+        self.assert_refused(Refusal.NOT_CONNECTED, "no agent is connected for edge-1")
+
+    def test_a_caller_that_breaks_while_the_dial_is_pending(self):
+        """The dial is canceled."""
+        connection = self.open()
+        connection.receive(client_hello("edge-1"))
+        connection.break_off(ConnectionLost())
+        self.assertTrue(self.session.dials[0].cancelled)
+        self.assertEqual(self.warnings(), [])

@@ -1,0 +1,159 @@
+"""From an address or a name to the node, and to what is dialed there."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
+from tests.fakes import FakeSession
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.kube.resources import NODES
+from yurttunnel.server.interception.destination import Destination
+from yurttunnel.server.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.registry import SessionRegistry
+
+
+class NodesTestCase(SynchronousTestCase):
+    """A cluster, and who is connected."""
+
+    synced = True
+
+    def setUp(self):
+        """Begin with an empty one."""
+        self.informers = FakeInformers(self.synced)
+        self.registry = SessionRegistry(Clock())
+        self.found = PassthroughNodes(self.registry, Nodes(self.informers))
+
+    def node(self, *args, **kwargs):
+        """Create a node, of the edge unless it is said otherwise."""
+        kwargs.setdefault("labels", EDGE)
+        self.informers.put(NODES, node(*args, **kwargs))
+
+    def connect(self, *args, **kwargs):
+        """Connect the agent of a node."""
+        self.registry.add(FakeSession(*args, **kwargs))
+
+    def assert_address(self, address, *expected):
+        """Check what a connection to an address goes to: serving node, host; none if not given."""
+        found = self.found.by_address(ip_address(address), 10250)
+        self.assertEqual(found, Destination(*expected, 10250) if expected else None)
+
+    def assert_name(self, name, *expected):
+        """Check what a name means: serving node, host and port; none if not given."""
+        self.assertEqual(self.found.by_name(name), Destination(*expected) if expected else None)
+
+
+class ByAddressTests(NodesTestCase):
+    """``by_address``."""
+
+    def test_a_node_of_the_cluster(self):
+        """It is served by its own agent, connected or not, and its address is dialed."""
+        self.node("edge-1", "10.0.0.1", "2001:db8::1")
+        for _ in range(2):
+            self.assert_address("10.0.0.1", "edge-1", "10.0.0.1")
+            self.assert_address("2001:db8::1", "edge-1", "2001:db8::1")
+            self.connect("edge-1")
+
+    def test_the_port_is_that_which_was_asked_for(self):
+        """Whatever port the kubelet has."""
+        self.node("edge-1", "10.0.0.1", port=12345)
+        found = self.found.by_address(ip_address("10.0.0.1"), 10255)
+        self.assertEqual(found, Destination("edge-1", "10.0.0.1", 10255))
+
+    def test_several_nodes(self):
+        """One of them may be behind the tunnel; if more are, the address tells nothing."""
+        self.node("cloud-1", "10.0.0.1", labels=CLOUD)
+        self.node("cloud-2", "10.0.0.1", labels=CLOUD)
+        self.assert_address("10.0.0.1")
+        self.node("edge-1", "10.0.0.1")
+        self.assert_address("10.0.0.1", "edge-1", "10.0.0.1")
+        self.node("edge-2", "10.0.0.1")
+        self.connect("edge-1", addresses=["10.0.0.1"])
+        self.assert_address("10.0.0.1")
+
+    def test_served_by_another_agent(self):
+        """An agent that serves the address counts, but not that of its twin elsewhere."""
+        self.node("edge-1", "10.0.0.1", "10.0.0.2")
+        self.node("gateway", "10.0.0.2", "10.0.0.9")
+        self.connect("gateway", networks=["10.0.0.0/24"])
+        self.assert_address("10.0.0.1", "10.0.0.1", "10.0.0.1")
+        self.connect("edge-1")
+        self.assert_address("10.0.0.1", "edge-1", "10.0.0.1")
+
+    def test_addresses_that_agents_claim(self):
+        """Those that the API does not know."""
+        self.assert_address("192.0.2.1")
+        self.connect("edge-1", addresses=["192.0.2.1"], networks=["192.0.2.64/26"])
+        self.assert_address("192.0.2.1", "192.0.2.1", "192.0.2.1")
+        self.assert_address("192.0.2.70", "192.0.2.70", "192.0.2.70")
+        self.assert_address("192.0.2.2")
+        self.connect("edge-2", addresses=["192.0.2.1"])
+        self.assert_address("192.0.2.1")
+
+    def test_default_route(self):
+        """An agent that takes everything does not take the addresses of Services."""
+        self.connect("edge-1", default_route=True)
+        self.assert_address("10.96.0.7")
+
+
+class ByNameTests(NodesTestCase):
+    """``by_name``."""
+
+    def test_a_node_of_the_cluster(self):
+        """Its first internal address is dialed, at the port of its kubelet."""
+        self.node("edge-1", ("ExternalIP", "192.0.2.1"), "10.0.0.1", "10.0.0.2", port=12345)
+        self.assert_name("edge-1", "edge-1", "10.0.0.1", 12345)
+        self.connect("edge-1", addresses=["10.0.0.2"])
+        self.assert_name("edge-1", "edge-1", "10.0.0.2", 12345)
+
+    def test_a_node_without_addresses(self):
+        """Its agent knows its name."""
+        self.node("edge-1")
+        self.assert_name("edge-1", "edge-1", "edge-1", 10250)
+
+    def test_other_names(self):
+        """What the API lists as an address is as good as the name, if it is that of one node."""
+        self.node("edge-1", "10.0.0.1", ("Hostname", "box"), ("InternalDNS", "box.example"))
+        self.assert_name("box", "edge-1", "10.0.0.1", 10250)
+        self.assert_name("box.example", "edge-1", "10.0.0.1", 10250)
+        self.node("edge-2", "10.0.0.2", ("Hostname", "box"))
+        self.assert_name("box")
+
+    def test_nodes_that_only_agents_know(self):
+        """The name of the node counts, and what its certificate says that it serves."""
+        self.connect("edge-1", hosts=["camera"])
+        self.assert_name("edge-1", "edge-1", "edge-1", 10250)
+        self.assert_name("camera", "camera", "camera", 10250)
+
+    def test_a_twin(self):
+        """The agent of another node that has the same address does not serve this one."""
+        self.node("edge-1", "10.0.0.1")
+        self.node("edge-2", "10.0.0.1")
+        self.connect("edge-2", addresses=["10.0.0.1"])
+        self.assert_name("edge-1", "edge-1", "10.0.0.1", 10250)
+
+    def test_nobody(self):
+        """An agent that takes everything is not every node."""
+        self.connect("edge-1", default_route=True)
+        self.assert_name("edge-2")
+
+
+class IncompleteTests(NodesTestCase):
+    """Before all nodes are known, addresses tell nothing but what agents say."""
+
+    synced = False
+
+    def test_address(self):
+        """The agent that claims it is dialed."""
+        self.node("edge-1", "10.0.0.1")
+        self.assert_address("10.0.0.1")
+        self.connect("edge-1", addresses=["10.0.0.1"])
+        self.assert_address("10.0.0.1", "10.0.0.1", "10.0.0.1")
+
+    def test_name(self):
+        """Names are those of nodes all the same."""
+        self.node("edge-1", "10.0.0.1")
+        self.assert_name("edge-1", "edge-1", "10.0.0.1", 10250)

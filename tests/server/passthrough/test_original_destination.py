@@ -1,0 +1,126 @@
+"""What the kernel says of connections that it has led elsewhere."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from ipaddress import ip_address
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.server.passthrough.led import REDIRECTED, TRANSLATED, leading_network
+from yurttunnel.server.passthrough.original_destination import (
+    SocketAddress,
+    led_here_from,
+    original_destination,
+)
+
+LISTENER = 7000
+
+# Of documentation, so that no machine has them (RFC 5737, RFC 3849).
+NODES = {4: "192.0.2.9", 6: "2001:db8::9"}
+LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+
+
+class KernelTests(SynchronousTestCase):
+    """A real kernel with iptables."""
+
+    def setUp(self):
+        """Lead connections to a listener of both families."""
+        leading_network(self, LISTENER)
+        self.listener = self.listen("::")
+
+    def listen(self, address, port=LISTENER):
+        """Listen, on ``::`` for IPv4 as well."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        both = family == socket.AF_INET6
+        listener = socket.create_server((address, port), family=family, dualstack_ipv6=both)
+        listener.settimeout(10)
+        self.addCleanup(listener.close)
+        return listener
+
+    def accepted(self, address, port, listener=None):
+        """Connect, and give the connection as the listener has it."""
+        caller = socket.create_connection((address, port), timeout=10)
+        self.addCleanup(caller.close)
+        connection, _ = (listener or self.listener).accept()
+        self.addCleanup(connection.close)
+        return connection
+
+    def test_led(self):
+        """The caller's destination is told in both families, however it was led here."""
+        for version, node in NODES.items():
+            for port in (REDIRECTED, TRANSLATED):
+                connection = self.accepted(node, port)
+                self.assertEqual(connection.family, socket.AF_INET6)
+                asked = SocketAddress(ip_address(node), port)
+                self.assertEqual(asked.address.version, version)
+                self.assertEqual(original_destination(connection), asked)
+                self.assertEqual(led_here_from(connection), asked)
+
+    def test_a_listener_of_ipv4_only(self):
+        """Its sockets are of another family, and tell the same."""
+        self.listener.close()
+        listener = self.listen("0.0.0.0")
+        for port in (REDIRECTED, TRANSLATED):
+            connection = self.accepted(NODES[4], port, listener)
+            self.assertEqual(connection.family, socket.AF_INET)
+            self.assertEqual(led_here_from(connection), SocketAddress(ip_address(NODES[4]), port))
+
+    def test_not_led(self):
+        """One that asked for the listener was led from nowhere."""
+        for loopback in LOOPBACK.values():
+            connection = self.accepted(loopback, LISTENER)
+            self.assertIsNone(led_here_from(connection))
+            asked = original_destination(connection)
+            self.assertEqual(asked, SocketAddress(ip_address(loopback), LISTENER))
+
+
+class UntrackedTests(SynchronousTestCase):
+    """Where the kernel does not track connections, or says so."""
+
+    def accepted(self, address):
+        """Connect to a listener, and give the connection as it has it."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.create_server((address, 0), family=family) as listener:
+            caller = socket.create_connection(listener.getsockname()[:2], timeout=10)
+            self.addCleanup(caller.close)
+            connection, _ = listener.accept()
+        self.addCleanup(connection.close)
+        return connection
+
+    def test_here(self):
+        """Connections that nobody has led anywhere were led from nowhere."""
+        for address in LOOPBACK.values():
+            self.assertIsNone(led_here_from(self.accepted(address)))
+
+    def test_untracked(self):
+        """The kernel then knows no destination."""
+        for number in (errno.ENOENT, errno.ENOPROTOOPT):
+            for own in (("127.0.0.1", 1), ("fe80::1%lo", 1, 0, 1), ("::ffff:127.0.0.1", 1, 0, 0)):
+                connection = _Untracked(own, number)
+                self.assertIsNone(original_destination(connection))
+                self.assertIsNone(led_here_from(connection))
+
+
+class _Untracked:
+    """A socket whose connection is not tracked."""
+
+    def __init__(self, own, number):
+        self.own = own
+        self.number = number
+
+    def getsockname(self):
+        return self.own
+
+    def getsockopt(self, *_):
+        raise OSError(self.number, "")
+
+
+class TextTests(SynchronousTestCase):
+    """As people read it."""
+
+    def test_text(self):
+        """An IPv6 address has brackets."""
+        self.assertEqual(str(SocketAddress(ip_address("192.0.2.9"), 1)), "192.0.2.9:1")
+        self.assertEqual(str(SocketAddress(ip_address("2001:db8::9"), 1)), "[2001:db8::9]:1")

@@ -1,0 +1,75 @@
+"""Where connections arrive that are led to the server."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.server.options import Options
+from yurttunnel.server.steered import listeners, other_addresses
+from yurttunnel.steering.interception import Target
+from yurttunnel.steering.wanted import Listeners
+
+
+def settings(*arguments):
+    """Give what a command line says."""
+    options = Options()
+    options.parseOptions(arguments)
+    return options.settings
+
+
+def led(*arguments):
+    """Give where connections are led by a command line."""
+    parsed = settings(*arguments)
+    return listeners(parsed, parsed.mode.steering)
+
+
+class ListenersTests(SynchronousTestCase):
+    """For each family there is an address at which the server listens."""
+
+    def test_one_address(self):
+        """The other family is led to its loopback address."""
+        found = led("--bind-address=192.0.2.1", "--insecure-bind-address=192.0.2.2")
+        self.assertEqual(
+            {
+                4: Listeners(
+                    Target(ip_address("192.0.2.1"), 10263), Target(ip_address("192.0.2.2"), 10264)
+                ),
+                6: Listeners(Target(ip_address("::1"), 10263), Target(ip_address("::1"), 10264)),
+            },
+            found,
+        )
+
+    def test_every_address(self):
+        """No address is named then (defect F6: yurttunnel 1.2 led to 0.0.0.0)."""
+        found = led("--passthrough-port=10261")
+        self.assertEqual(Target(None, 10263), found[4].secure)
+        self.assertEqual(Target(None, 10261), found[4].passthrough)
+        self.assertEqual(Target(ip_address("127.0.0.1"), 10264), found[4].insecure)
+        self.assertEqual(Target(ip_address("::1"), 10263), found[6].secure)
+        self.assertEqual(Target(ip_address("::1"), 10261), found[6].passthrough)
+
+    def test_every_address_of_both_families(self):
+        """One listener on :: takes both."""
+        found = led("--bind-address=::")
+        self.assertEqual(Target(None, 10263), found[4].secure)
+        self.assertEqual(Target(None, 10263), found[6].secure)
+        self.assertEqual(Target(ip_address("127.0.0.1"), 10264), found[4].insecure)
+
+
+class OtherAddressesTests(SynchronousTestCase):
+    """Where else to listen."""
+
+    def test_the_other_family(self):
+        """The loopback address of the family that is not bound."""
+        self.assertEqual(["127.0.0.1"], other_addresses(settings(), "2001:db8::1"))
+        self.assertEqual([], other_addresses(settings(), "::"))
+
+    def test_nothing_is_led_here(self):
+        """Then one listener is enough."""
+        for off in (
+            settings("--enable-iptables=false"),
+            settings("--standalone", "--state-dir=S"),
+        ):
+            self.assertEqual([], other_addresses(off, "2001:db8::1"))

@@ -1,0 +1,179 @@
+"""The DNS controller: the records follow the nodes."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import fail
+
+from tests.cluster.fakes import CLOUD, EDGE, node
+from tests.steering.dns.support import (
+    NAME,
+    NAMESPACE,
+    PERIOD,
+    ControllerTestCase,
+    service,
+)
+from yurttunnel.kube.errors import ApiUnreachable
+from yurttunnel.kube.resources import CONFIG_MAPS, NODES, SERVICES
+from yurttunnel.steering.dns.controller import MOST_TOLD
+
+
+class RecordTests(ControllerTestCase):
+    """The records follow the nodes."""
+
+    def test_the_config_map_is_made(self):
+        """At the start there are the records of all nodes, with nothing else."""
+        self.start()
+        found = self.client.look(CONFIG_MAPS, NAME, NAMESPACE)
+        self.assertEqual({"tunnel-nodes": "10.96.0.5\tedge-1\n192.0.2.1\tcloud-1"}, found["data"])
+        self.assertEqual([("create", "configmaps", NAME)], self.writes())
+        self.assertIsNone(self.controller.problem())
+
+    def test_nothing_is_written_when_equal(self):
+        """D4: looking at everything again, each period, writes nothing."""
+        self.start()
+        self.settle(PERIOD + 10)
+        self.stop()
+        self.start()
+        self.assertEqual(1, len(self.writes()))
+
+    def test_what_is_new_changed_or_gone(self):
+        """A node that comes, moves behind the tunnel or goes is so in the records."""
+        self.start()
+        self.client.put(NODES, node("edge-2", labels=EDGE))
+        self.settle()
+        self.assertIn("10.96.0.5\tedge-2", self.text())
+        self.client.put(NODES, node("cloud-1", "192.0.2.1", labels=EDGE))
+        self.settle()
+        self.assertIn("10.96.0.5\tcloud-1", self.text())
+        self.client.remove(NODES, "edge-2")
+        self.settle()
+        self.assertEqual("10.96.0.5\tcloud-1\n10.96.0.5\tedge-1", self.text())
+
+    def test_an_address_that_changes(self):
+        """The record of a node that gets another address follows at once."""
+        self.start()
+        self.client.put(NODES, node("cloud-1", "192.0.2.9", labels=CLOUD))
+        self.settle()
+        self.assertIn("192.0.2.9\tcloud-1", self.text())
+
+    def test_heartbeats_write_nothing(self):
+        """What changes of a node without a matter for its record is no reason to write."""
+        self.start()
+        self.client.put(NODES, node("cloud-1", "192.0.2.1", labels=CLOUD, ready=False))
+        self.settle()
+        self.assertEqual(1, len(self.writes()))
+
+    def test_names_are_compared_as_a_whole(self):
+        """D2: one node's name may be the end of another's."""
+        self.client.put(NODES, node("1", "192.0.2.8", labels=CLOUD))
+        self.client.put(NODES, node("old-edge-1", labels=EDGE))
+        self.start()
+        self.client.remove(NODES, "edge-1")
+        self.client.put(NODES, node("1", "192.0.2.7", labels=CLOUD))
+        self.settle()
+        self.assertEqual("10.96.0.5\told-edge-1\n192.0.2.1\tcloud-1\n192.0.2.7\t1", self.text())
+
+    def test_no_change_is_lost_in_another(self):
+        """D3: what happens while records are written is in the next ones."""
+        self.start()
+        self.client.hold()
+        self.client.put(NODES, node("edge-2", labels=EDGE))
+        self.settle()
+        self.client.put(NODES, node("edge-3", labels=EDGE))
+        self.client.remove(NODES, "edge-1")
+        self.settle()
+        self.client.release()
+        self.settle()
+        self.assertEqual("10.96.0.5\tedge-2\n10.96.0.5\tedge-3\n192.0.2.1\tcloud-1", self.text())
+
+    def test_an_edge_node_without_address(self):
+        """D6: it has a record, and nothing is complained about."""
+        self.client.put(NODES, node("edge-2", labels=EDGE))
+        self.start()
+        self.assertIn("10.96.0.5\tedge-2", self.text())
+        self.assertIsNone(self.controller.problem())
+
+    def test_the_label_of_tunnel_clients(self):
+        """D8: nodes with the label of 0.3 are behind the tunnel, too."""
+        labels = {"openyurt.io/edge-enable-reverseTunnel-client": "true"}
+        self.client.put(NODES, node("cloud-1", "192.0.2.1", labels=labels))
+        self.start()
+        self.assertIn("10.96.0.5\tcloud-1", self.text())
+
+    def test_nodes_that_are_left_out_are_told_once(self):
+        """The log names some of those without address, and all that is left is counted."""
+        for number in range(MOST_TOLD + 5):
+            self.client.put(NODES, node(f"cloud-x{number:02d}", labels=CLOUD))
+        self.start()
+        self.assertIn("node cloud-x00 has no InternalIP", self.controller.problem())
+        self.assertIn("and 5 more nodes", self.controller.problem())
+        self.settle(PERIOD + 10)
+        told = [line for line in self.lines if "DNS record" in line]
+        self.assertEqual(MOST_TOLD + 1, len(told))
+        for number in range(MOST_TOLD + 5):
+            self.client.remove(NODES, f"cloud-x{number:02d}")
+        self.settle()
+        self.assertIsNone(self.controller.problem())
+
+    def test_a_cluster_of_two_families(self):
+        """The first ClusterIP is the one that counts."""
+        both = ["2001:db8::5", "10.96.0.5"]
+        self.client.put(SERVICES, service(both[0], clusterIPs=both))
+        self.start()
+        self.assertEqual("192.0.2.1\tcloud-1\n2001:db8::5\tedge-1", self.text())
+
+    def test_part_of_the_nodes_is_not_enough(self):
+        """Until the API has told all, nothing is written, and that is told."""
+        self.client.put(
+            CONFIG_MAPS,
+            {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": {"tunnel-nodes": "old"}},
+        )
+        read = self.client.list
+
+        def read_no_nodes(resource, namespace=None, **options):
+            if resource is NODES:
+                return fail(ApiUnreachable("GET: refused"))
+            return read(resource, namespace, **options)
+
+        self.successResultOf(self.informers.stopService())
+        self.client.list = read_no_nodes
+        self.make()
+        self.start()
+        self.settle(60)
+        self.assertIn("wait for the API: nodes (GET: refused)", self.controller.problem())
+        self.assertEqual("old", self.text())
+        self.client.list = read
+        self.settle(60)
+        self.assertIn("10.96.0.5\tedge-1", self.text())
+        self.assertIsNone(self.controller.problem())
+
+
+class LoadTests(ControllerTestCase):
+    """Many nodes, and many changes."""
+
+    def test_a_storm_makes_few_writes(self):
+        """About one each second, and the last one has everything."""
+        self.start()
+        before = len(self.writes())
+        for number in range(500):
+            self.client.put(NODES, node(f"edge-x{number}", labels=EDGE))
+            self.clock.advance(0.02)
+        self.settle()
+        self.assertEqual(502, len(self.text().splitlines()))
+        writes = len(self.writes()) - before
+        self.assertTrue(1 <= writes <= 12, writes)
+
+    def test_five_thousand_nodes(self):
+        """They fit, with room to spare, and a change of one is one write."""
+        for number in range(2500):
+            self.client.put(NODES, node(f"edge-node-with-a-name-{number}", labels=EDGE))
+            self.client.put(NODES, node(f"cloud-node-{number}", f"192.0.2.{number % 256}"))
+        self.start()
+        self.assertEqual(5002, len(self.text().splitlines()))
+        self.assertLess(len(self.text()), 300_000)
+        self.client.remove(NODES, "edge-1")
+        self.settle()
+        self.assertEqual(5001, len(self.text().splitlines()))
+        self.assertEqual(
+            [("create", "configmaps", NAME), ("update", "configmaps", NAME)], self.writes()
+        )

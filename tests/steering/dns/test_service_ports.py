@@ -1,0 +1,142 @@
+"""The ports of the internal Service."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.cluster.proxy_ports import Ports
+from yurttunnel.steering.dns.service_ports import (
+    ServerPorts,
+    reconciled,
+    service_ports,
+    with_ports,
+)
+
+SERVER = ServerPorts(secure=10263, insecure=10264)
+PASSING = ServerPorts(10263, 10264, passthrough=10270, passthrough_ports=frozenset({10250, 9443}))
+
+HTTPS = {"name": "https", "protocol": "TCP", "port": 10250, "targetPort": 10263}
+HTTP = {"name": "http", "protocol": "TCP", "port": 10255, "targetPort": 10264}
+
+
+def entry(port, target, name=None, **more):
+    """Make an entry as the controller does, or with another name and more fields."""
+    name = f"dnat-{port}" if name is None else name
+    return {"name": name, "protocol": "TCP", "port": port, "targetPort": target, **more}
+
+
+def wanted(http=(), https=(), server=SERVER):
+    """Say what is to be."""
+    return service_ports(Ports(http=frozenset(http), https=frozenset(https)), server)
+
+
+class WantedTests(SynchronousTestCase):
+    """Which port leads where."""
+
+    def test_configured_ports_lead_to_the_servers_own(self):
+        """Those for HTTP and those for HTTPS lead to what the server really listens on."""
+        found = wanted([9100], [9443], ServerPorts(20263, 20264))
+        self.assertEqual({9100: 20264, 9443: 20263}, found.wanted)
+        self.assertEqual({10250: 20263, 10255: 20264}, found.kubelet)
+
+    def test_pass_through_counts_first(self):
+        """Ports that are passed through lead there, whether or not they are configured."""
+        found = wanted([9100], [9443], PASSING)
+        self.assertEqual({9100: 10264, 9443: 10270, 10250: 10270}, found.wanted)
+        self.assertEqual({10255: 10264}, found.kubelet)
+
+
+class ReconcilingTests(SynchronousTestCase):
+    """What is made of the entries that there are."""
+
+    def test_missing_ones_are_added(self):
+        """They come behind the others, by their numbers."""
+        self.assertEqual(
+            [HTTPS, HTTP, entry(9100, 10264), entry(9443, 10263)],
+            reconciled([HTTPS, HTTP], wanted([9100], [9443])),
+        )
+
+    def test_those_of_the_kubelet_are_not_added(self):
+        """Who takes them out has a reason; but pass-through that is asked for needs its ports."""
+        self.assertEqual([HTTPS], reconciled([HTTPS], wanted()))
+        self.assertEqual([entry(9443, 10270), entry(10250, 10270)], _passing([]))
+
+    def test_a_wrong_target_is_corrected(self):
+        """Also that of an entry that somebody made by hand, whose name stays."""
+        by_hand = entry(9100, 9100, "node-exporter", nodePort=30000, appProtocol="http")
+        self.assertEqual(
+            [{**by_hand, "targetPort": 10264}, entry(9443, 10263)],
+            reconciled([by_hand, entry(9443, 10264)], wanted([9100], [9443])),
+        )
+
+    def test_the_kubelets_ports_follow_pass_through(self):
+        """They lead there while it is on, and back when it is off."""
+        passing = _passing([HTTPS, HTTP])
+        self.assertEqual([{**HTTPS, "targetPort": 10270}, HTTP, entry(9443, 10270)], passing)
+        self.assertEqual([HTTPS, HTTP], reconciled(passing, wanted()))
+
+    def test_ours_that_are_no_longer_wanted_go(self):
+        """Entries with our names are removed, and others stay whatever they are."""
+        other = entry(9100, 9100, "other")
+        connect = entry(10268, 10268, "connect")
+        udp = {**entry(9443, 1, "mine"), "protocol": "UDP"}
+        self.assertEqual(
+            [other, connect, udp],
+            reconciled([entry(9443, 10263), other, connect, udp, entry(9101, 1)], wanted()),
+        )
+
+    def test_protocols_are_told_apart(self):
+        """An entry for UDP is none for TCP; one that does not say is for TCP."""
+        udp = {**entry(9100, 1, "udp"), "protocol": "UDP"}
+        self.assertEqual([udp, entry(9100, 10264)], reconciled([udp], wanted([9100])))
+        silent = {"port": 9100, "targetPort": 10264}
+        self.assertEqual([silent], reconciled([silent], wanted([9100])))
+        ours_for_udp = {**entry(9100, 1), "protocol": "UDP"}
+        self.assertEqual([entry(9100, 10264)], reconciled([ours_for_udp], wanted([9100])))
+
+    def test_names_never_collide(self):
+        """An entry with the name of another port gets its own, so that both have one."""
+        misnamed = entry(9200, 10264, "dnat-9100", nodePort=30000)
+        self.assertEqual(
+            [{**misnamed, "name": "dnat-9200"}, entry(9100, 10264)],
+            reconciled([misnamed], wanted([9100, 9200])),
+        )
+        self.assertEqual([entry(9100, 10264)], reconciled([misnamed], wanted([9100])))
+        swapped = [entry(1, 10264, "dnat-2"), entry(2, 10264, "dnat-1")]
+        self.assertEqual([entry(1, 10264), entry(2, 10264)], reconciled(swapped, wanted([1, 2])))
+
+    def test_doing_it_again_changes_nothing(self):
+        """What was reconciled once is as it should be."""
+        for ports in (wanted(), wanted([9100], [9443]), wanted([1], [2], PASSING)):
+            once = reconciled([HTTPS, entry(9100, 1, "dnat-5"), entry(7, 7)], ports)
+            self.assertEqual(once, reconciled(once, ports))
+
+
+class ServiceTests(SynchronousTestCase):
+    """What the Service becomes."""
+
+    def test_only_the_ports_differ(self):
+        """Everything else of the Service is what it was."""
+        old = {
+            "metadata": {"name": "s", "resourceVersion": "7"},
+            "spec": {"clusterIP": "10.96.0.5", "selector": {"a": "b"}, "ports": [HTTPS]},
+            "status": {"loadBalancer": {}},
+        }
+        new = with_ports(old, wanted([9100]))
+        self.assertEqual({**old, "spec": {**old["spec"], "ports": new["spec"]["ports"]}}, new)
+        self.assertEqual([HTTPS, entry(9100, 10264)], new["spec"]["ports"])
+        self.assertEqual([HTTPS], old["spec"]["ports"])
+
+    def test_nothing_to_do(self):
+        """One with the right ports is left alone."""
+        service = {"spec": {"ports": [HTTPS, HTTP, entry(9100, 10264)]}}
+        self.assertIsNone(with_ports(service, wanted([9100])))
+
+    def test_one_without_ports(self):
+        """Those that are wanted are added to whatever is there."""
+        for spec in ({}, {"spec": {}}, {"spec": {"ports": None}}):
+            self.assertEqual([entry(1, 10264)], with_ports(spec, wanted([1]))["spec"]["ports"])
+
+
+def _passing(entries):
+    return reconciled(entries, wanted(server=PASSING))

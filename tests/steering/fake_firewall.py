@@ -1,0 +1,92 @@
+"""A firewall in memory."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from zope.interface import implementer
+
+from yurttunnel.steering.interception import Match
+from yurttunnel.steering.interfaces import Applied, IFirewall, SteeringFailed
+
+
+@implementer(IFirewall)
+class FakeFirewall:
+    """The rules of one family of addresses, which may refer to ``sets``, a ``FakeAddressSets``.
+
+    ``rules`` is what is there, by port; a test may change it behind the manager's back. While
+    ``failure`` is not ``None``, every call fails with it, and with ``refuses_sets`` those do that
+    refer to a set. While ``hold`` is a ``Deferred``, calls wait for it. ``calls`` says what was
+    called, and may be shared with other fakes.
+    """
+
+    backend = "nft"
+
+    def __init__(self, version, sets, calls):
+        self.version = version
+        self.sets = sets
+        self.calls = calls
+        self.rules = {}
+        self.failure = None
+        self.refuses_sets = False
+        self.hold = None
+        self.changes = 0
+        self.counts_changes = True
+
+    def generation(self):
+        """See :class:`IFirewall`; a test that changes ``rules`` adds to ``changes``."""
+        return self.changes if self.counts_changes else None
+
+    def apply(self, wanted, set_name):
+        """See :class:`IFirewall`."""
+        return Deferred.fromCoroutine(self._apply(wanted, set_name))
+
+    def remove(self):
+        """See :class:`IFirewall`."""
+        return Deferred.fromCoroutine(self._remove())
+
+    async def _apply(self, wanted, set_name):
+        await self._called("apply")
+        if set_name is not None and set_name not in self.sets.sets:
+            raise AssertionError(f"there is no set {set_name}")
+        if set_name is not None and self.refuses_sets:
+            raise SteeringFailed("iptables-restore: Can't open socket to ipset")
+        rules = self.made_of(wanted, set_name)
+        former, self.rules = self.rules, rules
+        self.changes += rules != former
+        self._hold_sets()
+        differences = [
+            f"the rules of port {port}"
+            for port in sorted(former.keys() | rules.keys())
+            if former.get(port) != rules.get(port)
+        ]
+        return Applied(tuple(differences), frozenset(former))
+
+    async def _remove(self):
+        await self._called("remove")
+        former, self.rules = self.rules, {}
+        self.changes += bool(former)
+        self._hold_sets()
+        return bool(former)
+
+    async def _called(self, what):
+        self.calls.append((what, self.version))
+        if self.hold is not None:
+            hold = Deferred()
+            self.hold.chainDeferred(hold)
+            await hold
+        if self.failure is not None:
+            raise self.failure
+
+    def _hold_sets(self):
+        self.sets.busy = {name for name in self.sets.busy if not name.endswith(str(self.version))}
+        self.sets.busy |= {rule[0] for rule in self.rules.values() if isinstance(rule[0], str)}
+
+    def made_of(self, wanted, set_name):
+        """Say what rules are wanted: by the port, the match, and where it leads to."""
+        if wanted.is_nothing:
+            return {}
+        match = set_name if wanted.match is Match.EDGE_SET else wanted.cloud
+        return {
+            port: (match, wanted.ports.get(port), wanted.pod_ports.get(port))
+            for port in wanted.all_ports()
+        }

@@ -1,0 +1,88 @@
+"""The kernel's sets of addresses and its table of connections, in memory.
+
+The tests in ``tests/steering/netlink`` hold each of them against the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from twisted.internet.defer import Deferred, fail, succeed
+from zope.interface import implementer
+
+from yurttunnel.steering.interception import Address
+from yurttunnel.steering.interfaces import Flow, IAddressSets, IFlows, SteeringFailed
+
+
+@implementer(IAddressSets)
+class FakeAddressSets:
+    """Sets of addresses that a test may look into.
+
+    ``sets`` are their contents, and ``busy`` those that rules refer to, which cannot be removed.
+    While ``failure`` is not ``None``, every call fails with it; ``calls`` says what was called.
+    ``is_supported`` is what ``supported`` answers.
+    """
+
+    def __init__(self) -> None:
+        self.sets: dict[str, frozenset[Address]] = {}
+        self.versions: dict[str, int] = {}
+        self.busy: set[str] = set()
+        self.failure: SteeringFailed | None = None
+        self.calls: list[tuple[str, str]] = []
+        self.is_supported = True
+
+    def supported(self) -> Deferred[bool]:
+        """See :meth:`yurttunnel.steering.netlink.address_sets.AddressSets.supported`."""
+        if self.failure is not None:
+            return fail(self.failure)
+        return succeed(self.is_supported)
+
+    def put(self, name: str, version: int, addresses: Collection[Address]) -> Deferred[bool]:
+        """See :class:`IAddressSets`."""
+        self.calls.append(("put", name))
+        if self.failure is not None:
+            return fail(self.failure)
+        wanted = frozenset(addresses)
+        changed = self.sets.get(name) != wanted or self.versions[name] != version
+        self.sets[name] = wanted
+        self.versions[name] = version
+        return succeed(changed)
+
+    def remove(self, name: str) -> Deferred[bool]:
+        """See :class:`IAddressSets`."""
+        self.calls.append(("remove", name))
+        if self.failure is not None:
+            return fail(self.failure)
+        if name in self.busy:
+            return fail(SteeringFailed(f"cannot remove set {name}: rules still refer to it"))
+        self.versions.pop(name, None)
+        return succeed(self.sets.pop(name, None) is not None)
+
+
+@implementer(IFlows)
+class FakeFlows:
+    """Connections that a test may look into.
+
+    ``flows`` are those that there are. While ``failure`` is not ``None``, every call fails with
+    it; ``calls`` says with which version and ports ``cut`` was called.
+    """
+
+    def __init__(self) -> None:
+        self.flows: list[Flow] = []
+        self.failure: SteeringFailed | None = None
+        self.calls: list[tuple[int, frozenset[int]]] = []
+
+    def cut(
+        self, version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool]
+    ) -> Deferred[int]:
+        """See :class:`IFlows`."""
+        self.calls.append((version, frozenset(ports)))
+        if self.failure is not None:
+            return fail(self.failure)
+        wrong = [
+            flow
+            for flow in self.flows
+            if flow.destination.version == version and flow.port in ports and is_wrong(flow)
+        ]
+        self.flows = [flow for flow in self.flows if flow not in wrong]
+        return succeed(len(wrong))

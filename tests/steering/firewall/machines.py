@@ -1,0 +1,101 @@
+"""Machines with a firewall: one in memory, and network namespaces with the kernel's."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+
+from twisted.internet import reactor
+from twisted.trial.unittest import SkipTest
+
+from tests.e2e.cluster.network import OwnNetwork
+from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
+from yurttunnel.steering.programs import Programs
+
+BASES = {4: "iptables", 6: "ip6tables"}
+
+
+class CountedPrograms:
+    """Programs whose runs are counted."""
+
+    def __init__(self, programs):
+        self._programs = programs
+        self.calls = []
+
+    def run(self, arguments, *more):
+        """Run one."""
+        self.calls.append(list(arguments))
+        return self._programs.run(arguments, *more)
+
+
+class MemoryMachine:
+    """A table in memory, of one family and back end."""
+
+    def __init__(self, version, back_end):
+        self.table = FakeTable()
+        self.programs = FakePrograms()
+        self.prefix = f"{BASES[version]}-{back_end}"
+        play_iptables(self.programs, self.prefix, self.table, "(nf_tables)")
+
+    def close(self):
+        """Do nothing: memory is all there is."""
+
+    def save(self):
+        """Give the table's chains and rules."""
+        return _bare(self.table.save())
+
+    def restore(self, *lines):
+        """Change the table as another program does."""
+        self.table.restore("\n".join(["*nat", *lines, "COMMIT", ""]))
+
+    def make_set(self, name):
+        """Do nothing: the table does not know sets."""
+
+
+class RealMachine:
+    """A network namespace, and one family and back end of its firewall."""
+
+    def __init__(self, version, back_end):
+        self.prefix = f"{BASES[version]}-{back_end}"
+        if shutil.which(f"{self.prefix}-restore") is None:
+            raise SkipTest(f"{self.prefix} is not installed")
+        self._version = version
+        self._network = OwnNetwork([])
+        self.programs = CountedPrograms(Programs(reactor))
+
+    def close(self):
+        """Go back."""
+        self._network.close()
+
+    def save(self):
+        """Give the table's chains and rules."""
+        return _bare(execute(f"{self.prefix}-save -t nat"))
+
+    def restore(self, *lines):
+        """Change the table as another program does."""
+        execute(f"{self.prefix}-restore -w 20 --noflush", "\n".join(["*nat", *lines, "COMMIT", ""]))
+
+    def make_set(self, name):
+        """Make an empty set of addresses."""
+        if shutil.which("ipset") is None:
+            raise SkipTest("ipset is not installed")
+        execute(f"ipset create {name} hash:ip family {'inet' if self._version == 4 else 'inet6'}")
+
+    def iptables(self, command):
+        """Do what an administrator does."""
+        execute(f"{self.prefix} -w 20 {command}")
+
+
+def execute(command, given=""):
+    """Run a program that must succeed; give what it writes."""
+    done = subprocess.run(
+        shlex.split(command), input=given, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise AssertionError(f"{command}: {done.stderr}")
+    return done.stdout
+
+
+def _bare(text):
+    return [line for line in text.splitlines() if not line.startswith("#")]

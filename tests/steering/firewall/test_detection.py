@@ -1,0 +1,281 @@
+"""Which firewall a machine uses, and what of ours is removed from where."""
+
+from __future__ import annotations
+
+import shutil
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
+
+from tests.e2e.cluster.network import OwnNetwork
+from tests.steering.fakes import FakeAddressSets
+from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
+from tests.steering.firewall.machines import execute
+from yurttunnel.steering.firewall.cleanup import remove_everything, remove_leftovers_elsewhere
+from yurttunnel.steering.firewall.detection import find_firewalls
+from yurttunnel.steering.interception import Interception, Match, Target
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.programs import Finished, Programs
+
+LEFTOVER = "*nat\n:TUNNEL-PORT - [0:0]\n-I OUTPUT 1 -p tcp -j TUNNEL-PORT\nCOMMIT\n"
+HINT = b"*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n"
+
+
+class Machine(SynchronousTestCase):
+    """A machine with both firewalls and both families, in memory."""
+
+    def setUp(self):
+        """Install everything; legacy has no tables yet."""
+        self.programs = FakePrograms()
+        self.tables = {}
+        for base in ("iptables", "ip6tables"):
+            for back_end, says in (("nft", "(nf_tables)"), ("legacy", "(legacy)")):
+                table = self.tables[f"{base}-{back_end}"] = FakeTable()
+                play_iptables(self.programs, f"{base}-{back_end}", table, says)
+            play_iptables(self.programs, base, self.tables[f"{base}-nft"], "(nf_tables)")
+        self.proc_net = Path(self.mktemp())
+        self.proc_net.mkdir()
+        (self.proc_net / "if_inet6").touch()
+        self.sets = FakeAddressSets()
+
+    def legacy_is_loaded(self):
+        """Let legacy have tables, as it has when somebody has used it."""
+        for name in ("ip_tables_names", "ip6_tables_names"):
+            (self.proc_net / name).write_text("mangle\nnat\n")
+
+    def answer(self, program, *finished):
+        """Have a program always leave this."""
+        self.programs.programs[program] = lambda *_: Finished(*finished)
+
+    def result(self, coroutine):
+        """Give the result of what is done at once."""
+        return self.successResultOf(Deferred.fromCoroutine(coroutine))
+
+    def failure(self, coroutine):
+        """Give the one line of its failure."""
+        failed = Deferred.fromCoroutine(coroutine)
+        text = str(self.failureResultOf(failed, SteeringFailed).value)
+        self.assertNotIn("\n", text)
+        return text
+
+
+class DetectionTests(Machine):
+    """Finding the firewall."""
+
+    def find(self):
+        """Find it."""
+        return self.result(find_firewalls(self.programs, self.proc_net))
+
+    def assert_used(self, name):
+        """Check which back end is used."""
+        found = self.find()
+        used = {version: each.backend for version, each in found.found.items()}
+        self.assertEqual(({4: name, 6: name}, {}), (used, found.missing))
+
+    def test_hint_nft(self):
+        """Kubelet's hint decides, whatever else there is."""
+        self.legacy_is_loaded()
+        self.tables["iptables-legacy"].chains["OUTPUT"] += ["-j RETURN"] * 9
+        self.answer_mangle("ip6tables-nft", HINT)
+        self.assert_used("nft")
+
+    def test_hint_legacy(self):
+        """Kubelet's hint may be an older one, and in legacy."""
+        self.legacy_is_loaded()
+        self.tables["iptables-nft"].chains["OUTPUT"] += ["-j RETURN"] * 9
+        self.answer_mangle("iptables-legacy", HINT.replace(b"IPTABLES-HINT", b"KUBELET-CANARY"))
+        self.assert_used("legacy")
+
+    def answer_mangle(self, prefix, text):
+        """Have a table ``mangle``."""
+        save = self.programs.programs[f"{prefix}-save"]
+
+        def answer(arguments, given):
+            if arguments == ["-t", "mangle"]:
+                return Finished(0, text, "")
+            return save(arguments, given)
+
+        self.programs.programs[f"{prefix}-save"] = answer
+
+    def test_more_rules(self):
+        """Without a hint it is where there are more rules, but for ours."""
+        self.legacy_is_loaded()
+        self.tables["iptables-nft"].chains["OUTPUT"].append("-j RETURN")
+        self.tables["ip6tables-legacy"].chains["OUTPUT"] += ["-j RETURN"] * 2
+        self.assert_used("legacy")
+        self.tables["ip6tables-nft"].chains["OUTPUT"] += ["-j RETURN"] * 2
+        self.tables["ip6tables-legacy"].chains["TUNNEL-PORT"] = ["-j RETURN"] * 9
+        self.assert_used("nft")
+
+    def test_nothing_to_go_by(self):
+        """Without any rules it is what plain iptables is."""
+        self.assert_used("nft")
+        self.answer("iptables", 0, b"iptables v1.8.9 (legacy)\n", "")
+        self.assert_used("legacy")
+
+    def test_legacy_is_left_alone(self):
+        """Legacy is not asked for tables that it has not: that would make them."""
+        self.assert_used("nft")
+        self.result(remove_everything(self.programs, self.sets, self.proc_net))
+        asked = [call for call in self.programs.calls if call[0].endswith("legacy-save")]
+        self.assertEqual([], asked)
+
+    def test_plain_names(self):
+        """Where programs have no names of their own for a back end, the plain one's is used."""
+        for name in list(self.programs.programs):
+            if "-nft" in name or "-legacy" in name:
+                del self.programs.programs[name]
+        self.assert_used("nft")
+        self.answer("iptables", 0, b"iptables v1.6.2\n", "")
+        self.answer("ip6tables", 0, b"ip6tables v1.6.2\n", "")
+        self.assert_used("legacy")
+
+    def test_nothing_installed(self):
+        """Without programs it is said what to install."""
+        self.programs.programs.clear()
+        found = self.find()
+        self.assertEqual({}, found.found)
+        self.assertIn("install the package iptables", found.missing[4])
+        self.assertIn("ip6tables", found.missing[6])
+
+    def test_not_allowed(self):
+        """Without the right to look it is said which one is needed."""
+        self.answer("iptables-nft-save", 4, b"", "Permission denied (you must be root)\n")
+        found = self.find()
+        self.assertEqual([6], list(found.found))
+        self.assertIn("NET_ADMIN", found.missing[4])
+
+    def test_no_ipv6(self):
+        """A machine without IPv6 has a firewall for IPv4."""
+        (self.proc_net / "if_inet6").unlink()
+        found = self.find()
+        self.assertEqual([4], list(found.found))
+        self.assertIn("no IPv6", found.missing[6])
+
+
+class CleanupTests(Machine):
+    """Removing what is ours."""
+
+    def remove(self):
+        """Remove everything."""
+        return remove_everything(self.programs, self.sets, self.proc_net)
+
+    def test_everything(self):
+        """Both back ends and families are searched, and then sets are removed."""
+        self.legacy_is_loaded()
+        for table in self.tables.values():
+            table.restore(LEFTOVER)
+        for version in (4, 6):
+            self.successResultOf(self.sets.put(f"YURTTUNNEL-EDGE{version}", version, ()))
+        expected = [
+            "removed the chains TUNNEL-PORT of IPv4 (nft)",
+            "removed the chains TUNNEL-PORT of IPv4 (legacy)",
+            "removed the chains TUNNEL-PORT of IPv6 (nft)",
+            "removed the chains TUNNEL-PORT of IPv6 (legacy)",
+            "removed the set YURTTUNNEL-EDGE4",
+            "removed the set YURTTUNNEL-EDGE6",
+        ]
+        self.assertEqual(expected, self.result(self.remove()))
+        for table in self.tables.values():
+            self.assertEqual(FakeTable().chains, table.chains)
+        self.assertEqual([], self.result(self.remove()))
+
+    def test_failures(self):
+        """What can be removed is, and it is said what could not be."""
+        self.tables["iptables-nft"].restore(LEFTOVER)
+        self.answer("ip6tables-nft-save", 4, b"", "Permission denied (you must be root)")
+        self.sets.sets["YURTTUNNEL-EDGE4"] = frozenset()
+        self.sets.busy.add("YURTTUNNEL-EDGE4")
+        text = self.failure(self.remove())
+        self.assertIn("IPv6 (nft): ip6tables-nft-save: Permission denied", text)
+        self.assertIn("YURTTUNNEL-EDGE4", text)
+        self.assertIn("(but removed the chains TUNNEL-PORT of IPv4 (nft))", text)
+
+    def test_other_kernel(self):
+        """What the kernel does not know has nothing of ours."""
+        said = "iptables-nft-save v1.8.9: Failed to initialize nft: Protocol not supported"
+        self.answer("iptables-nft-save", 1, b"", said)
+        self.assertEqual([], self.result(self.remove()))
+
+    def test_nothing_installed(self):
+        """Without programs nobody knows whether there are rules."""
+        self.programs.programs.clear()
+        self.assertIn("not installed", self.failure(self.remove()))
+
+    def test_elsewhere(self):
+        """At start only the back end that is not used is cleaned."""
+        self.legacy_is_loaded()
+        for table in self.tables.values():
+            table.restore(LEFTOVER)
+        firewalls = self.result(find_firewalls(self.programs, self.proc_net))
+        leftovers = remove_leftovers_elsewhere(self.programs, firewalls, self.proc_net)
+        expected = [
+            "removed the chains TUNNEL-PORT of IPv4 (legacy)",
+            "removed the chains TUNNEL-PORT of IPv6 (legacy)",
+        ]
+        self.assertEqual(expected, self.result(leftovers))
+        self.assertIn("TUNNEL-PORT", self.tables["iptables-nft"].chains)
+        self.assertNotIn("TUNNEL-PORT", self.tables["iptables-legacy"].chains)
+
+
+class RealDetectionTests(TestCase):
+    """A real machine: a network namespace that nobody has used yet."""
+
+    def setUp(self):
+        """Make one."""
+        if shutil.which("iptables-nft") is None or shutil.which("iptables-legacy") is None:
+            raise SkipTest("iptables is not installed with both back ends")
+        network = OwnNetwork([])
+        self.addCleanup(network.close)
+        self.programs = Programs(reactor)
+
+    async def used(self):
+        """Find which back end is used, in both families."""
+        firewalls = await find_firewalls(self.programs)
+        self.assertEqual(({4, 6}, {}), (set(firewalls.found), firewalls.missing))
+        (name,) = {each.backend for each in firewalls.found.values()}
+        return name
+
+    async def test_hints(self):
+        """Kubelet's hint is found in both."""
+        execute("iptables-legacy -w 20 -t mangle -N KUBE-KUBELET-CANARY")
+        self.assertEqual("legacy", await self.used())
+        execute("ip6tables-nft -t mangle -N KUBE-IPTABLES-HINT")
+        self.assertEqual("nft", await self.used())
+
+    async def test_rules(self):
+        """Without a hint rules are counted."""
+        execute("ip6tables-legacy -w 20 -t filter -A OUTPUT -j RETURN")
+        self.assertEqual("legacy", await self.used())
+        execute("iptables-nft -t filter -A OUTPUT -j RETURN")
+        execute("iptables-nft -t filter -A OUTPUT -j RETURN")
+        self.assertEqual("nft", await self.used())
+
+    async def test_legacy_is_left_alone(self):
+        """No table of legacy is made on a machine that uses nft."""
+        execute("iptables-nft -t filter -A OUTPUT -j RETURN")
+        firewalls = await find_firewalls(self.programs)
+        await remove_leftovers_elsewhere(self.programs, firewalls)
+        await remove_everything(self.programs, FakeAddressSets())
+        names = Path("/proc/thread-self/net/ip_tables_names")
+        self.assertEqual("", names.read_text() if names.exists() else "")
+
+    async def test_cleanup(self):
+        """Rules are found wherever they are, and nothing of them is left."""
+        execute("iptables-nft -t filter -A OUTPUT -j RETURN")
+        execute("iptables-legacy-restore -w 20 --noflush", LEFTOVER)
+        firewalls = await find_firewalls(self.programs)
+        leads = {10250: Target(None, 10263)}
+        edge = frozenset({IPv4Address("192.168.7.1")})
+        wanted = Interception(4, Match.CLOUD_RETURN, edge, ports=leads)
+        await firewalls.found[4].apply(wanted, None)
+        removed = await remove_leftovers_elsewhere(self.programs, firewalls)
+        self.assertEqual(["removed the chains TUNNEL-PORT of IPv4 (legacy)"], removed)
+        removed = await remove_everything(self.programs, FakeAddressSets())
+        self.assertEqual(["removed the chains TUNNEL-PORT of IPv4 (nft)"], removed)
+        self.assertEqual([], await remove_everything(self.programs, FakeAddressSets()))
+        for back_end in ("nft", "legacy"):
+            self.assertNotIn("TUNNEL", execute(f"iptables-{back_end}-save -t nat"))

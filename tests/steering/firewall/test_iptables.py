@@ -1,0 +1,405 @@
+"""The firewall, on the kernel's own (both back ends and families) and on a table in memory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import replace
+from ipaddress import ip_address
+
+from twisted.internet.defer import fail
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from tests.steering.firewall.fakes import FakePrograms
+from tests.steering.firewall.machines import MemoryMachine, RealMachine
+from yurttunnel.steering.firewall import iptables as iptables_module
+from yurttunnel.steering.firewall import rules as rules_module
+from yurttunnel.steering.firewall.iptables import BackEnd, Iptables
+from yurttunnel.steering.interception import Interception, Match, Target
+from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.programs import Finished, ProgramFailed
+
+ADDRESSES = {
+    4: ("172.16.1.199", "172.16.1.20", "172.16.1.21", "192.168.7.1"),
+    6: ("fd00::199", "fd00::20", "::ffff:192.0.2.21", "fd07::1"),
+}
+FOREIGN = (
+    ":KUBE-SERVICES - [0:0]",
+    '-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES',
+    '-A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES',
+    '-A OUTPUT -m comment --comment "not a jump: -j TUNNEL-PORT" -j RETURN',
+    "-A POSTROUTING -p tcp -m tcp --dport 10250 -j MASQUERADE --random-fully",
+    "-A KUBE-SERVICES -p tcp -m tcp --dport 443 -j REDIRECT --to-ports 6443",
+)
+
+
+class FirewallContract:
+    """What a firewall does with rules, on any machine.
+
+    Subclasses have ``version``, ``back_end`` and ``machine_type``.
+    """
+
+    def setUp(self):
+        """Make a machine on which others have rules too."""
+        self.machine = self.machine_type(self.version, self.back_end)
+        self.addCleanup(self.machine.close)
+        self.machine.restore(*FOREIGN)
+        self.foreign = self.machine.save()
+        self.firewall = self.new_firewall()
+        own, *cloud, edge = map(ip_address, ADDRESSES[self.version])
+        self.own = own
+        self.secure, self.insecure = Target(own, 10263), Target(None, 10264)
+        self.wanted = Interception(
+            self.version,
+            Match.CLOUD_RETURN,
+            frozenset({edge}),
+            frozenset({own, *cloud}),
+            {10250: self.secure, 10255: self.insecure},
+        )
+
+    def new_firewall(self):
+        """Make what a server that has just started has."""
+        back_end = BackEnd(self.version, self.back_end, self.machine.prefix)
+        return Iptables(self.machine.programs, back_end)
+
+    async def apply(self, wanted, set_name=None):
+        """Apply, and check that another time one process finds all as it should be."""
+        applied = await self.firewall.apply(wanted, set_name)
+        self.assertTrue(applied.differences)
+        await self.check_unchanged(wanted, set_name)
+        return applied
+
+    async def check_unchanged(self, wanted, set_name=None):
+        """Check that one process finds that nothing is to be done, however often."""
+        for firewall in (self.new_firewall(), self.firewall, self.firewall):
+            del self.machine.programs.calls[:]
+            ports = frozenset(wanted.all_ports())
+            self.assertEqual(Applied((), ports), await firewall.apply(wanted, set_name))
+            (call,) = self.machine.programs.calls
+            self.assertEqual([f"{self.machine.prefix}-save", "-t", "nat"], call)
+
+    def ours(self):
+        """Give the lines that are there beyond those of others."""
+        return [line for line in self.machine.save() if line not in self.foreign]
+
+    def assert_foreign_untouched(self):
+        """Check that others' lines are as they were, and in their order."""
+        self.assertEqual(
+            self.foreign, [line for line in self.machine.save() if line in self.foreign]
+        )
+
+    async def test_apply(self):
+        """Two processes make rules where there were none."""
+        applied = await self.firewall.apply(self.wanted, None)
+        self.assertEqual(2, len(self.machine.programs.calls))
+        self.assertEqual(frozenset(), applied.former_ports)
+        self.assertIn("the chain TUNNEL-PORT-10250 is missing", applied.differences)
+        self.assert_foreign_untouched()
+        lines = self.ours()
+        host = f"[{self.own}]" if self.version == 6 else self.own
+        lead = [line for line in lines if line.endswith(f"--to-destination {host}:10263")]
+        self.assertEqual([lines[lines.index(lead[0])]], lead)
+        jumps = [line for line in self.machine.save() if line.startswith("-A OUTPUT")]
+        self.assertTrue(jumps[0].endswith("-j TUNNEL-PORT"), jumps)
+        await self.check_unchanged(self.wanted)
+
+    async def test_everything(self):
+        """Whatever can be wanted is found again as it was made."""
+        self.machine.make_set("YURTTUNNEL-EDGES")
+        pods = replace(self.wanted, pod_ports={10250: self.secure, 9100: self.insecure})
+        await self.apply(pods)
+        await self.apply(replace(pods, match=Match.EDGE_SET), "YURTTUNNEL-EDGES")
+        self.patch(rules_module, "MOST_RETURNS_BY_PORT", 3)
+        await self.apply(pods)
+        self.assert_foreign_untouched()
+        applied = await self.apply(self.wanted)
+        self.assertEqual({10250, 10255, 9100}, applied.former_ports)
+
+    async def test_remove(self):
+        """When rules are removed those of others are byte for byte what they were."""
+        await self.apply(replace(self.wanted, pod_ports={9100: self.secure}))
+        self.assertTrue(await self.firewall.remove())
+        self.assertEqual(self.foreign, self.machine.save())
+        self.assertFalse(await self.firewall.remove())
+        await self.apply(self.wanted)
+
+    async def test_nothing_wanted(self):
+        """When nothing is wanted any more there are no rules; nor are any made."""
+        nothing = replace(self.wanted, edge=frozenset())
+        self.assertEqual(Applied(), await self.firewall.apply(nothing, None))
+        await self.apply(self.wanted)
+        await self.firewall.apply(nothing, None)
+        self.assertEqual(self.foreign, self.machine.save())
+
+    async def test_port_comes_and_goes(self):
+        """A port that comes has a chain, and one that goes leaves none."""
+        more = {**self.wanted.ports, 9100: self.insecure}
+        applied = await self.apply(self.wanted)
+        applied = await self.apply(replace(self.wanted, ports=more))
+        self.assertEqual({10250, 10255}, applied.former_ports)
+        applied = await self.apply(self.wanted)
+        self.assertEqual({10250, 10255, 9100}, applied.former_ports)
+        self.assertFalse([line for line in self.machine.save() if "9100" in line])
+
+    async def test_nodes_come_and_go(self):
+        """A node that comes or goes is a rule in each port's chain, and nothing else."""
+        await self.apply(self.wanted)
+        before = self.machine.save()
+        more = self.wanted.cloud | {self.own + 1, self.own - 190, self.own + 50}
+        applied = await self.apply(replace(self.wanted, cloud=more))
+        expected = "in the chain TUNNEL-PORT-10250 3 rules are missing, 0 not wanted"
+        self.assertEqual(expected, applied.differences[0])
+        await self.apply(self.wanted)
+        self.assertEqual(before, self.machine.save())
+
+    async def test_target_changes(self):
+        """When a target changes the old one is gone, and so cannot win (F1)."""
+        await self.apply(self.wanted)
+        moved = {10250: Target(self.own + 1, 10263), 10255: self.secure}
+        await self.apply(replace(self.wanted, ports=moved))
+        leads = [line for line in self.ours() if "dnat to tunnel" in line]
+        self.assertEqual(2, len(leads))
+        self.assertTrue(any(f"{self.own + 1}" in lead for lead in leads))
+
+    async def test_disturbed(self):
+        """What others destroy is made again (F7)."""
+        await self.apply(self.wanted)
+        good = self.machine.save()
+        for lines in (
+            [":TUNNEL-PORT - [0:0]"],
+            [":TUNNEL-PORT-10250 - [0:0]"],
+            ["-I TUNNEL-PORT-10250 1 -p tcp -j RETURN"],
+            ["-I OUTPUT 1 -p tcp -j TUNNEL-PORT", "-I KUBE-SERVICES 1 -p udp -j TUNNEL-PORT-10255"],
+            [":TUNNEL-PORT-1 - [0:0]", "-A TUNNEL-PORT -j TUNNEL-PORT-1"],
+            [
+                next(line for line in good if "OUTPUT" in line and "server port" in line).replace(
+                    "-A", "-D"
+                )
+            ],
+        ):
+            self.machine.restore(*lines)
+            self.assertNotEqual(good, self.machine.save())
+            await self.apply(self.wanted)
+            self.assertEqual(good, self.machine.save())
+
+    async def test_leftovers_of_others_names(self):
+        """Chains below ours are removed, whatever the rest of their name is (F2)."""
+        self.machine.restore(
+            ":TUNNEL-PORT - [0:0]",
+            ":TUNNEL-PORT-x9 - [0:0]",
+            ":TUNNEL-PORT-9999 - [0:0]",
+            "-A TUNNEL-PORT -p tcp -j TUNNEL-PORT-x9",
+            "-A TUNNEL-PORT-x9 -j TUNNEL-PORT-9999",
+        )
+        nothing = replace(self.wanted, edge=frozenset())
+        applied = await self.firewall.apply(nothing, None)
+        self.assertEqual(frozenset({9999}), applied.former_ports)
+        self.assertEqual(self.foreign, self.machine.save())
+
+
+class MemoryTests(FirewallContract, TestCase):
+    """A table in memory."""
+
+    version, back_end, machine_type = 4, "nft", MemoryMachine
+
+
+class KernelContract(FirewallContract):
+    """What only a real one can do."""
+
+    machine_type = RealMachine
+
+    def former_version(self, own, loopback):
+        """Run the commands of yurttunnel 1.2 (reference, section 4.2)."""
+        bits = 32 if self.version == 4 else 128
+        host = own if self.version == 4 else f"[{own}]"
+        comment = "-m comment --comment"
+        direct = "return request to access node directly"
+        for command in (
+            "-N TUNNEL-PORT -t nat",
+            f'-I OUTPUT -t nat -p tcp {comment} "yurttunnel server port" -j TUNNEL-PORT',
+            "-N TUNNEL-PORT-10250 -t nat",
+            f'-I TUNNEL-PORT -t nat -p tcp --dport 10250 {comment} "jump to port 10250"'
+            " -j TUNNEL-PORT-10250",
+            f'-I TUNNEL-PORT-10250 -t nat -p tcp {comment} "{direct}" --dport 10250'
+            f" -d {own}/{bits} -j RETURN",
+            f'-I TUNNEL-PORT-10250 -t nat -p tcp {comment} "{direct}" --dport 10250'
+            f" -d {loopback}/{bits} -j RETURN",
+            f'-A TUNNEL-PORT-10250 -t nat -p tcp {comment} "dnat to tunnel for access node"'
+            f" --dport 10250 -j DNAT --to-destination {host}:10263",
+        ):
+            self.machine.iptables(command)
+
+    async def test_former_version(self):
+        """Rules of yurttunnel 1.2 are recognised: what is right stays, what is stale goes (F2)."""
+        edge = min(self.wanted.edge)
+        # The edge node was a cloud node then.
+        self.former_version(edge, "127.0.0.1" if self.version == 4 else "::1")
+        applied = await self.apply(self.wanted)
+        self.assertIn("the chain TUNNEL-PORT-10255 is missing", applied.differences)
+        self.assertNotIn("the jump from OUTPUT is missing", applied.differences)
+        self.assertEqual({10250}, applied.former_ports)
+        self.assertFalse([line for line in self.ours() if f"{edge}" in line])
+        self.assertEqual(1, sum(line[-14:] == "-j TUNNEL-PORT" for line in self.ours()))
+        self.assert_foreign_untouched()
+
+    async def test_former_version_removed(self):
+        """Nothing is left of rules of yurttunnel 1.2 when they are removed."""
+        self.former_version(self.own, self.own + 1)
+        self.assertTrue(await self.firewall.remove())
+        self.assertEqual(self.foreign, self.machine.save())
+
+    async def test_shapes_of_the_former_version(self):
+        """Rules are what the commands of yurttunnel 1.2 would have found to be there."""
+        await self.apply(self.wanted)
+        direct = '-m comment --comment "return request to access node directly"'
+        for rule in (
+            'OUTPUT -p tcp -m comment --comment "yurttunnel server port" -j TUNNEL-PORT',
+            'TUNNEL-PORT -p tcp --dport 10250 -m comment --comment "jump to port 10250"'
+            " -j TUNNEL-PORT-10250",
+            f"TUNNEL-PORT-10250 -p tcp {direct} --dport 10250 -d {self.own} -j RETURN",
+            'TUNNEL-PORT-10255 -p tcp -m comment --comment "dnat to tunnel for access node"'
+            " --dport 10255 -j REDIRECT --to-ports 10264",
+        ):
+            self.machine.iptables(f"-t nat -C {rule}")
+
+    async def test_flushed(self):
+        """All is made again after another program has flushed the table (F7)."""
+        await self.apply(self.wanted)
+        good = self.ours()
+        self.machine.iptables("-t nat -F")
+        self.machine.iptables("-t nat -X")
+        await self.apply(self.wanted)
+        self.assertEqual(good, self.ours())
+
+    async def test_no_set(self):
+        """A change that the kernel refuses changes nothing, and is told in one line."""
+        await self.apply(self.wanted)
+        before = self.machine.save()
+        ports = {**self.wanted.ports, 9100: self.secure}
+        wanted = replace(self.wanted, match=Match.EDGE_SET, ports=ports)
+        applying = self.firewall.apply(wanted, "YURTTUNNEL-NONE")
+        text = str(await self.assertFailure(applying, SteeringFailed))
+        self.assertIn(f"changing the nat table of IPv{self.version} ({self.back_end})", text)
+        self.assertIn("Set YURTTUNNEL-NONE doesn't exist", text)
+        self.assertNotIn("\n", text)
+        self.assertEqual(before, self.machine.save())
+        await self.check_unchanged(self.wanted)
+
+    async def test_changed_meanwhile(self):
+        """When others change what is about to be changed, it is all or nothing; then all."""
+        await self.apply(self.wanted)
+        programs = self.machine.programs
+        run = programs.run
+
+        def disturbed(arguments, *more):
+            if "--noflush" in arguments:
+                # After loopback and two other nodes comes the one that is to go.
+                self.machine.iptables("-t nat -D TUNNEL-PORT-10250 4")
+                self.before = self.machine.save()
+            return run(arguments, *more)
+
+        self.patch(programs, "run", disturbed)
+        fewer = self.wanted.cloud - {self.own}
+        wanted = replace(self.wanted, cloud=fewer, ports={10250: self.secure})
+        await self.assertFailure(self.firewall.apply(wanted, None), SteeringFailed)
+        self.assertEqual(self.before, self.machine.save())
+        self.patch(programs, "run", run)
+        await self.apply(wanted)
+        self.assert_foreign_untouched()
+
+
+class NftIPv4Tests(KernelContract, TestCase):
+    """The newer back end."""
+
+    version, back_end = 4, "nft"
+
+
+class NftIPv6Tests(KernelContract, TestCase):
+    """The newer back end."""
+
+    version, back_end = 6, "nft"
+
+
+class LegacyContract(KernelContract):
+    """What only the older back end has: a lock."""
+
+    async def test_lock(self):
+        """A lock that another program holds is named; nothing has changed."""
+        # Other programs on this machine have the usual one.
+        path = os.path.abspath(self.mktemp())
+        self.patch(os, "environ", {**os.environ, "XTABLES_LOCKFILE": path})
+        self.patch(iptables_module, "LOCK_SECONDS", 1)
+        with open(path, "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            applying = self.firewall.apply(self.wanted, None)
+            text = str(await self.assertFailure(applying, SteeringFailed))
+        self.assertIn("the lock /run/xtables.lock was held by another program for 1 s", text)
+        self.assertEqual(self.foreign, self.machine.save())
+        await self.apply(self.wanted)
+
+
+class LegacyIPv4Tests(LegacyContract, TestCase):
+    """The older back end."""
+
+    version, back_end = 4, "legacy"
+
+
+class LegacyIPv6Tests(LegacyContract, TestCase):
+    """The older back end."""
+
+    version, back_end = 6, "legacy"
+
+
+class FailureTests(SynchronousTestCase):
+    """What is said when the programs do not do what they should."""
+
+    def setUp(self):
+        """Make a firewall whose program the test plays."""
+        self.programs = FakePrograms()
+        self.firewall = Iptables(self.programs, BackEnd(4, "nft", "iptables-nft"))
+
+    def play(self, *finished):
+        """Have the program that reads leave this."""
+        self.programs.programs["iptables-nft-save"] = lambda *_: Finished(*finished)
+
+    def failure(self):
+        """Give the one line of a failure."""
+        text = str(self.failureResultOf(self.firewall.check(), SteeringFailed).value)
+        self.assertNotIn("\n", text)
+        return text.removeprefix("reading the nat table of IPv4 (nft): ")
+
+    def test_missing(self):
+        """The program is not installed."""
+        self.assertEqual("iptables-nft-save is not installed", self.failure())
+
+    def test_too_long(self):
+        """The program does not end."""
+        self.patch(self.programs, "run", lambda *_: fail(ProgramFailed("it took too long")))
+        self.assertEqual("it took too long", self.failure())
+
+    def test_not_allowed(self):
+        """The server may not."""
+        self.play(4, b"", "Could not fetch rule set generation id: Permission denied (you must\n")
+        self.assertTrue(
+            self.failure().endswith("needs the capability NET_ADMIN (deploy/overlays/iptables)")
+        )
+
+    def test_any(self):
+        """What else the program says is passed on, not at any length."""
+        self.play(3, b"", "a\nb\n" + "c" * 1000)
+        text = self.failure()
+        self.assertTrue(text.startswith("iptables-nft-save: exit status 3: a b ccc"))
+        self.assertLess(len(text), 400)
+        self.play(3, b"", "")
+        self.assertEqual("iptables-nft-save: exit status 3: it says nothing", self.failure())
+
+    def test_not_shown(self):
+        """Another program has made the table one that these programs cannot show."""
+        self.play(0, b"# Table `nat' is incompatible, use 'nft' tool.\n", "")
+        self.assertIn("Table `nat' is incompatible", self.failure())
+
+    def test_readable(self):
+        """An empty table is one."""
+        self.play(0, b"*nat\nCOMMIT\n", "")
+        self.assertIsNone(self.successResultOf(self.firewall.check()))
+        self.assertEqual((4, "nft"), (self.firewall.version, self.firewall.backend))

@@ -1,0 +1,191 @@
+"""Where the kernel leads real connections by our rules."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+from dataclasses import replace
+from ipaddress import ip_address
+
+from twisted.internet import reactor
+from twisted.trial.unittest import SkipTest, TestCase
+
+from tests.e2e.cluster.network import OwnNetwork
+from tests.steering.firewall.machines import BASES, execute
+from yurttunnel.steering.firewall import rules as rules_module
+from yurttunnel.steering.firewall.iptables import BackEnd, Iptables
+from yurttunnel.steering.interception import Interception, Match, Target
+from yurttunnel.steering.marks import MARK
+from yurttunnel.steering.programs import Programs
+
+OWN, CLOUD, EDGE, THIRD = range(4)
+ADDRESSES = {
+    4: ("172.16.1.199", "172.16.1.20", "192.168.7.1", "203.0.113.5"),
+    6: ("fd00::199", "fd00::20", "fd07::1", "fd99::5"),
+}
+LOOPBACK = {4: "127.0.0.53", 6: "::1"}
+BITS = {4: 32, 6: 128}
+LINK = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd09::1", "fd09::2")}
+KUBELET, OTHER, TUNNEL = 10250, 10251, 10263
+SET = "YURTTUNNEL-EDGE"
+SO_MARK = 36
+
+
+class PacketsContract:
+    """All nodes are addresses of one machine, and listen on the port that is intercepted.
+
+    A pod in a network namespace of its own has a way to that machine.
+    """
+
+    def setUp(self):
+        """Make the two."""
+        self.family = socket.AF_INET if self.version == 4 else socket.AF_INET6
+        self.prefix = f"{BASES[self.version]}-{self.back_end}"
+        if shutil.which(self.prefix) is None or shutil.which("ipset") is None:
+            raise SkipTest(f"{self.prefix} or ipset is not installed")
+        addresses = ADDRESSES[self.version]
+        self.wanted = Interception(
+            self.version,
+            Match.CLOUD_RETURN,
+            frozenset({ip_address(addresses[EDGE])}),
+            frozenset({ip_address(addresses[OWN]), ip_address(addresses[CLOUD])}),
+            {KUBELET: Target(ip_address(addresses[OWN]), TUNNEL)},
+        )
+        network = OwnNetwork([])
+        self.addCleanup(network.close)
+        for address in addresses:
+            execute(f"ip address add {address}/{BITS[self.version]} dev lo")
+        inet = "inet" if self.version == 4 else "inet6"
+        execute(f"ipset create {SET} hash:ip family {inet}")
+        execute(f"ipset add {SET} {addresses[EDGE]}")
+        self.tunnel = self.listen(TUNNEL)
+        self.direct = [self.listen(KUBELET), self.listen(OTHER)]
+        self.firewall = Iptables(
+            Programs(reactor), BackEnd(self.version, self.back_end, self.prefix)
+        )
+
+    def socket(self):
+        """Make one here."""
+        made = socket.socket(self.family)
+        self.addCleanup(made.close)
+        made.settimeout(20)
+        return made
+
+    def listen(self, port):
+        """Listen on all addresses."""
+        listener = self.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("", port))
+        listener.listen()
+        return listener
+
+    def way(self, address, port=KUBELET, *, mark=0, client=None):
+        """Say which way a new connection goes: ``tunnel`` or ``direct``."""
+        client = client or self.socket()
+        if mark:
+            client.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
+        client.connect((address, port))
+        (took,), _, _ = select.select([self.tunnel, *self.direct], [], [], 20)
+        connection, _ = took.accept()
+        connection.close()
+        return "tunnel" if took is self.tunnel else "direct"
+
+    async def check(self, wanted, third):
+        """Apply rules, and check all ways; ``third`` is that of a host that is no node."""
+        await self.firewall.apply(wanted, SET)
+        addresses = ADDRESSES[self.version]
+        found = [self.way(address) for address in addresses]
+        self.assertEqual(["direct", "direct", "tunnel", third], found)
+        self.assertEqual("direct", self.way(LOOPBACK[self.version]))
+        self.assertEqual("direct", self.way(addresses[EDGE], OTHER))
+        self.assertEqual("direct", self.way(addresses[EDGE], mark=MARK))
+        self.assertEqual("direct", self.way(addresses[EDGE], mark=MARK | 0x4000))
+        self.assertEqual("tunnel", self.way(addresses[EDGE], mark=0x4000))
+
+    async def test_edge_set(self):
+        """With a set only connections to its addresses are led; a third host is not (F3)."""
+        await self.check(replace(self.wanted, match=Match.EDGE_SET), "direct")
+
+    async def test_cloud_return(self):
+        """Without one all are led but those to loopback and cloud nodes."""
+        await self.check(self.wanted, "tunnel")
+
+    async def test_many_cloud_nodes(self):
+        """The shape for many nodes leads as the other one does."""
+        self.patch(rules_module, "MOST_RETURNS_BY_PORT", 0)
+        await self.check(self.wanted, "tunnel")
+
+    async def test_every_address(self):
+        """A listener on all addresses is reached without any of them."""
+        ports = {KUBELET: Target(None, TUNNEL)}
+        await self.check(replace(self.wanted, ports=ports), "tunnel")
+
+    async def test_removed(self):
+        """Without rules all is direct."""
+        await self.firewall.apply(self.wanted, None)
+        await self.firewall.remove()
+        self.assertEqual("direct", self.way(ADDRESSES[self.version][EDGE]))
+
+    async def test_pods(self):
+        """What comes through the machine is led if that is wanted, in every shape."""
+        pod = self.new_pod()
+        leads = {KUBELET: Target(None, TUNNEL)}
+        addresses = ADDRESSES[self.version]
+        for match, most, third in (
+            (Match.EDGE_SET, 0, "direct"),
+            (Match.CLOUD_RETURN, 5000, "tunnel"),
+            (Match.CLOUD_RETURN, 0, "tunnel"),
+        ):
+            self.patch(rules_module, "MOST_RETURNS_BY_PORT", most)
+            wanted = replace(self.wanted, match=match)
+            await self.firewall.apply(wanted, SET)
+            self.assertEqual("direct", self.way(addresses[EDGE], client=pod.pop()))
+            await self.firewall.apply(replace(wanted, pod_ports=leads), SET)
+            found = [self.way(address, client=pod.pop()) for address in addresses]
+            self.assertEqual(["direct", "direct", "tunnel", third], found)
+
+    def new_pod(self):
+        """Make a pod with a way to the machine; give some sockets in it."""
+        machine = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        self.addCleanup(os.close, machine)
+        here, there = LINK[self.version]
+        bits, more = (24, "") if self.version == 4 else (64, "nodad")
+        pod = OwnNetwork([])
+        try:
+            peer = f"peer name pods netns /proc/{os.getpid()}/fd/{machine}"
+            execute(f"ip link add eth0 type veth {peer}")
+            execute(f"ip address add {there}/{bits} dev eth0 {more}")
+            execute("ip link set eth0 up")
+            execute(f"ip -{self.version} route add default via {here}")
+            sockets = [self.socket() for _ in range(15)]
+        finally:
+            pod.close()
+        execute(f"ip address add {here}/{bits} dev pods {more}")
+        execute("ip link set pods up")
+        return sockets
+
+
+class NftIPv4Tests(PacketsContract, TestCase):
+    """The newer back end."""
+
+    version, back_end = 4, "nft"
+
+
+class NftIPv6Tests(PacketsContract, TestCase):
+    """The newer back end."""
+
+    version, back_end = 6, "nft"
+
+
+class LegacyIPv4Tests(PacketsContract, TestCase):
+    """The older back end."""
+
+    version, back_end = 4, "legacy"
+
+
+class LegacyIPv6Tests(PacketsContract, TestCase):
+    """The older back end."""
+
+    version, back_end = 6, "legacy"

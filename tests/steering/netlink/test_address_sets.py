@@ -1,0 +1,255 @@
+"""Sets of addresses, in memory and in the kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import threading
+import time
+from ipaddress import ip_address
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.steering.fakes import FakeAddressSets
+from tests.steering.netlink.contract_address_sets import (
+    NAME,
+    NAME_6,
+    AddressSetsContract,
+    many,
+    some,
+)
+from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from yurttunnel.steering.interfaces import IAddressSets, SteeringFailed
+from yurttunnel.steering.netlink.address_sets import AddressSets
+from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
+
+_CAPABILITY_VERSION = 0x20080522
+"""``_LINUX_CAPABILITY_VERSION_3``."""
+
+
+def without_capabilities(job):
+    """Run a job in a thread that may not do anything particular."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = []
+
+    def work():
+        header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+        nothing = (ctypes.c_uint32 * 6)()
+        if libc.capset(header, nothing) != 0:
+            raise OSError(ctypes.get_errno(), "capset")
+        result.append(run_at_once(job))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    return result[0]
+
+
+class FakeAddressSetsTests(AddressSetsContract, SynchronousTestCase):
+    """The fake is as the kernel is."""
+
+    def setUp(self):
+        """Make it."""
+        self.sets = FakeAddressSets()
+
+    def content(self, name):
+        """Look into it."""
+        return self.sets.sets.get(name)
+
+    def refer_to(self, name):
+        """Say so."""
+        self.sets.busy.add(name)
+
+    def test_interface(self):
+        """It has what it should have."""
+        verifyObject(IAddressSets, self.sets)
+
+    def test_failing_on_demand(self):
+        """Every call fails while the test says so."""
+        self.sets.failure = SteeringFailed("it is broken")
+        for call in (self.sets.put(NAME, 4, ()), self.sets.remove(NAME), self.sets.supported()):
+            self.failureResultOf(call, SteeringFailed)
+        self.assertEqual([("put", NAME), ("remove", NAME)], self.sets.calls)
+
+
+class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
+    """Sets in the kernel, which the ``ipset`` program looks into."""
+
+    def setUp(self):
+        """Have none yet."""
+        super().setUp()
+        self.clock = Clock()
+        self.sets = AddressSets(run_at_once, self.clock)
+
+    def content(self, name):
+        """Ask ``ipset``."""
+        if name not in command("ipset", "list", "-n").split():
+            return None
+        saved = (line.split() for line in command("ipset", "save", name).splitlines())
+        return frozenset(ip_address(words[2]) for words in saved if words[0] == "add")
+
+    def refer_to(self, name):
+        """Make a rule."""
+        self.rule("-A", name)
+
+    def rule(self, change, name):
+        """Make a rule that refers to a set, or remove it."""
+        match = ("-m", "set", "--match-set", name, "dst", "-j", "ACCEPT")
+        command("iptables", "-w", change, "OUTPUT", *match)
+
+    def let_time_pass(self):
+        """Let it try again until it gives up."""
+        for _ in range(20):
+            self.clock.advance(0.1)
+
+    def test_interface(self):
+        """It has what it should have."""
+        verifyObject(IAddressSets, self.sets)
+
+    def test_somebody_else_changes_it(self):
+        """An address that came or went is noticed, even when their number is the same."""
+        self.put(many("10.0.0.1", 10))
+        command("ipset", "del", NAME, "10.0.0.3")
+        command("ipset", "add", NAME, "10.9.9.9")
+        self.assertTrue(self.put(many("10.0.0.1", 10)))
+        self.assertEqual(many("10.0.0.1", 10), self.content(NAME))
+
+    def test_somebody_else_destroys_it(self):
+        """It is made again."""
+        self.put(some("10.0.0.1"))
+        command("ipset", "destroy", NAME)
+        self.assertTrue(self.put(some("10.0.0.1")))
+        self.assertEqual(some("10.0.0.1"), self.content(NAME))
+
+    def test_other_sets_are_left_alone(self):
+        """Those of others are none of ours, whatever they begin with."""
+        command("ipset", "create", f"{NAME}-x", "hash:ip")
+        command("ipset", "create", "theirs", "hash:net")
+        command("ipset", "add", "theirs", "10.0.0.0/8")
+        before = command("ipset", "save")
+        self.put(some("10.0.0.1"))
+        self.remove()
+        self.assertEqual(before, command("ipset", "save"))
+
+    def test_a_set_that_cannot_hold_all(self):
+        """A set of other parameters is replaced while rules refer to it."""
+        for parameters in (("maxelem", "10"), ("timeout", "600"), ("counters",), ("comment",)):
+            command("ipset", "create", NAME, "hash:ip", *parameters)
+            command("ipset", "add", NAME, "10.0.0.1")
+            self.refer_to(NAME)
+            self.assertTrue(self.put(many("10.0.0.1", 100)))
+            self.assertEqual(many("10.0.0.1", 100), self.content(NAME))
+            self.assertEqual([NAME], command("ipset", "list", "-n").split())
+            self.assertFalse(self.put(many("10.0.0.1", 100)))
+            self.rule("-D", NAME)
+            self.removed_in_the_end()
+
+    def removed_in_the_end(self):
+        """Remove a set whose rule has just gone, which takes the kernel a moment."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            removal = self.sets.remove(NAME)
+            self.let_time_pass()
+            if removal.result is True:
+                return
+            self.failureResultOf(removal, SteeringFailed)
+        self.fail("the set is in use for ever")
+
+    def test_a_set_of_another_kind(self):
+        """It gives way, unless rules refer to it."""
+        command("ipset", "create", NAME, "hash:net")
+        self.assertTrue(self.put(some("10.0.0.1")))
+        self.assertEqual(some("10.0.0.1"), self.content(NAME))
+        command("ipset", "create", NAME_6, "hash:ip", "family", "inet")
+        self.assertTrue(self.put(some("fd00::1"), NAME_6, 6))
+        self.assertEqual(some("fd00::1"), self.content(NAME_6))
+        self.assertEqual({NAME, NAME_6}, set(command("ipset", "list", "-n").split()))
+
+    def test_a_set_of_another_kind_in_use(self):
+        """The error says what to do."""
+        command("ipset", "create", NAME, "hash:net")
+        self.refer_to(NAME)
+        failure = self.failureResultOf(self.sets.put(NAME, 4, some("10.0.0.1")), SteeringFailed)
+        self.assertIn(f"cannot change the set {NAME}", str(failure.value))
+        self.assertIn("remove those rules", str(failure.value))
+
+    def test_leftovers_of_a_crash(self):
+        """A set that was to take the place of another is removed."""
+        self.put(some("10.0.0.1"))
+        for action in (lambda: self.put(some("10.0.0.1")), self.remove):
+            command("ipset", "create", f"{NAME}-new", "hash:ip")
+            self.assertTrue(action())
+            self.assertNotIn(f"{NAME}-new", command("ipset", "list", "-n").split())
+
+    def test_removal_waits_for_the_kernel(self):
+        """The kernel forgets rules a moment after they are gone: it is tried again."""
+        self.put(some("10.0.0.1"))
+        # Unlike a rule, a list of sets lets go at once when it is told to.
+        command("ipset", "create", "list", "list:set")
+        command("ipset", "add", "list", NAME)
+        removal = self.sets.remove(NAME)
+        self.clock.advance(0.1)
+        self.assertNoResult(removal)
+        command("ipset", "del", "list", NAME)
+        self.clock.advance(0.1)
+        self.assertTrue(self.successResultOf(removal))
+        self.assertIsNone(self.content(NAME))
+
+    def test_an_address_that_no_set_takes(self):
+        """The error says that it is the address."""
+        failure = self.failureResultOf(self.sets.put(NAME, 4, some("0.0.0.0")), SteeringFailed)
+        self.assertIn("0.0.0.0", str(failure.value))
+
+    def test_without_the_right_to(self):
+        """The error says which capability it takes."""
+        sets = AddressSets(without_capabilities, self.clock)
+        for call in (sets.put(NAME, 4, some("10.0.0.1")), sets.remove(NAME), sets.supported()):
+            failure = self.failureResultOf(call, SteeringFailed)
+            self.assertIn("NET_ADMIN", str(failure.value))
+
+
+class OtherKernelTests(KernelTestCase):
+    """Kernels that lack something, as far as their answers go."""
+
+    def setUp(self):
+        """Have every request refused with ``code``."""
+        super().setUp()
+        self.sets = AddressSets(run_at_once, Clock())
+        self.code = errno.EINVAL
+
+        def refuse(conversation, request):
+            raise KernelRefused(self.code)
+
+        for method in ("get", "dump", "change"):
+            self.patch(Conversation, method, refuse)
+
+    def test_a_kernel_without_sets(self):
+        """It is said, and what to do."""
+        self.assertFalse(self.successResultOf(self.sets.supported()))
+        failure = self.failureResultOf(self.sets.put(NAME, 4, ()), SteeringFailed)
+        self.assertIn("no sets of addresses", str(failure.value))
+        self.assertIn("--intercept-match cloud-return", str(failure.value))
+
+    def test_a_code_that_nobody_knows(self):
+        """It is told as it is."""
+        for code, told in ((4999, "error 4999"), (errno.ENOMEM, "ENOMEM")):
+            self.code = code
+            for call in (self.sets.put(NAME, 4, ()), self.sets.supported()):
+                failure = self.failureResultOf(call, SteeringFailed)
+                self.assertIn(told, str(failure.value))
+
+    def test_a_kernel_without_the_match(self):
+        """There may be sets to which no rule can refer."""
+
+        def get(conversation, request):
+            if b"set\0" in request:
+                raise KernelRefused(self.code)
+            return b""
+
+        self.patch(Conversation, "get", get)
+        self.code = errno.ENOENT
+        self.assertFalse(self.successResultOf(self.sets.supported()))
+        self.code = errno.EINVAL  # it has no nftables to ask
+        self.assertTrue(self.successResultOf(self.sets.supported()))

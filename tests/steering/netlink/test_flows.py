@@ -1,0 +1,277 @@
+"""Connections that are cut, in memory and in the kernel."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import subprocess
+from ipaddress import ip_address
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.e2e.cluster.network import OwnNetwork
+from tests.steering.fakes import FakeFlows
+from tests.steering.netlink.contract_flows import (
+    CLOUD,
+    EDGE,
+    EDGE_6,
+    KUBELET,
+    OTHER,
+    OWN,
+    OWN_6,
+    SERVER,
+    FlowsContract,
+    flow,
+)
+from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from yurttunnel.steering.interception import Target
+from yurttunnel.steering.interfaces import IFlows, SteeringFailed
+from yurttunnel.steering.netlink.address_sets import AddressSets
+from yurttunnel.steering.netlink.conversation import KernelRefused
+from yurttunnel.steering.netlink.flow_table import FlowTable
+from yurttunnel.steering.netlink.flows import Flows
+
+ELSEWHERE = ip_address("10.30.0.1")
+"""An address in another network namespace, and so none of this machine's."""
+SECONDS = 60.0
+"""How long a connection may take on a loaded machine."""
+
+
+def family(address):
+    """Give the family of an address."""
+    return socket.AF_INET if address.version == 4 else socket.AF_INET6
+
+
+class FakeFlowsTests(FlowsContract, SynchronousTestCase):
+    """The fake is as the kernel is."""
+
+    def setUp(self):
+        """Make it."""
+        self.flows = FakeFlows()
+
+    def connect(self, flow):
+        """Say that there is one."""
+        self.flows.flows.append(flow)
+
+    def test_interface(self):
+        """It has what it should have."""
+        verifyObject(IFlows, self.flows)
+
+    def test_failing_on_demand(self):
+        """Every call fails while the test says so."""
+        self.flows.failure = SteeringFailed("it is broken")
+        self.failureResultOf(self.flows.cut(4, {KUBELET}, bool), SteeringFailed)
+        self.assertEqual([(4, frozenset({KUBELET}))], self.flows.calls)
+
+
+class KernelFlowsTests(FlowsContract, KernelTestCase):
+    """The table of the kernel: real connections, and real rules that lead them elsewhere."""
+
+    addresses = tuple(str(address) for address in (EDGE, CLOUD, OWN))
+
+    def setUp(self):
+        """Have addresses, and rules, without which the kernel tracks nothing."""
+        super().setUp()
+        for address in (EDGE_6, OWN_6):
+            command("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
+        for program in ("iptables", "ip6tables"):
+            command(program, "-w", "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
+        self.flows = Flows(run_at_once)
+        self.listeners = {}
+
+    def connect(self, flow):
+        """Connect; a rule leads the connection there where it is answered, and goes away."""
+        target, wanted = flow.answers, Target(flow.destination, flow.port)
+        self.listen(target)
+        if target != wanted:
+            self.lead("-A", wanted, target)
+        client = self.make(socket.socket(family(flow.destination)))
+        client.connect((str(flow.destination), flow.port))
+        if target != wanted:
+            self.lead("-D", wanted, target)
+        server, _ = self.listeners[target].accept()
+        return client, self.make(server)
+
+    def listen(self, target):
+        """Listen there, if nobody does yet."""
+        if target in self.listeners:
+            return
+        listener = self.make(socket.socket(family(target.address)))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((str(target.address), target.port))
+        listener.listen()
+        self.listeners[target] = listener
+
+    def make(self, made):
+        """Have a socket closed in the end."""
+        self.addCleanup(made.close)
+        made.settimeout(SECONDS)
+        return made
+
+    def lead(self, change, wanted, target):
+        """Make a rule that leads connections elsewhere, or remove it."""
+        program = "iptables" if target.address.version == 4 else "ip6tables"
+        there = f"{target.address}" if target.address.version == 4 else f"[{target.address}]"
+        command(
+            *(program, "-w", "-t", "nat", change, "OUTPUT", "-p", "tcp"),
+            *("-d", str(wanted.address), "--dport", str(wanted.port)),
+            *("-j", "DNAT", "--to-destination", f"{there}:{target.port}"),
+        )
+
+    def says(self, client, server):
+        """Say something; tell whether it arrives."""
+        client.send(b"?")
+        self.assertEqual(b"?", server.recv(10))
+
+    def test_interface(self):
+        """It has what it should have."""
+        verifyObject(IFlows, self.flows)
+
+    def test_a_node_moves_behind_the_tunnel(self):
+        """A connection that should be led elsewhere now is reset with its next packet."""
+        client, server = self.connect(flow(EDGE))
+        self.says(client, server)
+        self.listen(Target(OWN, SERVER))
+        self.lead("-A", Target(EDGE, KUBELET), Target(OWN, SERVER))
+        self.says(client, server)
+        self.assertEqual(1, self.cut(lambda each: each.answers.address == EDGE))
+        client.send(b"?")
+        self.assertRaises(ConnectionResetError, client.recv, 10)
+        again, answering = self.connect_led(EDGE)
+        self.says(again, answering)
+
+    def connect_led(self, address):
+        """Connect where a rule is that leads to the server."""
+        client = self.make(socket.socket())
+        client.connect((str(address), KUBELET))
+        server, _ = self.listeners[Target(OWN, SERVER)].accept()
+        return client, self.make(server)
+
+    def test_a_node_leaves_the_tunnel(self):
+        """A connection that was led elsewhere is reset, and a new one goes to the node."""
+        client, server = self.connect(flow(EDGE, answers=Target(OWN, SERVER)))
+        self.listen(Target(EDGE, KUBELET))
+        self.says(client, server)
+        self.assertEqual(1, self.cut(lambda each: each.answers.address == OWN))
+        client.send(b"?")
+        self.assertRaises(ConnectionResetError, client.recv, 10)
+        self.says(*self.connect(flow(EDGE)))
+
+    def test_connections_of_others_are_not_touched(self):
+        """What is not wrong goes on; neither do other ports notice, nor other protocols."""
+        kept = [self.connect(flow(CLOUD)), self.connect(flow(EDGE, OTHER))]
+        datagrams = self.make(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        datagrams.sendto(b"?", (str(EDGE), KUBELET))
+        self.connect(flow(EDGE))
+        self.assertEqual(1, self.cut(lambda each: each.destination == EDGE))
+        for client, server in kept:
+            self.says(client, server)
+        self.assertIn("udp", command("conntrack", "-L", "-p", "udp"))
+
+    def test_a_redirected_connection(self):
+        """It is answered by this machine, at the port of the listener."""
+        loopback = Target(ip_address("127.0.0.1"), SERVER)
+        self.listen(loopback)
+        rule = ("-p", "tcp", "--dport", str(KUBELET), "-j", "REDIRECT", "--to-ports", str(SERVER))
+        command("iptables", "-w", "-t", "nat", "-A", "OUTPUT", *rule)
+        client = self.make(socket.socket())
+        client.connect((str(EDGE), KUBELET))
+        self.assertEqual({flow(EDGE, answers=loopback)}, self.seen())
+
+    def test_loopback_is_local(self):
+        """So are addresses that no interface has by themselves."""
+        self.listen(Target(CLOUD, KUBELET))
+        client = self.make(socket.socket())
+        client.bind(("127.0.0.77", 0))
+        client.connect((str(CLOUD), KUBELET))
+        self.assertEqual({flow(CLOUD)}, self.seen())
+
+    def test_a_connection_from_elsewhere(self):
+        """One that comes from another machine, or a pod, is not local."""
+        inside = self.pod()
+        command("ip", "address", "add", "10.30.0.254/24", "dev", "pod")
+        command("ip", "link", "set", "pod", "up")
+        command(*inside, "ip", "address", "add", f"{ELSEWHERE}/24", "dev", "eth0")
+        command(*inside, "ip", "link", "set", "eth0", "up")
+        command(*inside, "ip", "route", "add", "default", "via", "10.30.0.254")
+        self.listen(Target(CLOUD, KUBELET))
+        connect = f"exec 3<>/dev/tcp/{CLOUD}/{KUBELET}"
+        command(*inside, "bash", "-c", connect)
+        self.assertEqual({flow(CLOUD, local=False)}, self.seen())
+
+    def pod(self):
+        """Make another network with a link to this one; give what commands there begin with."""
+        network = OwnNetwork(())
+        try:
+            holder = subprocess.Popen(("sleep", "600"))
+        finally:
+            network.close()
+        self.addCleanup(holder.wait)
+        self.addCleanup(holder.kill)
+        pair = ("peer", "name", "eth0", "netns", str(holder.pid))
+        command("ip", "link", "add", "pod", "type", "veth", *pair)
+        return "nsenter", "--net", "--target", str(holder.pid)
+
+    def test_zones(self):
+        """A connection in a zone of its own is cut, too."""
+        for chain in ("OUTPUT", "PREROUTING"):
+            zone = ("-p", "tcp", "--dport", str(OTHER), "-j", "CT", "--zone", "7")
+            command("iptables", "-w", "-t", "raw", "-A", chain, *zone)
+        self.connect(flow(EDGE, OTHER))
+        self.assertEqual({flow(EDGE, OTHER)}, self.seen((OTHER,)))
+        self.cut(lambda each: True, (OTHER,))
+        self.assertEqual(set(), self.seen((OTHER,)))
+
+    def test_one_that_ends_meanwhile(self):
+        """It is not counted, and no error."""
+        self.connect(flow(EDGE))
+
+        def is_wrong(each):
+            command("conntrack", "-D", "-p", "tcp", "--orig-port-dst", str(KUBELET))
+            return True
+
+        self.assertEqual(0, self.cut(is_wrong))
+
+    def test_hundreds(self):
+        """There are more than one answer holds, and more than are deleted at once."""
+        for _ in range(400):
+            self.connect(flow(EDGE))
+        self.assertEqual(400, self.cut(lambda each: True))
+        self.assertEqual(set(), self.seen())
+
+    def test_sets_and_tables_are_those_of_the_thread_that_asks(self):
+        """Nothing is seen of other network namespaces."""
+        self.connect(flow(EDGE))
+        AddressSets(run_at_once, Clock()).put("here", 4, ())
+        other = KernelTestCase()
+        other.setUp()
+        try:
+            self.assertEqual(set(), self.seen())
+            self.assertEqual("", command("ipset", "list", "-n"))
+        finally:
+            other.doCleanups()
+        self.assertEqual({flow(EDGE)}, self.seen())
+
+
+class OtherKernelTests(KernelTestCase):
+    """Kernels that lack something, as far as their answers go."""
+
+    def refusal(self, code):
+        """Cut where the kernel refuses to give its table; give what is told."""
+
+        def refuse(table, version, port):
+            raise KernelRefused(code)
+
+        self.patch(FlowTable, "to_port", refuse)
+        cut = Flows(run_at_once).cut(4, {KUBELET}, bool)
+        return str(self.failureResultOf(cut, SteeringFailed).value)
+
+    def test_a_kernel_that_does_not_give_its_table(self):
+        """It is said, and what to do."""
+        self.assertIn("nf_conntrack_netlink", self.refusal(errno.EINVAL))
+
+    def test_without_the_right_to(self):
+        """The error says which capability it takes."""
+        self.assertIn("NET_ADMIN", self.refusal(errno.EPERM))

@@ -1,0 +1,40 @@
+"""Changes of rules are noticed without reading them."""
+
+from __future__ import annotations
+
+import subprocess
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.e2e.cluster.network import OwnNetwork
+from yurttunnel.steering.netlink.generation import nft_generation
+
+
+class GenerationTests(SynchronousTestCase):
+    """The kernel's count of changes."""
+
+    def setUp(self):
+        """Go into a network namespace."""
+        network = OwnNetwork([])
+        self.addCleanup(network.close)
+
+    def run_nft(self, *arguments):
+        """Change something by a program."""
+        subprocess.run(["iptables-nft", "-t", "nat", *arguments], check=True, capture_output=True)
+
+    def test_a_change_by_anybody(self):
+        """It is another number after each change, and the same while nothing changes."""
+        found = [nft_generation()]
+        for arguments in (("-N", "OTHER"), ("-A", "OTHER", "-j", "RETURN"), ("-F",)):
+            self.run_nft(*arguments)
+            found.append(nft_generation())
+            self.assertEqual(found[-1], nft_generation())
+        self.assertNotIn(None, found)
+        self.assertEqual(4, len(set(found)))
+
+    def test_reading_is_no_change(self):
+        """What looks at rules leaves the number as it is."""
+        self.run_nft("-N", "OTHER")
+        before = nft_generation()
+        self.run_nft("-S")
+        self.assertEqual(before, nft_generation())

@@ -1,0 +1,61 @@
+"""What the operator reads when the kernel refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.netlink.conversation import KernelRefused
+from yurttunnel.steering.netlink.refusals import as_steering_failed
+
+
+class RefusalsTests(SynchronousTestCase):
+    """Sentences."""
+
+    def told(self, error, **meanings):
+        """Give what is told of an error, without what was tried."""
+        with (
+            self.assertRaises(SteeringFailed) as caught,
+            as_steering_failed("cannot do it", {getattr(errno, k): v for k, v in meanings.items()}),
+        ):
+            raise error
+        text = str(caught.exception)
+        self.assertNotIn("\n", text)
+        self.assertIs(error, caught.exception.__cause__)
+        self.assertTrue(text.startswith("cannot do it: "), text)
+        return text.removeprefix("cannot do it: ")
+
+    def test_no_error(self):
+        """Nothing is told."""
+        with as_steering_failed("cannot do it", {}):
+            pass
+
+    def test_from_the_kernel_or_from_the_socket(self):
+        """What is missing is told in the same words, whichever has refused."""
+        for error in (KernelRefused(errno.EPERM), OSError(errno.EPERM, "not permitted")):
+            self.assertIn("NET_ADMIN", self.told(error))
+
+    def test_what_a_code_means_here(self):
+        """Who asks knows better than all others."""
+        self.assertEqual("it is no", self.told(KernelRefused(errno.EPERM), EPERM="it is no"))
+
+    def test_no_answer(self):
+        """A socket that has waited too long has no code of its own."""
+        self.assertIn("not answered in time", self.told(TimeoutError("timed out")))
+
+    def test_no_netlink(self):
+        """A kernel without it is told of."""
+        self.assertIn("nfnetlink", self.told(OSError(errno.EPROTONOSUPPORT, "?")))
+
+    def test_other_codes(self):
+        """They are told as the kernel says them."""
+        self.assertIn(os.strerror(errno.ENOBUFS), self.told(OSError(errno.ENOBUFS, "?")))
+        self.assertIn("error 4999", self.told(KernelRefused(4999)))
+
+    def test_defects(self):
+        """What is no refusal is left as it is."""
+        with self.assertRaises(ZeroDivisionError), as_steering_failed("cannot do it", {}):
+            _ = 1 // 0

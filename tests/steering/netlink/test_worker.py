@@ -1,0 +1,197 @@
+"""Jobs in threads of their own."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.steering.netlink.contract_address_sets import NAME, some
+from tests.steering.netlink.support import KernelTestCase, command
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.netlink.address_sets import AddressSets
+from yurttunnel.steering.netlink.flows import Flows
+from yurttunnel.steering.netlink.worker import DEADLINE, KernelWorker
+
+SECONDS = 60.0
+"""How long a thread may take to end on a loaded machine."""
+
+
+class Reactor(Clock):
+    """A clock, and a queue of what threads want to have called."""
+
+    def __init__(self):
+        super().__init__()
+        self._calls = queue.Queue()
+
+    def callFromThread(self, called, *arguments):
+        """Keep a call; this runs in another thread."""
+        self._calls.put((called, arguments))
+
+    def call_next(self):
+        """Make the next call, once a thread has asked for it."""
+        called, arguments = self._calls.get(timeout=SECONDS)
+        called(*arguments)
+
+
+class KernelWorkerTests(SynchronousTestCase):
+    """Who runs, when, and what is given back."""
+
+    def setUp(self):
+        """Make one that runs."""
+        self.reactor = Reactor()
+        self.worker = KernelWorker(self.reactor)
+        self.worker.startService()
+
+    def test_another_thread(self):
+        """A job runs in another thread; what it returns is given in the reactor's."""
+        result = self.worker.run(threading.get_ident)
+        self.assertNoResult(result)
+        self.reactor.call_next()
+        self.assertNotEqual(threading.get_ident(), self.successResultOf(result))
+
+    def test_errors(self):
+        """What a job raises is what its asker gets, and the next one runs."""
+        result = self.worker.run(lambda: 1 // 0)
+        self.reactor.call_next()
+        self.failureResultOf(result, ZeroDivisionError)
+        result = self.worker.run(lambda: 7)
+        self.reactor.call_next()
+        self.assertEqual(7, self.successResultOf(result))
+
+    def test_one_after_the_other(self):
+        """A job waits for the one before it."""
+        go_on, begun = threading.Event(), []
+        first = self.worker.run(lambda: go_on.wait(SECONDS))
+        second = self.worker.run(lambda: begun.append("second"))
+        self.assertEqual([], begun)
+        go_on.set()
+        self.reactor.call_next()
+        self.assertTrue(self.successResultOf(first))
+        self.assertNoResult(second)
+        self.reactor.call_next()
+        self.successResultOf(second)
+        self.assertEqual(["second"], begun)
+
+    def test_deadline(self):
+        """Nobody waits longer; the next job begins when the thread has ended all the same."""
+        go_on = threading.Event()
+        first = self.worker.run(lambda: go_on.wait(SECONDS))
+        self.reactor.advance(DEADLINE)
+        failure = self.failureResultOf(first, SteeringFailed)
+        self.assertIn("20 s", str(failure.value))
+        second = self.worker.run(lambda: 7)
+        go_on.set()
+        self.reactor.call_next()
+        self.assertNoResult(second)
+        self.reactor.call_next()
+        self.assertEqual(7, self.successResultOf(second))
+
+    def test_deadline_while_it_waits_for_another(self):
+        """A job that has not begun in time never begins."""
+        go_on, begun = threading.Event(), []
+        self.worker.run(lambda: go_on.wait(SECONDS)).addErrback(lambda _: None)
+        second = self.worker.run(lambda: begun.append("second"))
+        self.reactor.advance(DEADLINE)
+        self.failureResultOf(second, SteeringFailed)
+        go_on.set()
+        self.reactor.call_next()
+        self.assertEqual("third", self.run_now(lambda: "third"))
+        self.assertEqual([], begun)
+
+    def run_now(self, job):
+        """Run a job to its end."""
+        result = self.worker.run(job)
+        self.reactor.call_next()
+        return self.successResultOf(result)
+
+    def test_nothing_is_left_of_a_job(self):
+        """Its thread ends with it, and no timer stays."""
+        thread = self.run_now(threading.current_thread)
+        thread.join(SECONDS)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual([], self.reactor.getDelayedCalls())
+
+    def test_no_thread_can_be_started(self):
+        """It is told, and tried anew for the next job."""
+
+        def refuse(thread):
+            raise RuntimeError("can't start new thread")
+
+        patch = self.patch(threading.Thread, "start", refuse)
+        failure = self.failureResultOf(self.worker.run(lambda: 7), SteeringFailed)
+        self.assertIn("cannot start a thread", str(failure.value))
+        patch.restore()
+        self.assertEqual(7, self.run_now(lambda: 7))
+
+    def test_stop_waits_for_the_job(self):
+        """It has stopped when no thread is left."""
+        go_on = threading.Event()
+        result = self.worker.run(lambda: go_on.wait(SECONDS))
+        stopped = self.worker.stopService()
+        self.assertNoResult(stopped)
+        go_on.set()
+        self.reactor.call_next()
+        self.successResultOf(result)
+        self.assertTrue(self.successResultOf(stopped))
+        self.assertEqual([], self.reactor.getDelayedCalls())
+
+    def test_stop_does_not_wait_for_ever(self):
+        """A thread that does not end is left alone."""
+        go_on = threading.Event()
+        result = self.worker.run(lambda: go_on.wait(SECONDS))
+        stopped = self.worker.stopService()
+        self.reactor.advance(DEADLINE)
+        self.failureResultOf(result, SteeringFailed)
+        self.assertFalse(self.successResultOf(stopped))
+        go_on.set()
+        self.reactor.call_next()
+
+
+class NamespaceTests(KernelTestCase):
+    """Where threads are."""
+
+    def setUp(self):
+        """Make a worker."""
+        super().setUp()
+        self.reactor = Reactor()
+        self.worker = KernelWorker(self.reactor)
+
+    def test_in_the_namespace_of_the_one_who_asks(self):
+        """A thread begins where its asker is at that time."""
+        self.assertEqual(self.namespace(), self.asked(self.namespace))
+        other = KernelTestCase()
+        other.setUp()
+        try:
+            there = self.namespace()
+            self.assertEqual(there, self.asked(self.namespace))
+        finally:
+            other.doCleanups()
+        self.assertNotEqual(there, self.asked(self.namespace))
+
+    @staticmethod
+    def namespace():
+        """Give the number of the thread's network namespace."""
+        return os.stat("/proc/thread-self/ns/net").st_ino
+
+    def asked(self, job):
+        """Run a job in a thread."""
+        result = self.worker.run(job)
+        self.reactor.call_next()
+        return self.successResultOf(result)
+
+    def test_sets_and_flows_by_threads(self):
+        """Both work there as they do here."""
+        sets, flows = AddressSets(self.worker.run, self.reactor), Flows(self.worker.run)
+        for call, wanted in (
+            (lambda: sets.put(NAME, 4, some("10.0.0.1")), True),
+            (lambda: sets.remove(NAME), True),
+            (lambda: flows.cut(4, {10250}, bool), 0),
+        ):
+            result = call()
+            self.reactor.call_next()
+            self.assertEqual(wanted, self.successResultOf(result))
+        self.assertEqual("", command("ipset", "list", "-n"))

@@ -1,0 +1,131 @@
+"""A manager over a cluster, a firewall, sets and flows in memory."""
+
+from __future__ import annotations
+
+import random
+from ipaddress import ip_address
+
+from twisted.internet.defer import fail, succeed
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, config_map, node
+from tests.steering.fake_firewall import FakeFirewall
+from tests.steering.fakes import FakeAddressSets, FakeFlows
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.kube.resources import CONFIG_MAPS, NODES
+from yurttunnel.steering.interception import Target
+from yurttunnel.steering.interfaces import Firewalls, Flow
+from yurttunnel.steering.manager import SteeringManager
+from yurttunnel.steering.rounds import SETTLE_SECONDS
+from yurttunnel.steering.wanted import Listeners, SteeringSettings
+
+PERIOD = 60.0
+SECURE = Target(ip_address("10.0.0.1"), 10263)
+INSECURE = Target(ip_address("127.0.0.1"), 10264)
+SECURE6 = Target(ip_address("fd00::1"), 10263)
+INSECURE6 = Target(ip_address("::1"), 10264)
+EDGE4, EDGE6 = "YURTTUNNEL-EDGE4", "YURTTUNNEL-EDGE6"
+
+
+def addresses(*texts):
+    """Give a set of addresses."""
+    return frozenset(map(ip_address, texts))
+
+
+def flow(destination, port, answers=None, local=True):
+    """Make a flow; ``answers`` is a target, the destination itself where there is none."""
+    address = ip_address(destination)
+    return Flow(address, port, answers or Target(address, port), local)
+
+
+class SteeredTestCase(SynchronousTestCase):
+    """Everything around a manager, without one."""
+
+    def setUp(self):
+        """Make a cluster with a cloud node and an edge node, and a server that listens."""
+        self.patch(random, "uniform", lambda low, high: high)
+        self.clock = Clock()
+        self.calls = []
+        self.sets = FakeAddressSets()
+        self.flows = FakeFlows()
+        self.sets.calls = self.flows.calls = self.calls
+        self.firewall = FakeFirewall(4, self.sets, self.calls)
+        self.firewall6 = FakeFirewall(6, self.sets, self.calls)
+        self.found = {4: self.firewall, 6: self.firewall6}
+        self.missing = {}
+        self.searches = 0
+        self.search_failure = None
+        self.closed = None
+        self.informers = FakeInformers()
+        self.put("cloud-1", "10.0.0.1", labels=CLOUD)
+        self.put("edge-1", "192.168.0.1", labels=EDGE)
+        self.lines = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+
+    def note(self, event):
+        """Keep what steering logs."""
+        if event["log_namespace"].startswith("yurttunnel.steering"):
+            self.lines.append(formatEvent(event))
+
+    def put(self, *args, **kwargs):
+        """Create a node, or change it."""
+        self.informers.put(NODES, node(*args, **kwargs))
+
+    def put_ports(self, **data):
+        """Create the ConfigMap of the ports, or change it."""
+        self.informers.put(CONFIG_MAPS, config_map("kube-system", **data))
+
+    def settings(self, **changes):
+        """Give what the command line says."""
+        kept = {
+            "listeners": {4: Listeners(SECURE, INSECURE), 6: Listeners(SECURE6, INSECURE6)},
+            "match": None,
+            "pods": False,
+            "passthrough_ports": frozenset({10250}),
+            "period": PERIOD,
+        }
+        return SteeringSettings(**{**kept, **changes})
+
+    def find(self):
+        """Find the firewalls of the machine."""
+        self.searches += 1
+        if self.search_failure is not None:
+            return fail(self.search_failure)
+        return succeed(Firewalls(dict(self.found), dict(self.missing)))
+
+    def manager(self, **changes):
+        """Make a manager that is not started."""
+        return SteeringManager(
+            self.clock,
+            self.settings(**changes),
+            Nodes(self.informers),
+            ProxyPorts(self.informers, "kube-system", 10264, lambda *_: None),
+            self.find,
+            self.sets,
+            self.sets.supported,
+            self.flows,
+            lambda: self.not_accepting(),
+        )
+
+    def not_accepting(self):
+        """Say why the listeners do not accept."""
+        return self.closed
+
+    def start(self, **changes):
+        """Start a manager, and let it do what it does at once."""
+        manager = self.manager(**changes)
+        manager.startService()
+        self.clock.advance(0)
+        return manager
+
+    def settle(self):
+        """Let a change have its effect."""
+        self.clock.advance(SETTLE_SECONDS)
+
+    def logged(self, *words):
+        """Give the lines that have all these words."""
+        return [line for line in self.lines if all(word in line for word in words)]

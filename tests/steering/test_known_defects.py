@@ -1,0 +1,183 @@
+"""The defects of yurttunnel 1.2's iptables manager, as far as the manager decides about them.
+
+What the rules themselves decide is shown by the tests of the firewall, with the same names.
+"""
+
+from __future__ import annotations
+
+from tests.cluster.fakes import CLOUD, EDGE
+from tests.steering.steered import EDGE4, INSECURE, PERIOD, SECURE, SteeredTestCase, addresses, flow
+from yurttunnel.kube.resources import NODES
+from yurttunnel.steering.families import BLIND_PAUSE, LEAST_PAUSE
+from yurttunnel.steering.interception import Match, Target
+from yurttunnel.steering.manager import LISTENERS_PATIENCE, LOOK_SECONDS
+from yurttunnel.steering.wanted import Listeners
+
+
+class KnownDefectTests(SteeredTestCase):
+    """One test for each, called by its number."""
+
+    def test_f1(self):
+        """F1: a port leads to what is wanted now alone, and flows to the old place are cut."""
+        self.put_ports(http_proxy_ports="9443")
+        self.start()
+        self.flows.flows = [flow("192.168.0.1", 9443, INSECURE)]
+        self.put_ports(https_proxy_ports="9443")
+        self.settle()
+        self.assertEqual((EDGE4, SECURE, None), self.firewall.rules[9443])
+        self.assertEqual([], self.flows.flows)
+
+    def test_f2(self):
+        """F2: a node that changed side while the server was down is not left as it was."""
+        self.firewall.rules = {10250: (addresses("10.0.0.1", "192.168.0.1"), SECURE, None)}
+        self.flows.flows = [flow("192.168.0.1", 10250)]
+        self.start(match=Match.CLOUD_RETURN)
+        self.assertEqual((addresses("10.0.0.1"), SECURE, None), self.firewall.rules[10250])
+        self.assertEqual([], self.flows.flows)
+
+    def test_f3(self):
+        """F3: other hosts, and cloud nodes that are not ready, are not intercepted by default."""
+        self.put("cloud-2", "10.0.0.2", labels=CLOUD, ready=False)
+        self.flows.flows = others = [flow("203.0.113.1", 10250), flow("10.0.0.2", 10250)]
+        self.start()
+        self.assertEqual(addresses("192.168.0.1"), self.sets.sets[EDGE4])
+        self.assertEqual(2, len(others))
+        self.assertEqual(others, self.flows.flows)
+        self.put("cloud-2", "10.0.0.2", labels=CLOUD)
+        self.put("cloud-2", "10.0.0.2", labels=CLOUD, ready=False)
+        self.settle()
+        self.assertEqual(others, self.flows.flows)
+
+    def test_f3_cloud_return(self):
+        """F3: a cloud node that is not ready is reached directly with cloud-return, too."""
+        self.put("cloud-2", "10.0.0.2", labels=CLOUD, ready=False)
+        self.start(match=Match.CLOUD_RETURN)
+        self.assertEqual(addresses("10.0.0.1", "10.0.0.2"), self.firewall.rules[10250][0])
+
+    def test_f4(self):
+        """F4: rules of a former process stay until the first sync, which takes them over."""
+        self.firewall.rules = left = {10250: (EDGE4, SECURE, None)}
+        self.sets.sets, self.sets.versions = {EDGE4: addresses("192.168.0.1")}, {EDGE4: 4}
+        self.informers.synced = False
+        self.start()
+        self.clock.advance(10 * PERIOD)
+        self.assertEqual([], self.calls)
+        self.assertEqual(left, self.firewall.rules)
+        self.informers.complete()
+        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(0)
+        self.assertNotIn(("remove", 4), self.calls)
+        self.assertNotIn(("remove", EDGE4), self.calls)
+        self.assertEqual({10250, 10255}, self.firewall.rules.keys())
+
+    def test_f4_listeners(self):
+        """F4: they stay while the listeners are about to accept, but not for ever."""
+        self.firewall.rules = left = {10250: (EDGE4, SECURE, None)}
+        self.closed = "port 10263 is not bound"
+        self.start()
+        self.clock.advance(LISTENERS_PATIENCE - 1)
+        self.assertEqual(left, self.firewall.rules)
+        self.clock.advance(1)
+        self.clock.advance(0)
+        self.assertEqual({}, self.firewall.rules)
+
+    def test_f5(self):
+        """F5: there are no rules before the listeners accept, and at once afterwards."""
+        self.closed = "the serving certificate is not there yet"
+        manager = self.start()
+        self.clock.advance(PERIOD)
+        self.put("edge-2", "192.168.0.2", labels=EDGE)
+        self.settle()
+        self.assertNotIn(("apply", 4), self.calls)
+        self.assertEqual({}, self.firewall.rules)
+        self.assertIn("the serving certificate is not there yet", manager.problem())
+        self.closed = None
+        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(0)
+        self.assertEqual({10250, 10255}, self.firewall.rules.keys())
+
+    def test_f6(self):
+        """F6: a listener on all addresses is reached on this machine, not at address 0.0.0.0."""
+        anywhere = Listeners(Target(None, 10263), Target(None, 10264))
+        self.flows.flows = kept = [
+            flow("192.168.0.1", 10250, Target(next(iter(addresses("127.0.0.1"))), 10263))
+        ]
+        self.start(listeners={4: anywhere})
+        self.assertEqual((EDGE4, Target(None, 10263), None), self.firewall.rules[10250])
+        self.assertEqual(kept, self.flows.flows)
+
+    def test_f7(self):
+        """F7: rules that somebody has flushed are repaired, counted and told."""
+        manager = self.start()
+        self.firewall.rules = {}
+        self.flows.flows = [flow("192.168.0.1", 10250)]
+        self.clock.advance(PERIOD)
+        self.assertEqual({10250, 10255}, self.firewall.rules.keys())
+        self.assertEqual([], self.flows.flows)
+        [report, _] = manager.report().families
+        self.assertEqual((1, 1), (report.syncs["changed"], report.syncs["repaired"]))
+        [line] = self.logged("not as wanted", "repaired")
+        self.assertIn("the rules of port 10250; the rules of port 10255", line)
+
+    def flush(self):
+        """Have somebody else remove the rules."""
+        self.firewall.rules = {}
+        self.firewall.changes += 1
+
+    def test_f7_soon(self):
+        """F7: a flush is noticed long before the period is over."""
+        self.start()
+        self.flush()
+        self.clock.pump([LOOK_SECONDS] * round((LEAST_PAUSE + 1) / LOOK_SECONDS))
+        self.assertEqual({10250, 10255}, self.firewall.rules.keys())
+
+    def test_f7_changes_of_others(self):
+        """F7: somebody who changes other rules all the time has ours looked at, but not always."""
+        self.start()
+        self.calls.clear()
+        for _ in range(40):
+            self.firewall.changes += 1
+            self.clock.advance(LOOK_SECONDS)
+        self.assertEqual(round(40 * LOOK_SECONDS / LEAST_PAUSE), self.calls.count(("apply", 4)))
+
+    def test_f7_nothing_happens(self):
+        """F7: while nobody changes anything, there is one look each period, at own changes too."""
+        self.start()
+        self.informers.delete(NODES, "cloud-1")
+        self.settle()
+        self.calls.clear()
+        self.clock.pump([LOOK_SECONDS] * round(PERIOD / LOOK_SECONDS))
+        self.assertEqual(1, self.calls.count(("apply", 4)))
+
+    def test_f7_legacy(self):
+        """F7: where the kernel does not count changes, rules are looked at more often."""
+        self.firewall.counts_changes = False
+        self.start()
+        self.flush()
+        self.clock.pump([LOOK_SECONDS] * round((BLIND_PAUSE + 1) / LOOK_SECONDS))
+        self.assertEqual({10250, 10255}, self.firewall.rules.keys())
+
+    def test_f7_set(self):
+        """F7: so is a set that somebody has emptied."""
+        manager = self.start()
+        self.sets.sets[EDGE4] = addresses()
+        self.clock.advance(PERIOD)
+        self.assertEqual(addresses("192.168.0.1"), self.sets.sets[EDGE4])
+        [report, _] = manager.report().families
+        self.assertEqual(1, report.syncs["repaired"])
+
+    def test_f7_change(self):
+        """F7: any change of a node is an occasion, too, before the period is over."""
+        self.start()
+        self.firewall.rules = {}
+        self.informers.delete(NODES, "cloud-1")
+        self.settle()
+        self.assertEqual({10250, 10255}, self.firewall.rules.keys())
+
+    def test_f8(self):
+        """F8: a machine whose server cannot lead callers to itself says so, for /readyz."""
+        self.found.clear()
+        self.missing[4] = "there is no iptables"
+        manager = self.start()
+        self.assertEqual("there is no iptables", manager.problem())
+        self.assertEqual(1, len(self.logged("there is no iptables")))

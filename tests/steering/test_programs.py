@@ -1,0 +1,211 @@
+"""Programs are run, bounded in time and output."""
+
+from __future__ import annotations
+
+import os
+
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError
+from twisted.internet.error import ProcessDone, ProcessTerminated
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from tests.steering.firewall.fakes import FakePrograms
+from yurttunnel.steering import programs as programs_module
+from yurttunnel.steering.programs import (
+    MAX_ERRORS,
+    Finished,
+    ProgramFailed,
+    ProgramMissing,
+    Programs,
+)
+
+
+class ProgramsContract:
+    """What the real programs and those of the fake have in common."""
+
+    async def test_output(self):
+        """A program gets what it is given, and what it writes comes back."""
+        given = bytes(range(256)) * 4000
+        self.assertEqual(Finished(0, given, ""), await self.programs.run(["cat"], given))
+
+    async def test_status(self):
+        """Any exit status is an answer, with what the program complains about."""
+        finished = await self.programs.run(["sh", "-c", "echo a; echo b >&2; exit 3"])
+        self.assertEqual(Finished(3, b"a\n", "b\n"), finished)
+
+    async def test_missing(self):
+        """A program that is not installed is told as such."""
+        running = self.programs.run(["yurttunnel-no-such-program", "-x"])
+        error = await self.assertFailure(running, ProgramMissing)
+        self.assertEqual("yurttunnel-no-such-program is not installed", str(error))
+
+    async def test_died(self):
+        """A program that dies has not answered."""
+        running = self.programs.run(["sh", "-c", "kill -9 $$"])
+        error = await self.assertFailure(running, ProgramFailed)
+        self.assertEqual("sh died of signal 9", str(error))
+
+
+class FakeProgramsTests(ProgramsContract, TestCase):
+    """The fake."""
+
+    def setUp(self):
+        """Play the programs of the contract."""
+        self.programs = FakePrograms()
+        self.programs.programs = {"cat": lambda _, given: Finished(0, given, ""), "sh": self.shell}
+
+    def shell(self, arguments, given):
+        """Do what the contract's scripts do."""
+        if "kill" in arguments[1]:
+            raise ProgramFailed("sh died of signal 9")
+        return Finished(3, b"a\n", "b\n")
+
+
+class ProgramsTests(ProgramsContract, TestCase):
+    """Real ones."""
+
+    def setUp(self):
+        """Run them here."""
+        self.programs = Programs(reactor)
+
+    async def test_input_not_read(self):
+        """A program need not read what it is given."""
+        self.assertEqual(0, (await self.programs.run(["true"], b"x" * 1_000_000)).status)
+
+    async def test_no_shell(self):
+        """Arguments are passed on as they are."""
+        finished = await self.programs.run(["printf", "%s|", "a b", "$HOME", ";"])
+        self.assertEqual(b"a b|$HOME|;|", finished.output)
+
+    async def test_environment(self):
+        """Programs for root are found, and speak English, whatever this process's environment."""
+        self.patch(os, "environ", {"PATH": "/usr/bin:/bin", "LC_ALL": "de_DE.UTF-8", "X": "y"})
+        finished = await self.programs.run(["sh", "-c", "echo $LC_ALL $X; echo $PATH"])
+        self.assertEqual(b"C y\n/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin\n", finished.output)
+
+    async def test_too_long(self):
+        """A program that never ends is ended."""
+        running = self.programs.run(["sleep", "1000"], seconds=0.05)
+        error = await self.assertFailure(running, ProgramFailed)
+        self.assertEqual("sleep was ended: it took longer than 0.05 s", str(error))
+
+    async def test_children(self):
+        """A program's children are not waited for."""
+        running = self.programs.run(["sh", "-c", "sleep 3 & wait"], seconds=0.05)
+        await self.assertFailure(running, ProgramFailed)
+
+    async def test_too_much(self):
+        """A program that writes without end is ended."""
+        self.patch(programs_module, "MAX_OUTPUT", 100_000)
+        error = await self.assertFailure(self.programs.run(["yes"]), ProgramFailed)
+        self.assertEqual("yes was ended: it wrote more than 100000 bytes", str(error))
+
+
+class Process:
+    """A process that runs until the test ends it."""
+
+    def __init__(self, protocol):
+        self.protocol = protocol
+        self.signals = []
+        self.written = b""
+        self.is_closed = False
+        self.is_lost = False
+
+    def write(self, data):
+        """Get input."""
+        self.written += data
+
+    def closeStdin(self):
+        """Get the end of the input."""
+        self.is_closed = True
+
+    def loseConnection(self):
+        """Be listened to no longer."""
+        self.is_lost = True
+
+    def signalProcess(self, signal):
+        """Get a signal."""
+        self.signals.append(signal)
+
+    def end(self, reason):
+        """End."""
+        self.protocol.processEnded(Failure(reason))
+
+
+class Reactor(MemoryReactorClock):
+    """Keeps processes."""
+
+    failure = None
+
+    def spawnProcess(self, protocol, command, arguments=(), env=None):
+        """Keep one."""
+        if self.failure is not None:
+            raise self.failure
+        self.process = Process(protocol)
+        protocol.makeConnection(self.process)
+
+
+class ProgramsInMemoryTests(SynchronousTestCase):
+    """Ends of programs, as the reactor tells them."""
+
+    def setUp(self):
+        """Run one."""
+        self.reactor = Reactor()
+        self.running = Programs(self.reactor).run(["sh"], b"x")
+
+    def tearDown(self):
+        """Check that nothing is left."""
+        self.assertEqual([], self.reactor.getDelayedCalls())
+
+    def test_input(self):
+        """Its input ends after what it is given."""
+        process = self.reactor.process
+        self.assertEqual((b"x", True), (process.written, process.is_closed))
+        process.end(ProcessDone(0))
+        self.assertEqual(Finished(0, b"", ""), self.successResultOf(self.running))
+
+    def test_deadline(self):
+        """At its deadline it is killed, and is told when it is gone."""
+        self.reactor.advance(20)
+        self.assertEqual([9], self.reactor.process.signals)
+        self.assertTrue(self.reactor.process.is_lost)
+        self.reactor.process.protocol.outReceived(b"late")
+        self.assertNoResult(self.running)
+        self.reactor.process.end(ProcessTerminated(signal=9))
+        self.failureResultOf(self.running, ProgramFailed)
+
+    def test_not_killed(self):
+        """A program that the kernel does not let die is not waited for for ever."""
+        self.reactor.advance(20)
+        self.reactor.advance(4.9)
+        self.assertNoResult(self.running)
+        self.reactor.advance(0.1)
+        self.failureResultOf(self.running, ProgramFailed)
+        self.reactor.process.end(ProcessTerminated(signal=9))
+
+    def test_cancelled(self):
+        """It is killed when nobody wants its answer."""
+        self.running.cancel()
+        self.failureResultOf(self.running, CancelledError)
+        self.assertEqual([9], self.reactor.process.signals)
+        self.reactor.process.end(ProcessTerminated(signal=9))
+
+    def test_complaints(self):
+        """Of what it complains about the beginning is kept."""
+        process = self.reactor.process
+        process.protocol.errReceived(b"a" * (MAX_ERRORS - 1))
+        process.protocol.errReceived(b"bc")
+        process.end(ProcessTerminated(exitCode=2))
+        finished = self.successResultOf(self.running)
+        self.assertEqual((2, "a" * (MAX_ERRORS - 1) + "b"), (finished.status, finished.errors))
+
+    def test_not_started(self):
+        """A program that the system does not start has failed."""
+        self.reactor.process.end(ProcessDone(0))
+        self.successResultOf(self.running)
+        self.reactor.failure = OSError(12, "Cannot allocate memory")
+        failed = Programs(self.reactor).run(["sh"])
+        error = self.failureResultOf(failed, ProgramFailed).value
+        self.assertEqual("sh cannot be started: Cannot allocate memory", str(error))

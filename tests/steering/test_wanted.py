@@ -1,0 +1,175 @@
+"""What is wanted of the firewall."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.cluster.fakes import EDGE, node
+from tests.steering.steered import INSECURE, INSECURE6, SECURE, SECURE6, addresses
+from yurttunnel.cluster.nodes import node_from
+from yurttunnel.cluster.proxy_ports import Ports
+from yurttunnel.steering.interception import Interception, Match, Target
+from yurttunnel.steering.wanted import Listeners, SteeringSettings, left_out, wanted
+
+PASSTHROUGH = Target(ip_address("10.0.0.1"), 10261)
+
+
+def settings(listeners=None, pods=False, passthrough_ports=(10250,)):
+    """Give what the command line says."""
+    return SteeringSettings(
+        {4: listeners or Listeners(SECURE, INSECURE)}, None, pods, frozenset(passthrough_ports), 60
+    )
+
+
+def of(nodes, ports=None, **changes):
+    """Say what is wanted of IPv4."""
+    made = settings(**changes)
+    return wanted(made, Match.EDGE_SET, map(node_from, nodes), ports or Ports())[4]
+
+
+class AddressTests(SynchronousTestCase):
+    """Which addresses are on which side."""
+
+    def sides(self, *nodes, version=4):
+        """Give the addresses of edge and cloud nodes."""
+        found = wanted(settings(), Match.EDGE_SET, map(node_from, nodes), Ports())[version]
+        return found.edge, found.cloud
+
+    def test_labels(self):
+        """Nodes with either label are edge nodes; all others are cloud nodes."""
+        edge, cloud = self.sides(
+            node("a", "192.0.2.1", labels=EDGE),
+            node("b", "192.0.2.2", labels={"openyurt.io/edge-enable-reverseTunnel-client": "true"}),
+            node("c", "192.0.2.3", labels={"openyurt.io/is-edge-worker": "false"}),
+            node("d", "192.0.2.4"),
+        )
+        self.assertEqual(addresses("192.0.2.1", "192.0.2.2"), edge)
+        self.assertEqual(addresses("192.0.2.3", "192.0.2.4"), cloud)
+
+    def test_all_addresses(self):
+        """All internal and external addresses of both families count, and no others."""
+        nodes = [
+            node(
+                "a",
+                "192.0.2.1",
+                "2001:db8::1",
+                "192.0.2.2",
+                ("ExternalIP", "198.51.100.1"),
+                ("ExternalIP", "2001:db8:1::1"),
+                ("Hostname", "192.0.2.9"),
+                ("InternalDNS", "a.example"),
+                labels=EDGE,
+            )
+        ]
+        self.assertEqual(addresses("192.0.2.1", "192.0.2.2", "198.51.100.1"), self.sides(*nodes)[0])
+        self.assertEqual(
+            addresses("2001:db8::1", "2001:db8:1::1"), self.sides(*nodes, version=6)[0]
+        )
+
+    def test_useless(self):
+        """Addresses that are none, loopback or unspecified are on no side."""
+        for text in ("127.0.0.1", "127.8.8.8", "0.0.0.0", "::1", "::", "no address", ""):
+            for labels in (EDGE, {}):
+                for version in (4, 6):
+                    sides = self.sides(node("a", text, labels=labels), version=version)
+                    self.assertEqual((frozenset(), frozenset()), sides, text)
+
+    def test_shared(self):
+        """An address of both an edge and a cloud node is that of the cloud node."""
+        edge, cloud = self.sides(
+            node("a", "192.168.0.1", ("ExternalIP", "198.51.100.1"), labels=EDGE),
+            node("gateway", "198.51.100.1"),
+        )
+        self.assertEqual(addresses("192.168.0.1"), edge)
+        self.assertEqual(addresses("198.51.100.1"), cloud)
+
+    def test_not_ready(self):
+        """A node that is not ready is on its side all the same."""
+        edge, cloud = self.sides(
+            node("a", "192.0.2.1", labels=EDGE, ready=False), node("b", "192.0.2.2", ready=False)
+        )
+        self.assertEqual(addresses("192.0.2.1"), edge)
+        self.assertEqual(addresses("192.0.2.2"), cloud)
+
+    def test_mapped(self):
+        """An IPv4 address in the form of an IPv6 one is an IPv4 address."""
+        edge, _ = self.sides(node("a", "::ffff:192.0.2.1", labels=EDGE))
+        self.assertEqual(addresses("192.0.2.1"), edge)
+
+
+class PortTests(SynchronousTestCase):
+    """Where ports lead."""
+
+    def test_kubelet(self):
+        """The kubelet's ports are always led to the server, by what they speak."""
+        self.assertEqual({10250: SECURE, 10255: INSECURE}, of([]).ports)
+
+    def test_configured(self):
+        """Configured ports lead to the listener for what they speak."""
+        ports = Ports(http=frozenset({9100, 9101}), https=frozenset({9443}))
+        found = of([], ports).ports
+        self.assertEqual((INSECURE, INSECURE), (found[9100], found[9101]))
+        self.assertEqual(SECURE, found[9443])
+
+    def test_passthrough(self):
+        """Ports that are passed through lead there, whatever they are otherwise."""
+        listeners = Listeners(SECURE, INSECURE, PASSTHROUGH)
+        ports = Ports(http=frozenset({9100}), https=frozenset({9443}))
+        found = of([], ports, listeners=listeners, passthrough_ports=(10250, 9443, 22)).ports
+        self.assertEqual(
+            {
+                22: PASSTHROUGH,
+                9100: INSECURE,
+                9443: PASSTHROUGH,
+                10250: PASSTHROUGH,
+                10255: INSECURE,
+            },
+            found,
+        )
+
+    def test_no_listener(self):
+        """A family in which the server does not listen has no ports, so nothing is intercepted."""
+        nodes = [node_from(node("a", "2001:db8::1", labels=EDGE))]
+        found = wanted(settings(), Match.CLOUD_RETURN, nodes, Ports())[6]
+        self.assertTrue(found.is_nothing)
+        [sentence] = left_out(settings(), found)
+        self.assertIn("does not listen on IPv6: see --bind-address", sentence)
+
+    def test_no_listener_needed(self):
+        """There is nothing to tell of a family that no edge node has."""
+        found = wanted(settings(), Match.CLOUD_RETURN, [], Ports())[6]
+        self.assertEqual((), left_out(settings(), found))
+
+    def test_pods(self):
+        """Pods get the same, but for listeners on loopback, which they do not reach."""
+        nodes = [node("a", "192.0.2.1", labels=EDGE)]
+        found = of(nodes, Ports(http=frozenset({9100})), pods=True)
+        self.assertEqual({10250: SECURE}, found.pod_ports)
+        [sentence] = left_out(settings(pods=True), found)
+        self.assertIn("pods to port 9100, 10255 are not intercepted", sentence)
+        self.assertIn("--insecure-bind-address", sentence)
+
+    def test_pods_everywhere(self):
+        """Listeners on all addresses are reached by pods as well."""
+        listeners = Listeners(Target(None, 10263), Target(None, 10264))
+        found = of([node("a", "192.0.2.1", labels=EDGE)], listeners=listeners, pods=True)
+        self.assertEqual(found.ports, found.pod_ports)
+        self.assertEqual((), left_out(settings(listeners, pods=True), found))
+
+    def test_without_pods(self):
+        """Unless they are asked for, pods get nothing, and nothing is told of them."""
+        found = of([node("a", "192.0.2.1", labels=EDGE)])
+        self.assertEqual({}, found.pod_ports)
+        self.assertEqual((), left_out(settings(), found))
+
+    def test_families(self):
+        """Each family has its own listeners."""
+        listeners = {4: Listeners(SECURE, INSECURE), 6: Listeners(SECURE6, INSECURE6)}
+        made = SteeringSettings(listeners, Match.CLOUD_RETURN, False, frozenset(), 60)
+        found = wanted(made, Match.CLOUD_RETURN, [], Ports())
+        self.assertEqual({10250: SECURE6, 10255: INSECURE6}, found[6].ports)
+        self.assertEqual(
+            Interception(4, Match.CLOUD_RETURN, ports={10250: SECURE, 10255: INSECURE}), found[4]
+        )

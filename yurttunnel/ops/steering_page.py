@@ -1,0 +1,186 @@
+"""How the meta pages show a report of :mod:`yurttunnel.ops.steering`: as JSON, and as HTML."""
+
+from __future__ import annotations
+
+import datetime
+import html
+import json
+from collections.abc import Iterable, Iterator, Mapping
+
+from yurttunnel.ops.steering import (
+    AddressReport,
+    DnsReport,
+    FamilyReport,
+    PassthroughReport,
+    RulesReport,
+    SteeringReport,
+)
+
+
+def steering_json(report: SteeringReport) -> bytes:
+    """Give the report as ``/steering`` shows it: ``null`` for what is switched off.
+
+    Times are in ISO 8601, in UTC.
+    """
+    shown = {
+        "iptables": None if report.rules is None else _rules(report.rules),
+        "dns": None if report.dns is None else _dns(report.dns),
+        "passthrough": None if report.passthrough is None else _passthrough(report.passthrough),
+    }
+    return json.dumps(shown).encode() + b"\n"
+
+
+def steering_html(report: SteeringReport) -> str:
+    """Give a section of the index page."""
+    return "".join(("<h2>Steering</h2>\n", *_sections(report)))
+
+
+def _rules(report: RulesReport) -> dict[str, object]:
+    return {
+        "state": report.state,
+        "problem": report.problem,
+        "families": [_family(each) for each in report.families],
+    }
+
+
+def _family(report: FamilyReport) -> dict[str, object]:
+    return {
+        "version": report.version,
+        "backend": report.backend,
+        "match": report.match,
+        "ports": [
+            {"port": each.port, "leads_to": each.target, "from": _origin(each.pods)}
+            for each in report.ports
+        ],
+        "edge_addresses": _addresses(report.edge),
+        "cloud_addresses": _addresses(report.cloud),
+        "last_sync": _iso(report.last_sync),
+        "last_success": _iso(report.last_success),
+        "last_change": _iso(report.last_change),
+        "differed": list(report.differed),
+        "problem": report.problem,
+        "notes": list(report.notes),
+        "syncs": dict(report.syncs),
+        "flows_cut": report.flows_cut,
+    }
+
+
+def _addresses(report: AddressReport) -> dict[str, object]:
+    return {"total": report.total, "first": list(report.first)}
+
+
+def _dns(report: DnsReport) -> dict[str, object]:
+    return {
+        "leader": report.leader,
+        "records": report.records,
+        "writes": dict(report.writes),
+        "last_write": _iso(report.last_write),
+        "problem": report.problem,
+    }
+
+
+def _passthrough(report: PassthroughReport) -> dict[str, object]:
+    return {
+        "port": report.port,
+        "ports": list(report.ports),
+        "connections": report.connections,
+        "refused": dict(report.refused),
+    }
+
+
+def _origin(pods: bool) -> str:
+    return "pods" if pods else "this machine"
+
+
+def _iso(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _sections(report: SteeringReport) -> Iterator[str]:
+    if report.rules is not None:
+        yield from _rules_section(report.rules)
+    if report.dns is not None:
+        yield from _dns_section(report.dns)
+    if report.passthrough is not None:
+        yield from _passthrough_section(report.passthrough)
+
+
+def _rules_section(report: RulesReport) -> Iterator[str]:
+    yield "<h3>Rules of the firewall</h3>\n"
+    yield _table({"state": report.state, "problem": report.problem or "none"})
+    for family in report.families:
+        yield f"<h4>IPv{family.version}</h4>\n"
+        yield _table(_family_rows(family))
+
+
+def _family_rows(report: FamilyReport) -> dict[str, str]:
+    return {
+        "back end": report.backend or "none",
+        "match": report.match or "none",
+        "ports": _joined(
+            f"{each.port} from {_origin(each.pods)} to {each.target}" for each in report.ports
+        ),
+        "edge addresses": _address_row(report.edge),
+        "cloud addresses": _address_row(report.cloud),
+        "last sync": _iso(report.last_sync) or "never",
+        "last success": _iso(report.last_success) or "never",
+        "last change": _iso(report.last_change) or "never",
+        "what differed": _joined(report.differed),
+        "problem": report.problem or "none",
+        "notes": _joined(report.notes),
+        "syncs": _counts(report.syncs),
+        "connections cut": str(report.flows_cut),
+    }
+
+
+def _dns_section(report: DnsReport) -> Iterator[str]:
+    yield "<h3>DNS controller</h3>\n"
+    yield _table(
+        {
+            "leads": "yes" if report.leader else "no, another server does",
+            "records": str(report.records),
+            "writes": _counts(report.writes),
+            "last write": _iso(report.last_write) or "never",
+            "problem": report.problem or "none",
+        }
+    )
+
+
+def _passthrough_section(report: PassthroughReport) -> Iterator[str]:
+    yield "<h3>Pass-through</h3>\n"
+    yield _table(
+        {
+            "listens on port": str(report.port),
+            "ports of nodes": ", ".join(map(str, report.ports)) or "none",
+            "connections": str(report.connections),
+            "refused": _counts(report.refused),
+        }
+    )
+
+
+def _address_row(report: AddressReport) -> str:
+    if not report.total:
+        return "none"
+    more = report.total - len(report.first)
+    return f"{report.total}: {', '.join(report.first)}" + (f" and {more} more" if more else "")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return _joined(f"{count} {name}" for name, count in sorted(counts.items()))
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "; ".join(texts) or "none"
+
+
+def _table(rows: Mapping[str, str]) -> str:
+    """Make a table of two columns; whatever stands in it is escaped."""
+    lines = "".join(
+        f'<tr><th scope="row" align="left" valign="top">{html.escape(name)}</th>'
+        f"<td>{html.escape(value)}</td></tr>\n"
+        for name, value in rows.items()
+    )
+    return f"<table>\n{lines}</table>\n"

@@ -1,0 +1,169 @@
+"""Which host a TLS client wants to reach, read from the first bytes that it sends.
+
+Records are those of RFC 8446 section 5.1, the ClientHello is that of section 4.1.2, and the
+extension that names the host is that of RFC 6066 section 3. They are the same from TLS 1.0 on.
+Under Encrypted ClientHello it is the outer name that counts, which is all there is to be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yurttunnel.cluster.fields import canonical_host
+from yurttunnel.http.authority import BadAuthority
+
+LARGEST_HELLO = 16 * 1024
+"""Bytes of a ClientHello; those of today's clients have 200 to 2,000."""
+
+LARGEST_FLIGHT = 2 * LARGEST_HELLO
+"""Bytes of the records that carry a ClientHello, which a client may cut finely."""
+
+_RECORD_HEADER = 5
+_LARGEST_FRAGMENT = 1 << 14
+_HANDSHAKE_RECORD = 22
+_MAJOR_VERSION = 3
+_HANDSHAKE_HEADER = 4
+_CLIENT_HELLO = 1
+_VERSION_AND_RANDOM = 2 + 32
+_SERVER_NAME = 0
+_HOST_NAME = 0
+
+
+class BadClientHello(Exception):
+    """What came is not the beginning of TLS; the text says why, and is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHello:
+    """What a ClientHello says.
+
+    ``server_name`` is in lower case and without a final dot, ``None`` when no name is sent.
+    """
+
+    server_name: str | None
+
+
+class ClientHelloReader:
+    """Takes the bytes of a connection until its ClientHello is complete.
+
+    It keeps no more than :data:`LARGEST_FLIGHT` bytes and what was fed last.
+    """
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        # Where the next record begins.
+        self._position = 0
+        self._message = bytearray()
+
+    @property
+    def received(self) -> bytes:
+        """All bytes that were fed, whatever follows the ClientHello included."""
+        return bytes(self._received)
+
+    def feed(self, data: bytes) -> ClientHello | None:
+        """Take the bytes that have come; ``None`` means that more are needed.
+
+        Raises :class:`BadClientHello`. After that, or after a result, it takes nothing more.
+        """
+        self._received += data
+        # Each check follows from the bytes up to a place in the stream, and they are made in the
+        # order of those places: so the outcome is the same however the stream is cut.
+        while (fragment := self._next_fragment()) is not None:
+            self._message += fragment
+            hello = self._complete_hello()
+            if hello is not None:
+                return ClientHello(_server_name(hello))
+        return None
+
+    def _next_fragment(self) -> bytearray | None:
+        """Give the content of the next record, ``None`` when it is not complete."""
+        header = self._received[self._position : self._position + _RECORD_HEADER]
+        if header and header[0] != _HANDSHAKE_RECORD:
+            raise BadClientHello("it does not begin with a TLS handshake")
+        if len(header) > 1 and header[1] != _MAJOR_VERSION:
+            raise BadClientHello(f"it begins with a record of the unknown version {header[1]}")
+        if len(header) < _RECORD_HEADER:
+            return None
+        length = int.from_bytes(header[3:])
+        if not 0 < length <= _LARGEST_FRAGMENT:
+            raise BadClientHello(f"it begins with a TLS record of {length} bytes")
+        begin = self._position + _RECORD_HEADER
+        if begin + length > LARGEST_FLIGHT:
+            raise BadClientHello(f"its ClientHello is not complete after {LARGEST_FLIGHT} bytes")
+        if len(self._received) < begin + length:
+            return None
+        self._position = begin + length
+        return self._received[begin : self._position]
+
+    def _complete_hello(self) -> bytearray | None:
+        """Give the ClientHello without its header, ``None`` when it is not complete."""
+        message = self._message
+        if message[0] != _CLIENT_HELLO:
+            raise BadClientHello(f"it begins with a handshake message of type {message[0]}")
+        if len(message) < _HANDSHAKE_HEADER:
+            return None
+        length = int.from_bytes(message[1:_HANDSHAKE_HEADER])
+        if length > LARGEST_HELLO:
+            raise BadClientHello(f"its ClientHello has {length} bytes, over {LARGEST_HELLO}")
+        end = _HANDSHAKE_HEADER + length
+        return message[_HANDSHAKE_HEADER:end] if len(message) >= end else None
+
+
+class _Fields:
+    """Reads numbers and vectors off a structure of TLS (RFC 8446 section 3)."""
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._position == len(self._data)
+
+    def take(self, length: int) -> bytes:
+        end = self._position + length
+        if end > len(self._data):
+            raise BadClientHello("its ClientHello ends within a field")
+        taken = bytes(self._data[self._position : end])
+        self._position = end
+        return taken
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size))
+
+    def vector(self, size: int) -> bytes:
+        """Take a vector whose length is a number of ``size`` bytes."""
+        return self.take(self.number(size))
+
+
+def _server_name(hello: bytearray) -> str | None:
+    fields = _Fields(hello)
+    fields.take(_VERSION_AND_RANDOM)
+    fields.vector(1)  # legacy_session_id
+    fields.vector(2)  # cipher_suites
+    fields.vector(1)  # legacy_compression_methods
+    if fields.at_end:
+        # Before TLS 1.3 there may be no extensions.
+        return None
+    extensions = _Fields(fields.vector(2))
+    found = []
+    while not extensions.at_end:
+        kind, content = extensions.number(2), extensions.vector(2)
+        if kind == _SERVER_NAME:
+            found.append(content)
+    if len(found) > 1:
+        raise BadClientHello("its ClientHello has more than one server_name extension")
+    return _host_name(found[0]) if found else None
+
+
+def _host_name(extension: bytes) -> str:
+    """Read the ``ServerNameList``, which has one name: no other type has ever been defined."""
+    names = _Fields(_Fields(extension).vector(2))
+    kind, name = names.number(1), names.vector(2)
+    if kind != _HOST_NAME or not names.at_end:
+        raise BadClientHello("its ClientHello has another server_name than one host name")
+    try:
+        return str(canonical_host(name.decode("ascii")))
+    except (UnicodeDecodeError, BadAuthority):
+        # Not shown in full: it may be long.
+        raise BadClientHello(f"its ClientHello names no host name: {name[:64]!r}") from None

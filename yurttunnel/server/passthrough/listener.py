@@ -1,0 +1,241 @@
+"""What is behind ``--passthrough-port``: connections that go on to kubelets untouched.
+
+The server reads of them only what tells the node. Where the kernel has led a connection here from
+an address of a node (iptables), that is the destination. Where it has not (DNS), or the address is
+that of no node or of several, it is the name in the caller's ClientHello. TLS is not terminated,
+so the caller and the kubelet verify each other.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import cast
+
+from twisted.internet.interfaces import IAddress, IReactorTime, ISystemHandle
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+
+from yurttunnel.http.deadlines import Deadlines
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.server.dialing import (
+    DIAL_TIMEOUT,
+    MAX_PENDING_DIALS,
+    DialingConnection,
+    DialingFactory,
+)
+from yurttunnel.server.interception.destination import Destination
+from yurttunnel.server.passthrough.client_hello import BadClientHello, ClientHelloReader
+from yurttunnel.server.passthrough.figures import PassthroughFigures, Refusal
+from yurttunnel.server.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.passthrough.original_destination import SocketAddress, led_here_from
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.tunnel.interfaces import IStream
+
+HELLO_TIMEOUT = 10.0
+"""Seconds from the connection to its complete ClientHello, as for the head of a request."""
+
+MAX_UNREAD_HELLOS = 1024
+"""Connections that may be without a complete ClientHello at a time; each may hold 32 KiB."""
+
+_UNRECOGNIZED_NAME = bytes([21, 3, 1, 0, 2, 2, 112])
+"""A record with the fatal alert ``unrecognized_name`` (RFC 8446 sections 5.1 and 6), of TLS 1.0:
+clients of every version take it before a version has been agreed on."""
+
+
+class PassthroughFactory(DialingFactory):
+    """Accepts connections that are meant for kubelets, on plain TCP transports.
+
+    ``ports`` are those from which the kernel may lead connections here. ``hello_timeout`` is in
+    seconds, and at most ``max_unread_hellos`` ClientHellos may be incomplete at a time.
+    ``led_here_from`` tells of the socket of a connection what it was meant for, ``None`` for this
+    listener. The rest is as in :class:`DialingFactory`.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        registry: SessionRegistry,
+        nodes: PassthroughNodes,
+        ports: Collection[int],
+        *,
+        hello_timeout: float = HELLO_TIMEOUT,
+        max_unread_hellos: int = MAX_UNREAD_HELLOS,
+        led_here_from: Callable[[socket.socket], SocketAddress | None] = led_here_from,
+        dial_timeout: float = DIAL_TIMEOUT,
+        max_pending_dials: int = MAX_PENDING_DIALS,
+        request_ids: RequestIds | None = None,
+    ) -> None:
+        super().__init__(
+            registry,
+            dial_timeout=dial_timeout,
+            max_pending_dials=max_pending_dials,
+            request_ids=request_ids,
+        )
+        self.nodes = nodes
+        self.ports = ports
+        self.hello_timeout = hello_timeout
+        self.max_unread_hellos = max_unread_hellos
+        self.led_here_from = led_here_from
+        self.figures = PassthroughFigures()
+        self.warnings = RateLimitedLog(clock, PassthroughProtocol.log)
+        self.unread_hellos = Deadlines(clock, hello_timeout, PassthroughProtocol.hello_overdue)
+
+    def buildProtocol(self, addr: IAddress | None) -> PassthroughProtocol:
+        """Make the protocol of one connection."""
+        return PassthroughProtocol(self)
+
+    def close(self) -> None:
+        """Abort every connection and stop the timer."""
+        super().close()
+        self.unread_hellos.stop()
+
+
+class PassthroughProtocol(DialingConnection):
+    """One connection: finds out what it is meant for, and is joined to a stream there."""
+
+    def __init__(self, factory: PassthroughFactory) -> None:
+        super().__init__(factory)
+        self._factory = factory
+        self._hello = ClientHelloReader()
+        self._asked: SocketAddress | None = None
+        self._meant = "a node that is not known yet"
+
+    def connectionMade(self) -> None:
+        """Dial where the kernel tells the destination, else read the ClientHello."""
+        super().connectionMade()
+        factory = self._factory
+        factory.figures.connections += 1
+        self.request_id = factory.request_ids.make()
+        handle = cast(socket.socket, ISystemHandle(self.transport).getHandle())
+        asked = factory.led_here_from(handle)
+        destination = None
+        if asked is not None:
+            self._asked = asked
+            self._meant = str(asked)
+            if asked.port not in factory.ports:
+                self._reset(
+                    Refusal.PORT,
+                    "{port} is none of --passthrough-ports; add it there, or have the firewall"
+                    " lead it elsewhere",
+                    port=asked.port,
+                )
+                return
+            destination = factory.nodes.by_address(asked.address, asked.port)
+        if destination is not None:
+            self._dial_to(destination)
+        else:
+            self._expect_hello()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take bytes of the ClientHello."""
+        try:
+            hello = self._hello.feed(data)
+        except BadClientHello as error:
+            self._reset(
+                Refusal.NOT_TLS,
+                "{error}; only TLS tells the node here: send other protocols to --insecure-port",
+                error=str(error),
+            )
+            return
+        if hello is not None:
+            self._factory.unread_hellos.discard(self)
+            self._find_named(hello.server_name)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Wait for no ClientHello any more."""
+        self._factory.unread_hellos.discard(self)
+        super().connectionLost(reason)
+
+    def hello_overdue(self) -> None:
+        """Turn away a caller that has not sent its ClientHello in time."""
+        self._reset(
+            Refusal.TIMEOUT,
+            "its ClientHello was not complete within {seconds:g} s",
+            seconds=self._factory.hello_timeout,
+        )
+
+    def stream_opened(self, stream: IStream) -> None:
+        """Relay, beginning with what has been read already."""
+        self._factory.figures.passed += 1
+        early = self._hello.received
+        # There may be many connections, and they may last.
+        del self._hello
+        self.join(stream, early)
+
+    def dial_failed(self, error: BaseException) -> None:
+        """Reset the connection: the kubelet alone could say more in TLS."""
+        if isinstance(error, NodeNotConnected):
+            self._reset(Refusal.NOT_CONNECTED, "{error}", error=str(error))
+        else:
+            self._reset(Refusal.DIAL, "its kubelet was not reached: {error}", error=str(error))
+
+    def _expect_hello(self) -> None:
+        waiting = self._factory.unread_hellos
+        if len(waiting) >= self._factory.max_unread_hellos:
+            self._reset(
+                Refusal.OVERLOADED,
+                "{waiting} connections wait for their ClientHello already; see who holds them"
+                " (ss -tn)",
+                waiting=len(waiting),
+            )
+            return
+        waiting.add(self)
+
+    def _find_named(self, name: str | None) -> None:
+        if name is None:
+            self._alert(
+                Refusal.NO_NAME,
+                "its ClientHello has no server name, which alone tells the node here; have the"
+                " caller connect by the name of the node"
+                " (--kubelet-preferred-address-types=Hostname,InternalIP of kube-apiserver)",
+            )
+            return
+        destination = self._factory.nodes.by_name(name)
+        if destination is None:
+            self._alert(
+                Refusal.UNKNOWN_NAME,
+                "its ClientHello names {name}, which is the name of no node; have the caller"
+                " connect by that name (kubectl get nodes)",
+                name=name,
+            )
+            return
+        if self._asked is not None:
+            destination = replace(destination, port=self._asked.port)
+        self._dial_to(destination)
+
+    def _dial_to(self, destination: Destination) -> None:
+        """Dial, and read nothing more before there is a stream.
+
+        So a caller that ends its direction meanwhile is not taken for one that has left.
+        """
+        self.transport.pauseProducing()
+        self._meant = f"{destination.node}/{destination.authority}"
+        self.dial(destination.node, destination.host, destination.port)
+
+    def _alert(self, refusal: Refusal, problem: str, **fields: object) -> None:
+        """Refuse in the words of TLS: the caller then says that the name is the matter."""
+        self._refused(refusal, problem, fields)
+        self.transport.write(_UNRECOGNIZED_NAME)
+        self.transport.loseConnection()
+
+    def _reset(self, refusal: Refusal, problem: str, **fields: object) -> None:
+        """Refuse as TCP can."""
+        self._refused(refusal, problem, fields)
+        self.transport.abortConnection()
+
+    def _refused(self, refusal: Refusal, problem: str, fields: dict[str, object]) -> None:
+        """Count it and log it; ``problem`` is a literal that is filled with ``fields``."""
+        factory = self._factory
+        factory.figures.refused[refusal] += 1
+        factory.unread_hellos.discard(self)
+        factory.warnings.warn(
+            "--passthrough-port: connection {request_id} from {caller} to {meant} is refused: "
+            + problem,
+            request_id=self.request_id,
+            caller=getattr(self.transport.getPeer(), "host", "an unknown address"),
+            meant=self._meant,
+            **fields,
+        )

@@ -1,0 +1,73 @@
+"""Where connections arrive that the firewall has led to the server, in both families of addresses.
+
+A machine's own connections can be led to any of its addresses, loopback included. So where the
+server listens on an address of one family only, it listens on the loopback address of the other
+one as well, and connections to nodes by either family get through.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from ipaddress import ip_address
+
+from yurttunnel.server.options import ClusterSettings, Settings
+from yurttunnel.server.steering_options import SteeringFlags
+from yurttunnel.steering.interception import Target
+from yurttunnel.steering.wanted import Listeners
+
+_LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+
+
+def listeners(settings: Settings, steering: SteeringFlags) -> Mapping[int, Listeners]:
+    """Say where connections are to be led, by the version of IP."""
+    passthrough = steering.passthrough_port
+    bind, insecure = settings.bind_address, settings.insecure_address
+    return {
+        version: Listeners(
+            secure=_target(bind, settings.secure_port, version),
+            insecure=_target(insecure, settings.insecure_port, version),
+            passthrough=None if passthrough is None else _target(bind, passthrough, version),
+        )
+        for version in _LOOPBACK
+    }
+
+
+def other_addresses(settings: Settings, address: str) -> list[str]:
+    """Give the loopback address of the family that ``address`` is not of, where one is needed.
+
+    There is none where nothing is led to the server, or this machine has no such family.
+    """
+    if not (isinstance(settings.mode, ClusterSettings) and settings.mode.steering.iptables):
+        return []
+    return [
+        loopback
+        for version, loopback in _LOOPBACK.items()
+        if not _covers(address, version) and _has(version)
+    ]
+
+
+def _target(address: str, port: int, version: int) -> Target:
+    if not _covers(address, version):
+        return Target(ip_address(_LOOPBACK[version]), port)
+    bound = ip_address(address)
+    return Target(None if bound.is_unspecified else bound, port)
+
+
+def _covers(address: str, version: int) -> bool:
+    """Say whether a listener on ``address`` takes connections of a version of IP.
+
+    One on ``::`` takes both, as Linux has it (net.ipv6.bindv6only, ipv6(7)).
+    """
+    bound = ip_address(address)
+    return bound.version == version or (bound.version == 6 and bound.is_unspecified)
+
+
+def _has(version: int) -> bool:
+    try:
+        with socket.socket(_FAMILIES[version]) as probe:
+            probe.bind((_LOOPBACK[version], 0))
+    except OSError:
+        return False
+    return True

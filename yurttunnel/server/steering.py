@@ -1,0 +1,188 @@
+"""The parts list of what leads the cluster's callers to this server, each behind its flag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.kube.events import EventRecorder
+from yurttunnel.kube.interfaces import IInformers, IKubeClient
+from yurttunnel.kube.lease import LeaderElection
+from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.services import StoppedInTurn
+from yurttunnel.ops.steering import (
+    DnsReport,
+    PassthroughReport,
+    RulesReport,
+    SteeringReport,
+    steering_families,
+)
+from yurttunnel.server.options import ClusterSettings, Settings
+from yurttunnel.server.passthrough.listener import PassthroughFactory
+from yurttunnel.server.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.process import ServerProcess
+from yurttunnel.server.steered import listeners
+from yurttunnel.steering.dns.controller import LEASE, DnsController, DnsFigures
+from yurttunnel.steering.dns.service_ports import ServerPorts
+from yurttunnel.steering.interfaces import Firewalls, SteeringFailed
+from yurttunnel.steering.wanted import SteeringSettings
+
+_log = Logger()
+
+
+class ClusterSteering:
+    """Makes the parts; those that were not asked for are ``None``."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: Settings,
+        cluster: ClusterSettings,
+        process: ServerProcess,
+        nodes: Nodes,
+        ports: ProxyPorts,
+    ) -> None:
+        self._reactor = reactor
+        self._settings = settings
+        self._cluster = cluster
+        self._flags = cluster.steering
+        self._process = process
+        self._nodes = nodes
+        self._ports = ports
+        self._rules: Callable[[], RulesReport] | None = None
+        self._dns: Callable[[], DnsFigures] | None = None
+        self.passthrough = self._make_passthrough()
+        """--passthrough-port with what takes connections there."""
+        flags = self._flags
+        if flags.iptables or flags.dns or self.passthrough is not None:
+            process.steering = self._report
+            add_families(process.metrics, lambda: steering_families(self._report()))
+
+    def dns_election(
+        self,
+        client: IKubeClient,
+        informers: IInformers,
+        events: EventRecorder,
+        instance: str,
+    ) -> LeaderElection | None:
+        """Make the election of the one server that keeps the records of nodes."""
+        if not self._flags.dns:
+            return None
+        settings, flags, namespace = self._settings, self._flags, self._cluster.namespace
+        server = ServerPorts(
+            settings.secure_port,
+            settings.insecure_port,
+            flags.passthrough_port,
+            flags.passthrough_ports,
+        )
+        controller = DnsController(
+            self._reactor,
+            client,
+            informers,
+            events,
+            namespace,
+            self._ports,
+            server,
+            flags.dns_period,
+        )
+        election = LeaderElection(self._reactor, client, namespace, LEASE, instance, controller)
+        self._dns = controller.figures
+        readiness = self._process.readiness
+        readiness.add("DNS election", election.problem, required=False)
+        readiness.add("DNS records", controller.problem, required=False)
+        return election
+
+    def rules(self, not_accepting: Callable[[], str | None]) -> IService | None:
+        """Make what keeps the firewall's rules, while the listeners accept."""
+        if not self._flags.iptables:
+            return None
+        # What speaks to the kernel takes time and memory to import.
+        from yurttunnel.steering.firewall.cleanup import remove_leftovers_elsewhere
+        from yurttunnel.steering.firewall.detection import find_firewalls
+        from yurttunnel.steering.manager import SteeringManager
+        from yurttunnel.steering.netlink.address_sets import AddressSets
+        from yurttunnel.steering.netlink.flows import Flows
+        from yurttunnel.steering.netlink.worker import KernelWorker
+        from yurttunnel.steering.programs import Programs
+
+        programs = Programs(self._reactor)
+
+        async def find() -> Firewalls:
+            firewalls = await find_firewalls(programs)
+            try:
+                for sentence in await remove_leftovers_elsewhere(programs, firewalls):
+                    _log.info("--enable-iptables: {sentence}", sentence=sentence)
+            except SteeringFailed as error:
+                _log.warn("--enable-iptables: {error}", error=str(error))
+            return firewalls
+
+        flags = self._flags
+        worker = KernelWorker(self._reactor)
+        sets = AddressSets(worker.run, self._reactor)
+        manager = SteeringManager(
+            self._reactor,
+            SteeringSettings(
+                listeners=listeners(self._settings, flags),
+                match=flags.match,
+                pods=flags.pods,
+                passthrough_ports=flags.passthrough_ports,
+                period=flags.iptables_period,
+            ),
+            self._nodes,
+            self._ports,
+            lambda: Deferred.fromCoroutine(find()),
+            sets,
+            sets.supported,
+            Flows(worker.run),
+            not_accepting,
+        )
+        self._rules = manager.report
+        self._process.readiness.add("steering", manager.problem, required=False)
+        parts = StoppedInTurn()
+        for part in (worker, manager):
+            part.setServiceParent(parts)
+        return parts
+
+    def _make_passthrough(self) -> tuple[int, PassthroughFactory] | None:
+        port, registry = self._flags.passthrough_port, self._process.registry
+        if port is None:
+            return None
+        nodes = PassthroughNodes(registry, self._nodes)
+        return port, PassthroughFactory(
+            self._reactor, registry, nodes, self._flags.passthrough_ports
+        )
+
+    def _report(self) -> SteeringReport:
+        return SteeringReport(
+            rules=None if self._rules is None else self._rules(),
+            dns=None if self._dns is None else _dns_report(self._dns()),
+            passthrough=self._passthrough_report(),
+        )
+
+    def _passthrough_report(self) -> PassthroughReport | None:
+        if self.passthrough is None:
+            return None
+        port, factory = self.passthrough
+        figures = factory.figures
+        return PassthroughReport(
+            port=port,
+            ports=tuple(sorted(self._flags.passthrough_ports)),
+            connections=figures.passed,
+            refused={reason.value: count for reason, count in figures.refused.items()},
+        )
+
+
+def _dns_report(figures: DnsFigures) -> DnsReport:
+    return DnsReport(
+        leader=figures.leading,
+        records=figures.records,
+        writes=figures.writes,
+        last_write=figures.last_write,
+        problem="; ".join(figures.problems) or None,
+    )

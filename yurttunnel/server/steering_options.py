@@ -1,0 +1,109 @@
+"""The part of the server's command line that is about steering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.python import usage
+
+from yurttunnel.cluster.nodes import KUBELET_PORT
+from yurttunnel.ops import flags
+from yurttunnel.ops.options import CommandOptions
+from yurttunnel.steering.interception import Match
+
+LEAST_IPTABLES_PERIOD = 15.0
+LEAST_DNS_PERIOD = 30.0
+"""Seconds; smaller values are raised to these, as yurttunnel 1.2 did."""
+
+STEERING_SWITCHES = ("enable-iptables", "enable-dns-controller")
+
+STEERING_FLAGS = [
+    ["enable-iptables", None, "true", "Lead connections of this machine's own programs, such as "
+     "kube-apiserver's, that are meant for nodes behind the tunnel to the server, by firewall "
+     "rules; false for no. Needs the capabilities CAP_NET_ADMIN and CAP_NET_RAW. Not with "
+     "--standalone."],
+    ["iptables-sync-period", None, "60", "How often the rules are looked at, besides at every "
+     "change of nodes and ports; at least 15."],
+    ["intercept-match", None, None, "How such connections are recognised: edge-set, by their "
+     "address, which is that of an edge node; cloud-return, by their port alone, but for cloud "
+     "nodes, as yurttunnel 1.2 did. [default: edge-set where the kernel has ipset]"],
+    ["passthrough-port", None, None, "Port that takes connections for --passthrough-ports as they "
+     "are, without ending their TLS: caller and kubelet verify each other."],
+    ["passthrough-ports", None, None, "Ports of nodes, separated by commas, that are led to "
+     "--passthrough-port. [default: 10250]"],
+    ["enable-dns-controller", None, "true", "Keep the records of nodes, in the ConfigMap "
+     "yurt-tunnel-nodes, and the ports of x-tunnel-server-internal-svc, for callers that ask for "
+     "nodes by name; false for no. Not with --standalone."],
+    ["dns-sync-period", None, "1800", "How often the records are looked at, besides at every "
+     "change; at least 30."],
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SteeringFlags:
+    """What the flags say; periods are in seconds.
+
+    Connections for ``passthrough_ports`` of nodes come to ``passthrough_port``, if there is one.
+    """
+
+    iptables: bool
+    iptables_period: float
+    match: Match | None
+    pods: bool
+    passthrough_port: int | None
+    passthrough_ports: frozenset[int]
+    dns: bool
+    dns_period: float
+
+
+def steering_flags(options: CommandOptions[Any]) -> SteeringFlags:
+    """Check and convert the flags of a server in a cluster."""
+    return SteeringFlags(
+        iptables=options.value("enable-iptables", flags.switch),
+        iptables_period=max(
+            options.value("iptables-sync-period", flags.duration), LEAST_IPTABLES_PERIOD
+        ),
+        match=options.optional_value("intercept-match", _match, None),
+        pods=bool(options["intercept-pods"]),
+        passthrough_port=options.optional_value("passthrough-port", flags.port, None),
+        passthrough_ports=_passthrough_ports(options),
+        dns=options.value("enable-dns-controller", flags.switch),
+        dns_period=max(options.value("dns-sync-period", flags.duration), LEAST_DNS_PERIOD),
+    )
+
+
+def refuse_steering(options: CommandOptions[Any]) -> None:
+    """Raise ``UsageError`` when flags are given that need a cluster."""
+    for flag in ("intercept-pods", "intercept-match", "passthrough-port", "passthrough-ports"):
+        if options[flag]:
+            raise usage.UsageError(
+                f"--{flag} has no effect with --standalone, to which no traffic is steered: leave"
+                " one of them out"
+            )
+
+
+def _passthrough_ports(options: CommandOptions[Any]) -> frozenset[int]:
+    """Give the ports that pass-through is for; none without --passthrough-port."""
+    if options["passthrough-port"] is not None:
+        return options.optional_value("passthrough-ports", _ports, frozenset({KUBELET_PORT}))
+    if options["passthrough-ports"] is not None:
+        raise usage.UsageError(
+            "--passthrough-ports has no effect without --passthrough-port: add it"
+        )
+    return frozenset()
+
+
+def _ports(text: str) -> frozenset[int]:
+    ports = frozenset(flags.port(item) for item in text.split(",") if item.strip())
+    if not ports:
+        raise ValueError("it is empty: write ports, separated by commas")
+    return ports
+
+
+def _match(text: str) -> Match:
+    try:
+        return Match(text)
+    except ValueError:
+        known = ", ".join(each.value for each in Match)
+        raise ValueError(f"{text!r} is none of these: {known}") from None

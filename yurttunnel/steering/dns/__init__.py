@@ -1,0 +1,1 @@
+"""Records by which callers that ask for nodes by name come to the server."""

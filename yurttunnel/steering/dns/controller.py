@@ -1,0 +1,233 @@
+"""The DNS controller: publishes where each node is reached by its name.
+
+Callers that ask for a node by its name are told the address of the internal Service for a node
+behind the tunnel, and the node's own for others. For that there are the records in the ConfigMap
+``yurt-tunnel-nodes``, and the ports of the Service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.cluster.fields import mapping, text
+from yurttunnel.cluster.kinds import whole
+from yurttunnel.cluster.nodes import NODES_SPEC
+from yurttunnel.cluster.proxy_ports import ProxyPorts, proxy_ports_spec
+from yurttunnel.cluster.services import INTERNAL_SERVICE, service_addresses
+from yurttunnel.kube.events import EventRecorder
+from yurttunnel.kube.interfaces import IInformers, IKubeClient, InformerSpec
+from yurttunnel.kube.reflector import described
+from yurttunnel.kube.resources import CONFIG_MAPS, SERVICES, Object, Resource
+from yurttunnel.steering.dns.records import (
+    CONFIG_MAP,
+    Records,
+    TooManyRecords,
+    make_records,
+    shortened,
+    with_records,
+)
+from yurttunnel.steering.dns.service_ports import ServerPorts, service_ports, with_ports
+from yurttunnel.steering.dns.worker import Worker
+from yurttunnel.steering.dns.writer import Writer
+
+LEASE = "tunnel-dns-controller"
+"""The lease of the one server that publishes; yurttunnel 1.2 has the same."""
+
+MOST_TOLD = 10
+"""How many nodes without a record are told of one by one."""
+
+NO_SERVICE, NO_CLUSTER_IP, TOO_MANY_RECORDS = "NoService", "NoClusterIP", "TooManyRecords"
+"""Reasons of the events about what an operator has to see to."""
+
+
+@dataclass(frozen=True, slots=True)
+class DnsFigures:
+    """What is known of the controller of this server.
+
+    ``records`` counts those that were made last; ``writes``, by the kind of object, what was
+    written since the process began. ``last_write`` is in seconds since 1970, ``problems`` are
+    sentences.
+    """
+
+    leading: bool
+    records: int
+    writes: Mapping[str, int]
+    last_write: float | None
+    problems: tuple[str, ...]
+
+
+class DnsController(Service):
+    """Keeps the ConfigMap and the ports of the Service as they should be.
+
+    To be led: it may be started and stopped any number of times. Its caches are kept by servers
+    that do not lead, too. ``ports`` are those of the ConfigMap of ports, ``server`` what they lead
+    to; all is looked at again each ``period`` (seconds), whatever happened.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        client: IKubeClient,
+        informers: IInformers,
+        events: EventRecorder,
+        namespace: str,
+        ports: ProxyPorts,
+        server: ServerPorts,
+        period: float,
+    ) -> None:
+        self._events = events
+        self._namespace = namespace
+        self._ports = ports
+        self._server = server
+        self._nodes = informers.informer(NODES_SPEC)
+        self._service = informers.informer(_one(SERVICES, namespace, INTERNAL_SERVICE))
+        self._config_map = informers.informer(_one(CONFIG_MAPS, namespace, CONFIG_MAP))
+        self._followed = (self._nodes, self._service, self._config_map)
+        self._caches = (*self._followed, informers.informer(proxy_ports_spec(namespace)))
+        self._worker = Worker(clock, self._reconcile, period)
+        self._forget: list[Callable[[], object]] = []
+        self._writer = Writer(clock, client, namespace)
+        # By the reason of the event.
+        self._problems: dict[str, str] = {}
+        # Sentences about nodes that have no record, and those of them that were told.
+        self._left_out: tuple[str, ...] = ()
+        self._records = 0
+
+    def startService(self) -> None:
+        """Begin to publish."""
+        super().startService()
+        self._ports.on_changed.append(self._worker.wake)
+        self._forget = [informer.add_handler(self._changed) for informer in self._followed]
+        self._forget.append(lambda: self._ports.on_changed.remove(self._worker.wake))
+        self._worker.startService()
+
+    def stopService(self) -> Deferred[Any]:
+        """End; fires when nothing is under way. What was published stays."""
+        super().stopService()
+        forget, self._forget = self._forget, []
+        for each in forget:
+            each()
+        self._problems.clear()
+        self._writer.problems.clear()
+        self._left_out = ()
+        return self._worker.stopService()
+
+    def problem(self) -> str | None:
+        """Say what keeps records or ports from being right; for the server that leads."""
+        return "; ".join(self._all_problems()) or None
+
+    def figures(self) -> DnsFigures:
+        """Give what is counted and known."""
+        return DnsFigures(
+            bool(self.running),
+            self._records,
+            dict(self._writer.writes),
+            self._writer.last_write,
+            tuple(self._all_problems()),
+        )
+
+    def _all_problems(self) -> list[str]:
+        if not self.running:
+            return []
+        missing = [
+            described(each.spec) + (f" ({each.error})" if each.error is not None else "")
+            for each in self._caches
+            if not each.synced
+        ]
+        if missing:
+            return [f"the DNS records wait for the API: {', '.join(missing)}"]
+        return [
+            *self._problems.values(),
+            *self._writer.problems.values(),
+            *shortened(self._left_out, MOST_TOLD),
+        ]
+
+    def _changed(self, _old: object, _new: object) -> None:
+        self._worker.wake()
+
+    async def _reconcile(self) -> bool:
+        """Make both objects what they should be; says whether they are now."""
+        for informer in self._caches:
+            # With a part of the nodes, the records of the others would be removed.
+            await informer.when_synced()
+        service: Object | None = self._service.get(INTERNAL_SERVICE, self._namespace)
+        if service is None:
+            self._tell(
+                _reference(SERVICES, self._namespace, INTERNAL_SERVICE, service),
+                NO_SERVICE,
+                f"there is no Service {self._namespace}/{INTERNAL_SERVICE}, to which the names of"
+                " edge nodes lead, so the DNS records stay as they are: create it, as"
+                " deploy/base/services.yaml has it",
+            )
+            return True
+        self._problems.pop(NO_SERVICE, None)
+        records = await self._reconcile_records(service)
+        ports = await self._reconcile_ports(service)
+        return records and ports
+
+    async def _reconcile_records(self, service: Object) -> bool:
+        addresses = service_addresses(service).cluster_addresses
+        if not addresses:
+            self._tell(
+                _reference(SERVICES, self._namespace, INTERNAL_SERVICE, service),
+                NO_CLUSTER_IP,
+                f"Service {self._namespace}/{INTERNAL_SERVICE} has no ClusterIP, to which the names"
+                " of edge nodes lead, so the DNS records stay as they are: delete it, and create"
+                " it with type ClusterIP and without clusterIP, as deploy/base/services.yaml does",
+            )
+            return True
+        self._problems.pop(NO_CLUSTER_IP, None)
+        records = make_records(self._nodes.values(), addresses[0])
+        self._tell_left_out(records)
+        self._records = records.count
+        config_map: Object | None = self._config_map.get(CONFIG_MAP, self._namespace)
+        try:
+            new = with_records(config_map, self._namespace, records.text)
+        except TooManyRecords as error:
+            self._tell(
+                _reference(CONFIG_MAPS, self._namespace, CONFIG_MAP, config_map),
+                TOO_MANY_RECORDS,
+                str(error),
+            )
+            return True
+        self._problems.pop(TOO_MANY_RECORDS, None)
+        return await self._writer.write(CONFIG_MAPS, CONFIG_MAP, config_map, new)
+
+    async def _reconcile_ports(self, service: Object) -> bool:
+        new = with_ports(service, service_ports(self._ports.ports, self._server))
+        return await self._writer.write(SERVICES, INTERNAL_SERVICE, service, new)
+
+    def _tell(self, involved: Object, reason: str, problem: str) -> None:
+        """Tell an operator of a problem, once until it is solved."""
+        is_new = reason not in self._problems
+        self._problems[reason] = problem
+        if is_new:
+            self._log.warn("{text}", text=problem)
+            self._events.record(involved, "Warning", reason, problem)
+
+    def _tell_left_out(self, records: Records) -> None:
+        told, self._left_out = set(self._left_out), records.problems
+        news = [each for each in records.problems if each not in told]
+        for sentence in shortened(news, MOST_TOLD):
+            self._log.warn("{text}", text=sentence)
+
+
+def _one(resource: Resource, namespace: str, name: str) -> InformerSpec[Object]:
+    return InformerSpec(resource, whole, namespace=namespace, name=name)
+
+
+def _reference(resource: Resource, namespace: str, name: str, obj: Object | None) -> Object:
+    """Say, for an event, which object is meant, which need not be there."""
+    metadata = {"namespace": namespace, "name": name}
+    if obj is not None:
+        metadata["uid"] = text(mapping(obj.get("metadata")).get("uid"))
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}

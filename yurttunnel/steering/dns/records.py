@@ -1,0 +1,99 @@
+"""The records of all nodes, as the text of a hosts file; the form is that of yurttunnel 1.2."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from yurttunnel.cluster.fields import Address, address_in, mapping, text
+from yurttunnel.cluster.nodes import Node
+from yurttunnel.kube.resources import Object
+
+CONFIG_MAP = "yurt-tunnel-nodes"
+"""Where the records are, for a DNS server that mounts it."""
+
+KEY = "tunnel-nodes"
+"""The key of the ConfigMap that has them."""
+
+MAX_BYTES = 1024 * 1024
+"""What the values of a ConfigMap may have together (``MaxSecretSize`` of k8s.io/api core/v1)."""
+
+_PREFERRED = ("InternalIP", "ExternalIP")
+
+
+class TooManyRecords(Exception):
+    """The records do not fit into a ConfigMap; the text says how large they are, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """``text`` is what is to be published, ``count`` its lines.
+
+    ``problems`` are sentences about nodes that are left out.
+    """
+
+    text: str
+    count: int
+    problems: tuple[str, ...] = ()
+
+
+def make_records(nodes: Iterable[Node], tunnel: Address) -> Records:
+    """Give each node one record: ``tunnel`` for those behind the tunnel, else its own address.
+
+    That is the first ``InternalIP``, or the first ``ExternalIP`` when there is none. A node behind
+    the tunnel needs no address of its own.
+    """
+    lines, problems = [], []
+    at_tunnel = str(tunnel)
+    for node in nodes:
+        address = at_tunnel if node.edge else _own_address(node)
+        if address is None:
+            problems.append(
+                f"node {node.name} has no InternalIP and no ExternalIP, so it has no DNS record"
+                " until its kubelet or the cloud controller reports one"
+            )
+        else:
+            lines.append(f"{address}\t{node.name}")
+    return Records("\n".join(sorted(lines)), len(lines), tuple(sorted(problems)))
+
+
+def _own_address(node: Node) -> str | None:
+    for wanted in _PREFERRED:
+        for kind, address in node.addresses:
+            if kind == wanted and (parsed := address_in(address)) is not None:
+                return str(parsed)
+    return None
+
+
+def with_records(config_map: Object | None, namespace: str, records: str) -> Object | None:
+    """Make what the ConfigMap has to become, ``None`` when it is so already.
+
+    ``config_map`` is ``None`` when there is none. What else is in it stays. Raises
+    :class:`TooManyRecords`.
+    """
+    old = {"metadata": {"name": CONFIG_MAP, "namespace": namespace}} | (config_map or {})
+    data = mapping(old.get("data"))
+    if config_map is not None and data.get(KEY) == records:
+        return None
+    others = [text(value) for key, value in data.items() if key != KEY]
+    # Base64 has four characters for three bytes; the padding is no matter here.
+    binary = sum(len(text(value)) * 3 // 4 for value in mapping(old.get("binaryData")).values())
+    _check_size(records, sum(len(value.encode()) for value in others) + binary)
+    return {**old, "data": {**data, KEY: records}}
+
+
+def _check_size(records: str, others: int) -> None:
+    size = len(records.encode())
+    if size + others > MAX_BYTES:
+        beside = f" beside {others} bytes under other keys" if others else ""
+        raise TooManyRecords(
+            f"the DNS records are {size} bytes{beside}, and a ConfigMap takes {MAX_BYTES}: what"
+            " it has stays as it is; lead callers to the server by --enable-iptables instead"
+        )
+
+
+def shortened(problems: Collection[str], most: int) -> list[str]:
+    """Give the first ``most`` sentences, and how many there are beside them."""
+    shown = list(problems)[:most]
+    more = len(problems) - len(shown)
+    return [*shown, f"and {more} more nodes have no DNS record"] if more else shown

@@ -1,0 +1,76 @@
+"""Writes the objects that have to become others, and knows why one cannot be written."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    ApiUnreachable,
+    Conflict,
+    NotAllowed,
+    NotFound,
+)
+from yurttunnel.kube.interfaces import IKubeClient
+from yurttunnel.kube.resources import Object, Resource
+from yurttunnel.ops.log import RateLimitedLog
+
+
+class Writer:
+    """Writes objects of ``namespace``.
+
+    ``problems`` are sentences by the names of objects, ``writes`` counts what went well by the
+    kind, and ``last_write`` is when that was, in seconds since 1970.
+    """
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, client: IKubeClient, namespace: str) -> None:
+        self._clock = clock
+        self._client = client
+        self._namespace = namespace
+        self._limited = RateLimitedLog(clock, self._log)
+        self.problems: dict[str, str] = {}
+        self.writes: Counter[str] = Counter()
+        self.last_write: float | None = None
+
+    async def write(
+        self, resource: Resource, name: str, old: Object | None, new: Object | None
+    ) -> bool:
+        """Make ``new`` of ``old``, which is ``None`` when there is no object.
+
+        ``new`` is ``None`` when nothing has to be written. Says whether the object is as it
+        should be; an object that has changed since ``old`` is not, and is left as it is.
+        """
+        try:
+            if new is not None:
+                await self._put(resource, old, new)
+        except (AlreadyExists, Conflict, NotFound):
+            # Who has ``old`` from a cache hears of what it is now.
+            return False
+        except (ApiError, ApiUnreachable) as error:
+            problem = self._problem(resource, name, error)
+            self.problems[name] = problem
+            self._limited.warn("{text}; it is tried again", text=problem)
+            return False
+        self.problems.pop(name, None)
+        return True
+
+    async def _put(self, resource: Resource, old: Object | None, new: Object) -> None:
+        if old is None:
+            await self._client.create(resource, new, self._namespace)
+        else:
+            # The resourceVersion in it is that of ``old``.
+            await self._client.update(resource, new)
+        self.writes[resource.kind] += 1
+        self.last_write = self._clock.seconds()
+
+    def _problem(self, resource: Resource, name: str, error: ApiError | ApiUnreachable) -> str:
+        needed = ""
+        if isinstance(error, NotAllowed) and error.status == 403:
+            needed = ", for which the server needs the Role in deploy/overlays/dns/rbac.yaml"
+        return f"{resource.kind} {self._namespace}/{name} cannot be written{needed}: {error}"

@@ -1,0 +1,178 @@
+"""One family of addresses: its set, its rules and its flows are made those that are wanted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.ops.steering import FamilyReport
+from yurttunnel.steering.interception import SET_NAMES, Address, Interception, Match
+from yurttunnel.steering.interfaces import IAddressSets, IFirewall, IFlows, SteeringFailed
+from yurttunnel.steering.judgement import wrong_flows
+from yurttunnel.steering.record import Record
+from yurttunnel.steering.wanted import SteeringSettings, left_out
+
+EDGE_SET_ATTEMPTS = 3
+"""How often rules with a set have to be refused, and never taken, before they are given up: once
+may be a lock that another program holds."""
+
+
+class Family:
+    """Keeps what ``firewall`` has, and the set that its rules refer to, as it is wanted.
+
+    ``sets`` is ``None`` where the kernel has no sets; then ``match`` is not ``EDGE_SET``. A
+    ``match`` that ``settings`` leave open is given up for ``CLOUD_RETURN`` if the firewall refuses
+    rules with sets.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        settings: SteeringSettings,
+        firewall: IFirewall,
+        sets: IAddressSets | None,
+        flows: IFlows,
+        match: Match,
+    ) -> None:
+        self._settings = settings
+        self._firewall = firewall
+        self._sets = sets
+        self._flows = flows
+        self._match = match
+        self._version: int = firewall.version
+        self._record = Record(clock, self._version)
+        self._set_name = SET_NAMES[self._version]
+        self._may_fall_back = settings.match is None and match is Match.EDGE_SET
+        self._refusals = 0
+        self._in_force: Interception | None = None
+        # A former process may have left anything: a set, and flows that were led by its rules.
+        self._set_may_exist = True
+        self._flows_due = True
+        self._former_ports: frozenset[int] = frozenset()
+        # What was in force when flows were judged last.
+        self._judged: Interception | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the rules may not be as wanted; ``None`` when they are."""
+        return self._record.problem
+
+    @property
+    def changes(self) -> int:
+        """How often rules or set had to be changed."""
+        return self._record.changes
+
+    def generation(self) -> int | None:
+        """Give the number of the rules' state, as :class:`IFirewall` says."""
+        found: int | None = self._firewall.generation()
+        return found
+
+    async def sync(self, wanted: Interception) -> bool:
+        """Make set and rules those that are wanted, then cut flows that go elsewhere.
+
+        Says whether the rules are now as wanted; what fails is told in the log.
+        """
+        self._record.began()
+        try:
+            await self._make(replace(wanted, match=self._match))
+            await self._cut_flows()
+            await self._remove_unused_set()
+        except CancelledError:
+            raise
+        except Exception as error:
+            # A defect here must not hold up the other family any more than a refusal does.
+            self._record.failed(error)
+            return False
+        self._record.succeeded(left_out(self._settings, wanted))
+        return True
+
+    async def remove(self) -> None:
+        """Remove rules and set, and leave flows alone; raises :class:`SteeringFailed`."""
+        await self._firewall.remove()
+        self._in_force = None
+        self._flows_due = True
+        if self._sets is not None:
+            await self._sets.remove(self._set_name)
+            self._set_may_exist = False
+
+    def report(self) -> FamilyReport:
+        """Say what is in force, and what has happened."""
+        return self._record.report(self._firewall.backend, self._match, self._in_force)
+
+    async def _make(self, wanted: Interception) -> None:
+        """Make set and rules; by another match, if that is open and the first is refused."""
+        try:
+            differed = await self._make_by_match(wanted)
+        except SteeringFailed as error:
+            self._refusals += 1
+            if not self._may_fall_back or self._refusals < EDGE_SET_ATTEMPTS or wanted.is_nothing:
+                raise
+            wanted = replace(wanted, match=Match.CLOUD_RETURN)
+            differed = await self._make_by_match(wanted)
+            self._match = wanted.match
+            self._record.fell_back(error)
+        if not wanted.is_nothing:
+            self._may_fall_back = False
+        self._record.made(self._in_force, wanted, differed)
+        self._in_force = wanted
+
+    async def _make_by_match(self, wanted: Interception) -> list[str]:
+        """Make the set, then the rules; give what was not as wanted."""
+        differed = []
+        set_name = None
+        if self._sets is not None and _uses_set(wanted):
+            set_name = self._set_name
+            self._set_may_exist = True
+            if await self._sets.put(set_name, self._version, wanted.edge):
+                differed.append(f"the set {set_name} had other addresses")
+                self._flows_due = True
+        applied = await self._firewall.apply(wanted, set_name)
+        if applied.differences:
+            self._flows_due = True
+        self._former_ports |= applied.former_ports
+        return [*differed, *applied.differences]
+
+    async def _cut_flows(self) -> None:
+        """Cut the flows that go elsewhere than the rules say; without that the rules do as well."""
+        wanted = self._in_force
+        if not self._flows_due or wanted is None:
+            return
+        ports = self._former_ports.union(_ports(wanted), _ports(self._judged))
+        listeners = self._settings.listeners.get(self._version)
+        is_wrong = wrong_flows(
+            wanted,
+            frozenset() if listeners is None else listeners.targets(),
+            _nodes(wanted) | _nodes(self._judged),
+        )
+        try:
+            cut = await self._flows.cut(self._version, ports, is_wrong) if ports else 0
+        except SteeringFailed as error:
+            self._record.flows_not_judged(error)
+            return
+        self._record.flows_judged(cut)
+        self._flows_due = False
+        self._former_ports = frozenset()
+        self._judged = wanted
+
+    async def _remove_unused_set(self) -> None:
+        """Remove the set when no rule refers to it any more."""
+        used = self._in_force is not None and _uses_set(self._in_force)
+        if self._sets is not None and self._set_may_exist and not used:
+            await self._sets.remove(self._set_name)
+            self._set_may_exist = False
+
+
+def _uses_set(interception: Interception) -> bool:
+    return interception.match is Match.EDGE_SET and not interception.is_nothing
+
+
+def _ports(interception: Interception | None) -> frozenset[int]:
+    if interception is None or interception.is_nothing:
+        return frozenset()
+    return frozenset(interception.all_ports())
+
+
+def _nodes(interception: Interception | None) -> frozenset[Address]:
+    return frozenset() if interception is None else interception.edge | interception.cloud

@@ -1,0 +1,1 @@
+"""The rules that lead connections to the server, by the programs of iptables."""

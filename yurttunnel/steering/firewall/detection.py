@@ -1,0 +1,134 @@
+"""Which of the kernel's two firewalls this machine uses.
+
+It has the old one, legacy, and nft, and both work on every packet. Rules belong where kubelet and
+kube-proxy have theirs. It is found as the ``iptables-wrappers`` of Kubernetes find it, which the
+images of kube-proxy use (github.com/kubernetes-sigs/iptables-wrappers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from yurttunnel.steering.firewall.iptables import BackEnd, Iptables
+from yurttunnel.steering.firewall.saved import own_lines
+from yurttunnel.steering.interfaces import Firewalls, IFirewall, SteeringFailed
+from yurttunnel.steering.programs import IPrograms, ProgramFailed
+
+BackEnds = Mapping[tuple[int, str], BackEnd]
+"""Those whose programs are installed, by the version of IP and their name."""
+
+NAMES = ("nft", "legacy")
+
+PROC_NET = Path("/proc/thread-self/net")
+"""Of this thread's network namespace (proc(5))."""
+
+_BASES = {4: "iptables", 6: "ip6tables"}
+
+_HINTS = (b":KUBE-IPTABLES-HINT", b":KUBE-KUBELET-CANARY")
+"""Chains of the table ``mangle`` that kubelet makes in the firewall which it uses."""
+
+_LEGACY_TABLES = {4: "ip_tables_names", 6: "ip6_tables_names"}
+
+
+async def find_firewalls(programs: IPrograms, proc_net: Path = PROC_NET) -> Firewalls:
+    """Find the firewall of each family, and say of what is missing why."""
+    back_ends = await installed(programs)
+    found: dict[int, IFirewall] = {}
+    missing: dict[int, str] = {}
+    name = await _used(programs, back_ends, proc_net)
+    for version, base in _BASES.items():
+        back_end = back_ends.get((version, name))
+        if version == 6 and not (proc_net / "if_inet6").exists():
+            missing[version] = "this machine has no IPv6: nothing to do if no node has any either"
+        elif back_end is None:
+            missing[version] = (
+                f"{base}-save for {name} is not installed: install the package iptables (1.6.2 or"
+                " newer), or use --enable-iptables=false"
+            )
+        else:
+            firewall = Iptables(programs, back_end)
+            try:
+                await firewall.check()
+            except SteeringFailed as error:
+                missing[version] = str(error)
+            else:
+                found[version] = firewall
+    return Firewalls(found, missing)
+
+
+async def installed(programs: IPrograms) -> BackEnds:
+    """Find the programs of each back end: by their own names, or else by the plain one's."""
+    back_ends = {}
+    for version, base in _BASES.items():
+        for name in NAMES:
+            for prefix in (f"{base}-{name}", base):
+                if await _name_of(programs, prefix) == name:
+                    back_ends[version, name] = BackEnd(version, name, prefix)
+                    break
+    return back_ends
+
+
+def legacy_tables(version: int, proc_net: Path) -> frozenset[str]:
+    """Give the tables that legacy has; to ask its programs would make those that it has not."""
+    try:
+        return frozenset((proc_net / _LEGACY_TABLES[version]).read_text().split())
+    except OSError:
+        # It is not loaded, or this process may not look, and then may change nothing either.
+        return frozenset()
+
+
+async def _used(programs: IPrograms, back_ends: BackEnds, proc_net: Path) -> str:
+    names = [name for name in NAMES if any(name == other for _, other in back_ends)]
+    for name in names:
+        texts = await _texts(programs, back_ends, name, proc_net, "mangle")
+        if any(hint in text for text in texts for hint in _HINTS):
+            return name
+    rules = {}
+    for name in names:
+        texts = await _texts(programs, back_ends, name, proc_net, None)
+        rules[name] = sum(_foreign_rules(text) for text in texts)
+    most = [name for name in names if rules[name] == max(rules.values())]
+    if len(most) == 1:
+        return most[0]
+    return await _name_of(programs, _BASES[4]) or NAMES[0]
+
+
+async def _texts(
+    programs: IPrograms, back_ends: BackEnds, name: str, proc_net: Path, table: str | None
+) -> list[bytes]:
+    """Give what ``iptables-save`` shows of a table, or of all; nothing where it shows nothing."""
+    texts = []
+    for version in _BASES:
+        back_end = back_ends.get((version, name))
+        if back_end is None:
+            continue
+        wanted: list[list[str]] = [[] if table is None else ["-t", table]]
+        if name == "legacy":
+            tables = legacy_tables(version, proc_net)
+            wanted = [["-t", each] for each in sorted(tables) if table in (None, each)]
+        for options in wanted:
+            try:
+                finished = await programs.run([f"{back_end.prefix}-save", *options])
+            except ProgramFailed:
+                # Such a back end is not in use; if it is the only one, the check says why.
+                continue
+            texts.append(finished.output)
+    return texts
+
+
+def _foreign_rules(text: bytes) -> int:
+    """Count the rules that are not ours: leftovers of ours tell nothing about this machine."""
+    rules = sum(line.startswith(b"-A ") for line in text.split(b"\n"))
+    return rules - sum(line.startswith(b"-A ") for line in own_lines(text))
+
+
+async def _name_of(programs: IPrograms, program: str) -> str | None:
+    """Say which back end a program is for; those before 1.8 knew legacy only and do not say."""
+    try:
+        finished = await programs.run([program, "--version"])
+    except ProgramFailed:
+        return None
+    if finished.status != 0:
+        return None
+    return "nft" if b"(nf_tables)" in finished.output else "legacy"

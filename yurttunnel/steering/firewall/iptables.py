@@ -1,0 +1,160 @@
+"""The firewall of one family of addresses, by ``iptables-save`` and ``iptables-restore``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred
+from zope.interface import implementer
+
+from yurttunnel.steering.firewall.rules import Rules, port_of, rules_of
+from yurttunnel.steering.firewall.saved import Saved, own_lines, read
+from yurttunnel.steering.firewall.transaction import transaction
+from yurttunnel.steering.interception import Interception
+from yurttunnel.steering.interfaces import Applied, IFirewall, SteeringFailed
+from yurttunnel.steering.netlink.generation import nft_generation
+from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed
+
+LOCK_SECONDS = 5
+"""How long the legacy back end waits for others that change rules; nft needs no lock."""
+
+SECONDS = 20.0
+"""How long one of the programs may take, the wait for the lock included."""
+
+_MAX_SAID = 300
+"""Characters of a program's complaint that are shown."""
+
+
+class Refused(SteeringFailed):
+    """A program has ended with another exit status than 0; ``said`` is its complaint."""
+
+    def __init__(self, text: str, said: str) -> None:
+        super().__init__(text)
+        self.said = said
+
+
+@dataclass(frozen=True, slots=True)
+class BackEnd:
+    """One of the kernel's two firewalls for one family, and what its programs' names begin with.
+
+    ``name`` is ``nft`` or ``legacy``, and ``prefix`` is such as ``iptables-nft``.
+    """
+
+    version: int
+    name: str
+    prefix: str
+
+    def describe(self) -> str:
+        """Say which it is, for people."""
+        return f"IPv{self.version} ({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """The lines that were found when the rules were those of ``wanted`` and ``set_name``."""
+
+    wanted: Interception
+    set_name: str | None
+    lines: list[bytes]
+
+
+@implementer(IFirewall)
+class Iptables:
+    """Our chains in the table ``nat`` of one back end and family."""
+
+    def __init__(self, programs: IPrograms, back_end: BackEnd) -> None:
+        self._programs = programs
+        self._back_end = back_end
+        self._right: _Right | None = None
+
+    @property
+    def version(self) -> int:
+        """Give the version of IP."""
+        return self._back_end.version
+
+    @property
+    def backend(self) -> str:
+        """Give the kernel's firewall, ``nft`` or ``legacy``."""
+        return self._back_end.name
+
+    def apply(self, wanted: Interception, set_name: str | None) -> Deferred[Applied]:
+        """Read the rules, and change them by one transaction where they are not as wanted."""
+        return Deferred.fromCoroutine(self._apply(wanted, set_name))
+
+    def remove(self) -> Deferred[bool]:
+        """Remove all chains of ours, and what leads to them."""
+        return Deferred.fromCoroutine(self._remove())
+
+    def generation(self) -> int | None:
+        """Give what nftables counts; the kernel counts no changes of its legacy tables."""
+        return nft_generation() if self._back_end.name == "nft" else None
+
+    def check(self) -> Deferred[None]:
+        """Read the table, and fail with :class:`SteeringFailed` where that cannot be done."""
+        return Deferred.fromCoroutine(self._check())
+
+    async def _check(self) -> None:
+        await self._own_lines()
+
+    async def _apply(self, wanted: Interception, set_name: str | None) -> Applied:
+        lines = await self._own_lines()
+        if self._right == _Right(wanted, set_name, lines):
+            return Applied((), frozenset(wanted.all_ports()))
+        self._right = None
+        saved = read(lines)
+        differences = await self._change(saved, rules_of(wanted, set_name))
+        if not differences:
+            self._right = _Right(wanted, set_name, lines)
+        ports = (port_of(chain) for chain in saved.chains)
+        return Applied(differences, frozenset(port for port in ports if port is not None))
+
+    async def _remove(self) -> bool:
+        self._right = None
+        return bool(await self._change(read(await self._own_lines()), Rules()))
+
+    async def _own_lines(self) -> list[bytes]:
+        finished = await self._run("reading", "save", "-t", "nat")
+        if b"*nat" not in finished.output:
+            said = _one_line(finished.output.decode("utf-8", "replace"))
+            raise SteeringFailed(
+                f"reading the nat table of {self._back_end.describe()}:"
+                f" {self._back_end.prefix}-save does not show it: {said}; another program has"
+                " made it its own: use --enable-iptables=false and DNS, or move that program"
+            )
+        return own_lines(finished.output)
+
+    async def _change(self, saved: Saved, rules: Rules) -> tuple[str, ...]:
+        change = transaction(saved, rules)
+        if change.text:
+            given = change.text.encode("utf-8", "surrogateescape")
+            options = ("-w", str(LOCK_SECONDS), "--noflush")
+            await self._run("changing", "restore", *options, given=given)
+        return change.differences
+
+    async def _run(self, doing: str, program: str, *options: str, given: bytes = b"") -> Finished:
+        name = f"{self._back_end.prefix}-{program}"
+        what = f"{doing} the nat table of {self._back_end.describe()}"
+        try:
+            finished = await self._programs.run([name, *options], given, SECONDS)
+        except ProgramFailed as error:
+            raise SteeringFailed(f"{what}: {error}") from error
+        if finished.status != 0:
+            said = _one_line(finished.errors)
+            raise Refused(f"{what}: {name}: {_explained(finished, said)}", said)
+        return finished
+
+
+def _explained(finished: Finished, said: str) -> str:
+    """Say what a program has complained about, and what to do."""
+    if "xtables lock" in said:
+        return (
+            f"the lock /run/xtables.lock was held by another program for {LOCK_SECONDS} s"
+            " (fuser -v /run/xtables.lock says by which); it is tried again"
+        )
+    if "Permission denied" in said or "Operation not permitted" in said:
+        return f"{said}; the server needs the capability NET_ADMIN (deploy/overlays/iptables)"
+    return f"exit status {finished.status}: {said or 'it says nothing'}"
+
+
+def _one_line(said: str) -> str:
+    return " ".join(said.split())[:_MAX_SAID]

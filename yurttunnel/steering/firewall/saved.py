@@ -1,0 +1,109 @@
+"""Reads what is ours out of the text of ``iptables-save``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from yurttunnel.steering.firewall.rules import HOOKS, is_ours
+
+_MARKS = tuple(first.encode() for first in HOOKS)
+
+_WORD = re.compile(r'"((?:\\.|[^"\\])*)"|(\S+)')
+
+_ALIASES = {
+    "--destination": "-d",
+    "--dst": "-d",
+    "--source": "-s",
+    "--src": "-s",
+    "--protocol": "-p",
+    "--proto": "-p",
+    "--jump": "-j",
+    "--goto": "-g",
+    "--match": "-m",
+    "--in-interface": "-i",
+    "--out-interface": "-o",
+    "--destination-port": "--dport",
+    "--source-port": "--sport",
+    "--to-port": "--to-ports",
+}
+
+Option = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Our chains as they are, and the rules of other chains that lead to them, in order.
+
+    Rules are spelled as they were found, so that they can be deleted by that.
+    """
+
+    chains: dict[str, list[str]] = field(default_factory=dict)
+    jumps: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nothing of ours was found."""
+        return not (self.chains or self.jumps)
+
+
+def own_lines(text: bytes) -> list[bytes]:
+    """Give the lines that may be about chains of ours; quickly, for there may be 100,000 others."""
+    first, second = _MARKS
+    return [line for line in text.split(b"\n") if first in line or second in line]
+
+
+def read(lines: Iterable[bytes]) -> Saved:
+    """Read the lines of the table ``nat``, of which there may be more than ours."""
+    saved = Saved()
+    for line in lines:
+        head, _, rest = line.decode("utf-8", "surrogateescape").partition(" ")
+        if head.startswith(":") and is_ours(head[1:]):
+            saved.chains.setdefault(head[1:], [])
+        elif head == "-A":
+            chain, _, rule = rest.partition(" ")
+            if is_ours(chain):
+                saved.chains.setdefault(chain, []).append(rule)
+            elif any(is_ours(target) for target in _targets(rule)):
+                saved.jumps.append((chain, rule))
+    return saved
+
+
+def same(found: str, wanted: str) -> bool:
+    """Say whether two rules are one, whatever the order and spelling of their options."""
+    return found == wanted or normalised(found) == normalised(wanted)
+
+
+def normalised(rule: str) -> tuple[Option, ...]:
+    """Give the options of a rule, each with its values, in an order of their own.
+
+    Back ends and versions differ in that order, in naming the match ``tcp`` that ``--dport``
+    implies, and in spelling single addresses.
+    """
+    return tuple(sorted(_spelled(option) for option in _options(rule) if option != ("-m", "tcp")))
+
+
+def _targets(rule: str) -> list[str]:
+    return [option[1] for option in _options(rule) if option[0] in ("-j", "-g") and option[1:]]
+
+
+def _options(rule: str) -> list[Option]:
+    options: list[list[str]] = []
+    negated = ""
+    for found in _WORD.finditer(rule):
+        quoted, word = found.groups()
+        if quoted is None and word == "!":
+            negated = "! "
+        elif quoted is None and word.startswith("-"):
+            options.append([negated + _ALIASES.get(word, word)])
+            negated = ""
+        elif options:
+            options[-1].append(word if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
+    return [tuple(option) for option in options]
+
+
+def _spelled(option: Sequence[str]) -> Option:
+    if option[0].endswith(("-d", "-s")) and len(option) == 2 and "/" not in option[1]:
+        return (option[0], f"{option[1]}/{128 if ':' in option[1] else 32}")
+    return tuple(option)

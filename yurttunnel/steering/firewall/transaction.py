@@ -1,0 +1,142 @@
+"""What makes the rules that are into those that are wanted: a text for ``iptables-restore``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from yurttunnel.steering.firewall.rules import Rules
+from yurttunnel.steering.firewall.saved import Saved, normalised, same
+
+MOST_EDITS = 50
+"""Rules of a chain up to which they are changed one by one.
+
+It spares the rest of a big chain. For each of them the program searches the chain, so that at
+some hundreds it is cheaper to fill the chain anew.
+"""
+
+MOST_DIFFERENCES = 20
+"""Sentences about differences; a last one says how many more there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The text, for ``iptables-restore --noflush``, and in sentences what it is for.
+
+    Both are empty where nothing is to be done.
+    """
+
+    text: str
+    differences: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Edits:
+    """Lines of the text by the order in which they have to stand.
+
+    Chains are there (and empty) before rules name them, and no rule names those that go.
+    """
+
+    chains: list[str]
+    rules: list[str]
+    jumps: list[str]
+    deletions: list[str]
+    differences: list[str]
+
+
+def transaction(saved: Saved, wanted: Rules) -> Transaction:
+    """Give what changes ``saved`` to ``wanted``, all in one ``COMMIT`` and no more than needed."""
+    edits = _Edits([], [], [], [], [])
+    for chain, rules in wanted.chains.items():
+        _chain(edits, chain, saved.chains.get(chain), rules)
+    for chain in sorted(saved.chains.keys() - wanted.chains.keys()):
+        edits.differences.append(f"the chain {chain} is not wanted")
+        edits.chains.append(_emptied(chain))
+        edits.deletions.append(f"-X {chain}")
+    _jumps(edits, saved.jumps, wanted.jumps)
+    if not edits.differences:
+        return Transaction("", ())
+    lines = ["*nat", *edits.chains, *edits.rules, *edits.jumps, *edits.deletions, "COMMIT", ""]
+    return Transaction("\n".join(lines), _bounded(edits.differences))
+
+
+def _chain(edits: _Edits, chain: str, found: Sequence[str] | None, rules: Sequence[str]) -> None:
+    if found is None:
+        edits.differences.append(f"the chain {chain} is missing")
+    else:
+        if len(found) == len(rules) and all(map(same, found, rules)):
+            return
+        changes = _changes(found, rules)
+        if changes is not None:
+            wrong, missing = changes
+            edits.rules += [f"-D {chain} {rule}" for rule in wrong]
+            edits.rules += [f"-I {chain} {number} {rule}" for number, rule in missing]
+            edits.differences.append(
+                f"in the chain {chain} {len(missing)} rules are missing, {len(wrong)} not wanted"
+            )
+            return
+        edits.differences.append(
+            f"the chain {chain} has {len(found)} rules that are not the {len(rules)} wanted"
+        )
+    edits.chains.append(_emptied(chain))
+    edits.rules += [f"-A {chain} {rule}" for rule in rules]
+
+
+def _changes(
+    found: Sequence[str], wanted: Sequence[str]
+) -> tuple[list[str], list[tuple[int, str]]] | None:
+    """Say which rules to delete, and then which to insert as which number, from 1.
+
+    There is no such answer where it would be long, or where what is kept has another order.
+    """
+    exact = set(found).intersection(wanted)
+    keys = [rule if rule in exact else normalised(rule) for rule in found]
+    wanted_keys = [rule if rule in exact else normalised(rule) for rule in wanted]
+    kept = set(keys) & set(wanted_keys)
+    wrong = [rule for rule, key in zip(found, keys, strict=True) if key not in kept]
+    missing = [
+        (number, rule)
+        for number, (rule, key) in enumerate(zip(wanted, wanted_keys, strict=True), 1)
+        if key not in kept
+    ]
+    in_order = [key for key in keys if key in kept] == [key for key in wanted_keys if key in kept]
+    return (wrong, missing) if in_order and len(wrong) + len(missing) <= MOST_EDITS else None
+
+
+def _jumps(
+    edits: _Edits, found: Sequence[tuple[str, str]], wanted: Mapping[str, Sequence[str]]
+) -> None:
+    """Keep one jump of each that is wanted, wherever it stands, and delete all others.
+
+    It is inserted before all other rules, but not moved there again: those that come before it
+    later, such as kube-proxy's, are for other destinations, and two programs that both insist
+    would take turns for ever.
+    """
+    missing = Counter(
+        (chain, normalised(rule)) for chain, rules in wanted.items() for rule in rules
+    )
+    for chain, rule in found:
+        key = (chain, normalised(rule))
+        if missing[key]:
+            missing[key] -= 1
+        else:
+            edits.differences.append(f"a rule of {chain} leads to our chains and is not wanted")
+            edits.jumps.append(f"-D {chain} {rule}")
+    for chain, rules in wanted.items():
+        for rule in rules:
+            if missing[chain, normalised(rule)]:
+                edits.differences.append(f"the jump from {chain} is missing")
+                edits.jumps.append(f"-I {chain} 1 {rule}")
+
+
+def _emptied(chain: str) -> str:
+    """Give the line that makes a chain, or empties one that is there."""
+    return f":{chain} - [0:0]"
+
+
+def _bounded(differences: list[str]) -> tuple[str, ...]:
+    more = len(differences) - MOST_DIFFERENCES
+    if more <= 0:
+        return tuple(differences)
+    return (*differences[:MOST_DIFFERENCES], f"and {more} more")

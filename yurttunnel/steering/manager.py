@@ -1,0 +1,256 @@
+"""Keeps the rules of the firewall as nodes and ports demand, as long as the server runs."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from yurttunnel.cluster.nodes import Node, Nodes
+from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.kube.waiting import ended_within
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.ops.steering import RulesReport
+from yurttunnel.steering.families import Families
+from yurttunnel.steering.interception import Interception, Match
+from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows, SteeringFailed
+from yurttunnel.steering.rounds import Rounds
+from yurttunnel.steering.wanted import SteeringSettings, wanted
+
+LOOK_SECONDS = 0.5
+"""How often what nobody tells is looked at: whether all nodes are known, listeners accept, and
+somebody else has changed rules."""
+
+LISTENERS_PATIENCE = 10.0
+"""Seconds for which the listeners may not accept before the rules that lead to them go.
+
+A server that was killed and is started again accepts sooner than that: the rules that it finds
+lead to it again.
+"""
+
+REMOVAL_PATIENCE = 10.0
+"""Seconds that there are to remove the rules when the server stops."""
+
+
+class State(enum.Enum):
+    """What the manager is at."""
+
+    STOPPED = "stopped"
+    WAITING = "waiting"
+    """Nodes are not all known, or the listeners do not accept: nothing new is made."""
+    STEERING = "steering"
+    """The last sync went well."""
+    FAILING = "failing"
+    """The last sync did not; it is tried again after a pause."""
+    STOPPING = "stopping"
+
+
+class SteeringManager(Service):
+    """Makes the rules when it starts, every period, and at once when nodes or ports change.
+
+    ``firewalls`` finds those of the machine, ``sets_supported`` says whether the kernel has sets;
+    both may fail with :class:`SteeringFailed` and are then asked again. ``not_accepting`` says why
+    the listeners do not accept connections, ``None`` when they do. There is one sync at a time.
+    Stopping removes rules and sets; flows go on.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        settings: SteeringSettings,
+        nodes: Nodes,
+        ports: ProxyPorts,
+        firewalls: Callable[[], Deferred[Firewalls]],
+        sets: IAddressSets,
+        sets_supported: Callable[[], Deferred[bool]],
+        flows: IFlows,
+        not_accepting: Callable[[], str | None],
+    ) -> None:
+        self._clock = clock
+        self._settings = settings
+        self._nodes = nodes
+        self._ports = ports
+        self._families = Families(clock, settings, firewalls, sets, sets_supported, flows)
+        self._not_accepting = not_accepting
+        self._limited = RateLimitedLog(clock, self._log)
+        self._state = State.STOPPED
+        # What is wanted, until nodes or ports change.
+        self._wanted: dict[int, Interception] | None = None
+        self._failure: str | None = None
+        self._closed_since: float | None = None
+        # A former process may have left some.
+        self._rules_may_exist = True
+        self._rounds = Rounds(clock, settings.period, self._sync)
+        self._looking = LoopingCall(self._look)
+        self._looking.clock = clock
+        self._forget_nodes: Callable[[], None] | None = None
+
+    def startService(self) -> None:
+        """Begin; the first sync comes as soon as there is what it needs."""
+        super().startService()
+        self._state = State.WAITING
+        self._wanted = None
+        self._forget_nodes = self._nodes.add_handler(self._node_changed)
+        self._ports.on_changed.append(self._changed)
+        self._rounds.start()
+        _ = self._looking.start(LOOK_SECONDS).addErrback(self._defect)
+
+    def stopService(self) -> Deferred[None]:
+        """Let a sync that is under way end, then remove rules and sets."""
+        super().stopService()
+        self._state = State.STOPPING
+        if self._looking.running:
+            self._looking.stop()
+        if self._forget_nodes is not None:
+            self._forget_nodes()
+            self._ports.on_changed.remove(self._changed)
+        return Deferred.fromCoroutine(self._end())
+
+    def problem(self) -> str | None:
+        """Say, for ``/readyz``, why callers may not be led to this server."""
+        if self._state in (State.STOPPED, State.STOPPING):
+            return f"the rules of the firewall are no longer kept: {self._state.value}"
+        if self._state is State.WAITING:
+            why = self._waits_for() or "they are about to be made"
+            return f"the rules of the firewall are not kept at the moment: {why}"
+        return "; ".join(filter(None, (self._failure, self._families.problem()))) or None
+
+    def report(self) -> RulesReport:
+        """Say what is intercepted how, and what ails it."""
+        return RulesReport(
+            state=self._state.value, problem=self.problem(), families=self._families.report()
+        )
+
+    def _look(self) -> None:
+        """Notice what nobody tells."""
+        if self._not_accepting() is None:
+            self._closed_since = None
+        elif self._closed_since is None:
+            self._closed_since = self._clock.seconds()
+        if self._rounds.is_idle and self._is_due():
+            self._rounds.ask()
+
+    def _is_due(self) -> bool:
+        """Say whether there is something to do before the period is over."""
+        if self._state is State.WAITING and self._waits_for() is None:
+            return True
+        disturbed = self._state is State.STEERING and self._families.may_be_disturbed()
+        return disturbed or self._must_remove()
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if _place(old) != _place(new):
+            self._changed()
+
+    def _changed(self) -> None:
+        self._wanted = None
+        self._rounds.changed()
+
+    async def _sync(self) -> bool:
+        """Do what is due; says whether it went well."""
+        try:
+            state = await self._make()
+            self._failure = None
+        except SteeringFailed as error:
+            state = State.FAILING
+            self._failure = str(error)
+            self._limited.warn("{error}; it is tried again", error=error)
+        except CancelledError:
+            # It took too long to wait for at the stop.
+            return False
+        except Exception as error:
+            # Whatever it is, the rules are looked at again later.
+            state = State.FAILING
+            self._failure = f"internal error: {error!r}"
+            self._log.failure("Defect: the rules cannot be made; it is tried again")
+        if self.running:
+            self._state = state
+        return state is not State.FAILING
+
+    async def _make(self) -> State:
+        if self._must_remove():
+            why = self._not_accepting()
+            if failed := await self._families.remove():
+                raise SteeringFailed("; ".join(failed))
+            self._rules_may_exist = False
+            self._log.warn("No rules of the firewall lead to this server for now: {why}", why=why)
+            return State.WAITING
+        if self._waits_for() is not None:
+            return State.WAITING
+        self._rules_may_exist = True
+        all_well = await self._families.sync(self._what_is_wanted())
+        return State.STEERING if all_well else State.FAILING
+
+    def _waits_for(self) -> str | None:
+        """Say what is not there yet that rules need."""
+        if not self._nodes.synced:
+            return "the API has not told all nodes yet"
+        if not self._ports.synced:
+            return "the API has not told the configured ports yet"
+        return self._not_accepting()
+
+    def _must_remove(self) -> bool:
+        """Say whether there are rules that have led nowhere for too long."""
+        closed = self._closed_since
+        return (
+            self._rules_may_exist
+            and closed is not None
+            and self._clock.seconds() - closed >= LISTENERS_PATIENCE
+        )
+
+    def _what_is_wanted(self) -> dict[int, Interception]:
+        if self._wanted is None:
+            self._wanted = wanted(
+                self._settings,
+                self._settings.match or Match.EDGE_SET,
+                self._nodes.all(),
+                self._ports.ports,
+            )
+        return self._wanted
+
+    async def _end(self) -> None:
+        await self._rounds.stop()
+        removing = Deferred.fromCoroutine(self._remove())
+        if not await ended_within(self._clock, REMOVAL_PATIENCE, removing):
+            removing.cancel()
+            self._log.error(
+                "Rules of the firewall are left behind, since removing them took more than"
+                " {seconds} s; run twist yurttunnel-server --cleanup-iptables",
+                seconds=REMOVAL_PATIENCE,
+            )
+        self._state = State.STOPPED
+
+    async def _remove(self) -> None:
+        try:
+            failed = await self._families.remove()
+        except CancelledError:
+            # It took too long, which is told by who waits.
+            return
+        except Exception as error:
+            # Whatever it is, the process ends, and should not do so in silence.
+            self._log.failure("Defect: the rules of the firewall cannot be removed")
+            failed = [f"internal error: {error!r}"]
+        for why in failed:
+            self._log.error(
+                "Rules of the firewall may be left behind: {why}; run twist yurttunnel-server"
+                " --cleanup-iptables",
+                why=why,
+            )
+        self._log.info("The rules of the firewall are no longer kept")
+
+    def _defect(self, failure: Failure) -> None:
+        self._log.failure(
+            "Defect: the rules of the firewall are no longer looked at in time", failure
+        )
+
+
+def _place(node: Node | None) -> tuple[bool, tuple[tuple[str, str], ...]] | None:
+    """Give what of a node the rules depend on."""
+    return None if node is None else (node.edge, node.addresses)

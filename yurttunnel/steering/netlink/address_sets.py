@@ -1,0 +1,149 @@
+"""Sets of addresses that firewall rules refer to, kept as they are wanted."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TypeVar
+
+from pyroute2.netlink import NETLINK_NETFILTER
+from pyroute2.netlink.nfnetlink.ipset import (
+    IPSET_ERR_BUSY,
+    IPSET_ERR_FIND_TYPE,
+    IPSET_ERR_REFERENCED,
+    IPSET_ERR_TYPE_MISMATCH,
+    IPSET_ERR_TYPE_SPECIFIC,
+)
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from zope.interface import implementer
+
+from yurttunnel.steering.interception import Address
+from yurttunnel.steering.interfaces import IAddressSets, SteeringFailed
+from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
+from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.set_table import MAXIMUM, SetTable
+from yurttunnel.steering.netlink.worker import Run
+
+NEW = "-new"
+"""After the name of a set that is made to take the place of another."""
+
+_TRIES = 10
+_PAUSE = 0.1
+"""How often, and how many seconds apart, the removal of a set is tried to which rules refer.
+
+The kernel forgets rules of nftables a moment after it has said that they are gone.
+"""
+
+_LACKING = (
+    "this kernel has no sets of addresses (modules ip_set, ip_set_hash_ip); load them, or use "
+    "--intercept-match cloud-return"
+)
+_REFERRED = "rules still refer to it; remove those rules (iptables-save shows them)"
+_MEANINGS = {
+    errno.EINVAL: _LACKING,
+    IPSET_ERR_FIND_TYPE: _LACKING,
+    IPSET_ERR_BUSY: _REFERRED,
+    IPSET_ERR_REFERENCED: _REFERRED,
+    IPSET_ERR_TYPE_MISMATCH: "there is a set of that name and of another kind",
+    IPSET_ERR_TYPE_SPECIFIC: f"it is full: it takes {MAXIMUM} addresses",
+    IPSET_ERR_TYPE_SPECIFIC + 1: "one of the addresses is none that a set takes, such as 0.0.0.0",
+}
+
+_Result = TypeVar("_Result")
+
+
+class _InUse(SteeringFailed):
+    """Rules refer to the set."""
+
+
+@implementer(IAddressSets)
+class AddressSets:
+    """The sets of the network namespace, read anew for each change.
+
+    Nothing is remembered: reading a set of 5,000 addresses takes some milliseconds, and so it does
+    not matter who else has changed it. ``run`` is where the kernel is waited for.
+    """
+
+    def __init__(self, run: Run, clock: IReactorTime) -> None:
+        self._run = run
+        self._clock = clock
+
+    def supported(self) -> Deferred[bool]:
+        """Say whether the kernel has such sets, and rules that refer to them.
+
+        Fails with :class:`SteeringFailed` where the kernel cannot be asked.
+        """
+        return self._run(partial(_with_table, "cannot ask the kernel for its sets", _supported))
+
+    def put(self, name: str, version: int, addresses: Collection[Address]) -> Deferred[bool]:
+        """See :class:`IAddressSets`; ``version`` is 4 or 6, and that of all ``addresses``."""
+        wanted = frozenset(address.packed for address in addresses)
+        job = partial(_put, name=name, version=version, wanted=wanted)
+        return self._run(partial(_with_table, f"cannot change the set {name}", job))
+
+    def remove(self, name: str) -> Deferred[bool]:
+        """See :class:`IAddressSets`."""
+        return Deferred.fromCoroutine(self._remove(name))
+
+    async def _remove(self, name: str) -> bool:
+        job = partial(_with_table, f"cannot remove the set {name}", partial(_remove, name=name))
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._run(job)
+            except _InUse:
+                await deferLater(self._clock, _PAUSE)
+        return await self._run(job)
+
+
+def _with_table(what: str, job: Callable[[SetTable], _Result]) -> _Result:
+    with as_steering_failed(what, _MEANINGS), Conversation(NETLINK_NETFILTER) as conversation:
+        return job(SetTable(conversation))
+
+
+def _supported(table: SetTable) -> bool:
+    return table.has_type() and table.has_match()
+
+
+def _put(table: SetTable, name: str, version: int, wanted: frozenset[bytes]) -> bool:
+    left_over = table.destroy(name + NEW)
+    content = table.read(name, version)
+    if content is None:
+        table.create(name, version)
+        table.add(name, version, wanted)
+        return True
+    if not content.fits:
+        _replace(table, name, version, wanted)
+        return True
+    # What is new comes first, so that there is no moment with less than before and after.
+    table.add(name, version, wanted - content.addresses)
+    table.delete(name, version, content.addresses - wanted)
+    return left_over or wanted != content.addresses
+
+
+def _replace(table: SetTable, name: str, version: int, wanted: frozenset[bytes]) -> None:
+    """Put a set in the place of one that was made by somebody else, with other parameters."""
+    table.create(name + NEW, version)
+    table.add(name + NEW, version, wanted)
+    try:
+        table.swap(name + NEW, name)
+    except KernelRefused as refusal:
+        if refusal.code != IPSET_ERR_TYPE_MISMATCH:
+            raise
+        # No rule of ours can refer to a set of another type or family.
+        table.destroy(name)
+        table.create(name, version)
+        table.add(name, version, wanted)
+    table.destroy(name + NEW)
+
+
+def _remove(table: SetTable, name: str) -> bool:
+    table.destroy(name + NEW)
+    try:
+        return table.destroy(name)
+    except KernelRefused as refusal:
+        if refusal.code not in (IPSET_ERR_BUSY, IPSET_ERR_REFERENCED):
+            raise
+        raise _InUse(f"cannot remove the set {name}: {_REFERRED}") from refusal

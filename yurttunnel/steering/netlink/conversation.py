@@ -1,0 +1,119 @@
+"""Asking the kernel by netlink, from a thread that may wait for it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR
+
+from yurttunnel.steering.netlink.messages import HEADER
+
+SECONDS = 5.0
+"""How long the kernel may take for one answer. It answers at once, unless others keep it busy."""
+
+_SOL_NETLINK = 270
+_NETLINK_CAP_ACK = 10
+"""Of ``linux/netlink.h``: answers do not repeat what was asked."""
+
+_LARGEST = 65536
+"""The kernel fills at most 32 KiB at once for a reader who takes so many."""
+
+_AT_ONCE = 64
+"""Requests in one system call: the answers to them fit what the kernel keeps for a socket."""
+
+_CODE = struct.Struct("=i")
+
+GET = NLM_F_REQUEST
+CHANGE = NLM_F_REQUEST | NLM_F_ACK
+DUMP = NLM_F_REQUEST | NLM_F_DUMP
+
+
+class KernelRefused(Exception):
+    """The kernel has answered with an error: ``code`` is of ``errno.h``, or the subsystem's."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"netlink error {code}")
+        self.code = code
+
+
+class Conversation:
+    """A netlink socket of one job, in the network namespace of its thread.
+
+    It is about one thing at a time, and so its messages need no numbers. It is a context manager,
+    and raises :class:`OSError` for what the socket does not take.
+    """
+
+    def __init__(self, protocol: int) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
+        self._socket.settimeout(SECONDS)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def get(self, request: bytes) -> bytes:
+        """Ask for one thing; give the body of the answer. Raises :class:`KernelRefused`."""
+        self._send([request])
+        kind, body = next(self._received())
+        if kind == NLMSG_ERROR:
+            raise KernelRefused(_code(body))
+        return body
+
+    def dump(self, request: bytes) -> Iterator[bytes]:
+        """Ask for many things; give the body of each. Raises :class:`KernelRefused`."""
+        self._send([request])
+        while True:
+            for kind, body in self._received():
+                if kind in (NLMSG_DONE, NLMSG_ERROR):
+                    code = _code(body) if len(body) >= _CODE.size else 0
+                    if code:
+                        raise KernelRefused(code)
+                    return
+                yield body
+
+    def change(self, request: bytes) -> None:
+        """Have one thing done. Raises :class:`KernelRefused`."""
+        (code,) = self.change_all([request])
+        if code:
+            raise KernelRefused(code)
+
+    def change_all(self, requests: Iterable[bytes]) -> list[int]:
+        """Have many things done, whatever becomes of each; give the codes, 0 where it was done."""
+        waiting = list(requests)
+        codes: list[int] = []
+        for start in range(0, len(waiting), _AT_ONCE):
+            some = waiting[start : start + _AT_ONCE]
+            self._send(some)
+            wanted = len(codes) + len(some)
+            while len(codes) < wanted:
+                codes.extend(_code(body) for kind, body in self._received() if kind == NLMSG_ERROR)
+        return codes
+
+    def _send(self, requests: list[bytes]) -> None:
+        self._socket.send(b"".join(request + b"\0" * (-len(request) % 4) for request in requests))
+
+    def _received(self) -> Iterator[tuple[int, bytes]]:
+        received = self._socket.recv(_LARGEST)
+        start = 0
+        while start + HEADER.size <= len(received):
+            length, kind, _, _, _ = HEADER.unpack_from(received, start)
+            if length < HEADER.size:
+                raise ValueError(f"a netlink message says that it is {length} bytes long")
+            yield kind, received[start + HEADER.size : start + length]
+            start += (length + 3) & ~3
+
+
+def _code(body: bytes) -> int:
+    (code,) = _CODE.unpack_from(body)
+    return -int(code)

@@ -1,0 +1,144 @@
+"""The kernel's table of connections (conntrack), and this machine's addresses."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK
+from pyroute2.netlink.nfnetlink.nfctsocket import (
+    IPCTNL_MSG_CT_DELETE,
+    IPCTNL_MSG_CT_GET,
+    NFCTAttrTuple,
+    nfct_msg,
+)
+from pyroute2.netlink.rtnl import RTM_GETADDR
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+
+from yurttunnel.steering.netlink.conversation import CHANGE, DUMP, Conversation
+from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
+
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+
+# CTA_* of linux/netfilter/nfnetlink_conntrack.h: of a connection, a tuple, its parts.
+_TUPLE_ORIG, _TUPLE_REPLY, _ZONE = 1, 2, 18
+_TUPLE_IP, _TUPLE_PROTO = 1, 2
+_SOURCES, _DESTINATIONS = {4: 1, 6: 3}, {4: 2, 6: 4}
+_PROTO_NUM, _PROTO_SRC_PORT, _PROTO_DST_PORT = 1, 2, 3
+
+_GENERIC_HEADER_SIZE = 4
+"""Of ``struct nfgenmsg``."""
+
+# Of linux/if_addr.h.
+_ADDRESS_HEADER_SIZE = 8
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+
+_PORT = struct.Struct("!H")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A TCP connection in the table, with addresses packed.
+
+    It goes from ``source`` to ``destination`` and ``port``; the answers come from
+    ``answering`` and ``answering_port``. ``identity`` are the attributes that the kernel knows it
+    by: its tuple, and its zone.
+    """
+
+    source: bytes
+    destination: bytes
+    port: int
+    answering: bytes
+    answering_port: int
+    identity: bytes
+
+
+class FlowTable:
+    """The connections that are tracked in the network namespace.
+
+    ``conversation`` is of the protocol ``NETLINK_NETFILTER``. Methods raise
+    :class:`yurttunnel.steering.netlink.conversation.KernelRefused`.
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+
+    def to_port(self, version: int, port: int) -> Iterator[Entry]:
+        """Give the TCP connections that were meant for ``port``, whoever answers them.
+
+        The kernel chooses them from Linux 5.8 on; older ones give all, and they are chosen here.
+        """
+        family = _FAMILIES[version]
+        wanted = NFCTAttrTuple(family=family, proto=socket.IPPROTO_TCP, dport=port)
+        wanted.attrs()  # which reckons the flags
+        message = nfct_msg.create_from(
+            tuple_orig=wanted,
+            cta_filter={"attrs": [["CTA_FILTER_ORIG_FLAGS", wanted.flags]]},
+        )
+        message["nfgen_family"] = family
+        asked = request(message, _kind(IPCTNL_MSG_CT_GET), DUMP)
+        for body in self._conversation.dump(asked):
+            entry = _entry(body, version, port)
+            if entry is not None:
+                yield entry
+
+    def delete(self, version: int, entries: Collection[Entry]) -> list[int]:
+        """Forget connections; give a code for each, 0 where it was there and is gone."""
+        before = struct.pack("=BBH", _FAMILIES[version], 0, 0)
+        kind = _kind(IPCTNL_MSG_CT_DELETE)
+        return self._conversation.change_all(
+            raw_request(before + entry.identity, kind, CHANGE) for entry in entries
+        )
+
+
+def own_addresses(conversation: Conversation, version: int) -> frozenset[bytes]:
+    """Give this machine's addresses, packed; the conversation is of ``NETLINK_ROUTE``."""
+    message = ifaddrmsg()
+    message["family"] = _FAMILIES[version]
+    found = set()
+    for body in conversation.dump(request(message, RTM_GETADDR, DUMP)):
+        if body[0] != _FAMILIES[version]:
+            continue
+        known = dict(attributes(body, _ADDRESS_HEADER_SIZE))
+        # On a point-to-point link the other attribute is the address of the other end.
+        own = known.get(_IFA_LOCAL) or known.get(_IFA_ADDRESS)
+        if own is not None:
+            found.add(own)
+    return frozenset(found)
+
+
+def _kind(command: int) -> int:
+    return int(NFNL_SUBSYS_CTNETLINK << 8 | command)
+
+
+def _entry(body: bytes, version: int, port: int) -> Entry | None:
+    if body[0] != _FAMILIES[version]:
+        return None
+    known = dict(attributes(body, _GENERIC_HEADER_SIZE))
+    original, reply = known.get(_TUPLE_ORIG), known.get(_TUPLE_REPLY)
+    if original is None or reply is None:
+        return None
+    ends, ports = _tuple(original)
+    if ports[_PROTO_NUM][0] != socket.IPPROTO_TCP or ports[_PROTO_DST_PORT] != _PORT.pack(port):
+        return None
+    answering_ends, answering_ports = _tuple(reply)
+    (answering_port,) = _PORT.unpack(answering_ports[_PROTO_SRC_PORT])
+    identity = attribute(_TUPLE_ORIG | NESTED, original)
+    if _ZONE in known:
+        identity += attribute(_ZONE, known[_ZONE])
+    return Entry(
+        source=ends[_SOURCES[version]],
+        destination=ends[_DESTINATIONS[version]],
+        port=port,
+        answering=answering_ends[_SOURCES[version]],
+        answering_port=answering_port,
+        identity=identity,
+    )
+
+
+def _tuple(content: bytes) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """Give the addresses and the ports of one direction, by the kinds of their attributes."""
+    parts = dict(attributes(content))
+    return dict(attributes(parts[_TUPLE_IP])), dict(attributes(parts[_TUPLE_PROTO]))

@@ -1,0 +1,85 @@
+"""Cutting connections that were begun under other firewall rules than those of now."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+
+from pyroute2.netlink import NETLINK_NETFILTER, NETLINK_ROUTE
+from twisted.internet.defer import Deferred
+from zope.interface import implementer
+
+from yurttunnel.steering.interception import Address, Target
+from yurttunnel.steering.interfaces import Flow, IFlows
+from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
+from yurttunnel.steering.netlink.flow_table import Entry, FlowTable, own_addresses
+from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.worker import Run
+
+_LACKING = (
+    "this kernel does not give its table of connections (module nf_conntrack_netlink); load it, "
+    "else connections from before a change go on as they were"
+)
+_MEANINGS = {errno.EINVAL: _LACKING}
+
+
+@implementer(IFlows)
+class Flows:
+    """The connections that the kernel tracks in this network namespace.
+
+    ``run`` is where the kernel is waited for, and where ``is_wrong`` is called: in another thread
+    than the reactor's. So that must look at nothing that changes.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def cut(
+        self, version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool]
+    ) -> Deferred[int]:
+        """See :class:`IFlows`; a connection that ends meanwhile is not counted."""
+        return self._run(partial(_cut, version, sorted(ports), is_wrong))
+
+
+def _cut(version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool]) -> int:
+    with (
+        as_steering_failed("cannot cut connections from before the change", _MEANINGS),
+        Conversation(NETLINK_ROUTE) as routes,
+        Conversation(NETLINK_NETFILTER) as firewall,
+    ):
+        own = own_addresses(routes, version)
+        table = FlowTable(firewall)
+        cut = 0
+        for port in ports:
+            # The list is read to its end first: a conversation is about one thing at a time.
+            wrong = list(_wrong(table.to_port(version, port), own, is_wrong))
+            codes = table.delete(version, wrong)
+            for code in codes:
+                if code not in (0, errno.ENOENT):
+                    raise KernelRefused(code)
+            cut += codes.count(0)
+        return cut
+
+
+def _wrong(
+    entries: Iterator[Entry], own: frozenset[bytes], is_wrong: Callable[[Flow], bool]
+) -> Iterator[Entry]:
+    addresses: dict[bytes, Address] = {}
+
+    def address(packed: bytes) -> Address:
+        # Few addresses have many connections, and making one takes as long as all else.
+        if packed not in addresses:
+            addresses[packed] = ipaddress.ip_address(packed)
+        return addresses[packed]
+
+    for entry in entries:
+        flow = Flow(
+            destination=address(entry.destination),
+            port=entry.port,
+            answers=Target(address(entry.answering), entry.answering_port),
+            local=entry.source in own or address(entry.source).is_loopback,
+        )
+        if is_wrong(flow):
+            yield entry

@@ -1,0 +1,37 @@
+"""Whether anybody has changed the kernel's rules: nftables counts its changes."""
+
+from __future__ import annotations
+
+import struct
+
+from pyroute2.netlink import NETLINK_NETFILTER
+from pyroute2.netlink.nfnetlink.nftsocket import NFT_MSG_GETGEN
+
+from yurttunnel.steering.netlink.conversation import GET, Conversation, KernelRefused
+from yurttunnel.steering.netlink.messages import attributes, raw_request
+
+_NFNL_SUBSYS_NFTABLES = 10
+_NFTA_GEN_ID = 1
+"""Of ``linux/netfilter/nfnetlink.h`` and ``nf_tables.h``."""
+
+_ANY_FAMILY = bytes(4)
+"""``struct nfgenmsg``: the count is that of all families."""
+
+_COUNT = struct.Struct("!I")
+
+
+def nft_generation() -> int | None:
+    """Give the number of the present state of all rules of nftables in this network namespace.
+
+    Each transaction of anybody leads to another one. The kernel answers from what it has in
+    memory, so that this may be asked in the reactor's thread. ``None`` where it cannot be told.
+    """
+    request = raw_request(_ANY_FAMILY, _NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN, GET)
+    try:
+        with Conversation(NETLINK_NETFILTER) as kernel:
+            answer = kernel.get(request)
+    except (OSError, KernelRefused):
+        return None
+    found = dict(attributes(answer, len(_ANY_FAMILY)))
+    count = found.get(_NFTA_GEN_ID, b"")
+    return int(_COUNT.unpack(count)[0]) if len(count) == _COUNT.size else None

@@ -1,0 +1,46 @@
+"""What the kernel's refusals mean, in words for the operator."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.netlink.conversation import KernelRefused
+
+_EVERYWHERE = {
+    errno.EPERM: "not permitted; give the server the capability NET_ADMIN, as root in the "
+    "host's network",
+    errno.EPROTONOSUPPORT: "this kernel has no netlink for its firewall; load the module nfnetlink",
+    errno.EAFNOSUPPORT: "this kernel has no netlink for its firewall; load the module nfnetlink",
+    errno.ETIMEDOUT: "the kernel has not answered in time; it is tried again",
+}
+
+
+@contextmanager
+def as_steering_failed(what: str, meanings: Mapping[int, str]) -> Iterator[None]:
+    """Raise :class:`SteeringFailed` for what the kernel refuses within.
+
+    ``what`` says what is tried (``cannot read the set X``), and ``meanings`` what codes mean.
+    """
+    try:
+        yield
+    except KernelRefused as refusal:
+        code = refusal.code
+        cause: Exception = refusal
+    except TimeoutError as problem:
+        code, cause = errno.ETIMEDOUT, problem
+    except OSError as problem:
+        code, cause = problem.errno or 0, problem
+    else:
+        return
+    meaning = meanings.get(code) or _EVERYWHERE.get(code)
+    raise SteeringFailed(f"{what}: {meaning or _unexplained(code)}") from cause
+
+
+def _unexplained(code: int) -> str:
+    if code in errno.errorcode:
+        return f"the kernel says {errno.errorcode[code]} ({os.strerror(code)})"
+    return f"the kernel says error {code}"

@@ -1,0 +1,239 @@
+"""The kernel's sets of addresses (ipset), one request after the other."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import socket
+import struct
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pyroute2.netlink import NLM_F_EXCL
+from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_IPSET
+from pyroute2.netlink.nfnetlink.ipset import (
+    IPSET_CMD_ADD,
+    IPSET_CMD_CREATE,
+    IPSET_CMD_DEL,
+    IPSET_CMD_DESTROY,
+    IPSET_CMD_LIST,
+    IPSET_CMD_SWAP,
+    IPSET_CMD_TYPE,
+    IPSET_ERR_FIND_TYPE,
+    ipset_msg,
+)
+
+from yurttunnel.steering.netlink.conversation import (
+    CHANGE,
+    DUMP,
+    GET,
+    Conversation,
+    KernelRefused,
+)
+from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
+
+MAXIMUM = 1 << 20
+"""Addresses in a set at most; the kernel's default, 65,536, is less than a large cluster needs."""
+
+_TYPE = "hash:ip"
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+_LENGTHS = {4: 4, 6: 16}
+
+_PROTOCOL = 6
+"""The version of ipset's protocol that every kernel since 2.6.39 accepts."""
+
+_REVISION = 0
+"""The version of the set type: the first has all that is needed here, and every kernel has it."""
+
+_AT_ONCE = 1000
+"""Addresses in one message. An attribute takes 64 KiB, and the set is locked meanwhile."""
+
+_HEADER_SIZE = 4
+"""Of ``struct nfgenmsg``, before the attributes."""
+
+# IPSET_ATTR_* of linux/netfilter/ipset/ip_set.h: of commands, and of what is in DATA.
+_SETNAME, _TYPENAME, _FAMILY, _DATA, _ADT, _LINENO = 2, 3, 5, 7, 8, 9
+_IP, _TIMEOUT, _CADT_FLAGS, _MAXELEM = 1, 6, 8, 19
+_ADDRESSES = {4: 1, 6: 2}
+
+_NETWORK_ORDER = 0x4000
+"""``NLA_F_NET_BYTEORDER``."""
+
+# NFNL_SUBSYS_NFT_COMPAT and what belongs to it, of linux/netfilter/nf_tables_compat.h.
+_NFT_COMPAT = 11
+_COMPAT_NAME, _COMPAT_REVISION, _COMPAT_KIND = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A set as the kernel has it, with its addresses packed.
+
+    ``fits`` says whether it is of the kind that :meth:`SetTable.create` makes, and large enough.
+    """
+
+    fits: bool
+    addresses: frozenset[bytes]
+
+
+class SetTable:
+    """The sets of the network namespace; each method raises :class:`KernelRefused`.
+
+    ``conversation`` is of the protocol ``NETLINK_NETFILTER``.
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+
+    def has_type(self) -> bool:
+        """Say whether the kernel has sets of addresses, of both families."""
+        try:
+            for family in _FAMILIES.values():
+                message = _message(family=family, typename=_TYPE)
+                self._conversation.get(request(message, _kind(IPSET_CMD_TYPE), GET))
+        except KernelRefused as refusal:
+            if refusal.code not in (errno.EINVAL, IPSET_ERR_FIND_TYPE):
+                raise
+            return False
+        return True
+
+    def has_match(self) -> bool:
+        """Say whether rules can refer to sets, as far as the kernel can be asked.
+
+        That is through nftables' compatibility with iptables. A kernel without it, which has the
+        legacy iptables only, is taken to have the match that has always come with sets.
+        """
+        body = struct.pack("=BBH", socket.AF_INET, 0, 0) + b"".join(
+            (
+                attribute(_COMPAT_NAME, b"set\0"),
+                attribute(_COMPAT_REVISION, struct.pack(">I", 0)),
+                attribute(_COMPAT_KIND, struct.pack(">I", 0)),
+            )
+        )
+        try:
+            self._conversation.get(raw_request(body, _NFT_COMPAT << 8, GET))
+        except KernelRefused as refusal:
+            return refusal.code != errno.ENOENT
+        return True
+
+    def read(self, name: str, version: int) -> Content | None:
+        """Give what is in a set, ``None`` where there is none; ``version`` is what it should be."""
+        asked = request(_message(name=name), _kind(IPSET_CMD_LIST), DUMP)
+        found: set[bytes] = set()
+        seen = False
+        fits = True
+        try:
+            for body in self._conversation.dump(asked):
+                seen = True
+                fits = _read_part(body, version, found) and fits
+        except KernelRefused as refusal:
+            if refusal.code != errno.ENOENT:
+                raise
+        return Content(fits, frozenset(found)) if seen else None
+
+    def create(self, name: str, version: int) -> None:
+        """Make an empty set."""
+        message = _message(name=name, typename=_TYPE, family=_FAMILIES[version])
+        message["attrs"] += [
+            ["IPSET_ATTR_REVISION", _REVISION],
+            ["IPSET_ATTR_DATA", {"attrs": [["IPSET_ATTR_MAXELEM", MAXIMUM]]}],
+        ]
+        flags = CHANGE | NLM_F_EXCL
+        self._conversation.change(request(message, _kind(IPSET_CMD_CREATE), flags))
+
+    def add(self, name: str, version: int, addresses: Collection[bytes]) -> None:
+        """Put addresses into a set; those that are there already do not matter."""
+        self._change(IPSET_CMD_ADD, name, version, addresses)
+
+    def delete(self, name: str, version: int, addresses: Collection[bytes]) -> None:
+        """Take addresses out of a set; those that are not there do not matter."""
+        self._change(IPSET_CMD_DEL, name, version, addresses)
+
+    def swap(self, name: str, other: str) -> None:
+        """Give each of two sets the name of the other, for the rules that refer to them, too."""
+        message = _message(name=name)
+        message["attrs"].append(["IPSET_ATTR_TYPENAME", other])  # its number means "other name"
+        self._conversation.change(request(message, _kind(IPSET_CMD_SWAP), CHANGE))
+
+    def destroy(self, name: str) -> bool:
+        """Remove a set; say whether there was one."""
+        # Without this flag the kernel is content, too, when there is no such set.
+        asked = request(_message(name=name), _kind(IPSET_CMD_DESTROY), CHANGE | NLM_F_EXCL)
+        try:
+            self._conversation.change(asked)
+        except KernelRefused as refusal:
+            if refusal.code != errno.ENOENT:
+                raise
+            return False
+        return True
+
+    def _change(self, command: int, name: str, version: int, addresses: Collection[bytes]) -> None:
+        before = _before_address(version, _NETWORK_ORDER)
+        remaining = iter(addresses)
+        while some := list(itertools.islice(remaining, _AT_ONCE)):
+            # Each address is an attribute, and ``before`` is what stands before its bytes.
+            content = before + before.join(some)
+            more = attribute(_LINENO, bytes(4)) + attribute(_ADT | NESTED, content)
+            asked = request(_message(name=name), _kind(command), CHANGE, more)
+            self._conversation.change(asked)
+
+
+def _message(
+    name: str | None = None, typename: str | None = None, family: int | None = None
+) -> ipset_msg:
+    message = ipset_msg()
+    message["nfgen_family"] = family or socket.AF_INET
+    message["attrs"] = [["IPSET_ATTR_PROTOCOL", _PROTOCOL]]
+    if name is not None:
+        message["attrs"].append(["IPSET_ATTR_SETNAME", name])
+    if typename is not None:
+        message["attrs"].append(["IPSET_ATTR_TYPENAME", typename])
+    if family is not None:
+        message["attrs"].append(["IPSET_ATTR_FAMILY", family])
+    return message
+
+
+def _kind(command: int) -> int:
+    return int(NFNL_SUBSYS_IPSET << 8 | command)
+
+
+def _before_address(version: int, order: int = 0) -> bytes:
+    """Give the headers that stand before the bytes of an address of a set.
+
+    The attribute DATA holds the attribute IP, and that one of the address. The kernel wants to be
+    told ``_NETWORK_ORDER`` with it, and does not say so itself, but for some old ones.
+    """
+    packed = attribute(_ADDRESSES[version] | order, bytes(_LENGTHS[version]))
+    whole = attribute(_DATA | NESTED, attribute(_IP | NESTED, packed))
+    return whole[: -_LENGTHS[version]]
+
+
+def _read_part(body: bytes, version: int, found: set[bytes]) -> bool:
+    """Add the addresses in one message to ``found``; say whether it is of a set that fits."""
+    fits = True
+    for kind, content in attributes(body, _HEADER_SIZE):
+        if kind == _TYPENAME:
+            fits = fits and content.rstrip(b"\0") == _TYPE.encode()
+        elif kind == _FAMILY:
+            fits = fits and content[0] == _FAMILIES[version]
+        elif kind == _DATA:
+            fits = fits and _has_parameters(dict(attributes(content)))
+        elif kind == _ADT:
+            fits = fits and _read_addresses(content, version, found)
+    return fits
+
+
+def _has_parameters(parameters: dict[int, bytes]) -> bool:
+    (largest,) = struct.unpack(">I", parameters.get(_MAXELEM, bytes(4)))
+    plain = _TIMEOUT not in parameters and _CADT_FLAGS not in parameters
+    return plain and largest >= MAXIMUM
+
+
+def _read_addresses(content: bytes, version: int, found: set[bytes]) -> bool:
+    # All of a plain set look alike, which reads thousands in a millisecond: no loop of our own.
+    before = {_before_address(version), _before_address(version, _NETWORK_ORDER)}
+    each = struct.Struct(f"{len(_before_address(version))}s{_LENGTHS[version]}s")
+    if len(content) % each.size:
+        return False
+    pairs = list(each.iter_unpack(content))
+    found.update(address for _, address in pairs)
+    return {header for header, _ in pairs} <= before

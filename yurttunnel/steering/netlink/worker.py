@@ -1,0 +1,91 @@
+"""A thread for what waits for the kernel, so that the reactor does not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock
+from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
+from twisted.python.failure import Failure
+
+from yurttunnel.kube.waiting import ended_within
+from yurttunnel.steering.interfaces import SteeringFailed
+
+DEADLINE = 20.0
+"""Seconds for one job with its wait for the jobs before it: some times what each answer may take
+(:data:`yurttunnel.steering.netlink.conversation.SECONDS`)."""
+
+_Result = TypeVar("_Result")
+
+
+class Run(Protocol):
+    """Runs a job, and gives what it returns or raises."""
+
+    def __call__(self, job: Callable[[], _Result], /) -> Deferred[_Result]:
+        """Run ``job``."""
+        ...
+
+
+class IReactor(IReactorTime, IReactorFromThreads):
+    """What a worker needs of the reactor."""
+
+
+class KernelWorker(Service):
+    """Runs jobs in threads, one after the other.
+
+    Each job gets a thread of its own, which begins in the network namespace of the thread that
+    asks, and ends with the job. Jobs are rare (some in a minute), and making a thread is cheap.
+    """
+
+    def __init__(self, reactor: IReactor) -> None:
+        self._reactor = reactor
+        self._turn = DeferredLock()
+
+    def run(self, job: Callable[[], _Result]) -> Deferred[_Result]:
+        """Run ``job`` in a thread; give what it returns or raises.
+
+        It fails with :class:`SteeringFailed` when that takes longer than :data:`DEADLINE`. The
+        thread goes on then, since nothing can stop it, and the jobs behind wait for its end.
+        """
+        return Deferred.fromCoroutine(self._run(job)).addTimeout(DEADLINE, self._reactor, _too_late)
+
+    async def _run(self, job: Callable[[], _Result]) -> _Result:
+        await self._turn.acquire()
+        ended: Deferred[_Result] = Deferred()
+
+        def end(result: _Result | Failure) -> None:
+            self._turn.release()
+            ended.callback(result)
+
+        def work() -> None:
+            result: _Result | Failure
+            try:
+                result = job()
+            except BaseException:  # whatever it is, it belongs to the one who asks
+                result = Failure()
+            self._reactor.callFromThread(end, result)
+
+        try:
+            threading.Thread(target=work, name="yurttunnel netlink", daemon=True).start()
+        except RuntimeError as problem:
+            self._turn.release()
+            raise SteeringFailed(f"cannot start a thread to ask the kernel: {problem}") from problem
+        return await ended
+
+    def stopService(self) -> Deferred[bool]:
+        """Wait for the jobs that are under way, but no longer than :data:`DEADLINE`."""
+        super().stopService()
+        idle = self._turn.run(lambda: None)
+        return ended_within(self._reactor, DEADLINE, idle)
+
+
+def _too_late(result: _Result | Failure, seconds: float) -> _Result | Failure:
+    if isinstance(result, Failure) and result.check(CancelledError):
+        raise SteeringFailed(
+            f"the kernel has not answered by netlink within {seconds:.0f} s; is the machine "
+            "overloaded?"
+        )
+    return result

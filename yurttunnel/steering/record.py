@@ -1,0 +1,177 @@
+"""What has happened to the rules of one family of addresses: told in the log and in reports."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.ops.steering import (
+    CHANGED,
+    FAILED,
+    MOST_ADDRESSES,
+    REPAIRED,
+    RESULTS,
+    UNCHANGED,
+    AddressReport,
+    FamilyReport,
+    PortReport,
+)
+from yurttunnel.steering.interception import Address, Interception, Match, Target
+from yurttunnel.steering.interfaces import SteeringFailed
+
+
+class Record:
+    """Notes what is done about the rules for IP of ``version``.
+
+    ``problem`` says why they may not be as wanted, ``None`` when they are.
+    """
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, version: int) -> None:
+        self._clock = clock
+        self._version = version
+        self._limited = RateLimitedLog(clock, self._log)
+        self._last_sync: float | None = None
+        self._last_success: float | None = None
+        self._last_change: float | None = None
+        self._differed: tuple[str, ...] = ()
+        self._notes: tuple[str, ...] = ()
+        self._flows_problem: str | None = None
+        self._flows_cut = 0
+        self._syncs = dict.fromkeys(RESULTS, 0)
+        self.problem: str | None = None
+
+    @property
+    def changes(self) -> int:
+        """How often rules or set had to be changed."""
+        return self._syncs[CHANGED] + self._syncs[REPAIRED]
+
+    def began(self) -> None:
+        """A sync begins."""
+        self._last_sync = self._clock.seconds()
+
+    def made(self, former: Interception | None, wanted: Interception, differed: list[str]) -> None:
+        """The rules are as ``wanted``; before, ``former`` had been made, and ``differed`` said."""
+        if not differed:
+            self._syncs[UNCHANGED] += 1
+            return
+        self._differed = tuple(differed)
+        self._last_change = self._clock.seconds()
+        if wanted == former:
+            self._syncs[REPAIRED] += 1
+            self._limited.warn(
+                "IPv{version}: rules were not as wanted: {differed}; repaired. Another program has"
+                " changed them",
+                version=self._version,
+                differed="; ".join(differed),
+            )
+            return
+        self._syncs[CHANGED] += 1
+        self._log.info(
+            "IPv{version}: connections to {addresses} addresses of edge nodes on {ports} ports are"
+            " led to this server ({match}). Changed: {differed}",
+            version=self._version,
+            addresses=0 if wanted.is_nothing else len(wanted.edge),
+            ports=0 if wanted.is_nothing else len(wanted.all_ports()),
+            match=wanted.match.value,
+            differed="; ".join(differed),
+        )
+
+    def succeeded(self, notes: tuple[str, ...]) -> None:
+        """A sync has ended well; ``notes`` say what cannot be intercepted all the same."""
+        if self.problem is not None:
+            self._log.info("IPv{version}: the rules are as wanted again", version=self._version)
+        self.problem = None
+        self._last_success = self._clock.seconds()
+        for note in notes:
+            if note not in self._notes:
+                self._log.warn("{note}", note=note)
+        self._notes = notes
+
+    def failed(self, error: Exception) -> None:
+        """A sync has ended with ``error``; it is called while that is handled."""
+        self._syncs[FAILED] += 1
+        if isinstance(error, SteeringFailed):
+            self.problem = f"IPv{self._version}: {error}"
+            self._limited.warn("{problem}; it is tried again", problem=self.problem)
+            return
+        self.problem = f"IPv{self._version}: internal error: {error!r}"
+        self._log.failure(
+            "Defect: the IPv{version} rules cannot be made; it is tried again",
+            version=self._version,
+        )
+
+    def fell_back(self, error: SteeringFailed) -> None:
+        """Rules with a set were refused with ``error``, those without were taken."""
+        self._log.warn(
+            "IPv{version}: rules with a set of addresses are refused: {error}. From now on"
+            " --intercept-match is cloud-return: connections to whatever is not known as a cloud"
+            " node are led to this server",
+            version=self._version,
+            error=error,
+        )
+
+    def flows_judged(self, cut: int) -> None:
+        """The flows are as the rules, after ``cut`` of them were cut."""
+        self._flows_problem = None
+        self._flows_cut += cut
+        if cut:
+            self._log.info(
+                "IPv{version}: {count} connections were cut that went elsewhere than they now do",
+                version=self._version,
+                count=cut,
+            )
+
+    def flows_not_judged(self, error: SteeringFailed) -> None:
+        """The flows could not be looked at, which is told once."""
+        known = self._flows_problem is not None
+        self._flows_problem = f"connections from before the last change are not cut: {error}"
+        if not known:
+            self._log.warn(
+                "IPv{version}: {problem}", version=self._version, problem=self._flows_problem
+            )
+
+    def report(self, backend: str, match: Match, in_force: Interception | None) -> FamilyReport:
+        """Say what is in force, and what has happened."""
+        return FamilyReport(
+            version=self._version,
+            backend=backend,
+            match=match.value,
+            ports=tuple(_ports(in_force)),
+            edge=_addresses(() if in_force is None else in_force.edge),
+            cloud=_addresses(() if in_force is None else in_force.cloud),
+            last_sync=self._last_sync,
+            last_success=self._last_success,
+            last_change=self._last_change,
+            differed=self._differed,
+            problem=self.problem,
+            notes=(*self._notes, *filter(None, (self._flows_problem,))),
+            syncs=dict(self._syncs),
+            flows_cut=self._flows_cut,
+        )
+
+
+def _ports(in_force: Interception | None) -> Iterator[PortReport]:
+    if in_force is None or in_force.is_nothing:
+        return
+    for pods, ports in ((False, in_force.ports), (True, in_force.pod_ports)):
+        for port, target in sorted(ports.items()):
+            yield PortReport(port, _described(target), pods)
+
+
+def _described(target: Target) -> str:
+    if target.address is None:
+        return f"port {target.port} of this machine"
+    if target.address.version == 6:
+        return f"[{target.address}]:{target.port}"
+    return f"{target.address}:{target.port}"
+
+
+def _addresses(addresses: Collection[Address]) -> AddressReport:
+    first = heapq.nsmallest(MOST_ADDRESSES, addresses, key=int)
+    return AddressReport(len(addresses), tuple(map(str, first)))
