@@ -56,7 +56,12 @@ def rendered_text(directory: Path, kubectl: str) -> str:
 
 def render(directory: Path) -> list[Object]:
     """Give the objects of a kustomization, by the newest kubectl."""
-    return list(yaml.safe_load_all(rendered_text(directory, usable_kubectls()[-1])))
+    return read_objects(rendered_text(directory, usable_kubectls()[-1]))
+
+
+def read_objects(text: str) -> list[Object]:
+    """Read the objects in a text, by PyYAML's C parser where it has been built with that."""
+    return list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 def read_base() -> list[Object]:
@@ -76,6 +81,16 @@ def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
 def named(objects: list[Object], kind: str, name: str) -> Object:
     """Give the one object of a kind and name."""
     (found,) = [each for each in of_kind(objects, kind) if each["metadata"]["name"] == name]
+    return found
+
+
+def server_of(objects: list[Object]) -> Object:
+    """Give the servers' workload: a Deployment, or a DaemonSet where firewall rules steer."""
+    (found,) = [
+        each
+        for each in of_kind(objects, "Deployment", "DaemonSet")
+        if each["metadata"]["name"] == "yurt-tunnel-server"
+    ]
     return found
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 from dataclasses import replace
 from ipaddress import ip_address
-from pathlib import Path
 
 import yaml
 from kubernetes.client import models
@@ -16,14 +14,14 @@ from tests.deploy.rbac import grants_of
 from tests.deploy.rendering import (
     BASE,
     DEPLOY,
-    named,
     of_kind,
     pod_of,
     render,
     rendered_text,
+    server_of,
     usable_kubectls,
 )
-from tests.deploy.workloads import RenderedTestCase, with_workloads
+from tests.deploy.workloads import KustomizationTestCase, with_workloads
 from yurttunnel.pki.approval import AGENT_ACCOUNT, SERVER_ACCOUNT
 from yurttunnel.pki.approval_requests import SIGNERS
 from yurttunnel.pki.certificate_template import (
@@ -43,35 +41,15 @@ PROTECTED = "node-restriction.kubernetes.io/"
 END = b"-----END CERTIFICATE REQUEST-----\n"
 
 
-class KustomizationTestCase(RenderedTestCase):
-    """Gives tests kustomizations as an operator writes them."""
-
-    def kustomization(self, resource: Path, **fields) -> Path:
-        """Write one that has ``resource``; paths among ``fields`` become relative ones."""
-        directory = Path(self.mktemp()).resolve()
-        directory.mkdir()
-        content = {
-            "resources": [os.path.relpath(resource, directory)],
-            **{
-                name: [os.path.relpath(each, directory) for each in value]
-                if isinstance(value, list)
-                else value
-                for name, value in fields.items()
-            },
-        }
-        (directory / "kustomization.yaml").write_text(yaml.safe_dump(content))
-        return directory
-
-
 class PlacementTests(KustomizationTestCase):
     """Servers run only where an administrator wants them."""
 
     def test_servers_need_a_label_that_kubelets_cannot_set(self):
         """Over each installation the required label is added, and all else stays as it was."""
         for resource in with_workloads():
-            before = named(render(resource), "Deployment", "yurt-tunnel-server")
+            before = server_of(render(resource))
             directory = self.kustomization(resource, components=[PLACEMENT])
-            after = named(render(directory), "Deployment", "yurt-tunnel-server")
+            after = server_of(render(directory))
             affinity = pod_of(after)["affinity"].pop("nodeAffinity")
             self.assertEqual(before, after)
             required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]

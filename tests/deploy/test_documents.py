@@ -19,11 +19,23 @@ from tests.deploy.rendering import (
     usable_kubectls,
     why_not_rendered,
 )
+from tests.deploy.steering import all_steering_families
 from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.cluster.proxy_ports import CONFIG_MAP as PROXY_PORTS
+from yurttunnel.cluster.proxy_ports import KEYS
+from yurttunnel.cluster.services import INTERNAL_SERVICE
 from yurttunnel.server.options import Options as ServerOptions
+from yurttunnel.steering.dns.controller import LEASE
+from yurttunnel.steering.dns.records import CONFIG_MAP as RECORDS
+from yurttunnel.steering.dns.records import KEY
+from yurttunnel.steering.dns.service_ports import PREFIX
+from yurttunnel.steering.interception import SET_NAMES
+from yurttunnel.steering.firewall.rules import HOOKS, OWN_CHAINS, POD_CHAINS
+from yurttunnel.steering.marks import MARK, MASK
 
 MIGRATION = REPOSITORY / "docs" / "migration.md"
-DOCUMENTS = [MIGRATION, *sorted(DEPLOY.glob("**/README.md"))]
+STEERING = REPOSITORY / "docs" / "steering.md"
+DOCUMENTS = [MIGRATION, STEERING, *sorted(DEPLOY.glob("**/README.md"))]
 
 LINK = re.compile(r"\]\(([^)#]*)(#[^)]*)?\)")
 PATH = re.compile(r"(?<![\w./-])((?:deploy|docs)/[\w./+-]+)")
@@ -34,10 +46,14 @@ ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both) \| (kept|ignored|new)
 OTHER_PROGRAMS = {
     *("server", "patches", "help", "controllers"),
     *("egress-selector-config-file", "enable-aggregator-routing"),
+    *("kubelet-certificate-authority", "kubelet-preferred-address-types"),
+    "kubelet-insecure-tls",
+    *("rm", "network", "user", "cap-drop", "cap-add"),
     *("cacert", "cert", "key"),
-    "log-level",
+    *("log-level", "log-format"),
 }
-"""Flags of kubectl and kubeadm, yurt-controller-manager, kube-apiserver, curl and twist."""
+"""Flags of kubectl and kubeadm, yurt-controller-manager, kube-apiserver, metrics-server, docker,
+curl and twist."""
 
 
 def headings(path):
@@ -132,6 +148,47 @@ class FlagTableTests(unittest.SynchronousTestCase):
                 if "twist" in instead
             }
             self.assertLessEqual(every - standalone - rare - (logging - {"v"}), listed, name)
+
+
+class SteeringTests(unittest.SynchronousTestCase):
+    """What the document about steering names is called so in the program."""
+
+    def setUp(self):
+        """Read it."""
+        self.text = STEERING.read_text()
+
+    def test_what_is_in_the_kernel_is_called_so(self):
+        """Chains, sets and the mark of the server's own connections are those of the code."""
+        for name in (OWN_CHAINS, POD_CHAINS, *HOOKS.values(), *SET_NAMES.values()):
+            self.assertIn(f"`{name}`", self.text)
+        self.assertIn(f"the mark {MARK:#x} (mask {MASK:#x}; `SO_MARK`)", self.text)
+
+    def test_what_is_in_the_api_is_called_so(self):
+        """Lease, ConfigMap, its key and the names of ports are those of the code."""
+        for name in (LEASE, RECORDS, KEY, INTERNAL_SERVICE, PROXY_PORTS, *KEYS[1:]):
+            self.assertIn(f"`{name}`", self.text)
+        self.assertIn(f"`{PREFIX}<port>`", self.text)
+
+    def test_defaults_are_those_of_the_flags(self):
+        """Periods and ports that the text gives are what the server has without flags."""
+        defaults = {name: value for name, _, value, _ in ServerOptions.optParameters}
+        for flag in ("iptables-sync-period", "dns-sync-period"):
+            self.assertIn(f"{defaults[flag]} s (`--{flag}`)", self.text)
+        for flag in ("secure-port", "insecure-port"):
+            self.assertIn(str(defaults[flag]), self.text)
+
+    def test_metrics_exist(self):
+        """Each metric in the table is one of the server's, with the labels that it has."""
+        exist = {
+            sample.name.removeprefix("yurttunnel_server_steering_"): tuple(sorted(sample.labels))
+            for family in all_steering_families()
+            for sample in family.samples
+        }
+        rows = re.findall(r"^\| ((?:`[a-z_{},]+`(?:, )?)+) \|", self.text, flags=re.MULTILINE)
+        named = re.findall(r"([a-z_]+)(?:\{([a-z,]+)\})?`", " ".join(rows))
+        self.assertEqual(
+            exist, {name: tuple(sorted(filter(None, labels.split(",")))) for name, labels in named}
+        )
 
 
 class BlockTests(unittest.TestCase):

@@ -33,6 +33,17 @@ def stages():
     return found
 
 
+def installed(stage):
+    """Give the packages of the distribution that a stage installs."""
+    return [
+        package
+        for name, arguments in stage
+        if name == "RUN"
+        for packages in re.findall(r"apt-get install -y --no-install-recommends ([^&]+)", arguments)
+        for package in packages.split()
+    ]
+
+
 class ContainerfileTests(unittest.SynchronousTestCase):
     """The file from which the image is built."""
 
@@ -67,18 +78,22 @@ class ContainerfileTests(unittest.SynchronousTestCase):
         needed.add(setup["metadata"]["long_description"].removeprefix("file: "))
         self.assertEqual(needed, copied)
 
-    def test_no_compiler_is_in_it(self):
-        """Packages of the distribution are installed for building only."""
-        self.assertIn("apt-get", str(self.building))
-        self.assertNotIn("apt-get", str(self.final))
+    def test_the_firewalls_programs_are_in_it_and_no_compiler(self):
+        """Of the distribution's packages it has iptables only; the others are for building."""
+        self.assertEqual(["iptables"], installed(self.final))
+        self.assertIn("gcc", installed(self.building))
         self.assertNotIn("pip", str(self.final))
 
     def test_the_list_of_plugins_is_written_before_the_user_changes(self):
         """``twist`` runs once as root, since nothing can be written later."""
-        names = [name for name, _ in self.final]
-        ((_, command),) = [each for each in self.final if each[0] == "RUN"]
-        self.assertTrue(command.startswith("twist --help"))
-        self.assertLess(names.index("RUN"), names.index("USER"))
+        kinds = [name for name, _ in self.final]
+        ((place, _),) = [
+            (place, arguments)
+            for place, (name, arguments) in enumerate(self.final)
+            if name == "RUN" and arguments.startswith("twist --help")
+        ]
+        self.assertLess(place, kinds.index("USER"))
+        self.assertLess(kinds.index("COPY"), place)
 
     def test_it_runs_twist_as_the_user_of_the_manifests(self):
         """The user is a number that is not 0, the same as in the pods."""

@@ -14,6 +14,7 @@ from tests.deploy.rendering import (
     read_base,
     render,
     rendered_text,
+    server_of,
     usable_kubectls,
 )
 from tests.deploy.workloads import (
@@ -28,6 +29,8 @@ from yurttunnel.pki.approval import AGENT_ACCOUNT, SERVER_ACCOUNT
 from yurttunnel.pki.approval_requests import SIGNERS
 from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
 from yurttunnel.server.in_cluster import APPROVER_LEASE
+from yurttunnel.steering.dns.controller import LEASE as DNS_LEASE
+from yurttunnel.steering.dns.records import CONFIG_MAP as RECORDS
 
 REFERENCE = {
     ("ServiceAccount", "yurt-tunnel-server"): {},
@@ -172,8 +175,10 @@ class NameTests(RenderedTestCase):
             for account in (SERVER_ACCOUNT, AGENT_ACCOUNT):
                 named(objects, "ServiceAccount", account)
             names = {(grant.path, grant.name) for grant in grants_of(objects) if grant.name}
+            records = {("configmaps", RECORDS), ("leases", DNS_LEASE)}
             self.assertEqual(
                 {
+                    *(records if directory.name == "dns" else ()),
                     ("services", AGENTS_SERVICE),
                     ("services", INTERNAL_SERVICE),
                     ("configmaps", CONFIG_MAP),
@@ -214,7 +219,7 @@ class SelectorTests(RenderedTestCase):
         """No two replicas share a node, and one at a time may be missing."""
         for directory in with_workloads():
             objects = render(directory)
-            server = named(objects, "Deployment", "yurt-tunnel-server")
+            server = server_of(objects)
             labels = server["spec"]["template"]["metadata"]["labels"]
             pod = pod_of(server)
             (term,) = pod["affinity"]["podAntiAffinity"][
@@ -222,6 +227,10 @@ class SelectorTests(RenderedTestCase):
             ]
             self.assertEqual("kubernetes.io/hostname", term["topologyKey"])
             self.assertEqual(labels, term["labelSelector"]["matchLabels"])
+            if server["kind"] == "DaemonSet":
+                rolling = server["spec"]["updateStrategy"]["rollingUpdate"]
+                self.assertEqual({"maxUnavailable": 1}, rolling)
+                continue
             (spread,) = pod["topologySpreadConstraints"]
             self.assertEqual(labels, spread["labelSelector"]["matchLabels"])
             budget = named(objects, "PodDisruptionBudget", "yurt-tunnel-server")

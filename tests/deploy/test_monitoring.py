@@ -11,6 +11,7 @@ import yaml
 from twisted.trial import unittest
 
 from tests.deploy.rendering import DEPLOY, named, of_kind, render, why_not_rendered
+from tests.deploy.steering import all_steering_families
 from tests.ops.snapshots import snapshot
 from yurttunnel.http.pool import PoolStatistics
 from yurttunnel.ops.approval import ApprovalCounters, approval_families
@@ -77,6 +78,7 @@ def samples():
             ),
             *approval_families(approvals),
             *authorization_families(callers),
+            *all_steering_families(),
             *cluster_trust_families("yurttunnel_server_", ClusterTrustFigures({})),
             *sibling_families(
                 SiblingFigures(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import yaml
 from twisted.trial import unittest
 
+from tests.deploy.rbac import grants_of
 from tests.deploy.rendering import (
     BASE,
     flags_of,
@@ -18,8 +23,12 @@ from yurttunnel.server.options import Options as ServerOptions
 
 
 def workloads(directory):
-    """Give the overlays' Deployments and DaemonSets."""
-    return of_kind(render(directory), "Deployment", "DaemonSet")
+    """Give the Deployments and DaemonSets that run our programs."""
+    return [
+        each
+        for each in of_kind(render(directory), "Deployment", "DaemonSet")
+        if pod_of(each)["containers"][0]["image"].startswith("yurttunnel:")
+    ]
 
 
 def settings_of(workload):
@@ -41,9 +50,37 @@ class RenderedTestCase(unittest.SynchronousTestCase):
     skip = why_not_rendered()
 
 
+class KustomizationTestCase(RenderedTestCase):
+    """Gives tests kustomizations as an operator writes them."""
+
+    def kustomization(self, resource: Path, **fields) -> Path:
+        """Write one that has ``resource``; paths among ``fields`` become relative ones."""
+        directory = Path(self.mktemp()).resolve()
+        directory.mkdir()
+        content = {
+            "resources": [os.path.relpath(resource, directory)],
+            **{
+                name: [os.path.relpath(each, directory) for each in value]
+                if isinstance(value, list)
+                else value
+                for name, value in fields.items()
+            },
+        }
+        (directory / "kustomization.yaml").write_text(yaml.safe_dump(content))
+        return directory
+
+
 def key(each):
     """Give what tells an object from all others."""
     return each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]
+
+
+def grants(directory):
+    """Give what the accounts of a kustomization may do, whatever its namespace is."""
+    return {
+        (grant.subject.rpartition(":")[2], grant.verb, grant.group, grant.path, grant.name)
+        for grant in grants_of(render(directory))
+    }
 
 
 def volume_at(workload, path):

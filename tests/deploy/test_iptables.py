@@ -1,0 +1,169 @@
+"""Firewall rules and pass-through: what is added to an installation, and that it fits together."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from kubernetes.client import models
+
+from tests.deploy.rendering import (
+    BASE,
+    DEPLOY,
+    named,
+    of_kind,
+    pod_of,
+    render,
+    rendered_text,
+    server_of,
+    usable_kubectls,
+)
+from tests.deploy.workloads import (
+    KustomizationTestCase,
+    grants,
+    key,
+    settings_of,
+    with_workloads,
+)
+
+OVERLAY = DEPLOY / "overlays" / "iptables"
+SIDE_BY_SIDE = DEPLOY / "overlays" / "side-by-side"
+COMPONENTS = DEPLOY / "components"
+IPTABLES = COMPONENTS / "iptables"
+PASS_THROUGH = COMPONENTS / "pass-through"
+
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+
+
+class SteeringTests(KustomizationTestCase):
+    """Who steers, and who does not."""
+
+    def test_only_the_overlays_steer_that_are_for_it(self):
+        """Rules are made with the overlay for rules, records with that for records."""
+        for directory in with_workloads():
+            steering = settings_of(server_of(render(directory))).mode.steering
+            self.assertEqual(directory == OVERLAY, steering.iptables, directory)
+            self.assertEqual(directory.name == "dns", steering.dns, directory)
+
+    def test_nothing_goes_through_unless_it_is_asked_for(self):
+        """No overlay has a port for pass-through by itself."""
+        for directory in with_workloads():
+            steering = settings_of(server_of(render(directory))).mode.steering
+            self.assertIsNone(steering.passthrough_port)
+
+
+class IptablesTests(KustomizationTestCase):
+    """The server where firewall rules lead to it."""
+
+    def setUp(self):
+        """Render the overlay."""
+        self.objects = render(OVERLAY)
+        self.server = server_of(self.objects)
+
+    def test_a_server_is_on_every_control_plane_node(self):
+        """A DaemonSet is for those nodes, tolerates their taint and has no number (F8)."""
+        self.assertEqual("DaemonSet", self.server["kind"])
+        pod = pod_of(self.server)
+        self.assertEqual("", pod["nodeSelector"][CONTROL_PLANE])
+        self.assertIn(CONTROL_PLANE, [each["key"] for each in pod["tolerations"]])
+        self.assertNotIn("replicas", self.server["spec"])
+        self.assertNotIn("strategy", self.server["spec"])
+
+    def test_no_budget_is_for_it(self):
+        """Kubernetes counts no pods of a DaemonSet, and a drain leaves them."""
+        self.assertEqual([], of_kind(self.objects, "PodDisruptionBudget"))
+
+    def test_it_waits_for_the_lock_of_the_host(self):
+        """The lock of all that change the firewall is the host's file, made if need be."""
+        pod = pod_of(self.server)
+        (container,) = pod["containers"]
+        (mount,) = [
+            each for each in container["volumeMounts"] if each["mountPath"] == "/run/xtables.lock"
+        ]
+        (volume,) = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+        self.assertEqual({"path": "/run/xtables.lock", "type": "FileOrCreate"}, volume["hostPath"])
+        self.assertNotIn("readOnly", mount)
+
+    def test_nobody_from_elsewhere_reaches_the_port_without_tls(self):
+        """The rules lead to the loopback address, so that 10264 stays there."""
+        self.assertEqual("127.0.0.1", settings_of(self.server).insecure_address)
+
+    def test_all_else_is_as_in_the_base(self):
+        """Agent, services and permissions are the same, and so are the other flags."""
+        base = {key(each): each for each in render(BASE)}
+        for each in self.objects:
+            if each is not self.server:
+                self.assertEqual(base[key(each)], each)
+        (ours,) = pod_of(self.server)["containers"]
+        (theirs,) = pod_of(server_of(list(base.values())))["containers"]
+        self.assertEqual({"--enable-iptables=true"}, {*ours["args"]} - {*theirs["args"]})
+        self.assertEqual({"--enable-iptables=false"}, {*theirs["args"]} - {*ours["args"]})
+        self.assertEqual(grants(BASE), grants(OVERLAY))
+
+
+class ComponentTests(KustomizationTestCase):
+    """Rules and pass-through with what else an operator may choose."""
+
+    def rendered(self, resource, *components):
+        """Render an operator's kustomization."""
+        return render(self.kustomization(resource, components=list(components)))
+
+    def test_every_kubectl_adds_them(self):
+        """All kubectls give the same, though the kind of the workload changes."""
+        directory = self.kustomization(SIDE_BY_SIDE, components=[IPTABLES, PASS_THROUGH])
+        self.assertEqual(
+            1, len({rendered_text(directory, kubectl) for kubectl in usable_kubectls()})
+        )
+
+    def test_rules_go_with_every_installation(self):
+        """Wherever it is added, a server is on each control plane node and makes rules."""
+        for resource in with_workloads():
+            if resource == OVERLAY:
+                continue
+            server = server_of(self.rendered(resource, IPTABLES))
+            before = settings_of(server_of(render(resource)))
+            settings = settings_of(server)
+            self.assertEqual("DaemonSet", server["kind"])
+            models.V1DaemonSet.model_validate(server)
+            self.assertTrue(settings.mode.steering.iptables)
+            self.assertEqual(before.mode.steering.dns, settings.mode.steering.dns)
+            self.assertEqual(before.connect_endpoints, settings.connect_endpoints)
+            self.assertEqual(before.secure_port, settings.secure_port)
+
+    def test_the_order_of_components_does_not_matter(self):
+        """Rules, pass-through and the placement of servers are the same in any order."""
+        components = (IPTABLES, PASS_THROUGH, COMPONENTS / "protected-placement")
+        first, *others = [self.rendered(BASE, *each) for each in permutations(components)]
+        for other in others:
+            self.assertEqual(first, other)
+        self.assertIn("nodeAffinity", pod_of(server_of(first))["affinity"])
+
+    def test_pass_through_has_a_port_of_its_own(self):
+        """It is declared, it is for kubelets, and no installation has it for something else."""
+        (flag,) = [
+            each
+            for each in pod_of(server_of(self.rendered(BASE, PASS_THROUGH)))["containers"][0][
+                "args"
+            ]
+            if "passthrough" in each
+        ]
+        port = int(flag.partition("=")[2])
+        for resource in with_workloads():
+            objects = self.rendered(resource, PASS_THROUGH)
+            server = server_of(objects)
+            settings = settings_of(server)
+            self.assertEqual(port, settings.mode.steering.passthrough_port)
+            self.assertEqual({10250}, settings.mode.steering.passthrough_ports)
+            declared = pod_of(server)["containers"][0]["ports"]
+            self.assertIn(
+                {"name": "passthrough", "containerPort": port, "protocol": "TCP"}, declared
+            )
+            self.assertEqual(len(declared), len({each["containerPort"] for each in declared}))
+            agent = settings_of(named(objects, "DaemonSet", "yurt-tunnel-agent"))
+            self.assertNotIn(
+                port,
+                (settings.agent_port, settings.meta_port, settings.insecure_port, agent.meta_port),
+            )
+
+    def test_the_overlay_is_the_base_with_the_component(self):
+        """Who needs nothing else applies the overlay, and gets the same."""
+        self.assertEqual(render(OVERLAY), self.rendered(BASE, IPTABLES))
