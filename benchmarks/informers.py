@@ -126,7 +126,7 @@ def _server(
     """Run a server; give its process and its meta port."""
     agent_port, secure_port, insecure_port, meta_port = free_ports(4)
     command = [
-        sys.executable, "-m", "twisted", "--log-format=text", "yurttunnel-server",
+        sys.executable, "-m", "twisted", "yurttunnel-server",
         "--kube-config", str(kubeconfig),
         "--cert-dir", str(directory / "pki"),
         "--bind-address", "127.0.0.1",

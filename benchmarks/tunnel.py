@@ -32,7 +32,7 @@ class Command(Program):
     ) -> None:
         (self._meta_port,) = free_ports(1)
         command = [
-            sys.executable, "-m", "twisted", "--reactor", settings.reactor, "--log-format=text",
+            sys.executable, "-m", "twisted", "--reactor", settings.reactor,
             *arguments,
             "--standalone",
             "--meta-port", str(self._meta_port),

@@ -134,7 +134,7 @@ class Program:
             "PYTHONWARNINGS": "default",
             "PYTHONFAULTHANDLER": "1",
         }
-        command = [*self._prefix, sys.executable, "-m", "twisted", "--log-format=text"]
+        command = [*self._prefix, sys.executable, "-m", "twisted"]
         self._started = self._reactor.seconds()
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
@@ -343,7 +343,7 @@ class Agent(Program):
     def __init__(
         self, reactor, directory: str, *, server_port: int, token_path: str | None,
         node: str = "edge-1", extra: tuple[str, ...] = (), drain: float | None = 2,
-        state: str = "A",
+        state: str = "A", prefix: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.node = node
         self.state = os.path.join(directory, state)
@@ -360,7 +360,7 @@ class Agent(Program):
             *extra,
         ]  # fmt: skip
         log_path = os.path.join(directory, f"agent-{state}.log")
-        super().__init__(reactor, arguments, log_path, meta_port)
+        super().__init__(reactor, arguments, log_path, meta_port, prefix)
 
 
 class Tunnel:

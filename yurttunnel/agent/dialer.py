@@ -97,7 +97,7 @@ class Dialer:
             self._begin(dial)
         except Exception:
             # A defect must not take the session of all other streams with it.
-            self.log.failure("dialing {destination}", destination=dial.wanted)
+            dial.log_defect()
             dial.fail(Code.INTERNAL, f"connect {dial.wanted} from {self.node}: internal error")
 
     def stop(self) -> None:
@@ -329,8 +329,17 @@ class _Dial:
 
     def _broke(self, reason: Failure) -> None:
         """Answer for a defect found in a callback."""
-        self._dialer.log.failure("dialing {destination}", reason, destination=self.wanted)
+        self.log_defect(reason)
         self.fail_connect(Code.INTERNAL, "internal error, see the agent's log")
+
+    def log_defect(self, reason: Failure | None = None) -> None:
+        """Log ``reason``, or the exception that is being handled."""
+        self._dialer.log.failure(
+            "Defect: dialing {destination} for {request_id} failed",
+            reason,
+            destination=self.wanted,
+            request_id=self.request.request_id,
+        )
 
     def _end(self) -> None:
         """Stop everything that was started, and tell the dialer."""

@@ -286,7 +286,8 @@ class ServerExchange(ExchangeSide):
         self._log.error(
             "Defect: the response to {method} {target} does not have its length: {error}",
             method=self.head.method.decode("ascii"),
-            target=self.head.target.decode("ascii"),
+            # Without the query, which may hold what is to be executed.
+            target=self.head.target.partition(b"?")[0].decode("ascii"),
             error=error,
         )
         self.abort()

@@ -11,7 +11,10 @@ from typing import Generic, TypeVar
 from twisted.logger import Logger
 from twisted.python import usage
 
-USE_LOG_LEVEL = "use twist's --log-level"
+from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.log_output import FORMATS, take_over_log
+
+USE_LOG_LEVEL = "use --v, or twist's --log-level"
 USE_LOG_FILE = "use twist's --log-file"
 
 Settings = TypeVar("Settings")
@@ -37,6 +40,15 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     ignored_switches: Mapping[str, str] = {}
     """The same in the manner of Go: their value stands behind "=", or there is none."""
+
+    # Those of all programs: usage.Options adds them to those of the subclass.
+    optParameters = [
+        ["log-format", None, "text", "How the log is written: text, or json, an object on each "
+         "line. It counts instead of twist's own --log-format."],
+        ["v", "v", None, "How much is logged: 0 and 1, what happens to the tunnel; 2 and 3, each "
+         "request, too; 4 and more, what is of use to find defects. It counts instead of twist's "
+         "--log-level. [default: as 2, or what twist's --log-level says]"],
+    ]  # fmt: skip
 
     switches: Sequence[str] = ()
     """Flags with a value that are given in the manner of Go: alone, which is ``true``, or with
@@ -129,6 +141,26 @@ class CommandOptions(usage.Options, Generic[Settings]):
         for name, instead in self._ignored.items():
             self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
         self._settings = self.make_settings()
+        format = self.value("log-format", _log_format)
+        verbosity = self.optional_value("v", _verbosity, None)
+        # Under twist, that is: the quickstart parses without a parent, and twistd logs otherwise.
+        if self.parent is not None and "fileLogObserverFactory" in self.parent:
+            take_over_log(self.parent, format, verbosity, shown_levels)
+
+
+def _log_format(text: str) -> str:
+    """Parse the format of the log."""
+    if text not in FORMATS:
+        raise ValueError(f"{text!r} is none of these: {', '.join(FORMATS)}")
+    return text
+
+
+def _verbosity(text: str) -> int:
+    """Parse the verbosity; ``-v=2``, in the manner of Go, arrives with its equals sign."""
+    digits = text.removeprefix("=")
+    if not (digits.isascii() and digits.isdecimal()):
+        raise ValueError(f"{digits!r} is not a number: give 0 to 4")
+    return int(digits)
 
 
 def _one_line(text: str | None) -> str:

@@ -209,6 +209,7 @@ class Approver(MultiService):
         self._log.info(
             "the certificate request {name} is approved: it {text}",
             name=name,
+            node=lookups(request, self._namespace).node,
             text=decision.message,
         )
 
@@ -254,7 +255,8 @@ class Approver(MultiService):
         level = LogLevel.warn if decision.is_alarming else LogLevel.info
         # A field called message would be taken for one of the old logging.
         line = "the certificate request {name} {text}"
-        self._log.emit(level, line, name=name, text=decision.message)
+        node = lookups(request, self._namespace).node
+        self._log.emit(level, line, name=name, node=node, text=decision.message)
         if decision.is_alarming:
             more = f"To have it all the same: kubectl certificate approve {name}"
             self._events.record(csr, "Warning", _LEFT_ALONE, f"{decision.message}. {more}")

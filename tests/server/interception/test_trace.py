@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.pki.support import Issuer
 from tests.server.interception.fakes import head, request
 from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.ops.log_levels import REQUESTS
 from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.interception.trace import Trace
 
@@ -45,7 +46,7 @@ class TraceTests(SynchronousTestCase):
 
     def note(self, event):
         """Keep the lines of the middleware."""
-        if event["log_namespace"].endswith("trace.Trace"):
+        if event["log_namespace"] == REQUESTS:
             self.lines.append(formatEvent(event))
 
     def handle(self, intercepted, handler=lambda intercepted: None):

@@ -90,7 +90,12 @@ class KubeletConnector:
     async def _connect(self, key: KubeletKey) -> ClientConnection:
         # Of its own, since it serves many requests.
         request_id = self._request_ids.make()
-        log.debug("connection {id} to {key}", id=request_id, key=key)
+        log.debug(
+            "connection {request_id} to {key}",
+            request_id=request_id,
+            key=key,
+            node=key.session.node,
+        )
         try:
             stream = await key.session.open_stream(key.host, key.port, DIAL_TIMEOUT, request_id)
         except StreamFailed as error:

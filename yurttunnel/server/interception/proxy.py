@@ -84,7 +84,7 @@ class KubeletProxy:
             exchange,
             partial(self._pool.acquire, key, lasting=request.follows),
             ForwardedRequest(head.method, head.target, forwarded_fields(request, destination)),
-            _describe,
+            partial(_describe, request),
             origin=str(key),
             patient=request.follows,
         )
@@ -120,10 +120,15 @@ def _check_method(head: RequestHead) -> None:
         )
 
 
-def _describe(failure: Failure) -> tuple[int, str]:
+def _describe(request: InterceptedRequest, failure: Failure) -> tuple[int, str]:
     """Tell a caller why there is no connection to the kubelet."""
     error = failure.value
     if isinstance(error, RequestFailed):
         return error.status, error.text
-    log.failure("Defect: connecting to a kubelet failed", failure)
+    log.failure(
+        "Defect: connecting to the kubelet of {node} for {request_id} failed",
+        failure,
+        node=request.node,
+        request_id=request.request_id,
+    )
     return 500, "the server has a defect; its log has more"

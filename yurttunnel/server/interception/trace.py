@@ -8,12 +8,12 @@ from weakref import WeakKeyDictionary
 
 from cryptography.x509.oid import NameOID
 from twisted.internet.interfaces import IReactorTime, ITransport
-from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.connection import is_secure
 from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.ops.log_levels import request_log
 from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import (
@@ -43,8 +43,6 @@ class Trace:
 
     Of the path only its class is logged: the rest, and the query, may hold commands and names.
     """
-
-    log = Logger()
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -86,8 +84,9 @@ class Trace:
             f" {who} ({request.request_id}): {exchange.status or 'no answer'},"
             f" {exchange.bytes_sent} bytes in {self._clock.seconds() - began:.3f} s{trouble}"
         )
-        # As one field: each costs more than all of this, and this is for every request.
-        self.log.info("{line}", line=line)
+        # With one field in the text: formatting each costs more than all of this, and this is for
+        # every request.
+        request_log.info("{line}", line=line, node=request.node, request_id=request.request_id)
 
 
 def _peer_behind(transport: Any) -> _Peer:

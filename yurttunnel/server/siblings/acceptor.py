@@ -66,7 +66,7 @@ class SiblingStreams:
         dial = session.open_here(target[2], request.port, request.timeout, request.request_id)
         request.on_cancel(dial.cancel)
         _ = dial.addCallbacks(
-            self._dialed, self._not_dialed, callbackArgs=(request,), errbackArgs=(request,)
+            self._dialed, self._not_dialed, callbackArgs=(request,), errbackArgs=(request, node)
         )
 
     def _tell_nodes(self, request: IStreamRequest) -> None:
@@ -79,15 +79,16 @@ class SiblingStreams:
     def _dialed(self, stream: IStream, request: IStreamRequest) -> None:
         join_streams(request.accept(), stream)
 
-    def _not_dialed(self, reason: Failure, request: IStreamRequest) -> None:
+    def _not_dialed(self, reason: Failure, request: IStreamRequest, node: str) -> None:
         error = reason.value
         if isinstance(error, StreamFailed):
             request.fail(error.code, error.text)
             return
         self._log.failure(
-            "Opening stream {request_id} for a sibling failed by a defect of this server",
+            "Opening stream {request_id} to {node} for a sibling failed by a defect of this server",
             reason,
             request_id=request.request_id,
+            node=node,
         )
         request.fail(Code.INTERNAL, "the server that has the node has a defect; see its log")
 

@@ -1,0 +1,185 @@
+"""The units of systemd: what they start exists, and it may do no more than it needs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
+from twisted.python.procutils import which
+from twisted.trial import unittest
+
+from tests.deploy.rendering import DEPLOY
+from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.server.endpoints import UnixEndpoint
+from yurttunnel.server.options import Options as ServerOptions
+
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+
+END_MARGIN = 15.0
+"""Seconds that a program takes to end beyond its drain timeout, at most."""
+
+MOST_EXPOSURE = 2.0
+"""What ``systemd-analyze security`` may say of 10: it differs a little from version to version."""
+
+VARIABLES = {
+    "STATE_DIRECTORY": "/var/lib/x",
+    "RUNTIME_DIRECTORY": "/run/yurttunnel",
+    "CREDENTIALS_DIRECTORY": "/run/credentials/x",
+    "SERVER": "203.0.113.10:10262",
+}
+"""What systemd and the files of settings set; flags of the user stand in the comments."""
+
+
+def settings_of(path: Path) -> list[tuple[str, str]]:
+    """Give the settings of the service, in their order, with continuation lines joined."""
+    text = re.sub(r"^#.*\n", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    _, _, service = text.partition("[Service]\n")
+    service, _, _ = service.partition("\n[Install]")
+    settings = []
+    for line in filter(None, service.splitlines()):
+        name, _, value = line.partition("=")
+        settings.append((name, " ".join(value.split())))
+    return settings
+
+
+def example(path: Path, variable: str) -> str:
+    """Give what the comment at the top sets a variable to, empty when it does not."""
+    match = re.search(rf'^# +(?:Environment=")?{variable}=(.*?)"?$', path.read_text(), re.MULTILINE)
+    return match[1] if match else ""
+
+
+class UnitTests(unittest.SynchronousTestCase):
+    """What is in the files."""
+
+    def command_of(self, path: Path) -> list[str]:
+        """Give the words of the command, with the variables put in as systemd does."""
+        words: list[str] = []
+        for word in shlex.split(dict(settings_of(path))["ExecStart"]):
+            alone = re.fullmatch(r"\$(\w+)", word)
+            if alone:
+                # Divided into words; the examples are tested along.
+                value = example(path, alone[1]).replace("%d", VARIABLES["CREDENTIALS_DIRECTORY"])
+                words += value.split()
+            else:
+                words.append(re.sub(r"\$\{(\w+)\}", lambda match: VARIABLES[match[1]], word))
+        return words
+
+    def options_of(self, path: Path):
+        """Have the program parse its command; give its options."""
+        _, command, *flags = self.command_of(path)
+        if command == "yurttunnel-server":
+            options = ServerOptions()
+        else:
+            environment = {name: example(path, name) for name in ("NODE_NAME", "NODE_IP")}
+            options = AgentOptions(environment)
+        options.parseOptions(flags)
+        return options
+
+    def test_there_is_one_for_each_end(self):
+        """Their names are those of the commands."""
+        self.assertEqual(
+            ["yurttunnel-agent.service", "yurttunnel-server.service"], [each.name for each in UNITS]
+        )
+
+    def test_the_commands_exist_and_take_their_flags(self):
+        """Every command is a plugin, and its options parse every flag, those of examples too."""
+        commands = {maker.tapname for maker in getPlugins(IServiceMaker)}
+        for path in UNITS:
+            program, command, *_ = self.command_of(path)
+            self.assertTrue(program.endswith("/twist"))
+            self.assertIn(command, commands)
+            self.assertEqual(path.stem, command)
+            settings = self.options_of(path).settings
+            self.assertEqual(VARIABLES["STATE_DIRECTORY"], str(settings.mode.state_dir))
+
+    def test_systemd_is_told(self):
+        """It waits until the process says that it is ready, and kills one that hangs."""
+        for path in UNITS:
+            settings = dict(settings_of(path))
+            self.assertEqual(("notify", "main"), (settings["Type"], settings["NotifyAccess"]))
+            # Half of it is between two signs of life; a reactor is held up for seconds at most.
+            self.assertGreaterEqual(int(settings["WatchdogSec"]), 20)
+            self.assertEqual("on-failure", settings["Restart"])
+            self.assertIn(("Environment", "PYTHONFAULTHANDLER=1"), settings_of(path))
+
+    def test_the_socket_has_its_directory(self):
+        """Systemd makes the directory in which the server listens for CONNECT."""
+        path = DEPLOY / "systemd" / "yurttunnel-server.service"
+        ((_, endpoint),) = self.options_of(path).settings.connect_endpoints
+        self.assertIsInstance(endpoint, UnixEndpoint)
+        directory = dict(settings_of(path))["RuntimeDirectory"]
+        self.assertEqual(f"/run/{directory}", str(Path(endpoint.path).parent))
+
+    def test_there_is_time_to_drain(self):
+        """Systemd waits longer for the end than the program does for its streams."""
+        for path in UNITS:
+            drain = self.options_of(path).settings.drain_timeout
+            self.assertLessEqual(
+                drain + END_MARGIN, float(dict(settings_of(path))["TimeoutStopSec"])
+            )
+
+    def test_nobody_special_runs_it(self):
+        """A user of its own without capabilities, who can write to its state only."""
+        for path in UNITS:
+            settings = dict(settings_of(path))
+            self.assertEqual("yes", settings["DynamicUser"])
+            self.assertNotIn("User", settings)
+            self.assertEqual("strict", settings["ProtectSystem"])
+            self.assertEqual("", settings["CapabilityBoundingSet"])
+            self.assertEqual("", settings["AmbientCapabilities"])
+            self.assertEqual("yes", settings["NoNewPrivileges"])
+            self.assertEqual(("0700", "0077"), (settings["StateDirectoryMode"], settings["UMask"]))
+            self.assertEqual(
+                {"AF_INET", "AF_INET6", "AF_UNIX"}, set(settings["RestrictAddressFamilies"].split())
+            )
+
+    def test_what_would_break_the_programs_is_not_forbidden(self):
+        """Callbacks of OpenSSL are made at run time, and files are given to their owner."""
+        for path in UNITS:
+            self.assertNotIn("MemoryDenyWriteExecute", dict(settings_of(path)))
+            calls = [value for name, value in settings_of(path) if name == "SystemCallFilter"]
+            self.assertEqual(["@system-service", "~@privileged @resources", "@chown"], calls)
+
+
+class AnalyzeTests(unittest.SynchronousTestCase):
+    """What systemd itself says."""
+
+    if not which("systemd-analyze"):
+        skip = "there is no systemd-analyze: apt-get install systemd"
+
+    def units(self) -> list[Path]:
+        """Copy the units, with a program that is there."""
+        directory = Path(self.mktemp())
+        directory.mkdir()
+        copies = []
+        for path in UNITS:
+            copy = directory / path.name
+            copy.write_text(path.read_text().replace("/opt/yurttunnel/bin/twist", "/bin/true"))
+            copies.append(copy)
+        return copies
+
+    def analyze(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run it; nothing of this machine counts."""
+        return subprocess.run(
+            ["systemd-analyze", *arguments],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def test_units_are_good(self):
+        """It knows every setting and every value."""
+        for unit in self.units():
+            said = self.analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
+            self.assertEqual((0, ""), (said.returncode, said.stderr + said.stdout))
+
+    def test_little_is_exposed(self):
+        """It has next to nothing to object to."""
+        for unit in self.units():
+            said = self.analyze("security", "--offline=true", "--no-pager", str(unit))
+            exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said.stdout)
+            if exposure is None:
+                raise unittest.SkipTest(f"this systemd-analyze does not rate files: {said.stderr}")
+            self.assertLessEqual(float(exposure[1]), MOST_EXPOSURE)

@@ -1,0 +1,47 @@
+"""What real programs write into their logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.e2e.clients import Peer
+from tests.e2e.support import EndToEndTestCase
+
+
+class LogTests(EndToEndTestCase):
+    """The format, the fields, and what is never there."""
+
+    async def refused(self, tunnel) -> None:
+        """Ask for a port of the node on which nothing listens, under the name ``asked-7``."""
+        port = self.listen(Peer).port
+        headers = {"X-Request-Id": "asked-7", "Authorization": "Bearer planted-secret"}
+        answer = await self.connect(tunnel, f"edge-1:{port + 1}", Peer(), headers)
+        self.assertEqual(502, answer.status)
+
+    async def test_json(self) -> None:
+        """Each line is an object; what concerns a node or a request has it in a field."""
+        json_lines = ("--log-format", "json")
+        tunnel = await self.start_tunnel(server_extra=json_lines, agent_extra=json_lines)
+        await self.refused(tunnel)
+        token = Path(tunnel.server.token_path).read_text().strip()
+        await tunnel.agent.stop()
+        await tunnel.server.stop()
+        for program in (tunnel.agent, tunnel.server):
+            entries = [json.loads(line) for line in program.log.splitlines()]
+            for entry in entries:
+                self.assertLessEqual({"time", "level", "namespace", "message"}, set(entry))
+            self.assertNotIn(token, program.log)
+            self.assertNotIn("planted-secret", program.log)
+        connected = [each for each in entries if " connected from " in each["message"]]
+        self.assertEqual(["edge-1"], [each["node"] for each in connected])
+        (request,) = [each for each in entries if each["namespace"] == "yurttunnel.server.requests"]
+        self.assertEqual(("edge-1", "asked-7"), (request["node"], request["request_id"]))
+
+    async def test_text_without_single_requests(self) -> None:
+        """Text is what is written where there is no terminal, too; ``--v 1`` shows no requests."""
+        tunnel = await self.start_tunnel(server_extra=("--v", "1"))
+        await self.refused(tunnel)
+        await tunnel.server.stop()
+        self.assertRegex(tunnel.server.log, r"(?m)#info\] edge-1: connected from 127\.0\.0\.1:\d+")
+        self.assertNotIn("asked-7", tunnel.server.log)

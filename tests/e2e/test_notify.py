@@ -1,0 +1,64 @@
+"""A real program tells systemd when it is ready, what is missing, and when it stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+
+from tests.e2e.support import EndToEndTestCase
+
+
+class NotifyTests(EndToEndTestCase):
+    """The socket that systemd would listen on."""
+
+    async def setUp(self) -> None:
+        """Listen."""
+        await super().setUp()
+        self.address = os.path.join(self.directory, "notify")
+        self.systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self.addCleanup(self.systemd.close)
+        self.systemd.bind(self.address)
+        self.told: list[str] = []
+
+    def has_told(self, text: str) -> bool:
+        """Say whether a datagram with that text has come so far."""
+        while True:
+            try:
+                self.told.append(self.systemd.recv(4096).decode())
+            except BlockingIOError:
+                return any(text in each for each in self.told)
+
+    async def test_agent(self) -> None:
+        """It is ready when a server can reach its node, and not before."""
+        tunnel = await self.start_tunnel()
+        await tunnel.agent.stop()
+        await tunnel.server.stop()
+        variables = (f"NOTIFY_SOCKET={self.address}", "WATCHDOG_USEC=1000000")
+        # It is enrolled, so that it waits for its server.
+        agent = tunnel.another_agent(token_path=None, prefix=("env", *variables))
+        agent.start()
+        await self.eventually(
+            lambda: self.has_told("STATUS=not ready; servers: "), "what is missing is told", 30
+        )
+        await self.eventually(lambda: self.has_told("WATCHDOG=1"), "it gives a sign of life")
+        status, _ = await agent.get("/readyz")
+        self.assertEqual(503, status)
+        self.assertFalse(self.has_told("READY=1"), self.told)
+        tunnel.server.start()
+        await self.eventually(lambda: self.has_told("READY=1\nSTATUS=ready"), "it is ready", 30)
+        self.assertEqual((200, False), ((await agent.get("/readyz"))[0], self.has_told("STOPPING")))
+        agent.signal(signal.SIGTERM)
+        await self.eventually(lambda: self.has_told("STOPPING=1"), "it says that it stops")
+        self.assertEqual(-signal.SIGTERM, await agent.ended(10))
+        self.assertEqual(1, sum("READY=1" in each for each in self.told))
+
+    async def test_server(self) -> None:
+        """It is ready when it listens; the status of a drain is told."""
+        tunnel = self.make_tunnel()
+        server = tunnel.another_server(state="S2", prefix=("env", f"NOTIFY_SOCKET={self.address}"))
+        server.start()
+        await self.eventually(lambda: self.has_told("READY=1\nSTATUS=ready"), "it is ready", 30)
+        self.assertEqual(200, (await server.get("/readyz"))[0])
+        await server.stop()
+        self.assertTrue(self.has_told("STOPPING=1"))

@@ -1,0 +1,100 @@
+"""Warnings that repeat."""
+
+from __future__ import annotations
+
+from twisted.logger import LogEvent, Logger, formatEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.log_floods import MOST_PLACES, MOST_SHOWN, PERIOD, FloodLimit
+
+
+class FloodLimitTests(SynchronousTestCase):
+    """Of each warning a few are shown in a minute."""
+
+    def setUp(self) -> None:
+        """Make a limit, and a clock."""
+        self.now = 1_000_000.0
+        self.shown: list[str] = []
+        self.limit = FloodLimit(lambda event: self.shown.append(formatEvent(event)))
+        self.log = Logger(namespace="part", observer=self.observe)
+
+    def observe(self, event: LogEvent) -> None:
+        """Give an event its time."""
+        event["log_time"] = self.now
+        self.limit(event)
+
+    def flood(self, count: int) -> None:
+        """Log the same warning so many times."""
+        for number in range(count):
+            self.log.warn("{number} failed", number=number)
+
+    def test_few(self) -> None:
+        """As many as that are shown as they are."""
+        self.flood(MOST_SHOWN)
+        self.assertEqual([f"{number} failed" for number in range(MOST_SHOWN)], self.shown)
+
+    def test_many(self) -> None:
+        """More are not, until the time is over; then the first says how many there were."""
+        self.flood(MOST_SHOWN + 5)
+        self.now += PERIOD - 0.1
+        self.flood(1)
+        self.assertEqual(MOST_SHOWN, len(self.shown))
+        self.now += 0.1
+        self.shown.clear()
+        self.flood(2)
+        self.assertEqual(
+            ["0 failed (6 more like this were not shown)", "1 failed"],
+            self.shown,
+        )
+
+    def test_errors(self) -> None:
+        """They are limited as warnings are, with and without a traceback."""
+        for _ in range(MOST_SHOWN + 5):
+            self.log.error("error")
+            self.log.critical("defect")
+        self.assertEqual(2 * MOST_SHOWN, len(self.shown))
+
+    def test_places(self) -> None:
+        """A flood at one place hides nothing that another has to say."""
+        self.flood(MOST_SHOWN + 5)
+        self.log.warn("something else")
+        Logger(namespace="elsewhere", observer=self.observe).warn("{number} failed", number=1)
+        self.assertEqual(["something else", "1 failed"], self.shown[MOST_SHOWN:])
+
+    def test_records(self) -> None:
+        """What went on is told in full: single requests, details, and what goes to stderr."""
+        for _ in range(MOST_SHOWN + 5):
+            self.log.info("request")
+            self.log.debug("detail")
+            self.log.error("{log_io}", log_io="a line of a program")
+        self.assertEqual(3 * (MOST_SHOWN + 5), len(self.shown))
+
+    def test_clock_set_back(self) -> None:
+        """Nothing is silent for longer than the period because of that."""
+        self.flood(MOST_SHOWN + 5)
+        self.now -= 10 * PERIOD
+        self.shown.clear()
+        self.flood(1)
+        self.assertEqual(["0 failed (5 more like this were not shown)"], self.shown)
+
+    def test_memory(self) -> None:
+        """Places are forgotten, the quietest first, when there are too many."""
+        self.flood(MOST_SHOWN + 5)
+        for number in range(MOST_PLACES - 1):
+            self.log.warn(f"place {number}")
+        self.flood(1)
+        self.log.warn("one more place")
+        # The flood has gone on last, and is not forgotten.
+        self.flood(1)
+        self.assertEqual(MOST_SHOWN + MOST_PLACES, len(self.shown))
+        for number in range(MOST_PLACES):
+            self.log.warn(f"new place {number}")
+        self.shown.clear()
+        self.flood(1)
+        self.assertEqual(["0 failed"], self.shown)
+
+    def test_event_without_a_message(self) -> None:
+        """It passes."""
+        events: list[LogEvent] = []
+        FloodLimit(events.append)({})
+        self.assertEqual([{}], events)

@@ -1,0 +1,322 @@
+"""The lines of the log."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import Any
+
+from twisted.application.twist import _options
+from twisted.logger import (
+    FilteringLogObserver,
+    LogEvent,
+    Logger,
+    LogLevel,
+    LogLevelFilterPredicate,
+    eventsFromJSONLogFile,
+)
+from twisted.python import usage
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops import options as ops_options
+from yurttunnel.ops.log_levels import REQUESTS, ShownLevels, request_log
+from yurttunnel.ops.log_output import json_line, text_line
+from yurttunnel.ops.options import CommandOptions
+
+MOMENT = datetime(2026, 7, 5, 12, 30, 1, 250_000, tzinfo=UTC)
+
+
+def logged(format: str = "", **fields: object) -> LogEvent:
+    """Give what a warning becomes."""
+    events: list[LogEvent] = []
+    logger = Logger(namespace="yurttunnel.server.agents", observer=events.append)
+    logger.warn(format, **fields)
+    events[0]["log_time"] = MOMENT.timestamp()
+    return events[0]
+
+
+def failed() -> Failure:
+    """Give an error with a traceback."""
+    try:
+        raise ZeroDivisionError("by nobody")
+    except ZeroDivisionError:
+        return Failure()
+
+
+class TextTests(SynchronousTestCase):
+    """Lines for people."""
+
+    def line(self, format: str = "", **fields: object) -> str:
+        """Give the line without its time."""
+        line = text_line(logged(format, **fields))
+        assert line is not None
+        return line.partition(" ")[2]
+
+    def test_message(self) -> None:
+        """A line has the time with its zone, the part of the program, the level and the text."""
+        line = text_line(logged("{node}: gone", node="edge-1"))
+        assert line is not None
+        time, _, rest = line.partition(" ")
+        self.assertEqual("[yurttunnel.server.agents#warn] edge-1: gone\n", rest)
+        moment = datetime.strptime(time, "%Y-%m-%dT%H:%M:%S%z")
+        self.assertEqual(MOMENT.replace(microsecond=0), moment)
+
+    def test_traceback(self) -> None:
+        """The lines of a traceback are indented, so that each entry begins with its time."""
+        line = self.line("it failed", log_failure=failed())
+        head, *rest = line.splitlines()
+        self.assertTrue(head.endswith(" it failed"))
+        self.assertIn("\tbuiltins.ZeroDivisionError: by nobody", rest)
+        for each in rest:
+            self.assertTrue(each.startswith("\t"), each)
+
+    def test_control_characters(self) -> None:
+        """What a stranger has sent neither moves a terminal's cursor nor begins a line."""
+        line = self.line(
+            "from {who}", who="\x1b[2J\r\x00\x9b\x7f\n2026-07-05T12:30:01+0000 [x] forged"
+        )
+        self.assertEqual(
+            "[yurttunnel.server.agents#warn] from \\x1b[2J\\x0d\\x00\\x9b\\x7f\n"
+            "\t2026-07-05T12:30:01+0000 [x] forged\n",
+            line,
+        )
+
+    def test_what_is_no_unicode(self) -> None:
+        """Bytes that are no UTF-8 can be written; letters of any language stay as they are."""
+        line = self.line(
+            "{who}", who="rand-\u00f6\u6771" + b"\xff".decode("utf-8", "surrogateescape")
+        )
+        self.assertEqual("[yurttunnel.server.agents#warn] rand-\u00f6\u6771\\udcff\n", line)
+
+    def test_nothing_to_say(self) -> None:
+        """An event without a message has no line."""
+        self.assertIsNone(text_line(logged()))
+
+
+class JSONTests(SynchronousTestCase):
+    """Lines for programs."""
+
+    def entry(self, format: str = "", **fields: object) -> dict[str, Any]:
+        """Give the object on the line."""
+        line = json_line(logged(format, **fields))
+        assert line is not None
+        self.assertTrue(line.endswith("\n") and line.isascii())
+        self.assertEqual(1, line.count("\n"))
+        entry: dict[str, Any] = json.loads(line, parse_constant=self.fail)
+        return entry
+
+    def test_message(self) -> None:
+        """An object has the time in UTC, level, part of the program, text, and the fields."""
+        self.assertEqual(
+            {
+                "time": "2026-07-05T12:30:01.250Z",
+                "level": "warn",
+                "namespace": "yurttunnel.server.agents",
+                "message": "edge-1: 3 streams, r-1",
+                "node": "edge-1",
+                "count": 3,
+                "request_id": "r-1",
+                "first": True,
+                "seconds": 0.5,
+                "code": None,
+            },
+            self.entry(
+                "{node}: {count} streams, {request_id}",
+                node="edge-1",
+                count=3,
+                request_id="r-1",
+                first=True,
+                seconds=0.5,
+                code=None,
+            ),
+        )
+
+    def test_other_fields(self) -> None:
+        """What is neither text nor number is in the message only."""
+        address, nothing = ip_address("192.0.2.1"), float("nan")
+        entry = self.entry("{address} {nothing}", address=address, nothing=nothing, log_x="x")
+        self.assertEqual("192.0.2.1 nan", entry["message"])
+        self.assertEqual({"time", "level", "namespace", "message"}, set(entry))
+
+    def test_fields_do_not_hide_what_each_line_has(self) -> None:
+        """A field with one of the names that are taken is in the message only."""
+        entry = self.entry("{message}", message="x", namespace="no", time=0, traceback="no")
+        self.assertEqual(("x", "yurttunnel.server.agents"), (entry["message"], entry["namespace"]))
+        self.assertEqual("2026-07-05T12:30:01.250Z", entry["time"])
+        self.assertNotIn("traceback", entry)
+
+    def test_traceback(self) -> None:
+        """An error that is reported has its traceback, without the values of variables."""
+        entry = self.entry("it failed", log_failure=failed())
+        self.assertEqual("it failed", entry["message"])
+        self.assertIn("in failed", entry["traceback"])
+        self.assertTrue(entry["traceback"].endswith("builtins.ZeroDivisionError: by nobody\n"))
+
+    def test_hostile_text(self) -> None:
+        """Whatever is in a field, the line stays one object that can be read."""
+        text = '"\n}{\x00\u2028' + b"\xff".decode("utf-8", "surrogateescape")
+        self.assertEqual(text, self.entry("{who}", who=text)["who"])
+
+    def test_format_that_cannot_be_filled(self) -> None:
+        """A defect in a message costs no line."""
+        self.assertIn("Unable to format", self.entry("{missing}")["message"])
+
+    def test_nothing_to_say(self) -> None:
+        """An event without a message has no line; one with an error has."""
+        self.assertIsNone(json_line(logged()))
+        self.assertIn("traceback", self.entry(log_failure=failed()))
+
+    def test_of_the_old_logging(self) -> None:
+        """What Twisted adds for old observers is left out."""
+        entry = self.entry("x", isError=1, system="-")
+        self.assertEqual({"time", "level", "namespace", "message"}, set(entry))
+
+
+class OneFlag(CommandOptions[int]):
+    """A command without flags of its own."""
+
+    def make_settings(self) -> int:
+        """Give the settings."""
+        return 7
+
+
+class FlagTests(SynchronousTestCase):
+    """``--log-format`` and ``--v``, and what twist makes of them."""
+
+    def setUp(self) -> None:
+        """Have levels of its own, not those of the process that runs the tests."""
+        self.levels = ShownLevels()
+        self.patch(ops_options, "shown_levels", self.levels)
+
+    def parse(self, *arguments: str, of_twist: tuple[str, ...] = ()) -> _options.TwistOptions:
+        """Parse a command line; a plugin is the command."""
+        twist = _options.TwistOptions()
+        twist["plugins"] = {"command": _Plugin()}
+        twist["reactor"] = None
+        twist.parseOptions([*of_twist, "command", *arguments])
+        return twist
+
+    def written(self, twist: _options.TwistOptions) -> str:
+        """Log one message of each kind by what ``twist`` says, and give what is written."""
+        file = io.StringIO()
+        # As twist's Runner does it.
+        observer = FilteringLogObserver(
+            twist["fileLogObserverFactory"](file), [LogLevelFilterPredicate(twist["logLevel"])]
+        )
+        logger = Logger(namespace="part", observer=observer)
+        requests = Logger(namespace=REQUESTS, observer=observer)
+        logger.debug("detail")
+        logger.info("event")
+        requests.info("request")
+        requests.warn("trouble")
+        logger.error("failure")
+        return file.getvalue()
+
+    def shown(self, *arguments: str, of_twist: tuple[str, ...] = ()) -> list[str]:
+        """Give the messages that are shown with a command line."""
+        lines = self.written(self.parse(*arguments, of_twist=of_twist)).splitlines()
+        return [line.rpartition(" ")[2] for line in lines]
+
+    def test_text_is_the_default(self) -> None:
+        """It is written where there is no terminal as well."""
+        twist = self.parse()
+        self.assertIn("[part#info] event\n", self.written(twist))
+        self.assertEqual("text", twist["logFormat"])
+
+    def test_json(self) -> None:
+        """Each line is an object."""
+        lines = self.written(self.parse("--log-format", "json")).splitlines()
+        self.assertEqual(
+            ["event", "request", "trouble", "failure"],
+            [json.loads(line)["message"] for line in lines],
+        )
+
+    def test_not_twists_own_json(self) -> None:
+        """Twist's own flag does not count: it cannot be told from its default."""
+        written = self.written(self.parse(of_twist=("--log-format=json",)))
+        self.assertEqual([], list(eventsFromJSONLogFile(io.StringIO(written))))
+
+    def test_unknown_format(self) -> None:
+        """It is refused with a sentence."""
+        with self.assertRaisesRegex(usage.UsageError, "--log-format: 'xml' is none of these"):
+            self.parse("--log-format=xml")
+
+    def test_verbosity(self) -> None:
+        """0 and 1 are without single requests, 2 and 3 with them, 4 and more show all."""
+        normal = ["event", "trouble", "failure"]
+        requests = ["event", "request", "trouble", "failure"]
+        for verbosity, messages in (
+            ("0", normal),
+            ("1", normal),
+            ("2", requests),
+            ("3", requests),
+            ("4", ["detail", *requests]),
+            ("10", ["detail", *requests]),
+        ):
+            self.assertEqual(messages, self.shown(f"--v={verbosity}"), verbosity)
+
+    def test_verbosity_as_in_go(self) -> None:
+        """One hyphen is as good as two."""
+        self.assertEqual("detail", self.shown("-v=4")[0])
+        self.assertEqual("detail", self.shown("-v", "4")[0])
+
+    def test_bad_verbosity(self) -> None:
+        """It is refused with a sentence."""
+        for text in ("x", "-1", "", "\u0663"):
+            with self.assertRaisesRegex(usage.UsageError, "^--v: '.*' is not a number"):
+                self.parse(f"--v={text}")
+
+    def test_twists_level(self) -> None:
+        """Without ``--v`` the level of twist counts, with it that does."""
+        level = ("--log-level=error",)
+        self.assertEqual(["failure"], self.shown(of_twist=level))
+        self.assertEqual("event", self.shown("--v=2", of_twist=level)[0])
+
+    def test_levels_can_be_changed_later(self) -> None:
+        """A running process can be told to show more, or less."""
+        twist = self.parse("--v=1")
+        self.levels.set(LogLevel.critical, requests=True)
+        self.assertEqual("", self.written(twist))
+        self.levels.set(LogLevel.debug, requests=False)
+        self.assertEqual(4, len(self.written(twist).splitlines()))
+        self.levels.set(LogLevel.error, requests=False)
+        self.assertEqual(1, len(self.written(twist).splitlines()))
+
+    def test_floods(self) -> None:
+        """What repeats is written now and then only."""
+        file = io.StringIO()
+        logger = Logger(observer=self.parse()["fileLogObserverFactory"](file))
+        for _ in range(1000):
+            logger.warn("again")
+        self.assertLess(len(file.getvalue().splitlines()), 100)
+
+    def test_without_twist(self) -> None:
+        """A command that another program makes leaves the log alone."""
+        options = OneFlag()
+        options.parseOptions(["--log-format=json", "--v=4"])
+        self.assertEqual(7, options.settings)
+        self.assertEqual(LogLevel.info, self.levels.level)
+        other = usage.Options()
+        options = OneFlag()
+        options.parent = other
+        options.parseOptions([])
+        self.assertEqual({}, dict(other))
+
+
+class _Plugin:
+    """What twist knows of a command."""
+
+    tapname = "command"
+    description = "A command."
+    options = OneFlag
+
+
+class RequestLogTests(SynchronousTestCase):
+    """The log of single requests."""
+
+    def test_namespace(self) -> None:
+        """It is the one by which they are shown or not."""
+        self.assertEqual(REQUESTS, request_log.namespace)

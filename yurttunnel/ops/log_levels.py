@@ -1,0 +1,56 @@
+"""Which messages the process shows: from which level on, and whether those of single requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.logger import ILogFilterPredicate, LogEvent, Logger, LogLevel, PredicateResult
+from zope.interface import implementer
+
+REQUESTS = "yurttunnel.server.requests"
+"""The namespace of messages of which there is one for each request, however many come."""
+
+request_log = Logger(namespace=REQUESTS)
+"""What those are logged with. It stays in a module: a class would give it its own namespace."""
+
+_DEBUG_VERBOSITY = 4
+_REQUESTS_VERBOSITY = 2
+
+
+@implementer(ILogFilterPredicate)
+class ShownLevels:
+    """Lets through messages from ``level`` on, those of :data:`REQUESTS` only with ``requests``.
+
+    Without ``requests``, what goes wrong with single requests is still shown: warnings and worse.
+    Both can be changed while the process runs, by :meth:`set`.
+    """
+
+    def __init__(self) -> None:
+        self.set(LogLevel.info, requests=True)
+
+    def set(self, level: LogLevel, requests: bool) -> None:
+        """Show what is of ``level``, a constant of ``LogLevel``, or worse."""
+        self.level = level
+        self.requests = requests
+        self._shown = _from(level)
+        self._shown_of_requests = _from(level if requests else max(level, LogLevel.warn))
+
+    def set_verbosity(self, verbosity: int) -> None:
+        """Show what klog of Kubernetes' programs, and so yurttunnel 1.2, shows with ``--v``."""
+        level = LogLevel.debug if verbosity >= _DEBUG_VERBOSITY else LogLevel.info
+        self.set(level, requests=verbosity >= _REQUESTS_VERBOSITY)
+
+    # A constant of PredicateResult; they have no types.
+    def __call__(self, event: LogEvent) -> Any:
+        """See :class:`ILogFilterPredicate`."""
+        of_requests = event.get("log_namespace") == REQUESTS
+        shown = self._shown_of_requests if of_requests else self._shown
+        return PredicateResult.maybe if event.get("log_level") in shown else PredicateResult.no
+
+
+def _from(lowest: LogLevel) -> frozenset[LogLevel]:
+    return frozenset(level for level in LogLevel.iterconstants() if level >= lowest)
+
+
+shown_levels = ShownLevels()
+"""Those of this process, which has one log (``twisted.logger.globalLogPublisher``)."""

@@ -1,0 +1,122 @@
+"""How messages are written: as lines for people, or as JSON for programs that collect logs."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Callable, MutableMapping
+from typing import IO, Any
+
+from twisted.logger import (
+    FileLogObserver,
+    FilteringLogObserver,
+    ILogObserver,
+    LogEvent,
+    LogLevel,
+    formatEvent,
+    formatEventAsClassicLogText,
+)
+from twisted.python.failure import Failure
+
+from yurttunnel.ops.log_floods import FloodLimit
+from yurttunnel.ops.log_levels import ShownLevels
+
+_NO_FIELDS = frozenset(
+    # Those of every line, and what Twisted adds for observers of its old kind.
+    ("time", "level", "namespace", "message", "traceback", "format", "isError", "system")
+)
+
+_ESCAPED = {number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160))}
+# Between the lines of one message, as Twisted writes them.
+del _ESCAPED[ord("\n")], _ESCAPED[ord("\t")]
+
+
+def text_line(event: LogEvent) -> str | None:
+    r"""Format ``event`` as ``time [namespace#level] message``, a traceback below it, indented.
+
+    Control characters are written as ``\xNN``: what strangers have sent may be quoted in a
+    message, and must neither move a terminal's cursor nor begin a line. ``None`` for an event
+    without a message.
+    """
+    line = formatEventAsClassicLogText(event)
+    if line is None or line[:-1].isprintable():
+        return line
+    # Surrogates, which bytes that are no UTF-8 have become, cannot be written to a file.
+    return line.translate(_ESCAPED).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def json_line(event: LogEvent) -> str | None:
+    """Format ``event`` as one JSON object (RFC 8259) on a line, in ASCII.
+
+    ``time`` is in UTC (ISO 8601), ``level`` one of debug, info, warn, error and critical,
+    ``namespace`` the part of the program and ``message`` the text that people would get. Beside
+    them are the event's fields that are texts, numbers or truth values, such as ``node`` and
+    ``request_id``. ``traceback`` is there when an error is reported. ``None`` for an event
+    without a message.
+    """
+    message, failure = formatEvent(event), event.get("log_failure")
+    if not message and failure is None:
+        return None
+    line: dict[str, object] = {
+        "time": _time(event),
+        "level": getattr(event.get("log_level"), "name", "info"),
+        "namespace": event.get("log_namespace", "-"),
+        "message": message,
+    }
+    line |= {
+        name: value
+        for name, value in event.items()
+        if not name.startswith("log_") and name not in _NO_FIELDS and _is_simple(value)
+    }
+    if isinstance(failure, Failure):
+        line["traceback"] = failure.getTraceback()
+    return json.dumps(line) + "\n"
+
+
+FORMATS: dict[str, Callable[[LogEvent], str | None]] = {"text": text_line, "json": json_line}
+"""What ``--log-format`` may be."""
+
+
+def take_over_log(
+    twist: MutableMapping[str, Any],
+    format: str,
+    verbosity: int | None,
+    levels: ShownLevels,
+) -> None:
+    """Have ``twist`` write its log in one of :data:`FORMATS`, as far as ``levels`` shows it.
+
+    ``twist`` are its own options. It begins to log by what they say after the services have been
+    started, so that nothing is written in another form before. It has parsed its ``--log-format``
+    by now, but does not say whether that was given, and its default is its own JSON where there
+    is no terminal; so ``format`` counts alone. Its ``--log-level`` counts where ``verbosity`` is
+    ``None``, and its ``--log-file`` always.
+    """
+    if verbosity is None:
+        levels.set(twist["logLevel"], requests=True)
+    else:
+        levels.set_verbosity(verbosity)
+
+    def observer(file: IO[Any]) -> ILogObserver:
+        limited = FloodLimit(FileLogObserver(file, FORMATS[format]))
+        return FilteringLogObserver(limited, [levels])
+
+    twist["logFormat"] = format
+    twist["fileLogObserverFactory"] = observer
+    # Its own filter is before ours and cannot be changed later.
+    twist["logLevel"] = LogLevel.debug
+
+
+def _time(event: LogEvent) -> str | None:
+    seconds = event.get("log_time")
+    if seconds is None:
+        return None
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _is_simple(value: object) -> bool:
+    """Say whether JSON has ``value``; infinity and NaN it has not."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int | bool)
