@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web import http
 
 from tests.ops.snapshots import snapshot
+from tests.ops.status_pages import PageUnderTest
 from yurttunnel.ops.meta import meta_site
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.steering import RulesReport, SteeringReport
@@ -49,9 +50,11 @@ class MetaTestCase(SynchronousTestCase):
         self.registry = CollectorRegistry()
         self.sessions: list[SessionSnapshot] = []
         self.steering: SteeringReport | None = None
+        self.under_test = PageUnderTest("yurttunnel <server>")
+        self.status = self.under_test.page
         self.site = meta_site(
             self.clock,
-            "yurttunnel <server>",
+            self.status,
             self.readiness,
             self.registry,
             lambda: self.sessions,
@@ -188,9 +191,23 @@ class PageTests(MetaTestCase):
             self.assertIn(f'href="{page}"'.encode(), answer.body)
             self.assertEqual(200, self.ask(page).status)
 
+    def test_the_filter_of_the_index(self) -> None:
+        """What is asked for by ``?q=`` comes to the page, as UTF-8 or not, and is escaped."""
+        for query, shown in (("edge%2D1", b"edge-1"), ("%22%3Cb%3E", b"&quot;&lt;b&gt;")):
+            self.assertIn(b'value="' + shown + b'"', self.ask(f"/?q={query}").body)
+        for query in ("?q=", "?q=%FF", "?q", "?", "?other=1", f"?q={'x' * 5000}"):
+            self.assertEqual(200, self.ask(f"/{query}").status)
+
+    def test_the_index_is_closed_to_others(self) -> None:
+        """Its policy lets a browser use nothing but what stands in it, and tell nobody of it."""
+        headers = self.ask("/").headers
+        self.assertIn("default-src 'none'", headers["content-security-policy"])
+        self.assertIn("frame-ancestors 'none'", headers["content-security-policy"])
+        self.assertEqual("no-referrer", headers["referrer-policy"])
+
     def test_steering(self) -> None:
         """/steering is the report as JSON, and the index has it as a link and a section."""
-        self.steering = SteeringReport(
+        self.under_test.steering = self.steering = SteeringReport(
             RulesReport(state="waiting", problem="port <10263> is not bound", families=())
         )
         answer = self.ask("/steering")
@@ -199,6 +216,7 @@ class PageTests(MetaTestCase):
         index = self.ask("/").body
         self.assertIn(b'href="/steering"', index)
         self.assertIn(b"<h2>Steering</h2>", index)
+        self.assertIn(b"waiting", index)
         self.assertIn(b"port &lt;10263&gt; is not bound", index)
 
     def test_no_steering(self) -> None:
@@ -212,7 +230,7 @@ class PageTests(MetaTestCase):
     def test_steering_by_default(self) -> None:
         """A site that is not told of steering has none."""
         self.site = meta_site(
-            self.clock, "yurttunnel-agent", self.readiness, self.registry, lambda: self.sessions
+            self.clock, self.status, self.readiness, self.registry, lambda: self.sessions
         )
         self.assertEqual(404, self.ask("/steering").status)
 

@@ -217,5 +217,5 @@ class HtmlTests(SynchronousTestCase):
 
     def test_switched_off(self):
         """What is switched off has no part in it."""
-        self.assertEqual("<h2>Steering</h2>\n", steering_html(SteeringReport()))
+        self.assertEqual("<h2>Steering</h2>", steering_html(SteeringReport()))
         self.assertNotIn("Pass-through", steering_html(SteeringReport(dns=DNS)))

@@ -88,6 +88,22 @@ class Pattern:
     first_port: int = 1
     last_port: int = 65535
 
+    def __str__(self) -> str:
+        """Write it as ``--allow-destination`` takes it."""
+        host = self._host()
+        if (self.first_port, self.last_port) == (1, 65535):
+            return host
+        last = "" if self.first_port == self.last_port else f"-{self.last_port}"
+        return f"{join_authority(host, self.first_port)}{last}"
+
+    def _host(self) -> str:
+        if self.name is not None:
+            return f"*{self.name}" if self.name.startswith(".") else self.name
+        network = self.network
+        assert network is not None
+        one = network.prefixlen == network.max_prefixlen
+        return str(network.network_address if one else network)
+
     def allows_name(self, name: str, port: int) -> bool:
         """Say whether this pattern names ``name``, which is canonical."""
         if self.name is None or not self.first_port <= port <= self.last_port:
@@ -219,6 +235,16 @@ class DestinationPolicy:
         if keep_default:
             self._own = frozenset(_connected_address(address) for address in own_addresses)
             self._loopback_ports = frozenset(KUBELET_PORTS + LOCALHOST_PROXY_PORTS)
+
+    def described(self) -> list[str]:
+        """Say what may be connected to, one thing in a line."""
+        lines = [
+            f"{address}, every port: the node's own" for address in sorted(map(str, self._own))
+        ]
+        if self._loopback_ports:
+            ports = ", ".join(map(str, sorted(self._loopback_ports)))
+            lines.append(f"loopback, ports {ports}: the kubelet and the localhost proxies")
+        return lines + [f"{pattern}: by --allow-destination" for pattern in self._patterns]
 
     def may_look_up(self, name: str, port: int) -> bool:
         """Say whether ``name`` (canonical) may be looked up for a connection to ``port``."""

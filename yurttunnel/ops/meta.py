@@ -7,7 +7,6 @@ lists sessions at both: on the server those of its agents, on an agent those to 
 from __future__ import annotations
 
 import datetime
-import html
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition
 from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.status.page import POLICY, StatusPage
 from yurttunnel.ops.steering import SteeringReport
-from yurttunnel.ops.steering_page import steering_html, steering_json
+from yurttunnel.ops.steering_page import steering_json
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 _TEXT = b"text/plain; charset=utf-8"
@@ -34,6 +34,7 @@ _PAGES = (
     ("readyz", "every part of it is in order, or which one is not"),
     ("metrics", "figures for Prometheus"),
     ("agents", "the sessions of this process, as JSON"),
+    ("debug", "what the process does inside, for this machine only"),
 )
 _STEERING_PAGE = ("steering", "how the cluster's traffic gets to this server, as JSON")
 _NOT_STEERED = (
@@ -44,7 +45,7 @@ _NOT_STEERED = (
 
 def meta_site(
     clock: IReactorTime,
-    title: str,
+    status: StatusPage,
     readiness: Readiness,
     metrics: Collector,
     sessions: Callable[[], Iterable[SessionSnapshot]],
@@ -52,15 +53,15 @@ def meta_site(
 ) -> LimitedSite:
     """Build the factory to listen with on the meta port.
 
-    ``title`` heads the index page, ``metrics`` is a registry of :mod:`yurttunnel.ops.metrics`,
+    ``status`` makes the page at ``/``, ``metrics`` is a registry of :mod:`yurttunnel.ops.metrics`,
     ``sessions`` gives the sessions of the moment, and ``steering`` what there is to be told of
     it, ``None`` where nothing is steered, as at agents.
     """
-    return LimitedSite(meta_pages(title, readiness, metrics, sessions, steering), clock)
+    return LimitedSite(meta_pages(status, readiness, metrics, sessions, steering), clock)
 
 
 def meta_pages(
-    title: str,
+    status: StatusPage,
     readiness: Readiness,
     metrics: Collector,
     sessions: Callable[[], Iterable[SessionSnapshot]],
@@ -68,7 +69,7 @@ def meta_pages(
 ) -> Resource:
     """Build the tree of pages that :func:`meta_site` serves."""
     root = _Root()
-    root.putChild(b"", _Page(lambda: _Answer(200, _HTML, _index(title, steering()))))
+    root.putChild(b"", _StatusPage(status, steering))
     root.putChild(b"healthz", _Page(lambda: _Answer(200, _TEXT, b"ok\n")))
     root.putChild(b"readyz", _Page(lambda: _readiness_answer(readiness)))
     root.putChild(b"metrics", _Page(lambda: _Answer(200, METRICS_TYPE, exposition(metrics))))
@@ -100,17 +101,42 @@ class _Page(_Root):
         self._make = make
 
     def render(self, request: Request) -> bytes:
-        """Answer ``request``; twisted.web leaves the body out for HEAD."""
-        if request.method not in (b"GET", b"HEAD"):
-            request.setHeader(b"allow", b"GET, HEAD")
-            return _send(request, _Answer(405, _TEXT, b"only GET and HEAD are answered here\n"))
-        return _send(request, self._make())
+        """Answer ``request``."""
+        return _answer(request, self._make)
+
+
+class _StatusPage(_Root):
+    """The page at ``/``; ``?q=`` filters what it shows."""
+
+    def __init__(self, status: StatusPage, steering: Callable[[], SteeringReport | None]) -> None:
+        super().__init__()
+        self._status = status
+        self._steering = steering
+
+    def render(self, request: Request) -> bytes:
+        """Answer ``request``."""
+        return _answer(request, lambda: self._page(request))
+
+    def _page(self, request: Request) -> _Answer:
+        request.setHeader(b"content-security-policy", POLICY)
+        request.setHeader(b"referrer-policy", b"no-referrer")
+        wanted = (request.args or {}).get(b"q", [b""])[0].decode("utf-8", "replace")
+        pages = _PAGES if self._steering() is None else (*_PAGES, _STEERING_PAGE)
+        return _Answer(200, _HTML, self._status.render(wanted, pages))
 
 
 class _Missing(_Root):
     def render(self, request: Request) -> bytes:
         """Answer that there is no such page, and where to find those that there are."""
         return _send(request, _Answer(404, _TEXT, b"no such page; / lists those that exist\n"))
+
+
+def _answer(request: Request, make: Callable[[], _Answer]) -> bytes:
+    """Send what ``make`` gives; twisted.web leaves the body out for HEAD."""
+    if request.method not in (b"GET", b"HEAD"):
+        request.setHeader(b"allow", b"GET, HEAD")
+        return _send(request, _Answer(405, _TEXT, b"only GET and HEAD are answered here\n"))
+    return _send(request, make())
 
 
 def _send(request: Request, answer: _Answer) -> bytes:
@@ -121,19 +147,6 @@ def _send(request: Request, answer: _Answer) -> bytes:
     # twisted.web would name itself and its version.
     request.setHeader(b"server", b"yurttunnel")
     return answer.body
-
-
-def _index(title: str, steering: SteeringReport | None) -> bytes:
-    pages = _PAGES if steering is None else (*_PAGES, _STEERING_PAGE)
-    entries = "".join(
-        f'<li><a href="/{name}">/{name}</a>: {description}</li>\n' for name, description in pages
-    )
-    section = "" if steering is None else steering_html(steering)
-    heading = html.escape(title)
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><title>{heading}</title></head>\n'
-        f"<body><h1>{heading}</h1>\n<ul>\n{entries}</ul>\n{section}</body></html>\n"
-    ).encode()
 
 
 def _steering_answer(report: SteeringReport | None) -> _Answer:

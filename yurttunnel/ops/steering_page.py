@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import html
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
+from yurttunnel.ops.status.markup import Markup, element, joined, mark, pairs
 from yurttunnel.ops.steering import (
     AddressReport,
     DnsReport,
@@ -30,9 +30,9 @@ def steering_json(report: SteeringReport) -> bytes:
     return json.dumps(shown).encode() + b"\n"
 
 
-def steering_html(report: SteeringReport) -> str:
-    """Give a section of the index page."""
-    return "".join(("<h2>Steering</h2>\n", *_sections(report)))
+def steering_html(report: SteeringReport) -> Markup:
+    """Give what stands in the section of the status page."""
+    return joined(element("h2", "Steering"), list(_sections(report)))
 
 
 def _rules(report: RulesReport) -> dict[str, object]:
@@ -99,7 +99,7 @@ def _iso(seconds: float | None) -> str | None:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _sections(report: SteeringReport) -> Iterator[str]:
+def _sections(report: SteeringReport) -> Iterator[Markup]:
     if report.rules is not None:
         yield from _rules_section(report.rules)
     if report.dns is not None:
@@ -108,12 +108,16 @@ def _sections(report: SteeringReport) -> Iterator[str]:
         yield from _passthrough_section(report.passthrough)
 
 
-def _rules_section(report: RulesReport) -> Iterator[str]:
-    yield "<h3>Rules of the firewall</h3>\n"
-    yield _table({"state": report.state, "problem": report.problem or "none"})
+def _rules_section(report: RulesReport) -> Iterator[Markup]:
+    yield element("h3", "Rules of the firewall")
+    yield pairs(
+        "State of the rules",
+        [("state", report.state), ("problem", _problem(report.problem))],
+    )
     for family in report.families:
-        yield f"<h4>IPv{family.version}</h4>\n"
-        yield _table(_family_rows(family))
+        name = f"IPv{family.version}"
+        yield element("h4", name)
+        yield pairs(f"Rules for {name}", _family_rows(family).items())
 
 
 def _family_rows(report: FamilyReport) -> dict[str, str]:
@@ -129,35 +133,37 @@ def _family_rows(report: FamilyReport) -> dict[str, str]:
         "last success": _iso(report.last_success) or "never",
         "last change": _iso(report.last_change) or "never",
         "what differed": _joined(report.differed),
-        "problem": report.problem or "none",
+        "problem": _problem(report.problem),
         "notes": _joined(report.notes),
         "syncs": _counts(report.syncs),
         "connections cut": str(report.flows_cut),
     }
 
 
-def _dns_section(report: DnsReport) -> Iterator[str]:
-    yield "<h3>DNS controller</h3>\n"
-    yield _table(
-        {
-            "leads": "yes" if report.leader else "no, another server does",
-            "records": str(report.records),
-            "writes": _counts(report.writes),
-            "last write": _iso(report.last_write) or "never",
-            "problem": report.problem or "none",
-        }
+def _dns_section(report: DnsReport) -> Iterator[Markup]:
+    yield element("h3", "DNS controller")
+    yield pairs(
+        "DNS controller",
+        [
+            ("leads", "yes" if report.leader else "no, another server does"),
+            ("records", str(report.records)),
+            ("writes", _counts(report.writes)),
+            ("last write", _iso(report.last_write) or "never"),
+            ("problem", _problem(report.problem)),
+        ],
     )
 
 
-def _passthrough_section(report: PassthroughReport) -> Iterator[str]:
-    yield "<h3>Pass-through</h3>\n"
-    yield _table(
-        {
-            "listens on port": str(report.port),
-            "ports of nodes": ", ".join(map(str, report.ports)) or "none",
-            "connections": str(report.connections),
-            "refused": _counts(report.refused),
-        }
+def _passthrough_section(report: PassthroughReport) -> Iterator[Markup]:
+    yield element("h3", "Pass-through")
+    yield pairs(
+        "Pass-through",
+        [
+            ("listens on port", str(report.port)),
+            ("ports of nodes", ", ".join(map(str, report.ports)) or "none"),
+            ("connections", str(report.connections)),
+            ("refused", _counts(report.refused)),
+        ],
     )
 
 
@@ -168,19 +174,13 @@ def _address_row(report: AddressReport) -> str:
     return f"{report.total}: {', '.join(report.first)}" + (f" and {more} more" if more else "")
 
 
+def _problem(problem: str | None) -> str:
+    return "none" if problem is None else mark("bad", problem)
+
+
 def _counts(counts: Mapping[str, int]) -> str:
     return _joined(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
 def _joined(texts: Iterable[str]) -> str:
     return "; ".join(texts) or "none"
-
-
-def _table(rows: Mapping[str, str]) -> str:
-    """Make a table of two columns; whatever stands in it is escaped."""
-    lines = "".join(
-        f'<tr><th scope="row" align="left" valign="top">{html.escape(name)}</th>'
-        f"<td>{html.escape(value)}</td></tr>\n"
-        for name, value in rows.items()
-    )
-    return f"<table>\n{lines}</table>\n"

@@ -102,6 +102,8 @@ class AgentListener(Factory):
         self.on_sessions_drain: list[Callable[[frozenset[INodeSession]], object]] = []
         """Who closes what is idle in sessions, and is told of those that want to end and wait for
         their streams, or that have lost their connection."""
+        self.on_ended: list[Callable[[str, str], object]] = []
+        """Who is told of each session that has ended, by the name of its node, and why."""
         self.on_closing: list[Callable[[Code, str], object]] = []
         """Who ends, together with the sessions, what else shares the port."""
 
@@ -145,7 +147,7 @@ class AgentListener(Factory):
         """End the sessions of a node that has been revoked, or that the cluster has no more."""
         for session in list(self._sessions.values()):
             if session.node == node and self._is_revoked(session.identity):
-                self._log.info("{text}; its session is ended", text=_revoked(node))
+                self._log.info("{text}; its session is ended", text=_revoked(node), node=node)
                 session.tunnel.close(Code.REVOKED, _revoked(node))
 
     # -- Factory, ConnectionOwner --------------------------------------------------------------
@@ -297,6 +299,8 @@ class AgentListener(Factory):
     def _ended(self, session: NodeSession, code: Code, text: str) -> None:
         self._sessions.pop(session.tunnel.session_id, None)
         self._registry.remove(session)
+        for callback in self.on_ended:
+            callback(session.node, self._why_ended(code, text))
         self._log.info(
             "{node}: session {session} has ended: {text} ({code})",
             node=session.node,
@@ -304,6 +308,12 @@ class AgentListener(Factory):
             text=text,
             code=code.name,
         )
+
+    def _why_ended(self, code: Code, text: str) -> str:
+        """Say for people why a session has ended after which the node may be missed."""
+        if code is Code.GOING_AWAY and not self._draining:
+            text = "the agent has left in order, as it does when it is stopped"
+        return f"{text} ({code.name})"
 
     def _description(
         self, connection: SessionConnection, identity: NodeIdentity

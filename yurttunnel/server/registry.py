@@ -181,6 +181,10 @@ class SessionRegistry:
         """
         return self._by_node.get(node)
 
+    def reaches(self, node: str) -> bool:
+        """Say whether there is a way to the node of that name, direct or by a sibling."""
+        return _Own(str(_normalized(node))) in self._claims
+
     def direct_changed(self, node: str) -> None:
         """Tell those who want to know that a direct session has come, gone, or begun to drain."""
         for callback in list(self.on_direct_changed):

@@ -1,0 +1,180 @@
+"""A headless Chromium, driven by its own DevTools protocol over a pair of pipes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ProcessExitedAlready
+from twisted.internet.protocol import ProcessProtocol
+
+SECONDS = 30.0
+"""How long one command may take on a busy machine; on an idle one it is some milliseconds."""
+
+_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage", "--hide-scrollbars", "--no-proxy-server", "--remote-debugging-pipe",
+)  # fmt: skip
+
+
+def find_browser() -> str | None:
+    """The path of a Chromium, or None."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+class BrowserFailed(Exception):
+    """The browser refused a command, or has ended."""
+
+
+class Browser(ProcessProtocol):
+    """The process. It reads commands from descriptor 3 and writes answers to 4, ended by NUL."""
+
+    def __init__(self, reactor, path: str) -> None:
+        self._reactor = reactor
+        self._directory = tempfile.mkdtemp(prefix="yurttunnel-browser-")
+        self._data = b""
+        self._errors = b""
+        self._numbers = 0
+        self._waiting: dict[int, Deferred] = {}
+        self._pages: dict[str, Page] = {}
+        self._ended: Deferred[None] = Deferred()
+        environment = {**os.environ, "HOME": self._directory}
+        reactor.spawnProcess(
+            self,
+            path,
+            [path, *_FLAGS, f"--user-data-dir={self._directory}/profile", "about:blank"],
+            env=environment,
+            childFDs={0: "w", 1: "r", 2: "r", 3: "w", 4: "r"},
+        )
+
+    async def open_page(self, width: int, height: int, dark: bool = False, scripts: bool = True):
+        """Open an empty page of that size in CSS pixels."""
+        target = await self.call("Target.createTarget", url="about:blank")
+        attached = await self.call(
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
+        )
+        page = Page(self, attached["sessionId"])
+        self._pages[attached["sessionId"]] = page
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            await page.call(f"{domain}.enable")
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await page.call("Emulation.setEmulatedMedia", features=[scheme])
+        await page.resize(width, height)
+        await page.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+        return page
+
+    async def call(self, method: str, session: str | None = None, **parameters):
+        """Send a command and wait for its result."""
+        self._numbers += 1
+        message = {"id": self._numbers, "method": method, "params": parameters}
+        if session is not None:
+            message["sessionId"] = session
+        answer = self._waiting[self._numbers] = Deferred()
+        self.transport.writeToChild(3, json.dumps(message).encode() + b"\0")
+        return await answer.addTimeout(SECONDS, self._reactor)
+
+    async def close(self) -> None:
+        """End the process, and leave nothing of it."""
+        try:
+            self.transport.signalProcess("KILL")
+        except ProcessExitedAlready:
+            pass  # It has ended by itself.
+        await self._ended
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    # -- ProcessProtocol -----------------------------------------------------------------------
+
+    def childDataReceived(self, descriptor: int, data: bytes) -> None:
+        """Take answers and events."""
+        if descriptor != 4:
+            self._errors = (self._errors + data)[-4000:]
+            return
+        *messages, self._data = (self._data + data).split(b"\0")
+        for message in messages:
+            self._received(json.loads(message))
+
+    def processEnded(self, reason) -> None:
+        """Fail what waits."""
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            answer.errback(BrowserFailed(self._errors.decode("utf-8", "replace")))
+        self._ended.callback(None)
+
+    def _received(self, message: dict) -> None:
+        answer = self._waiting.pop(message.get("id"), None)
+        if answer is not None:
+            if answer.called:
+                return
+            if "error" in message:
+                answer.errback(BrowserFailed(message["error"]["message"]))
+            else:
+                answer.callback(message["result"])
+        elif message.get("sessionId") in self._pages:
+            self._pages[message["sessionId"]].happened(message["method"], message["params"])
+
+
+class Page:
+    """One tab. ``complaints`` are what its console shows as errors or warnings."""
+
+    def __init__(self, browser: Browser, session: str) -> None:
+        self._browser = browser
+        self._session = session
+        self._loaded: Deferred[None] | None = None
+        self.complaints: list[str] = []
+        self.requested: list[str] = []
+
+    async def call(self, method: str, **parameters):
+        """Send a command about this page."""
+        return await self._browser.call(method, self._session, **parameters)
+
+    async def resize(self, width: int, height: int) -> None:
+        """Give the page another size."""
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
+        )  # fmt: skip
+
+    async def visit(self, url: str) -> None:
+        """Go to ``url``, until all of it is there."""
+        loaded = self._loaded = Deferred()
+        answer = await self.call("Page.navigate", url=url)
+        if "errorText" in answer:
+            raise BrowserFailed(f"{url}: {answer['errorText']}")
+        await loaded.addTimeout(SECONDS, self._browser._reactor)
+
+    async def evaluate(self, expression: str):
+        """The value of an expression of JavaScript in the page."""
+        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise BrowserFailed(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    async def text(self, selector: str) -> str:
+        """What is shown of the first element that matches a selector."""
+        return await self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
+
+    async def screenshot(self, path: str) -> None:
+        """Write a picture of the whole page as PNG."""
+        answer = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        Path(path).write_bytes(base64.b64decode(answer["data"]))
+
+    def happened(self, method: str, event: dict) -> None:
+        """Note what the browser tells."""
+        if method == "Page.loadEventFired" and self._loaded is not None:
+            loaded, self._loaded = self._loaded, None
+            loaded.callback(None)
+        elif method == "Runtime.exceptionThrown":
+            self.complaints.append(str(event["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning"):
+            self.complaints.append(str(event["args"]))
+        elif method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(f"{event['entry']['text']} ({event['entry'].get('url')})")
+        elif method == "Network.requestWillBeSent":
+            self.requested.append(event["request"]["url"])

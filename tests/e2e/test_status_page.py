@@ -1,0 +1,179 @@
+"""The status pages of a real server and a real agent, in a real browser."""
+
+from __future__ import annotations
+
+import os
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SkipTest
+
+from tests.e2e.browser import Browser, Page, find_browser
+from tests.e2e.clients import Echo, EchoClient
+from tests.e2e.programs import Program
+from tests.e2e.support import EndToEndTestCase
+
+PICTURES = os.environ.get("YURTTUNNEL_SCREENSHOTS")
+"""A directory for pictures of the pages, for people who change them."""
+
+SHAPES = [
+    (f"{scheme}-{width}", width, scheme == "dark")
+    for scheme in ("light", "dark")
+    for width in (390, 1400)
+]
+"""Names, widths in CSS pixels (a phone, a desk), and whether it is night."""
+
+WIDTHS = (320, 390, 768, 1000, 1101, 1400)
+"""CSS pixels: phones, a tablet, windows just below and above where tables become cards, a desk."""
+
+
+SEEN = 60.0
+"""Seconds within which a page shows what has changed; two, where there is nothing else to do."""
+
+
+class StatusPageTests(EndToEndTestCase):
+    """Both pages, in one browser."""
+
+    async def setUp(self) -> None:
+        """Start a browser, and a tunnel with a stream in it."""
+        path = find_browser()
+        if path is None:
+            raise SkipTest("chromium is not installed")
+        await super().setUp()
+        self.browser = Browser(reactor, path)
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.browser.close()))
+        self.echo = self.listen(Echo)
+        self.tunnel = await self.start_tunnel(forwards=(self.echo.port,))
+        self.client = await self.open_stream()
+
+    async def open_stream(self) -> EchoClient:
+        """Open one more stream, which stays."""
+        client = await self.dial(self.tunnel.forward_ports[0], EchoClient(reactor))
+        await client.round_trip()
+        return client
+
+    async def visit(self, program: Program, query: str = "", **options) -> Page:
+        """Look at the page of a program."""
+        page = await self.browser.open_page(
+            options.pop("width", 1400), 900, options.pop("dark", False), **options
+        )
+        await page.visit(f"http://127.0.0.1:{program.meta_port}/{query}")
+        return page
+
+    async def assert_tells(self, page: Page, selector: str, *texts: str) -> None:
+        """The element that matches the selector shows each of the texts."""
+        shown = await page.text(selector)
+        for text in texts:
+            self.assertIn(text, shown)
+
+    async def test_the_server_tells_of_its_node_and_stream(self) -> None:
+        """Node, stream, readiness and certificates are there, and the console has no complaint."""
+        page = await self.visit(self.tunnel.server)
+        await self.assert_tells(page, "h1", "yurttunnel-server")
+        await self.assert_tells(page, "#readiness h2", "Ready")
+        await self.assert_tells(page, "#sessions", "edge-1", "connected", "0.1.0", "days left")
+        await self.assert_tells(page, "#streams", "edge-1", f"127.0.0.1:{self.echo.port}", "open")
+        await self.assert_tells(page, "#certificates", "server", "ca", "days left")
+        await self.assert_tells(page, "#lost", "No node has been lost.")
+        self.assertEqual(page.complaints, [])
+
+    async def test_the_agent_tells_of_its_server_and_destinations(self) -> None:
+        """Its server, the stream, and what may be dialed are there."""
+        page = await self.visit(self.tunnel.agent)
+        await self.assert_tells(page, "h1", "yurttunnel-agent")
+        await self.assert_tells(page, "#sessions", f"127.0.0.1:{self.tunnel.server.agent_port}")
+        await self.assert_tells(page, "#streams", f"127.0.0.1:{self.echo.port}")
+        await self.assert_tells(page, "#destinations", "127.0.0.1, every port: the node's own")
+        self.assertEqual(page.complaints, [])
+
+    async def test_it_is_live(self) -> None:
+        """A new stream, and the loss of the node, are seen without the page being loaded again."""
+        page = await self.visit(self.tunnel.server)
+        await page.evaluate("window.sameDocument = true")
+        await self.assert_tells(page, "#streams h2", "1")
+        await self.open_stream()
+
+        async def two() -> bool:
+            return "2" in await page.text("#streams h2")
+
+        await self.eventually(two, "the page shows the second stream", SEEN)
+        await self.tunnel.agent.stop()
+
+        async def lost() -> bool:
+            return "edge-1" in await page.text("#lost")
+
+        await self.eventually(lost, "the page shows that the node is lost", SEEN)
+        await self.assert_tells(page, "#sessions", "No node is connected.")
+        self.assertTrue(await page.evaluate("window.sameDocument"))
+        self.assertEqual(page.complaints, [])
+
+    async def test_it_says_when_nothing_answers(self) -> None:
+        """When the process is gone, the page says since when what it shows is old."""
+        page = await self.visit(self.tunnel.agent)
+        await self.assert_tells(page, "#live", "Live")
+        await self.tunnel.agent.stop()
+
+        async def silent() -> bool:
+            return "No answer since" in await page.text("#live")
+
+        await self.eventually(silent, "the page says that nobody answers", SEEN)
+        await self.assert_tells(page, "h1", "yurttunnel-agent")
+
+    async def test_pause(self) -> None:
+        """Whoever wants to read in peace stops the refreshing, and goes on."""
+        page = await self.visit(self.tunnel.server)
+        await page.evaluate("document.getElementById('pause').click()")
+        await self.assert_tells(page, "#live", "Paused")
+        await page.evaluate("document.getElementById('pause').click()")
+        await self.assert_tells(page, "#live", "Live")
+
+    async def test_without_scripts(self) -> None:
+        """With JavaScript off all is there, and refreshes itself or by a link."""
+        page = await self.visit(self.tunnel.server, scripts=False)
+        await self.assert_tells(page, "#sessions", "edge-1", "connected")
+        await self.assert_tells(page, ".live", "Refresh")
+        self.assertEqual(
+            "30", await page.evaluate("document.querySelector('meta[http-equiv=refresh]').content")
+        )
+        self.assertEqual(page.complaints, [])
+
+    async def test_the_filter(self) -> None:
+        """What does not match is not shown; the live page keeps the filter."""
+        page = await self.visit(self.tunnel.server, "?q=edge-2")
+        await self.assert_tells(page, "#sessions", "Nothing matches the filter.")
+        self.assertEqual("edge-2", await page.evaluate("document.getElementById('q').value"))
+        await page.visit(f"http://127.0.0.1:{self.tunnel.server.meta_port}/?q=EDGE-1")
+        await self.assert_tells(page, "#sessions", "edge-1")
+
+    async def test_it_fits(self) -> None:
+        """From a small phone to a desk nothing is wider than the screen, in wide letters, too."""
+        for program in (self.tunnel.server, self.tunnel.agent):
+            page = await self.visit(program)
+            for font in ("sans-serif", "monospace"):
+                set_font = f"document.documentElement.style.setProperty('--text', '{font}')"
+                await page.evaluate(set_font)
+                for width in WIDTHS:
+                    await page.resize(width, 900)
+                    wide = await page.evaluate("document.documentElement.scrollWidth")
+                    self.assertLessEqual(wide, width, font)
+            self.assertEqual(page.complaints, [])
+
+    async def test_day_and_night(self) -> None:
+        """It is light or dark as the browser wants it, on a phone and on a desk."""
+        colours = set()
+        for name, width, dark in SHAPES:
+            for kind, program in (("server", self.tunnel.server), ("agent", self.tunnel.agent)):
+                page = await self.visit(program, width=width, dark=dark)
+                paper = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+                colours.add((dark, paper))
+                self.assertEqual(page.complaints, [])
+                if PICTURES:
+                    await page.screenshot(f"{PICTURES}/{kind}-{name}.png")
+        self.assertEqual(2, len(colours), colours)
+
+    async def test_nothing_comes_from_elsewhere(self) -> None:
+        """The browser asks this process, and nobody else."""
+        page = await self.visit(self.tunnel.server)
+        origin = f"http://127.0.0.1:{self.tunnel.server.meta_port}/"
+        for url in page.requested:
+            self.assertTrue(url.startswith((origin, "data:")), url)

@@ -1,0 +1,129 @@
+"""A status page without a process, and its HTML taken apart, for the tests of this package."""
+
+from __future__ import annotations
+
+import datetime
+from html.parser import HTMLParser
+
+from twisted.internet.task import Clock
+
+from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.sources import NODES, LostNode, StatusSources
+from yurttunnel.ops.steering import SteeringReport
+from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
+
+NOW = datetime.datetime(2026, 11, 22, 3, 4, 5, tzinfo=datetime.UTC)
+
+_VOID = ("input", "link", "meta")
+
+
+class ParsedPage(HTMLParser):
+    """What is in a page.
+
+    ``sections`` has the text of each section by its id, ``rows`` the cells of each row of its
+    table, without the head. Elements that are not closed in their order are an error.
+    """
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.sections: dict[str, str] = {}
+        self.rows: dict[str, list[list[str]]] = {}
+        self.text = ""
+        self._open: list[str] = []
+        self._section = ""
+        self.feed(page.decode("utf-8"))
+        self.close()
+        if self._open:
+            raise AssertionError(f"not closed: {self._open}")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element."""
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self._open.append(tag)
+        if tag == "section":
+            self._section = dict(attrs)["id"] or ""
+            self.sections[self._section] = ""
+            self.rows[self._section] = []
+        elif tag == "tr":
+            self.rows[self._section].append([])
+        elif tag in ("td", "th"):
+            self.rows[self._section][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        """Note its end."""
+        if self._open.pop() != tag:
+            raise AssertionError(f"</{tag}> closes another element")
+        if tag == "section":
+            self._section = ""
+        elif tag == "thead":
+            self.rows[self._section].clear()
+
+    def handle_data(self, data: str) -> None:
+        """Keep text, but for what nobody reads."""
+        if not self._open or self._open[-1] in ("script", "style"):
+            return
+        self.text += data
+        if self._section:
+            self.sections[self._section] += data
+        if "td" in self._open or "th" in self._open:
+            cells = self.rows[self._section][-1]
+            cells[-1] += data if not cells[-1] else f" {data}"
+
+    def names(self) -> set[str]:
+        """The names of all elements."""
+        return {name for name, _ in self.elements}
+
+
+class Carrying:
+    """As much of a session as throughput is measured by; it has no streams."""
+
+    clock = Clock()
+    streams: dict[int, object] = {}
+
+    def __init__(self, received: int = 0, sent: int = 0, session_id: bytes = b"a") -> None:
+        self.session_id = session_id
+        self.wire = self
+        self.bytes_received = received
+        self.bytes_sent = sent
+
+
+class PageUnderTest:
+    """A page whose sources can be set; the clock stands at :data:`NOW`."""
+
+    def __init__(self, program: str = "yurttunnel-server", **sources: object) -> None:
+        self.clock = Clock()
+        self.clock.advance(NOW.timestamp())
+        self.readiness = Readiness()
+        self.counters = TunnelCounters()
+        self.snapshots: list[SessionSnapshot] = []
+        self.sessions: list[TunnelSession | Carrying] = []
+        self.lost: list[LostNode] = []
+        self.certificates: dict[str, datetime.datetime] = {}
+        self.steering: SteeringReport | None = None
+        given: dict[str, object] = {
+            "words": NODES,
+            "lost_nodes": lambda: self.lost,
+            **sources,
+        }
+        self.page = StatusPage(
+            self.clock,
+            StatusSources(
+                program=program,
+                readiness=self.readiness,
+                counters=self.counters,
+                sessions=lambda: self.sessions,
+                snapshots=lambda: self.snapshots,
+                certificates=lambda: self.certificates,
+                reactor_lag=lambda: 0.0012,
+                steering=lambda: self.steering,
+                **given,
+            ),
+        )
+
+    def render(self, wanted: str = "") -> ParsedPage:
+        """Make the page and take it apart."""
+        return ParsedPage(self.page.render(wanted, [("healthz", "the process runs")]))

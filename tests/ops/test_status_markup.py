@@ -1,0 +1,111 @@
+"""HTML that is safe by construction, and the words on the status page."""
+
+from __future__ import annotations
+
+import datetime
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.status import words
+from yurttunnel.ops.status.markup import Column, Markup, element, joined, pairs, table
+from yurttunnel.ops.status.sparkline import sparkline
+
+HOSTILE = """<script>alert("1")</script>'&"""
+ESCAPED = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&#x27;&amp;"
+
+
+class MarkupTests(SynchronousTestCase):
+    """What is text stays text."""
+
+    def test_text_is_escaped(self) -> None:
+        """Text is escaped in elements, in attributes, in tables, alone and among others."""
+        self.assertEqual(f"<p>{ESCAPED}</p>", element("p", HOSTILE))
+        self.assertEqual(f"<p>{ESCAPED}{ESCAPED}</p>", element("p", [HOSTILE, HOSTILE]))
+        self.assertEqual(f'<p title="{ESCAPED}"></p>', element("p", title=HOSTILE))
+        self.assertEqual(f"{ESCAPED}<b></b>", joined(HOSTILE, element("b")))
+        for made in (
+            table(HOSTILE, [Column(HOSTILE), Column("x")], [[HOSTILE, HOSTILE]]),
+            pairs(HOSTILE, [(HOSTILE, HOSTILE)]),
+        ):
+            self.assertNotIn("<script", made)
+            self.assertIn(ESCAPED, made)
+
+    def test_markup_is_not_escaped_again(self) -> None:
+        """What is HTML already is left as it is."""
+        self.assertEqual("<p><b>1 &lt; 2</b></p>", element("p", element("b", "1 < 2")))
+        self.assertIsInstance(element("p"), Markup)
+
+    def test_attributes(self) -> None:
+        """Names get hyphens, what is true has no value, what is false or empty is not there."""
+        made = element("input", for_="q", aria_label="x", hidden=True, disabled=False, class_="")
+        self.assertEqual('<input for="q" aria-label="x" hidden>', made)
+
+    def test_a_table_is_one_for_everybody(self) -> None:
+        """It has a caption, its columns and rows have headings, its cells say what they are."""
+        made = table("Nodes", [Column("Node"), Column("Age", "number")], [["edge-1", "3 s"]])
+        self.assertIn("<caption>Nodes</caption>", made)
+        self.assertIn('<th scope="col" class="number">Age</th>', made)
+        self.assertIn('<th scope="row">edge-1</th>', made)
+        self.assertIn('<td class="number" data-label="Age">3 s</td>', made)
+
+    def test_a_row_that_does_not_fit(self) -> None:
+        """A row with too few cells is a defect, which is not hidden."""
+        columns = [Column("Node"), Column("Age")]
+        self.assertRaises(ValueError, table, "Nodes", columns, [["edge-1"]])
+
+
+class SparklineTests(SynchronousTestCase):
+    """A chart in a line."""
+
+    def test_bars(self) -> None:
+        """The newest is at the right, the highest has the full height, nothing has no bar."""
+        made = sparkline([5, 0, 10, 0.001], 10, "at most 10 B/s")
+        self.assertIn('d="m6.5 24v-12m2 12v-24m1 24v-1"', made)
+        self.assertIn('viewBox="0 0 10 24"', made)
+        self.assertIn('role="img" aria-label="at most 10 B/s"', made)
+
+    def test_nothing(self) -> None:
+        """Without values, or with nothing but nothing, there is an empty chart."""
+        for values in ([], [0.0, 0.0]):
+            self.assertNotIn("<path", sparkline(values, 10, "at most 0 B/s"))
+
+
+class WordsTests(SynchronousTestCase):
+    """Amounts as people read them."""
+
+    def test_durations(self) -> None:
+        """Two units at most, and none that would only seem to be exact."""
+        for seconds, text in (
+            (-1, "0 s"), (0.9, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (3600, "1 h"),
+            (3601, "1 h"), (90_000, "1 d 1 h"), (86_400 * 400, "400 d"),
+        ):  # fmt: skip
+            self.assertEqual(text, words.duration(seconds), seconds)
+
+    def test_sizes(self) -> None:
+        """Three digits, in units of 1024."""
+        for amount, text in (
+            (0, "0 B"), (999, "999 B"), (1000, "1.0 KiB"), (1024 * 100, "100 KiB"),
+            (1_500_000, "1.4 MiB"), (2**50 * 5000, "5000 PiB"),
+        ):  # fmt: skip
+            self.assertEqual(text, words.size(amount), amount)
+        self.assertEqual("1.4 MiB/s", words.rate(1_500_000))
+
+    def test_round_trips(self) -> None:
+        """Short ones in milliseconds; before the first measurement there is none."""
+        for seconds, text in (
+            (None, "not measured yet"), (0.00042, "0.42 ms"), (0.0614, "61 ms"), (1.26, "1.3 s"),
+        ):  # fmt: skip
+            self.assertEqual(text, words.round_trip(seconds))
+
+    def test_numbers_of_things(self) -> None:
+        """One is not several."""
+        self.assertEqual("1 day", words.counted(1, "day"))
+        self.assertEqual("2,000 days", words.counted(2000, "day"))
+
+    def test_moments(self) -> None:
+        """What is said for people is there for programs, too, in UTC."""
+        zone = datetime.timezone(datetime.timedelta(hours=2))
+        when = datetime.datetime(2026, 11, 22, 3, 4, 5, tzinfo=zone)
+        exact = "2026-11-22T01:04:05Z"
+        made = words.ago(when, when + datetime.timedelta(seconds=61))
+        self.assertEqual(f'<time datetime="{exact}" title="{exact}">1 min 1 s ago</time>', made)

@@ -1,0 +1,346 @@
+"""What the status page says."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from twisted.logger import Logger
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.ops.snapshots import snapshot
+from tests.ops.status_pages import NOW, Carrying, PageUnderTest
+from yurttunnel.ops.status.page import POLICY
+from yurttunnel.ops.status.sessions import MOST_SHOWN
+from yurttunnel.ops.status.sources import SERVERS, LostNode
+from yurttunnel.ops.status.style import STYLE
+from yurttunnel.ops.status.throughput import INTERVAL
+from yurttunnel.ops.status.view import MOST_LOST
+from yurttunnel.ops.steering import DnsReport, PassthroughReport, RulesReport, SteeringReport
+from yurttunnel.tunnel.statistics import SessionSnapshot
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror='x'>\"'&"
+MOST_BYTES = 160 * 1024
+"""A page stays below this, however many nodes there are."""
+
+
+def days(number: float) -> datetime.datetime:
+    """The moment in so many days."""
+    return NOW + datetime.timedelta(days=number)
+
+
+def node(name: str, **changes: object) -> SessionSnapshot:
+    """A session of a node with which nothing is wrong."""
+    given = {
+        "session_id": name.encode().hex(),
+        "since": days(-1),
+        "certificate_not_after": days(20),
+        **changes,
+    }
+    return snapshot(node=name, **given)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour such as ``#fff`` or ``#1b1f24`` (WCAG 2.2)."""
+    digits = colour[1:] if len(colour) == 7 else "".join(digit * 2 for digit in colour[1:])
+    channels = [int(digits[start : start + 2], 16) / 255 for start in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours, from 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+class ServerPageTests(SynchronousTestCase):
+    """The page of a server."""
+
+    def setUp(self) -> None:
+        """Begin with nothing at all."""
+        self.status = PageUnderTest()
+
+    def test_nothing(self) -> None:
+        """An empty server has a page on which each part says so."""
+        page = self.status.render()
+        self.assertIn("yurttunnel-server", page.text)
+        for section, sentence in (
+            ("sessions", "No node is connected."),
+            ("lost", "No node has been lost."),
+            ("streams", "No stream is open."),
+            ("certificates", "There is no certificate yet."),
+            ("events", "None has been logged since the start."),
+        ):
+            self.assertIn(sentence, page.sections[section])
+        self.assertNotIn("steering", page.sections)
+        self.assertNotIn("destinations", page.sections)
+
+    def test_ready(self) -> None:
+        """What is in order is named, and so is what is not required to be."""
+        self.status.readiness.add("listeners", lambda: None)
+        self.status.readiness.add("siblings", lambda: "one is away", required=False)
+        page = self.status.render()
+        self.assertTrue(page.sections["readiness"].startswith("Ready"))
+        self.assertIn("siblings: one is away", page.sections["readiness"])
+        self.assertNotIn("Not ready", page.text)
+
+    def test_not_ready(self) -> None:
+        """What is missing is said, in the title, too."""
+        self.status.readiness.add("listeners", lambda: "port 10262 is not bound")
+        page = self.status.render()
+        self.assertTrue(page.sections["readiness"].startswith("Not ready"))
+        self.assertIn("port 10262 is not bound", page.sections["readiness"])
+        self.assertTrue(page.text.startswith("Not ready: yurttunnel-server on "))
+
+    def test_a_session(self) -> None:
+        """It has node, address, state, age, round trip, streams, version and certificate."""
+        self.status.snapshots = [node("edge-1")]
+        [row] = self.status.render().rows["sessions"]
+        self.assertEqual(
+            [
+                "edge-1 192.0.2.7:40000",
+                "connected 4 resumptions",
+                "1 d",
+                "62 ms",
+                "3",
+                "in 0 B/s, out 0 B/s",
+                "0.1.0",
+                "20 days left",
+            ],
+            row,
+        )
+
+    def test_throughput(self) -> None:
+        """What a session carries is drawn and said, and so is the sum."""
+        self.status.page.startService()
+        self.addCleanup(self.status.page.stopService)
+        for received in (0, 1024 * 50):
+            self.status.sessions = [Carrying(received)]
+            self.status.counters.bytes_received = received
+            self.status.clock.advance(INTERVAL)
+        self.status.snapshots = [node("edge-1", session_id=b"a".hex())]
+        page = self.status.render()
+        self.assertIn("in 10.0 KiB/s", page.rows["sessions"][0][5])
+        self.assertIn("from nodes10.0 KiB/s", page.sections["overview"])
+        self.assertIn("path", page.names())
+
+    def test_trouble_comes_first(self) -> None:
+        """Lost connections first, then certificates that have ended or soon do, then names."""
+        self.status.snapshots = [
+            node("b"),
+            node("soon", certificate_not_after=days(2)),
+            node("a", certificate_not_after=None),
+            node("ended", certificate_not_after=days(-1)),
+            node("away", connected=False),
+        ]
+        rows = self.status.render().rows["sessions"]
+        self.assertEqual(["away", "ended", "soon", "a", "b"], [row[0].split()[0] for row in rows])
+        self.assertEqual("waiting for its return 4 resumptions", rows[0][1])
+        self.assertEqual("ended 1 d ago", rows[1][7])
+        self.assertEqual("2 d left", rows[2][7])
+
+    def test_lost_nodes(self) -> None:
+        """Each with when it was seen last, and why it went."""
+        seen = NOW.timestamp() - 61
+        self.status.lost = [LostNode("edge-2", seen, "silent"), LostNode("edge-3", None, "new")]
+        self.assertEqual(
+            [
+                ["edge-2", "1 min 1 s ago", "silent"],
+                ["edge-3", "not since this server started", "new"],
+            ],
+            self.status.render().rows["lost"],
+        )
+
+    def test_certificates(self) -> None:
+        """The one that ends first comes first."""
+        self.status.certificates = {"ca": days(3650), "server": days(1.5)}
+        self.assertEqual(
+            [
+                ["server", "1 d 12 h left", "23 November 2026, 15:04 UTC"],
+                ["ca", "3,650 days left", "19 November 2036, 03:04 UTC"],
+            ],
+            self.status.render().rows["certificates"],
+        )
+
+    def test_events(self) -> None:
+        """Warnings and errors of the log are shown while the page runs."""
+        self.status.page.startService()
+        self.addCleanup(self.status.page.stopService)
+        Logger("yurttunnel.part").warn("it is {how}", how="late")
+        [row] = self.status.render().rows["events"]
+        self.assertEqual(["it is late yurttunnel.part", "warning"], row[:2])
+        self.assertEqual("1", row[3])
+
+    def test_steering(self) -> None:
+        """What leads callers here has its section."""
+        self.status.steering = SteeringReport(
+            RulesReport(state="active", problem=None, families=()),
+            DnsReport(leader=False, records=7, writes={}),
+            PassthroughReport(port=10267, ports=(), connections=9, refused={"no_name": 1}),
+        )
+        section = self.status.render().sections["steering"]
+        for text in ("Rules of the firewall", "active", "another server does", "1 no_name"):
+            self.assertIn(text, section)
+
+    def test_hostile_names(self) -> None:
+        """Whatever peers and callers send stays text."""
+        self.status.page.startService()
+        self.addCleanup(self.status.page.stopService)
+        self.status.snapshots = [node(HOSTILE, address=HOSTILE, version=HOSTILE)]
+        self.status.lost = [LostNode(HOSTILE, None, HOSTILE)]
+        self.status.certificates = {HOSTILE: days(9)}
+        self.status.readiness.add(HOSTILE, lambda: HOSTILE)
+        self.status.steering = SteeringReport(
+            RulesReport(state=HOSTILE, problem=HOSTILE, families=())
+        )
+        Logger("yurttunnel.part").error("{text}", text=HOSTILE)
+        page = self.status.render(HOSTILE)
+        scripts = [name for name, _ in page.elements if name == "script"]
+        self.assertEqual(1, len(scripts))
+        self.assertNotIn("img", page.names())
+        values = [found["value"] for name, found in page.elements if name == "input"]
+        self.assertEqual([HOSTILE], values)
+        for section in ("sessions", "lost", "certificates", "readiness", "steering", "events"):
+            self.assertIn(HOSTILE, page.sections[section])
+
+    def test_what_is_no_unicode(self) -> None:
+        """A lone surrogate, as of a broken file name, does not break the page."""
+        self.status.lost = [LostNode("edge-\udcff", None, "x")]
+        self.assertIn("edge-?", self.status.render().sections["lost"])
+
+    def test_the_filter(self) -> None:
+        """It looks into names, addresses and versions without regard to case, and says so."""
+        self.status.snapshots = [node("edge-1"), node("Mill-2", address="198.51.100.2:4")]
+        self.status.lost = [LostNode("mill-3", None, "x"), LostNode("edge-4", None, "x")]
+        for wanted in ("mill", " MILL ", "mill-"):
+            page = self.status.render(wanted)
+            self.assertEqual(["Mill-2"], [row[0].split()[0] for row in page.rows["sessions"]])
+            self.assertEqual(["mill-3"], [row[0] for row in page.rows["lost"]])
+            self.assertIn("Show all", page.text)
+        self.assertEqual(1, len(self.status.render("198.51").rows["sessions"]))
+        page = self.status.render("nobody")
+        self.assertIn("Nothing matches the filter.", page.sections["sessions"])
+        self.assertIn("Nothing matches the filter.", page.sections["lost"])
+
+    def test_two_thousand_nodes(self) -> None:
+        """The page has a bounded size, and says what is not shown; the worst ones are."""
+        self.status.page.startService()
+        self.addCleanup(self.status.page.stopService)
+        for carried in range(70):
+            self.status.sessions = [
+                Carrying(sent=carried * number, session_id=f"edge-{number}".encode())
+                for number in range(2000)
+            ]
+            self.status.clock.advance(INTERVAL)
+        self.status.snapshots = [
+            node(f"edge-{number}", connected=number % 500 != 7) for number in range(2000)
+        ]
+        self.status.lost = [LostNode(f"lost-{number}", 0.0, "x" * 60) for number in range(10_000)]
+        raw = self.status.page.render("", [])
+        self.assertLess(len(raw), MOST_BYTES)
+        page = self.status.render()
+        self.assertEqual(MOST_SHOWN, len(page.rows["sessions"]))
+        self.assertEqual(MOST_LOST, len(page.rows["lost"]))
+        self.assertIn(f"{MOST_SHOWN} of 2,000, trouble first", page.sections["sessions"])
+        self.assertIn("4 waiting for its return", page.sections["overview"])
+        names = [row[0].split()[0] for row in page.rows["sessions"][:4]]
+        self.assertEqual(["edge-1007", "edge-1507", "edge-507", "edge-7"], names)
+        self.assertEqual(1, len(self.status.render("edge-1999").rows["sessions"]))
+
+
+class AgentPageTests(SynchronousTestCase):
+    """The page of an agent."""
+
+    def test_what_is_different(self) -> None:
+        """It has servers, and what may be dialed, and no lost nodes."""
+        status = PageUnderTest(
+            "yurttunnel-agent",
+            words=SERVERS,
+            lost_nodes=None,
+            destinations=lambda: ["10.0.0.0/8", HOSTILE],
+        )
+        page = status.render()
+        self.assertIn("No server is connected.", page.sections["sessions"])
+        self.assertIn("10.0.0.0/8", page.sections["destinations"])
+        self.assertIn(HOSTILE, page.sections["destinations"])
+        self.assertNotIn("lost", page.sections)
+
+    def test_no_column_without_content(self) -> None:
+        """Servers' certificates are not known, so there is no column for them."""
+        status = PageUnderTest("yurttunnel-agent", words=SERVERS, lost_nodes=None)
+        status.snapshots = [node("192.0.2.1:10262", certificate_not_after=None)]
+        status.snapshots[0] = node(
+            "192.0.2.1:10262", address="192.0.2.1:10262", certificate_not_after=None
+        )
+        [row] = status.render().rows["sessions"]
+        self.assertEqual(7, len(row))
+        self.assertEqual("192.0.2.1:10262", row[0])
+
+
+class DocumentTests(SynchronousTestCase):
+    """The page as a document."""
+
+    def setUp(self) -> None:
+        """Make one."""
+        self.status = PageUnderTest()
+        self.status.snapshots = [node("edge-1")]
+        self.raw = self.status.page.render("", [("healthz", "the process runs")]).decode()
+        self.page = self.status.render()
+
+    def test_the_policy_names_script_and_style(self) -> None:
+        """The policy allows what stands in the page by its hash, and nothing else."""
+        self.assertIn(b"default-src 'none'", POLICY)
+        self.assertNotIn(b"unsafe", POLICY)
+        for kind in ("script", "style"):
+            self.assertRegex(POLICY.decode(), rf"{kind}-src 'sha256-[A-Za-z0-9+/]{{43}}='")
+
+    def test_nothing_inline_but_those(self) -> None:
+        """No element has a style or a handler of its own, which the policy would refuse."""
+        for name, attributes in self.page.elements:
+            for attribute in attributes:
+                self.assertFalse(attribute == "style" or attribute.startswith("on"), name)
+
+    def test_nothing_from_elsewhere(self) -> None:
+        """Every address in it is one of this process, or holds its content itself."""
+        for _, attributes in self.page.elements:
+            for attribute in ("href", "src", "action"):
+                value = attributes.get(attribute)
+                if value is not None:
+                    self.assertTrue(re.match(r"/(?!/)|data:", value), value)
+        self.assertNotIn("@import", self.raw)
+        self.assertNotIn("url(", self.raw)
+
+    def test_language_and_headings(self) -> None:
+        """It has a language, a title, one first heading, and a label for its field."""
+        self.assertIn(("html", {"lang": "en"}), self.page.elements)
+        self.assertEqual(1, sum(name == "h1" for name, _ in self.page.elements))
+        self.assertIn(("label", {"for": "q"}), self.page.elements)
+        self.assertTrue({"title", "main", "header", "footer", "caption"} <= self.page.names())
+
+    def test_ids_are_unique(self) -> None:
+        """The script finds what it replaces by its id."""
+        ids = [found["id"] for _, found in self.page.elements if "id" in found]
+        self.assertEqual(len(set(ids)), len(ids))
+
+    def test_without_scripts(self) -> None:
+        """There is a refresh, and a link, for browsers without JavaScript."""
+        self.assertIn('<noscript><meta http-equiv="refresh" content="30"></noscript>', self.raw)
+        self.assertIn('<noscript><a href="/">Refresh</a></noscript>', self.raw)
+        filtered = self.status.render("a&b \udcff")
+        self.assertIn(("a", {"href": "/?q=a%26b%20%3F"}), filtered.elements)
+
+    def test_contrast(self) -> None:
+        """Whatever is written can be read, by day and by night (WCAG 2.2, 1.4.3)."""
+        day, night = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
+        for rules in (day, night):
+            colours = dict(re.findall(r"--(\w+): (#\w+);", rules))
+            for paper in ("page", "panel"):
+                for ink in ("ink", "soft", "accent", "ok", "warn", "bad"):
+                    ratio = contrast(colours[ink], colours[paper])
+                    self.assertGreaterEqual(ratio, 4.5, (ink, paper, colours))
+
+    def test_day_and_night(self) -> None:
+        """It has colours for both, and a layout for narrow screens and for paper."""
+        for rule in ("prefers-color-scheme: dark", "max-width: 1100px", "@media print"):
+            self.assertIn(rule, self.raw)

@@ -1,0 +1,65 @@
+"""The streams of real sessions, as the status page shows them."""
+
+from __future__ import annotations
+
+from twisted.internet.protocol import Protocol
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.ops.status_pages import PageUnderTest
+from tests.tunnel.memory import SessionPair
+from yurttunnel.ops.status.streams import oldest_streams
+from yurttunnel.ops.status.view import MOST_STREAMS
+
+
+class StreamTests(SynchronousTestCase):
+    """A session of a server with an agent, in memory."""
+
+    def setUp(self) -> None:
+        """Begin without streams."""
+        self.pair = SessionPair()
+
+    def test_a_stream(self) -> None:
+        """It has its request, node, destination, state, age and the bytes each way."""
+        near, _ = self.pair.joined(Protocol(), Protocol())
+        near.write(b"x" * 5)
+        self.pair.pump()
+        self.pair.clock.advance(3)
+        [report] = oldest_streams([self.pair.server], 10, lambda report: True)
+        self.assertEqual(
+            ("request", "edge-1", "192.0.2.80:80", "open", 3.0, 0, 5),
+            (
+                report.request_id,
+                report.peer,
+                report.destination,
+                report.state,
+                report.age,
+                report.bytes_received,
+                report.bytes_sent,
+            ),
+        )
+        [report] = oldest_streams([self.pair.agent], 10, lambda report: True)
+        self.assertEqual(("server", 5, 0), (report.peer, report.bytes_received, report.bytes_sent))
+
+    def test_the_oldest_come_first(self) -> None:
+        """Of many the oldest are shown, and of those that are wanted only."""
+        for number in range(6):
+            _ = self.pair.dial(request_id=f"r{number}").addErrback(lambda _: None)
+            self.pair.pump()
+            self.pair.clock.advance(1)
+        found = oldest_streams([self.pair.server], 3, lambda report: report.request_id != "r1")
+        self.assertEqual(["r0", "r2", "r3"], [report.request_id for report in found])
+        self.assertEqual("opening", found[0].state)
+
+    def test_on_the_page(self) -> None:
+        """The page has a row for each, up to a bound, and the filter looks into them."""
+        status = PageUnderTest()
+        status.sessions = [self.pair.server]
+        for number in range(MOST_STREAMS + 5):
+            _ = self.pair.dial(request_id=f"<r{number}>").addErrback(lambda _: None)
+        self.pair.pump()
+        status.snapshots = [self.pair.server.snapshot()]
+        page = status.render()
+        self.assertEqual(MOST_STREAMS, len(page.rows["streams"]))
+        self.assertIn(f"{MOST_STREAMS} of {MOST_STREAMS + 5}", page.sections["streams"])
+        [row] = status.render("<R7>").rows["streams"]
+        self.assertEqual(["<r7>", "edge-1", "192.0.2.80:80", "opening", "0 s", "0 B", "0 B"], row)

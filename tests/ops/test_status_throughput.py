@@ -1,0 +1,61 @@
+"""How much sessions have carried in the last minutes."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.ops.status_pages import Carrying
+from yurttunnel.ops.status.throughput import INTERVAL, KEPT, Throughput
+from yurttunnel.tunnel.statistics import TunnelCounters
+
+
+class ThroughputTests(SynchronousTestCase):
+    """Samples of sessions, by a clock of our own."""
+
+    def setUp(self) -> None:
+        """Begin with no session."""
+        self.clock = Clock()
+        self.counters = TunnelCounters(bytes_received=7, bytes_sent=7)
+        self.sessions: list[Carrying] = []
+        self.throughput = Throughput(self.clock, self.counters, lambda: self.sessions)
+        self.throughput.startService()
+        self.addCleanup(self.throughput.stopService)
+
+    def test_rates_of_a_session(self) -> None:
+        """From the second sample on there is what was carried since the one before, each second."""
+        self.sessions = [Carrying(1000, 0)]
+        self.clock.advance(INTERVAL)
+        self.assertEqual((0.0, 0.0), self.throughput.of(b"a").newest())
+        self.sessions = [Carrying(1500, 50)]
+        self.clock.advance(INTERVAL)
+        rates = self.throughput.of(b"a")
+        self.assertEqual((500 / INTERVAL, 50 / INTERVAL), rates.newest())
+        self.assertEqual([550 / INTERVAL], rates.both())
+
+    def test_rates_of_all(self) -> None:
+        """The sum comes from the counters, so that what ended sessions have carried is in it."""
+        self.counters.bytes_received += 5000
+        self.clock.advance(INTERVAL)
+        self.assertEqual((5000 / INTERVAL, 0.0), self.throughput.total().newest())
+
+    def test_it_is_bounded(self) -> None:
+        """Old samples go, and so do sessions that have ended."""
+        self.sessions = [Carrying()]
+        self.clock.pump([INTERVAL] * (2 * KEPT))
+        self.assertEqual(KEPT, len(self.throughput.total().received))
+        self.assertEqual(KEPT, len(self.throughput.of(b"a").received))
+        self.sessions = []
+        self.clock.advance(INTERVAL)
+        self.assertEqual([], self.throughput.of(b"a").both())
+
+    def test_a_late_sample(self) -> None:
+        """A reactor that was held up makes no rate seem higher than it was."""
+        self.counters.bytes_received += 6000
+        self.clock.advance(3 * INTERVAL)
+        self.assertEqual((6000 / (3 * INTERVAL), 0.0), self.throughput.total().newest())
+
+    def test_the_end(self) -> None:
+        """Nothing is left to be called after the end."""
+        self.throughput.stopService()
+        self.assertEqual([], self.clock.getDelayedCalls())

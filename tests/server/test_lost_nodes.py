@@ -1,0 +1,138 @@
+"""The nodes that cannot be reached, and why."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.cluster.fakes import EDGE, FakeInformers, node
+from tests.fakes import FakeSession
+from tests.server.test_agents import ListenerTests
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.kube.resources import NODES
+from yurttunnel.server.lost_nodes import LostNodes
+from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.wire.codes import Code
+
+
+class LostNodesTests(SynchronousTestCase):
+    """Sessions that come and go."""
+
+    def setUp(self) -> None:
+        """Begin with nobody connected, and no cluster."""
+        self.clock = Clock()
+        self.clock.advance(1000)
+        self.registry = SessionRegistry(self.clock)
+        self.lost = LostNodes(self.clock, self.registry, most_remembered=3)
+
+    def come(self, name: str) -> FakeSession:
+        """Have a node connect."""
+        session = FakeSession(name)
+        self.registry.add(session)
+        return session
+
+    def go(self, session: FakeSession, why: str) -> None:
+        """Have its session end."""
+        self.registry.remove(session)
+        self.lost.ended(session.node, why)
+
+    def names(self) -> list[str]:
+        """The names of the nodes that are lost."""
+        return [lost.node for lost in self.lost.newest_first()]
+
+    def test_lost(self) -> None:
+        """A node that has gone is lost, with when and why, until it is back."""
+        session = self.come("edge-1")
+        self.assertEqual([], self.names())
+        self.go(session, "silent")
+        [lost] = self.lost.newest_first()
+        self.assertEqual(("edge-1", 1000, "silent"), (lost.node, lost.last_seen, lost.why))
+        self.come("edge-1")
+        self.assertEqual([], self.names())
+
+    def test_replaced(self) -> None:
+        """A session that has been replaced is not missed when it ends."""
+        first = self.come("edge-1")
+        self.come("edge-1")
+        self.go(first, "replaced")
+        self.assertEqual([], self.names())
+
+    def test_at_a_sibling(self) -> None:
+        """A node that a sibling has is not lost; it is when the sibling loses it, too."""
+        session, remote = self.come("edge-1"), FakeSession("edge-1")
+        self.registry.add_remote(remote)
+        self.go(session, "silent")
+        self.assertEqual([], self.names())
+        self.registry.remove_remote(remote)
+        self.assertEqual(["edge-1"], self.names())
+
+    def test_it_is_bounded(self) -> None:
+        """The nodes that were lost last are remembered, the last of them first."""
+        for name in ("a", "b", "c", "d"):
+            self.go(self.come(name), "silent")
+        self.assertEqual(["d", "c", "b"], self.names())
+        self.go(self.come("b"), "again")
+        self.assertEqual(["b", "d", "c"], self.names())
+
+
+class ClusterTests(SynchronousTestCase):
+    """Where the nodes that there are to be are known."""
+
+    def setUp(self) -> None:
+        """Begin with three nodes, of which two are reached by the tunnel."""
+        self.clock = Clock()
+        self.registry = SessionRegistry(self.clock)
+        self.informers = FakeInformers(synced=False)
+        self.lost = LostNodes(self.clock, self.registry, Nodes(self.informers))
+        for name, labels in (("edge-2", EDGE), ("edge-1", EDGE), ("cloud", ())):
+            self.informers.put(NODES, node(name, labels=labels))
+
+    def test_never_seen(self) -> None:
+        """Edge nodes that have not connected yet are told, as soon as all nodes are known."""
+        self.assertEqual([], self.lost.newest_first())
+        self.informers.complete()
+        self.registry.add(FakeSession("edge-1"))
+        [lost] = self.lost.newest_first()
+        self.assertEqual(("edge-2", None), (lost.node, lost.last_seen))
+        self.assertIn("no agent of it has connected", lost.why)
+
+    def test_deleted(self) -> None:
+        """Nobody misses a node that has been deleted from the cluster."""
+        self.informers.complete()
+        session = FakeSession("edge-1")
+        self.registry.add(session)
+        self.registry.remove(session)
+        self.lost.ended("edge-1", "silent")
+        self.assertEqual(["edge-1", "edge-2"], [lost.node for lost in self.lost.newest_first()])
+        self.informers.delete(NODES, "edge-1")
+        self.assertEqual(["edge-2"], [lost.node for lost in self.lost.newest_first()])
+
+
+class ReasonTests(ListenerTests):
+    """What the agents' listener says of the ends of sessions."""
+
+    def setUp(self) -> None:
+        """Listen."""
+        super().setUp()
+        self.told: list[tuple[str, str]] = []
+        self.listener.on_ended.append(lambda node, why: self.told.append((node, why)))
+
+    def test_an_agent_that_stops(self) -> None:
+        """A session that is drained was ended by its agent, in order."""
+        agent = self.connected()
+        agent.session.go_away("the agent is about to stop")
+        self.clock.pump([0.25] * 8)
+        self.network.settle()
+        self.clock.pump([0.25] * 8)
+        self.network.settle()
+        [(node, why)] = self.told
+        self.assertEqual("edge-1", node)
+        self.assertIn("the agent has left in order", why)
+        self.assertIn("GOING_AWAY", why)
+
+    def test_another_end(self) -> None:
+        """Otherwise it is what the session ended with."""
+        agent = self.connected()
+        agent.session.close(Code.PROTOCOL, "that is no frame")
+        self.network.settle()
+        self.assertEqual([("edge-1", "that is no frame (PROTOCOL)")], self.told)

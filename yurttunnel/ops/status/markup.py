@@ -1,0 +1,107 @@
+"""HTML that is safe by construction: text is escaped unless it is :class:`Markup` already."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_VOID = frozenset({"input", "link", "meta"})
+
+
+class Markup(str):
+    """A piece of HTML, as opposed to text."""
+
+    __slots__ = ()
+
+
+Content = str | Iterable[str]
+"""What may stand in an element: text, :class:`Markup`, or several of them."""
+
+
+def safe(content: Content) -> str:
+    """Make HTML of ``content``."""
+    if isinstance(content, Markup):
+        return content
+    if isinstance(content, str):
+        return html.escape(content)
+    return "".join([safe(each) for each in content])
+
+
+def joined(*contents: Content) -> Markup:
+    """Put pieces one after the other."""
+    return Markup("".join([safe(each) for each in contents]))
+
+
+def element(name: str, /, *contents: Content, **attributes: str | bool) -> Markup:
+    """Make the element ``name``.
+
+    An underscore at the end of an attribute's name is dropped, others become hyphens
+    (``class_``, ``data_label``). An attribute that is ``False`` or empty is left out, of one that
+    is ``True`` only the name is written.
+    """
+    opening = name
+    for key, value in attributes.items():
+        if value:
+            opening += " " + key.rstrip("_").replace("_", "-")
+            if value is not True:
+                opening += f'="{html.escape(value)}"'
+    if name in _VOID:
+        return Markup(f"<{opening}>")
+    return Markup(f"<{opening}>{joined(*contents)}</{name}>")
+
+
+def mark(kind: str, text: Content) -> Markup:
+    """Make a word that stands out: ``kind`` is ``ok``, ``warn`` or ``bad``; each has its sign."""
+    return element("span", text, class_=f"mark {kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its heading, and the CSS class of its cells."""
+
+    name: str
+    css: str = ""
+
+
+def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Content]]) -> Markup:
+    """Make a table whose first column names the rows; ``caption`` is for those who hear it.
+
+    Each cell has its column's name as ``data-label``: on narrow screens a row is shown as a card,
+    where the head of the table would be far away.
+    """
+    head = [element("th", each.name, scope="col", class_=each.css) for each in columns]
+    return element(
+        "table",
+        element("caption", caption),
+        element("thead", element("tr", head)),
+        element("tbody", [_row(columns, cells) for cells in rows]),
+    )
+
+
+def _row(columns: Sequence[Column], cells: Sequence[Content]) -> Markup:
+    name, others = columns[0], columns[1:]
+    return element(
+        "tr",
+        element("th", cells[0], scope="row", class_=name.css),
+        [
+            element("td", cell, class_=column.css, data_label=column.name)
+            for column, cell in zip(others, cells[1:], strict=True)
+        ],
+    )
+
+
+def pairs(caption: str, rows: Iterable[tuple[str, Content]]) -> Markup:
+    """Make a table of names and what each is."""
+    return element(
+        "table",
+        element("caption", caption),
+        element(
+            "tbody",
+            [
+                element("tr", element("th", name, scope="row"), element("td", value))
+                for name, value in rows
+            ],
+        ),
+        class_="pairs",
+    )

@@ -1,0 +1,125 @@
+"""The status page: server-rendered, one document with its style and its script inside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import platform
+import socket
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from twisted.application.service import MultiService
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel import __version__
+from yurttunnel.ops.status import words
+from yurttunnel.ops.status.events import RecentEvents
+from yurttunnel.ops.status.markup import Markup, element
+from yurttunnel.ops.status.script import SCRIPT
+from yurttunnel.ops.status.sources import StatusSources
+from yurttunnel.ops.status.style import ICON, STYLE
+from yurttunnel.ops.status.throughput import Throughput
+from yurttunnel.ops.status.view import LONGEST_FILTER, View
+
+
+def _source(text: str) -> str:
+    """Name a script or style in a Content-Security-Policy, by its hash (CSP 2, section 4.2.5)."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+POLICY = (
+    f"default-src 'none'; script-src {_source(SCRIPT)}; style-src {_source(STYLE)}; img-src data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+).encode("ascii")
+"""The Content-Security-Policy of the page: this script, this style, and nothing from elsewhere."""
+
+
+class StatusPage(MultiService):
+    """The page, and what it remembers while it runs: throughput, and the log's complaints."""
+
+    def __init__(self, clock: IReactorTime, sources: StatusSources) -> None:
+        super().__init__()
+        self._clock = clock
+        self._sources = sources
+        self._started = clock.seconds()
+        self._throughput = Throughput(clock, sources.counters, sources.sessions)
+        self._events = RecentEvents()
+        for part in (self._throughput, self._events):
+            part.setServiceParent(self)
+
+    def render(self, wanted: str, pages: Iterable[tuple[str, str]]) -> bytes:
+        """Make the page, as UTF-8.
+
+        ``wanted`` is a filter: sessions, nodes and streams are shown that have it in their text.
+        ``pages`` are the further pages there are, by name, each with what it is.
+        """
+        now = self._clock.seconds()
+        wanted = wanted[:LONGEST_FILTER].strip()
+        view = View(
+            self._sources,
+            self._throughput,
+            self._events,
+            wanted,
+            words.at(now),
+            now - self._started,
+        )
+        program = self._sources.program
+        title = f"{'' if view.ready else 'Not ready: '}{program} on {socket.gethostname()}"
+        body = element(
+            "body",
+            _header(program, wanted),
+            element("main", list(view.sections())),
+            _footer(pages),
+            element("script", Markup(SCRIPT)),
+        )
+        document = element("html", _head(title), body, lang="en")
+        return f"<!DOCTYPE html>\n{document}".encode("utf-8", "replace")
+
+
+def _header(program: str, wanted: str) -> Markup:
+    again = f"/?q={quote(wanted, errors='replace')}" if wanted else "/"
+    facts = (
+        f"version {__version__}",
+        f"Python {platform.python_version()}",
+        socket.gethostname(),
+    )
+    return element(
+        "header",
+        element(
+            "div",
+            element("h1", program),
+            element("p", " · ".join(facts), class_="facts"),
+        ),
+        element(
+            "div",
+            element("p", "", id="live", role="status"),
+            element("button", "Pause", type="button", id="pause", hidden=True),
+            element("noscript", element("a", "Refresh", href=again)),
+            class_="live",
+        ),
+    )
+
+
+def _head(title: str) -> Markup:
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("title", title),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="robots", content="noindex"),
+        element("link", rel="icon", href=ICON),
+        element("style", Markup(STYLE)),
+        # Long enough to read; scripts refresh without taking the reader's place away.
+        element("noscript", Markup('<meta http-equiv="refresh" content="30">')),
+    )
+
+
+def _footer(pages: Iterable[tuple[str, str]]) -> Markup:
+    links = [
+        element("li", element("a", f"/{name}", href=f"/{name}"), " ", description)
+        for name, description in pages
+    ]
+    return element("footer", element("h2", "Other pages"), element("ul", links))

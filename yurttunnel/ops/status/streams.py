@@ -1,0 +1,54 @@
+"""The streams of a process, each as a line of the status page."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from yurttunnel.http.authority import join_authority
+from yurttunnel.tunnel.session import TunnelSession
+
+MOST_EXAMINED = 10_000
+"""Streams that are looked at to find those to show: some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """One stream: ``age`` is in seconds, bytes are payload; ``state`` is the wire's word.
+
+    ``peer`` is the other end of the session: the node, or, at an agent, the server.
+    """
+
+    request_id: str
+    peer: str
+    destination: str
+    state: str
+    age: float
+    bytes_received: int
+    bytes_sent: int
+
+
+def oldest_streams(
+    sessions: Iterable[TunnelSession], most: int, wanted: Callable[[StreamReport], bool]
+) -> list[StreamReport]:
+    """Give up to ``most`` of the streams that are ``wanted``, the oldest first."""
+    reports = filter(wanted, islice(_reports(sessions), MOST_EXAMINED))
+    return heapq.nlargest(most, reports, key=lambda report: report.age)
+
+
+def _reports(sessions: Iterable[TunnelSession]) -> Iterator[StreamReport]:
+    for session in sessions:
+        now = session.clock.seconds()
+        for stream in list(session.wire.streams.values()):
+            request = stream.request
+            yield StreamReport(
+                request_id=request.request_id,
+                peer=session.peer_name,
+                destination=join_authority(request.host, request.port),
+                state=stream.state.value,
+                age=max(0.0, now - stream.since),
+                bytes_received=stream.window.received,
+                bytes_sent=stream.sent,
+            )

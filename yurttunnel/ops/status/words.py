@@ -1,0 +1,74 @@
+"""Durations, amounts and moments as people read them."""
+
+from __future__ import annotations
+
+import datetime
+
+from yurttunnel.ops.status.markup import Markup, element
+
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+DAY = 86_400.0
+"""Seconds."""
+
+
+def duration(seconds: float) -> str:
+    """Write a duration with its two greatest units: ``3 d 4 h``, ``12 min 5 s``, ``0 s``."""
+    left = max(0, int(seconds))
+    parts: list[str] = []
+    for name, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or (name == "s" and not parts):
+            parts.append(f"{count} {name}")
+        elif parts:
+            # What follows an empty unit would only seem to be exact.
+            break
+        if len(parts) == 2:
+            break
+    return " ".join(parts)
+
+
+def round_trip(seconds: float | None) -> str:
+    """Write a round trip time with two or three digits: ``0.42 ms``, ``61 ms``, ``1.3 s``."""
+    if seconds is None:
+        return "not measured yet"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    milliseconds = seconds * 1000
+    return f"{milliseconds:.2f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
+
+
+def size(amount: float) -> str:
+    """Write a number of bytes: ``512 B``, ``1.4 MiB``, ``23 GiB``."""
+    for unit in _SIZES:
+        if amount < 1000 or unit == _SIZES[-1]:
+            break
+        amount /= 1024
+    return f"{amount:.1f} {unit}" if unit != "B" and amount < 99.95 else f"{amount:.0f} {unit}"
+
+
+def rate(bytes_per_second: float) -> str:
+    """Write a rate: ``1.4 MiB/s``."""
+    return f"{size(bytes_per_second)}/s"
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """Write a number of things: ``1 node``, ``2,000 nodes``."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def moment(when: datetime.datetime, text: str) -> Markup:
+    """Make a ``time`` element that shows ``text`` and says exactly when."""
+    exact = when.astimezone(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return element("time", text, datetime=exact, title=exact)
+
+
+def ago(when: datetime.datetime, now: datetime.datetime) -> Markup:
+    """Say how long something is past."""
+    return moment(when, f"{duration((now - when).total_seconds())} ago")
+
+
+def at(seconds: float) -> datetime.datetime:
+    """Give the moment that is ``seconds`` after the epoch."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)

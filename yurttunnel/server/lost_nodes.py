@@ -1,0 +1,76 @@
+"""The nodes that cannot be reached, for the status page: since when, and how it came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.ops.status.sources import LostNode
+from yurttunnel.server.registry import SessionRegistry
+
+MOST_REMEMBERED = 10_000
+"""Nodes that have gone, and of which the reason is kept."""
+
+
+class LostNodes:
+    """Remembers why nodes have gone from ``registry``, until they are back.
+
+    ``nodes`` are those of the cluster, if there is one: what was deleted there is not lost, and
+    edge nodes that have not been seen yet are. A node that a sibling has is not lost either.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        registry: SessionRegistry,
+        nodes: Nodes | None = None,
+        most_remembered: int = MOST_REMEMBERED,
+    ) -> None:
+        self._clock = clock
+        self._registry = registry
+        self._nodes = nodes
+        self._most_remembered = most_remembered
+        self._lost: dict[str, LostNode] = {}
+        registry.on_direct_changed.append(self._changed)
+
+    def ended(self, node: str, why: str) -> None:
+        """Note why the session of ``node`` has ended, if that was its last one."""
+        if self._registry.direct(node) is not None:
+            return
+        # Taken out first, so that the order of the table is the order of time.
+        self._lost.pop(node, None)
+        self._lost[node] = LostNode(node, self._clock.seconds(), why)
+        if len(self._lost) > self._most_remembered:
+            del self._lost[next(iter(self._lost))]
+
+    def newest_first(self) -> list[LostNode]:
+        """Give the nodes that cannot be reached, those that were lost last before the others.
+
+        Those that have not been seen yet come last, by their names.
+        """
+        return [*filter(self._is_lost, reversed(self._lost.values())), *self._never_seen()]
+
+    def _changed(self, node: str) -> None:
+        if self._registry.direct(node) is not None:
+            self._lost.pop(node, None)
+
+    def _is_lost(self, lost: LostNode) -> bool:
+        nodes = self._nodes
+        if nodes is not None and nodes.synced and nodes.get(lost.node) is None:
+            return False
+        return not self._registry.reaches(lost.node)
+
+    def _never_seen(self) -> Iterator[LostNode]:
+        nodes = self._nodes
+        if nodes is None or not nodes.synced:
+            return
+        missing = sorted(
+            node.name
+            for node in nodes.all()
+            if node.edge and node.name not in self._lost and not self._registry.reaches(node.name)
+        )
+        for name in islice(missing, self._most_remembered):
+            yield LostNode(name, None, "labelled as an edge node, but no agent of it has connected")
