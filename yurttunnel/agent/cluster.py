@@ -17,7 +17,8 @@ from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.informer import Informers
 from yurttunnel.ops.cluster_trust import cluster_trust_families
 from yurttunnel.ops.metrics import add_families
-from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.ops.notify import Supervised
+from yurttunnel.ops.services import ClosedAtTheEnd
 from yurttunnel.pki.cluster_agent import ClusterAgentTrust
 from yurttunnel.pki.periodic import PeriodicService
 
@@ -60,7 +61,7 @@ def build(reactor: Any, settings: Settings, mode: ClusterSettings) -> IService:
     add_families(
         process.metrics, lambda: cluster_trust_families("yurttunnel_agent_", trust.figures())
     )
-    parts = StoppedInTurn()
+    parts = Supervised(reactor, process.readiness)
     # The port comes first: when it is taken, nothing else has begun, and it is closed last.
     for part in (process.meta, ClosedAtTheEnd(client.close), informers, trust, process.lag):
         part.setServiceParent(parts)

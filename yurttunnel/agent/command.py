@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from twisted.application.service import IService
 
@@ -23,10 +23,20 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     settings = options.settings
+    if options["diagnose"]:
+        _diagnose(options)
     try:
         return build(with_transports(reactor, settings.transport), settings)
     except (StateError, BadIdentity) as error:
         raise SystemExit(f"{_directory_flag(settings)}: {error}") from None
+
+
+def _diagnose(options: Options) -> NoReturn:
+    # What only this needs takes time and memory to import.
+    from yurttunnel.agent.diagnosis import subject
+    from yurttunnel.ops.diagnose.command import run_diagnosis
+
+    run_diagnosis(subject(options.settings), options.bundle)
 
 
 def build(reactor: Any, settings: Settings) -> IService:

@@ -15,6 +15,7 @@ from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSetti
 from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.configuration import SERVICE_ACCOUNT
 from yurttunnel.ops import flags
+from yurttunnel.ops.diagnose.flags import DIAGNOSE_FLAGS, DIAGNOSE_SWITCHES, bundle_path
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.identity import (
@@ -41,7 +42,6 @@ _CLUSTER_FLAGS = ("kube-config", "apiserver-addr", "cert-dir", "namespace")
 
 # Of yurttunnel 1.2 and of its logging library.
 _IGNORED_FLAGS = {
-    "v": USE_LOG_LEVEL,
     "vmodule": USE_LOG_LEVEL,
     "stderrthreshold": USE_LOG_LEVEL,
     "log_dir": USE_LOG_FILE,
@@ -70,6 +70,7 @@ class Options(CommandOptions[Settings]):
 
     optFlags = [
         ["standalone", None, "Work without Kubernetes: enrol at the server with a join token."],
+        *DIAGNOSE_SWITCHES,
     ]  # fmt: skip
 
     optParameters = [
@@ -111,6 +112,7 @@ class Options(CommandOptions[Settings]):
         ["meta-host", None, None, "Address on which to serve /healthz, /readyz, /metrics and "
          "/agents. [default: loopback of the family of --node-ip]"],
         ["meta-port", None, str(META_PORT), "Port on which to serve them."],
+        *DIAGNOSE_FLAGS,
     ]  # fmt: skip
 
     _log = Logger()
@@ -142,6 +144,7 @@ class Options(CommandOptions[Settings]):
 
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        self.bundle = bundle_path(self)
         check = check_node_name if self["standalone"] else check_cluster_node_name
         node_name = self.value("node-name", lambda text: check(text.strip()), "NODE_NAME")
         node_ip = self.value("node-ip", _node_ip, "NODE_IP")

@@ -22,12 +22,16 @@ from yurttunnel.agent.settings import Settings
 from yurttunnel.agent.trust import NodeTrust
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.agent_servers import agent_server_families
+from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_site
 from yurttunnel.ops.metrics import Figures, add_families, agent_registry
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.services import PortService
+from yurttunnel.ops.services import PortService, StoppedInTurn
+from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.sources import SERVERS, StatusSources
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers, format_identifiers
 from yurttunnel.tunnel import tls
@@ -103,11 +107,28 @@ class AgentProcess:
         self.readiness.add("servers", self.agent.not_connected)
         self.readiness.add("every server", self.agent.partly_connected, required=False)
         self.readiness.add("certificate", trust.problem)
-        site = meta_site(
-            reactor, "yurttunnel-agent", self.readiness, self.metrics, figures.sessions
+        status = StatusPage(
+            reactor,
+            StatusSources(
+                program="yurttunnel-agent",
+                words=SERVERS,
+                readiness=self.readiness,
+                counters=counters,
+                sessions=self.agent.sessions,
+                snapshots=figures.sessions,
+                certificates=trust.certificates,
+                reactor_lag=self.lag.worst,
+                destinations=policy.described,
+            ),
         )
+        site = meta_site(reactor, status, self.readiness, self.metrics, figures.sessions)
         host, port = settings.meta_host, settings.meta_port
-        self.meta = PortService(partial(listen_tcp, reactor, "--meta-port", host, port, site))
+        debug = Debug(reactor, self.agent.sessions, self.lag, shown_levels)
+        site.resource.putChild(b"debug", debug.page)
+        listen = partial(listen_tcp, reactor, "--meta-port", host, port, site)
+        self.meta = StoppedInTurn()
+        for part in (status, PortService(listen), debug):
+            part.setServiceParent(self.meta)
 
 
 def server_endpoint(reactor: Any, host: str, port: int) -> EndpointWithDeadline:

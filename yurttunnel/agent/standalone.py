@@ -10,7 +10,7 @@ from yurttunnel.agent.discovery import FixedAddresses
 from yurttunnel.agent.process import AgentProcess, server_endpoint
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import EnrolledTrust
-from yurttunnel.ops.services import StoppedInTurn
+from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.standalone import AgentTrust
 from yurttunnel.pki.token import JoinToken
@@ -40,7 +40,7 @@ def build(reactor: Any, settings: Settings, mode: StandaloneSettings) -> IServic
         FixedAddresses(settings.servers),
         lambda: settings.identifiers,
     )
-    parts = StoppedInTurn()
+    parts = Supervised(reactor, process.readiness)
     # The port comes first: when it is taken, nothing else has begun, and it is closed last.
     for part in (process.meta, trust, process.lag, process.agent):
         part.setServiceParent(parts)

@@ -27,6 +27,10 @@ class ReactorLag(Service):
         """Give the greatest delay of the last minute in seconds; 0 before the first measurement."""
         return max(self._late, default=0.0)
 
+    def latest(self) -> float:
+        """Give the delay that was measured last, in seconds; 0 before the first measurement."""
+        return self._late[-1] if self._late else 0.0
+
     def startService(self) -> None:
         """Begin to measure."""
         super().startService()

@@ -142,6 +142,11 @@ class TunnelSession:
         return self._carrier is not None
 
     @property
+    def busy(self) -> bool:
+        """Whether the connection has asked to be given nothing for now."""
+        return self._busy
+
+    @property
     def closed(self) -> bool:
         """Whether the session is over."""
         return self.wire.state is SessionState.CLOSED

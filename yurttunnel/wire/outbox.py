@@ -90,6 +90,11 @@ class Outbox:
         self.log.rewind()
 
     @property
+    def most_kept(self) -> int:
+        """How much data may be unacknowledged now, bytes."""
+        return self._most_kept
+
+    @property
     def is_full(self) -> bool:
         """Whether nothing may be sent before the peer acknowledges some of what it has got."""
         return self.log.kept >= MAX_KEPT + MAX_CONTROL

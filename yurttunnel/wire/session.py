@@ -40,6 +40,7 @@ from typing import Final
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
+from yurttunnel.wire.figures import SessionFigures
 from yurttunnel.wire.flood import FloodGuard
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Hello
@@ -164,6 +165,26 @@ class Session:
     def memory(self) -> MemoryBudget:
         """What has been promised to the peer's streams, and how much may be."""
         return self._inflow.budget
+
+    def figures(self) -> SessionFigures:
+        """Describe the session at this moment, for those who look for what holds it up."""
+        outbox, window = self._outbox, self._inflow.window
+        return SessionFigures(
+            state=self.state.value,
+            going_away=self.going_away,
+            peer_going_away=self.peer_going_away,
+            window=window.size,
+            credit_given=window.limit - window.received,
+            held=window.received - window.consumed,
+            credit_left=outbox.payload_limit - outbox.payload_sent,
+            control_queued=outbox.control_size,
+            unacknowledged=self.kept,
+            most_unacknowledged=outbox.most_kept,
+            to_send_again=sum(map(len, outbox.log.again)),
+            chunk=outbox.chunk,
+            memory_used=self.memory.used,
+            memory_limit=self.memory.limit,
+        )
 
     def can_resume(self, peer_received: int) -> bool:
         """Whether a peer can have got so far that it has ``peer_received`` bytes."""

@@ -61,7 +61,8 @@ class Stream:
     """The state of one stream; the session drives it.
 
     ``deliver`` is called with each piece of data that comes in while the stream is not
-    ``paused``; it is looked up once a piece, so it may be replaced at any time.
+    ``paused``; it is looked up once a piece, so it may be replaced at any time. ``since`` is when
+    the stream began, by the session's clock.
     """
 
     __slots__ = (
@@ -86,6 +87,7 @@ class Stream:
         "send_ended",
         "send_limit",
         "sent",
+        "since",
         "state",
         "will_end",
         "window",
@@ -107,6 +109,8 @@ class Stream:
         self.events: StreamEvents
         self.deliver: Callable[[bytes], object]
         self.deadline = 0.0
+        # The window is as old as the stream.
+        self.since = window.last_grant
         # Receiving.
         self.window = window
         self.paused = True

@@ -1,0 +1,62 @@
+"""What a session tells of itself, for people who look for what holds it up."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.wire.harness import Pair
+
+
+class FiguresTests(SynchronousTestCase):
+    """Credit, queues and memory, at rest and with data that nobody takes."""
+
+    def setUp(self) -> None:
+        """Open a stream."""
+        self.pair = Pair()
+        self.stream, self.accepted = self.pair.open()
+        self.size = 1000
+
+    def send(self) -> None:
+        """Send from the server."""
+        self.pair.server.session.send(self.stream, b"x" * self.size)
+
+    def test_at_rest(self) -> None:
+        """A session without data has all its credit, and nothing queued or held."""
+        for end in (self.pair.agent, self.pair.server):
+            figures = end.session.figures()
+            self.assertEqual("attached", figures.state)
+            self.assertEqual(
+                (0, 0, 0), (figures.held, figures.control_queued, figures.to_send_again)
+            )
+            self.assertEqual(figures.window, figures.credit_given)
+            self.assertFalse(figures.going_away or figures.peer_going_away)
+            self.assertEqual(self.stream.window.size, self.accepted.window.size)
+            self.assertGreaterEqual(figures.memory_used, self.stream.window.size)
+
+    def test_data_that_nobody_takes(self) -> None:
+        """What a paused stream has got is held, and credit is used at both ends."""
+        before = self.pair.server.session.figures()
+        self.pair.agent.session.pause(self.accepted)
+        self.send()
+        self.pair.settle()
+        agent, server = self.pair.agent.session.figures(), self.pair.server.session.figures()
+        self.assertEqual(self.size, agent.held)
+        self.assertEqual(agent.window - self.size, agent.credit_given)
+        self.assertEqual(before.credit_left - self.size, server.credit_left)
+        self.assertGreater(server.unacknowledged, self.size)
+        self.assertLess(server.unacknowledged, server.most_unacknowledged)
+
+    def test_lost_connection(self) -> None:
+        """After a lost connection what is to be repeated is told."""
+        self.send()
+        self.pair.server.session.data_to_send(1 << 16)
+        self.pair.lose()
+        self.assertEqual("detached", self.pair.server.session.figures().state)
+        self.pair.connect()
+        self.assertGreater(self.pair.server.session.figures().to_send_again, self.size)
+
+    def test_age(self) -> None:
+        """A stream knows when it began, by the session's clock."""
+        self.pair.server.now += 5.0
+        self.assertEqual(self.pair.server.now, self.pair.server.open().since)
+        self.assertEqual(self.pair.server.now - 5.0, self.stream.since)

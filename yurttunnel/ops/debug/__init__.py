@@ -1,0 +1,1 @@
+"""``/debug`` on the meta port: what a process does, for who is on its machine."""

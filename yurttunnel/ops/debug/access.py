@@ -1,0 +1,55 @@
+"""Who may see ``/debug``: programs and people on the same machine, and no web page they look at.
+
+The meta port may listen on other addresses than loopback, and a browser on this machine carries
+requests of whatever page is open in it. So the address of the client has to be loopback, the Host
+field has to name it (against names that are made to lead here, DNS rebinding), and a browser has
+to say that the request is of no other site (Fetch Metadata, and Origin of RFC 6454).
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, ip_address
+
+from twisted.internet.address import IPv4Address as TcpAddress
+from twisted.internet.address import IPv6Address as Tcp6Address
+from twisted.web.server import Request
+
+from yurttunnel.http.authority import BadAuthority, split_optional_port
+
+_OWN_REQUEST = (b"same-origin", b"none")
+"""What a browser says in Sec-Fetch-Site of requests of this page itself, or of the user."""
+
+
+def refusal(request: Request) -> str | None:
+    """Say in one line why ``request`` is refused, ``None`` when it is not."""
+    peer = request.getClientAddress()
+    if not isinstance(peer, TcpAddress | Tcp6Address) or not _is_loopback(peer.host):
+        return "/debug is for this machine alone: connect to the meta port by a loopback address"
+    hosts = request.requestHeaders.getRawHeaders(b"host", [])
+    if len(hosts) != 1 or not _names_loopback(hosts[0]):
+        return "/debug wants a loopback address, or localhost, in the Host field"
+    sites = request.requestHeaders.getRawHeaders(b"sec-fetch-site", [])
+    origins = request.requestHeaders.getRawHeaders(b"origin", [])
+    other_site = any(site not in _OWN_REQUEST for site in sites)
+    other_origin = any(origin != b"http://" + hosts[0] for origin in origins)
+    if other_site or other_origin:
+        return "/debug answers no requests that pages of other sites make in a browser"
+    return None
+
+
+def _names_loopback(field: bytes) -> bool:
+    try:
+        host, _ = split_optional_port(field.decode("ascii"))
+    except (UnicodeDecodeError, BadAuthority):
+        return False
+    return host.lower() == "localhost" or _is_loopback(host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

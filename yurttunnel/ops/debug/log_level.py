@@ -1,0 +1,83 @@
+"""``/debug/log-level``: another log level for a while, without a restart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger, LogLevel
+
+from yurttunnel.ops.debug.pages import Answer, BadParameter, Page, Parameters, number, text
+from yurttunnel.ops.log_levels import ShownLevels
+
+DEFAULT_SECONDS = 600
+MOST_SECONDS = 86_400
+
+_LEVELS = ("debug", "info", "warn")
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """What was shown before, and when that comes back."""
+
+    # A constant of LogLevel; they have no types.
+    level: Any
+    requests: bool
+    end: IDelayedCall
+
+
+class TemporaryLogLevel(Service):
+    """Changes what of the log is shown, and changes it back by itself."""
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, levels: ShownLevels) -> None:
+        self._clock = clock
+        self._levels = levels
+        self._usual: _Usual | None = None
+
+    def page(self) -> Page:
+        """Make the page: GET tells, POST with ``?level=L`` and ``&seconds=N`` changes."""
+        return Page(lambda parameters: text(self._state()), self._change, ("level", "seconds"))
+
+    def stopService(self) -> None:
+        """Go back now."""
+        super().stopService()
+        self._restore()
+
+    def _change(self, parameters: Parameters) -> Answer:
+        name = parameters.get("level")
+        if name not in _LEVELS:
+            raise BadParameter(f"level is wanted: one of {', '.join(_LEVELS)}")
+        seconds = number(parameters, "seconds", 1, MOST_SECONDS, DEFAULT_SECONDS)
+        self._restore()
+        levels = self._levels
+        level = LogLevel.levelWithName(name)
+        end = self._clock.callLater(seconds, self._go_back)
+        self._usual = _Usual(levels.level, levels.requests, end)
+        levels.set(level, requests=level < LogLevel.warn)
+        self._log.warn(
+            "log level {shown} for {seconds} s, by a request to /debug/log-level",
+            shown=name,
+            seconds=seconds,
+        )
+        return text(self._state())
+
+    def _go_back(self) -> None:
+        self._restore()
+        self._log.warn("log level {shown} again", shown=self._levels.level.name)
+
+    def _restore(self) -> None:
+        usual, self._usual = self._usual, None
+        if usual is not None:
+            if usual.end.active():
+                usual.end.cancel()
+            self._levels.set(usual.level, usual.requests)
+
+    def _state(self) -> str:
+        if self._usual is None:
+            return f"{self._levels.level.name}\n"
+        left = self._usual.end.getTime() - self._clock.seconds()
+        return f"{self._levels.level.name}, in {left:.0f} s {self._usual.level.name} again\n"

@@ -1,0 +1,121 @@
+"""``/debug/memory``: how much there is, and, while it is traced, which lines have taken it."""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import os
+import tracemalloc
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+
+from yurttunnel.ops.debug.pages import Answer, Page, Parameters, number, text
+
+TRACED_SECONDS = 900.0
+"""After this long tracing ends by itself: it costs memory and time in all that goes on."""
+
+MOST_FRAMES = 25
+"""Frames of each allocation that can be kept."""
+
+_LINES_SHOWN = 40
+
+_PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+
+_IGNORED = (
+    tracemalloc.Filter(False, tracemalloc.__file__),
+    tracemalloc.Filter(False, linecache.__file__),
+)
+
+
+class MemoryTrace(Service):
+    """Traces allocations for a while; at the end of the service no more."""
+
+    _log = Logger()
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._end: IDelayedCall | None = None
+        self._reading = False
+
+    def page(self) -> Page:
+        """Make the page: GET shows, POST with ``?frames=N`` begins to trace, with 0 ends it."""
+        return Page(lambda parameters: self._show(), self._change, ("frames",))
+
+    def stopService(self) -> None:
+        """Trace no more."""
+        super().stopService()
+        self._stop()
+
+    def _change(self, parameters: Parameters) -> Answer:
+        frames = number(parameters, "frames", 0, MOST_FRAMES, None)
+        self._stop()
+        if frames == 0:
+            self._log.info("memory is no longer traced")
+            return text("memory is no longer traced\n")
+        tracemalloc.start(frames)
+        self._end = self._reactor.callLater(TRACED_SECONDS, self._stop)
+        self._log.info("memory is traced, by a request to /debug/memory")
+        return text(
+            f"memory is traced from now on, for {TRACED_SECONDS:.0f} s or until"
+            " POST /debug/memory?frames=0; GET shows what was allocated since\n"
+        )
+
+    def _stop(self) -> None:
+        end, self._end = self._end, None
+        if end is not None:
+            if end.active():
+                end.cancel()
+            tracemalloc.stop()
+
+    def _show(self) -> Deferred[Answer]:
+        if not tracemalloc.is_tracing() or self._reading:
+            why = "is being read by another request" if self._reading else "is off"
+            hint = f"tracing {why}: POST /debug/memory?frames=1 begins it\n"
+            return succeed(text("".join([*_figures(), hint])))
+        self._reading = True
+        # Of half a million traces the copy takes 0.3 s, which stops the reactor, and to sort it
+        # 2.6 s, which does not.
+        shown = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), _top_lines)
+        return shown.addBoth(self._read).addCallback(
+            lambda lines: text("".join([*_figures(), *lines]))
+        )
+
+    def _read(self, result: Any) -> Any:
+        self._reading = False
+        return result
+
+
+def _figures() -> list[str]:
+    """Give the resident set (proc(5), statm) and the collector's figures, a line each."""
+    with open("/proc/self/statm", "rb") as statm:
+        resident = int(statm.read().split()[1]) * _PAGE_SIZE
+    lines = [f"resident: {resident / 2**20:.1f} MiB\n"]
+    for generation, (count, stats) in enumerate(zip(gc.get_count(), gc.get_stats(), strict=True)):
+        lines.append(
+            f"gc generation {generation}: {count} counted, {stats['collections']} collections,"
+            f" {stats['collected']} collected, {stats['uncollectable']} uncollectable\n"
+        )
+    return lines
+
+
+def _top_lines() -> list[str]:
+    current, peak = tracemalloc.get_traced_memory()
+    try:
+        snapshot = tracemalloc.take_snapshot().filter_traces(_IGNORED)
+    except RuntimeError:
+        # What it says when nothing is traced (any more).
+        return ["tracing has ended\n"]
+    statistics = snapshot.statistics("traceback")
+    lines = [
+        f"traced: {current / 2**20:.1f} MiB now, {peak / 2**20:.1f} MiB at most,"
+        f" {tracemalloc.get_tracemalloc_memory() / 2**20:.1f} MiB for tracing itself\n"
+    ]
+    for each in statistics[:_LINES_SHOWN]:
+        lines.append(f"\n{each.size / 1024:.1f} KiB in {each.count} blocks\n")
+        lines += (f"{line}\n" for line in each.traceback.format(most_recent_first=True))
+    return lines

@@ -1,0 +1,138 @@
+"""What all pages below ``/debug`` have in common: access, methods, parameters, and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
+
+from yurttunnel.ops.debug.access import refusal
+
+TEXT = b"text/plain; charset=utf-8"
+JSON = b"application/json"
+HTML = b"text/html; charset=utf-8"
+
+Parameters = Mapping[str, str]
+"""What stands behind "?" in the request, each once."""
+
+
+class BadParameter(ValueError):
+    """What stands behind "?" cannot be understood; one line says what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a page answers with."""
+
+    content_type: bytes
+    body: bytes
+    status: int = 200
+
+
+Handler = Callable[[Parameters], "Answer | Deferred[Answer]"]
+"""Makes the answer; raises :class:`BadParameter`."""
+
+
+def text(body: str, status: int = 200) -> Answer:
+    """Answer with text."""
+    return Answer(TEXT, body.encode("utf-8", "backslashreplace"), status)
+
+
+def as_json(value: object) -> Answer:
+    """Answer with JSON, indented for people."""
+    return Answer(JSON, json.dumps(value, indent=1).encode() + b"\n")
+
+
+class Page(Resource):
+    """A page that ``get`` makes anew each time; ``post``, if there is one, changes something.
+
+    ``parameters`` are the names of those that it takes.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, get: Handler, post: Handler | None = None, parameters: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__()
+        self._handlers = {b"GET": get, b"HEAD": get}
+        if post is not None:
+            self._handlers[b"POST"] = post
+        self._parameters = parameters
+
+    def getChild(self, path: bytes, request: Request) -> Resource:
+        """Answer for a path that has no page."""
+        return Page(lambda parameters: text("no such page; /debug lists those that exist\n", 404))
+
+    def render(self, request: Request) -> bytes | int:
+        """Answer who may ask, with twisted.web leaving the body out for HEAD."""
+        refused = refusal(request)
+        if refused is not None:
+            return _send(request, text(f"{refused}\n", 403))
+        handler = self._handlers.get(request.method)
+        if handler is None:
+            allowed = b", ".join(self._handlers)
+            request.setHeader(b"allow", allowed)
+            return _send(request, text(f"only {allowed.decode()} are answered here\n", 405))
+        try:
+            answer = handler(self._read(request))
+        except BadParameter as error:
+            return _send(request, text(f"{error}\n", 400))
+        if isinstance(answer, Answer):
+            return _send(request, answer)
+        # It ends with the request, and lets no error through.
+        _ = Deferred.fromCoroutine(self._send_later(request, answer))
+        return NOT_DONE_YET
+
+    def _read(self, request: Request) -> Parameters:
+        found: dict[str, str] = {}
+        for name, values in (request.args or {}).items():
+            known = name.decode("utf-8", "backslashreplace")
+            if known not in self._parameters or len(values) > 1:
+                expected = ", ".join(self._parameters) or "none"
+                raise BadParameter(f"parameters of this page, each once: {expected}")
+            found[known] = values[0].decode("utf-8", "backslashreplace")
+        return found
+
+    async def _send_later(self, request: Request, answer: Deferred[Answer]) -> None:
+        gone: list[Failure] = []
+        finished = request.notifyFinish()
+        _ = finished.addErrback(gone.append)
+        try:
+            given = await answer
+        except Exception:
+            # Whatever it is, the client waits for an answer; the log has it.
+            self._log.failure("a page of /debug could not be made")
+            given = text("the page could not be made: the log says why\n", 500)
+        if not gone:
+            request.write(_send(request, given))
+            request.finish()
+
+
+def _send(request: Request, answer: Answer) -> bytes:
+    request.setResponseCode(answer.status)
+    request.setHeader(b"content-type", answer.content_type)
+    request.setHeader(b"cache-control", b"no-store")
+    request.setHeader(b"x-content-type-options", b"nosniff")
+    request.setHeader(b"content-security-policy", b"default-src 'none'")
+    request.setHeader(b"server", b"yurttunnel")
+    return answer.body
+
+
+def number(parameters: Parameters, name: str, least: int, most: int, default: int | None) -> int:
+    """Read a parameter that is a number from ``least`` to ``most``."""
+    given = parameters.get(name)
+    if given is None and default is not None:
+        return default
+    if given is None or not (given.isascii() and given.isdecimal() and len(given) < 10):
+        raise BadParameter(f"{name} is wanted: a number from {least} to {most}")
+    value = int(given)
+    if not least <= value <= most:
+        raise BadParameter(f"{name} is a number from {least} to {most}")
+    return value

@@ -1,0 +1,95 @@
+"""``/debug/sessions``: where bytes wait, and for whose credit, in each session and stream."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.debug.pages import Answer, Page, Parameters, as_json
+from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.wire.stream import Stream
+
+MOST_SESSIONS = 100
+"""Sessions that one answer tells of."""
+
+MOST_STREAMS = 1000
+"""Streams that one answer tells of, of all sessions together."""
+
+_LONGEST_TEXT = 256
+"""Characters of what a peer may choose, such as request ids."""
+
+
+def sessions_page(clock: IReactorTime, sessions: Callable[[], Iterable[TunnelSession]]) -> Page:
+    """Make the page; ``?node=NAME`` narrows it to the sessions with one peer."""
+
+    def get(parameters: Parameters) -> Answer:
+        node = parameters.get("node")
+        wanted = [each for each in sessions() if node is None or each.peer_name == node]
+        wanted.sort(key=lambda session: (session.peer_name, session.since))
+        return as_json(_describe_all(wanted, clock.seconds()))
+
+    return Page(get, parameters=("node",))
+
+
+def _describe_all(sessions: list[TunnelSession], now: float) -> dict[str, object]:
+    shown, room = [], MOST_STREAMS
+    for session in sessions[:MOST_SESSIONS]:
+        streams = [_stream(each, now) for each in islice(session.wire.streams.values(), room)]
+        room -= len(streams)
+        shown.append(_session(session, streams))
+    return {
+        "sessions": shown,
+        "sessions_left_out": len(sessions) - len(shown),
+        "hint": "?node=NAME tells of one peer's sessions alone",
+    }
+
+
+def _session(session: TunnelSession, streams: list[dict[str, object]]) -> dict[str, object]:
+    """Give a session: sizes in bytes, durations in seconds; SessionFigures says what they are."""
+    total = len(session.wire.streams)
+    return {
+        "peer": session.peer_name,
+        "address": session.description.address,
+        "session": session.session_id.hex(),
+        "since": session.since.isoformat(timespec="seconds"),
+        "connected": session.connected,
+        "connection_busy": session.busy,
+        "resumptions": session.resumptions,
+        "rtt_seconds": session.wire.round_trip,
+        **dataclasses.asdict(session.wire.figures()),
+        "streams_total": total,
+        "streams_left_out": total - len(streams),
+        "streams": streams,
+    }
+
+
+def _stream(stream: Stream, now: float) -> dict[str, object]:
+    request, window = stream.request, stream.window
+    return {
+        "id": stream.number,
+        "opened": "here" if stream.opened_here else "by the peer",
+        "destination": join_authority(request.host, request.port)[:_LONGEST_TEXT],
+        "request_id": request.request_id[:_LONGEST_TEXT],
+        "state": stream.state.value,
+        "age_seconds": round(now - stream.since, 3),
+        "receiving": {
+            "ended": stream.receive_ended,
+            "paused": stream.paused,
+            "bytes": window.received,
+            "waiting": sum(map(len, stream.backlog)),
+            "window": window.size,
+            "credit_given": window.limit - window.received,
+        },
+        "sending": {
+            "ended": stream.send_ended,
+            "ending": stream.will_end,
+            "full": stream.full,
+            "bytes": stream.sent,
+            "waiting": stream.pending_size,
+            "credit_left": stream.send_limit - stream.sent,
+        },
+    }

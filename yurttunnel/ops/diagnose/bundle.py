@@ -1,0 +1,39 @@
+"""The bundle as a file: a ``.tar.gz`` that only its owner can read."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from yurttunnel.ops.diagnose.part import Part
+from yurttunnel.ops.diagnose.redaction import redact
+
+
+def write_bundle(path: Path, parts: Iterable[Part], secrets: Iterable[str]) -> None:
+    """Write ``parts`` without ``secrets``, and what looks like one, to a new file, mode 0600.
+
+    Raises ``OSError``, a ``FileExistsError`` when there is something at ``path``; what was begun
+    is removed then.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    directory = path.name.removesuffix(".gz").removesuffix(".tar")
+    now = int(time.time())
+    known = [secret for secret in secrets if secret]
+    try:
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            tarfile.open(fileobj=file, mode="w:gz") as archive,
+        ):
+            for part in parts:
+                content = redact(part.text, known).encode("utf-8", "backslashreplace")
+                entry = tarfile.TarInfo(f"{directory}/{part.name}.txt")
+                entry.size, entry.mtime, entry.mode = len(content), now, 0o600
+                archive.addfile(entry, io.BytesIO(content))
+    except BaseException:
+        # Whatever it was, half a bundle is of no use.
+        os.unlink(path)
+        raise

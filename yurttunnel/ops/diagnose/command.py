@@ -1,0 +1,121 @@
+"""What ``--diagnose`` does: collects, writes the bundle, and says on one screen what is wrong."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+from yurttunnel.ops.diagnose.bundle import write_bundle
+from yurttunnel.ops.diagnose.files import files_part
+from yurttunnel.ops.diagnose.machine import OwnLines, firewall_part, machine_part, versions_part
+from yurttunnel.ops.diagnose.meta_pages import page_parts
+from yurttunnel.ops.diagnose.part import Part
+from yurttunnel.ops.diagnose.process import process_part
+from yurttunnel.ops.diagnose.redaction import redact, redacted_arguments
+
+MOST_SHOWN = 15
+"""Sentences of the summary on the screen; the bundle has all."""
+
+_LONGEST_SHOWN = 400
+"""Characters of one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Which process is looked at, by the same command line as its own.
+
+    ``directories`` are listed, ``files`` beside them, too. ``secret_flags`` are those whose
+    values are secrets (``--join-token``), ``secrets`` those values. ``own_lines`` picks the
+    lines of the program's own firewall rules, ``None`` where it makes none.
+    """
+
+    program: str
+    meta_host: str
+    meta_port: int
+    directories: tuple[Path, ...]
+    files: tuple[Path, ...]
+    secret_flags: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    own_lines: OwnLines | None = None
+
+
+def run_diagnosis(subject: Subject, output: Path | None) -> NoReturn:
+    """Diagnose and end the process: status 0 when nothing looks wrong, else 1."""
+    # What twist or a test has put in the place of standard output is not meant for people.
+    raise SystemExit(diagnose(subject, output, sys.__stdout__ or sys.stdout))
+
+
+def diagnose(subject: Subject, output: Path | None, screen: TextIO) -> int:
+    """Write the bundle to ``output``, and the summary to ``screen``; give the exit status.
+
+    Without ``output`` the bundle is a new file in the working directory.
+    """
+    if output is None:
+        moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        output = Path(f"{subject.program}-diagnosis-{moment}.tar.gz")
+    parts = list(_collect(subject))
+    findings = [redact(sentence, subject.secrets) for part in parts for sentence in part.findings]
+    parts.insert(0, Part("summary", "".join(f"{each}\n" for each in findings) or "nothing\n"))
+    try:
+        write_bundle(output, parts, subject.secrets)
+    except OSError as error:
+        why = error.strerror or str(error)
+        print(f"--output: {output}: {why}: name another file", file=screen)
+        return 1
+    print(f"{output.absolute()}", file=screen)
+    for line in _summary(subject.program, findings):
+        print(line, file=screen)
+    screen.flush()
+    return 1 if findings else 0
+
+
+def _summary(program: str, findings: list[str]) -> Iterator[str]:
+    if not findings:
+        yield f"{program}: nothing looks wrong."
+        return
+    yield f"{program}: this looks wrong:"
+    for sentence in findings[:MOST_SHOWN]:
+        short = sentence[:_LONGEST_SHOWN] + ("..." if len(sentence) > _LONGEST_SHOWN else "")
+        yield f"- {' '.join(short.split())}"
+    if len(findings) > MOST_SHOWN:
+        yield f"- and {len(findings) - MOST_SHOWN} more, in summary.txt."
+
+
+def _collect(subject: Subject) -> Iterator[Part]:
+    host = _connectable(subject.meta_host)
+    port, program = subject.meta_port, subject.program
+    now = datetime.datetime.now(datetime.UTC)
+    arguments = redacted_arguments(sys.argv, subject.secret_flags)
+    yield Part("command-line", "".join(f"{argument}\n" for argument in arguments))
+    collectors: list[tuple[str, Callable[[], Iterable[Part]]]] = [
+        ("versions", lambda: [versions_part()]),
+        ("machine", lambda: [machine_part()]),
+        ("files", lambda: [files_part(subject.directories, subject.files, now)]),
+        ("process", lambda: [process_part(program, host, port, subject.secret_flags)]),
+        ("pages", partial(page_parts, program, host, port)),
+    ]
+    own_lines = subject.own_lines
+    if own_lines is not None:
+        collectors.append(("firewall", lambda: [firewall_part(own_lines)]))
+    for name, collect in collectors:
+        try:
+            yield from collect()
+        except Exception as error:
+            # A defect in one part must not cost the others: the machine is in trouble already.
+            yield Part(f"{name}-error", traceback.format_exc(), (f"{name}: {error!r}.",))
+
+
+def _connectable(host: str) -> str:
+    """Give the address to connect to, for one to listen on: the unspecified one means every."""
+    address = ip_address(host)
+    if not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "::1"

@@ -1,0 +1,139 @@
+"""The files of a program: who may read them, and until when certificates among them are good.
+
+Files are looked into for certificates only. What else is in them, keys above all, is not kept.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from yurttunnel.ops.diagnose.part import Part
+
+SOON = datetime.timedelta(days=30)
+"""A certificate of years that ends sooner is told of; others in the last tenth of their life."""
+
+MOST_FILES = 1000
+_MOST_BYTES = 1024 * 1024
+"""Of a file that is looked into."""
+
+LEAST_FREE_BYTES = 64 * 1024 * 1024
+
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_KEY = b"PRIVATE KEY-----"
+_SECRET_NAMES = ("join-token",)
+
+_OLD_NAME = re.compile(r"-\d{4}(?:-\d\d){5}\.pem$")
+"""Of a certificate with its date: earlier ones are kept, and a link leads to the one in use."""
+
+
+def files_part(directories: Iterable[Path], files: Iterable[Path], now: datetime.datetime) -> Part:
+    """Describe what is in ``directories``, and single ``files``; ``now`` has a timezone."""
+    lines: list[str] = []
+    findings: list[str] = []
+    for directory in directories:
+        findings += _disk(directory)
+        for path in _below(directory):
+            _look(path, now, lines, findings)
+    for path in files:
+        _look(path, now, lines, findings)
+    return Part("files", "".join(f"{line}\n" for line in lines), tuple(findings))
+
+
+def _look(path: Path, now: datetime.datetime, lines: list[str], findings: list[str]) -> None:
+    try:
+        status = os.lstat(path)
+        line = f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid}"
+        line += f" {status.st_size:9} {_utc(status.st_mtime)} {path}"
+        if stat.S_ISLNK(status.st_mode):
+            line += f" -> {os.readlink(path)}"
+        lines.append(line)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+            return
+        content = _content(path)
+    except OSError as error:
+        lines.append(f"{path}: {error.strerror}")
+        if not isinstance(error, FileNotFoundError):
+            findings.append(f"{path} could not be read ({error.strerror}).")
+        return
+    secret = _KEY in content or path.name in _SECRET_NAMES
+    if secret and status.st_mode & 0o077:
+        findings.append(f"{path} holds a secret and is open to other users: chmod 0600 it.")
+    for block in _CERTIFICATE.findall(content):
+        try:
+            certificate = x509.load_pem_x509_certificate(block)
+        except ValueError as error:
+            lines.append(f"    certificate: it cannot be read ({error})")
+            continue
+        lines += (f"    {text}" for text in _describe(certificate))
+        if not _is_old(path):
+            findings += _problems(path, certificate, now)
+
+
+def _describe(certificate: x509.Certificate) -> Iterator[str]:
+    yield f"certificate: {certificate.subject.rfc4514_string()}"
+    yield f"  issuer: {certificate.issuer.rfc4514_string()}, serial {certificate.serial_number:x}"
+    yield f"  good from {certificate.not_valid_before_utc} to {certificate.not_valid_after_utc}"
+    yield f"  sha256: {certificate.fingerprint(hashes.SHA256()).hex()}"
+
+
+def _problems(path: Path, certificate: x509.Certificate, now: datetime.datetime) -> Iterator[str]:
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    name = certificate.subject.rfc4514_string() or "without a name"
+    what = f"The certificate {name} in {path}"
+    if now < begin:
+        yield f"{what} is good only from {begin} on: perhaps this machine's clock is behind."
+    elif now >= end:
+        yield f"{what} has expired on {end}."
+    elif end - now < min(SOON, (end - begin) / 10):
+        yield f"{what} ends on {end}, and has not been renewed."
+
+
+def _is_old(path: Path) -> bool:
+    """Say whether ``path`` is an earlier certificate, to which no link leads any more."""
+    if not _OLD_NAME.search(path.name):
+        return False
+    links = (each for each in path.parent.iterdir() if each.is_symlink())
+    return all(Path(os.readlink(each)).name != path.name for each in links)
+
+
+def _content(path: Path) -> bytes:
+    # Neither a link nor a pipe that has taken the file's place meanwhile.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(_MOST_BYTES)
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """Give a directory and all that is in it, the first :data:`MOST_FILES`; links stay links."""
+    yield directory
+    count = 0
+    for root, directories, names in os.walk(directory):
+        directories.sort()
+        for name in sorted([*directories, *names]):
+            count += 1
+            if count > MOST_FILES:
+                return
+            yield Path(root, name)
+
+
+def _disk(directory: Path) -> Iterator[str]:
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return  # The list of files says that it is not there.
+    free = disk.f_bavail * disk.f_frsize
+    if free < LEAST_FREE_BYTES:
+        yield f"Only {free / 2**20:.0f} MiB are free where {directory} is."
+
+
+def _utc(seconds: float) -> str:
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

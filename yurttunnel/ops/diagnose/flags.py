@@ -1,0 +1,29 @@
+"""The flags of ``--diagnose``, which both programs have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from twisted.python import usage
+
+from yurttunnel.ops import flags
+from yurttunnel.ops.options import CommandOptions
+
+DIAGNOSE_SWITCHES = [
+    ["diagnose", None, "Collect what there is to know of the process that runs here with the same "
+     "flags, or should, into a .tar.gz without keys and tokens, say what looks wrong, and exit: "
+     "with status 0 if nothing does."],
+]  # fmt: skip
+
+DIAGNOSE_FLAGS = [
+    ["output", None, None, "With --diagnose: the file to make. [default: one with the time in its "
+     "name, in the working directory]"],
+]  # fmt: skip
+
+
+def bundle_path(options: CommandOptions[Any]) -> Path | None:
+    """Give the value of --output; raises ``UsageError`` when there is nothing to put out."""
+    if options["output"] is not None and not options["diagnose"]:
+        raise usage.UsageError("--output has no effect without --diagnose: add it")
+    return options.optional_value("output", flags.path, None)

@@ -1,0 +1,147 @@
+"""What the program runs on: versions, kernel, clock, ports, and its own firewall rules."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import platform
+import shutil
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from yurttunnel.ops.diagnose.part import Part
+
+LIBRARIES = (
+    "yurttunnel",
+    "Twisted",
+    "pyOpenSSL",
+    "cryptography",
+    "service-identity",
+    "httptools",
+    "prometheus-client",
+    "zope.interface",
+    "kubernetes",
+    "wsproto",
+    "PyYAML",
+    "pyroute2",
+)
+
+_SETTINGS = (
+    "net/ipv4/ip_local_port_range",
+    "net/ipv4/ip_local_reserved_ports",
+    "net/ipv4/ip_forward",
+    "net/ipv4/conf/all/route_localnet",
+    "net/ipv4/tcp_keepalive_time",
+    "net/core/somaxconn",
+    "net/netfilter/nf_conntrack_count",
+    "net/netfilter/nf_conntrack_max",
+    "fs/file-nr",
+)
+
+_TIME_ERROR = 5
+"""What adjtimex(2) gives while the clock is not synchronised."""
+
+_PROGRAM_SECONDS = 10.0
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
+"""Where programs for root are: not every service has these directories in its ``PATH``."""
+
+OwnLines = Callable[[bytes], list[bytes]]
+"""Picks the lines of a program's own chains out of the output of ``iptables-save``."""
+
+
+def versions_part() -> Part:
+    """Say what is installed here: the running process may be older."""
+    lines = [
+        f"python: {sys.version}",
+        f"openssl: {ssl.OPENSSL_VERSION}",
+        f"platform: {platform.platform()}",
+        f"user: {os.geteuid()}, groups {os.getgroups()}",
+        *(f"{name}: {_version(name)}" for name in LIBRARIES),
+    ]
+    return Part("versions", "".join(f"{line}\n" for line in lines))
+
+
+def machine_part(proc: Path = Path("/proc")) -> Part:
+    """Say what the kernel is set to, how busy it is, and whether anybody sets the clock."""
+    lines = [f"{name}: {_setting(proc / 'sys' / name)}" for name in _SETTINGS]
+    lines += [f"{name}: {_setting(proc / name)}" for name in ("loadavg", "uptime")]
+    lines += [f"processors: {os.cpu_count()}", f"time: {time.strftime('%FT%TZ', time.gmtime())}"]
+    synchronised = _clock_synchronised()
+    lines.append(f"clock synchronised: {synchronised}")
+    findings = []
+    if synchronised == "no":
+        findings.append(
+            "Nothing sets the clock of this machine (adjtimex): certificates and tokens fail when"
+            " it is wrong; use chrony, ntpd or systemd-timesyncd."
+        )
+    return Part("machine", "".join(f"{line}\n" for line in lines), tuple(findings))
+
+
+def firewall_part(own_lines: OwnLines) -> Part:
+    """Give the program's own rules in each of the kernel's firewalls that is in use."""
+    return Part("firewall", "".join(f"{line}\n" for line in _rules(own_lines)))
+
+
+def _rules(own_lines: OwnLines) -> Iterator[str]:
+    for base, tables in (("iptables", "ip_tables_names"), ("ip6tables", "ip6_tables_names")):
+        yield from _rules_of(f"{base}-nft-save", own_lines)
+        # To ask for a table of the old firewall would make it.
+        if "nat" in _setting(Path("/proc/net") / tables).split():
+            yield from _rules_of(f"{base}-legacy-save", own_lines)
+
+
+def _rules_of(program: str, own_lines: OwnLines) -> Iterator[str]:
+    yield f"{program} -t nat:"
+    path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
+    if path is None:
+        yield "    it is not installed"
+        return
+    try:
+        finished = subprocess.run(
+            [path, "-t", "nat"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PROGRAM_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield f"    {error}"
+        return
+    if finished.returncode != 0:
+        complaint = finished.stderr.decode("utf-8", "backslashreplace").strip()
+        yield f"    exit status {finished.returncode}: {complaint}"
+    for line in own_lines(finished.stdout):
+        yield f"    {line.decode('utf-8', 'backslashreplace')}"
+
+
+def _clock_synchronised() -> str:
+    """Ask the kernel (adjtimex(2)) whether somebody sets its clock: yes, no or unknown."""
+    # Larger than struct timex anywhere; with all zero nothing is changed.
+    buffer = ctypes.create_string_buffer(1024)
+    try:
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
+    except (OSError, AttributeError):
+        return "unknown"
+    if state < 0:
+        return "unknown"
+    return "no" if state == _TIME_ERROR else "yes"
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _setting(path: Path) -> str:
+    try:
+        return " ".join(path.read_text("utf-8", "backslashreplace").split())
+    except OSError as error:
+        return f"unknown ({error.strerror})"
