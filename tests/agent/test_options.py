@@ -332,7 +332,7 @@ class ErrorTests(SynchronousTestCase):
         globalLogPublisher.addObserver(keep)
         try:
             parse(
-                "--v=2",
+                "--vmodule=client=2",
                 "--logtostderr=true",
                 "--alsologtostderr",
                 "--agent-identifiers=host=edge-1&uid=1",
@@ -340,7 +340,7 @@ class ErrorTests(SynchronousTestCase):
         finally:
             globalLogPublisher.removeObserver(keep)
         for flag in (
-            "--v is",
+            "--vmodule is",
             "--logtostderr is",
             "--alsologtostderr is",
             "--agent-identifiers: ",

@@ -62,7 +62,7 @@ class FlagTests(RenderedTestCase):
         for directory in with_workloads():
             for workload in workloads(directory):
                 of_twist, command, flags = flags_of(workload)
-                self.assertEqual(["--log-format=text"], of_twist)
+                self.assertEqual([], of_twist)
                 self.assertIn(command, commands)
                 options = ServerOptions if command == "yurttunnel-server" else AgentOptions
                 unused = {*options.ignored_flags, *options.ignored_switches}

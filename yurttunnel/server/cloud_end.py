@@ -85,6 +85,7 @@ def agent_listener(
         replicas=replicas,
     )
     process.sessions = agents.sessions
+    agents.on_ended.append(process.lost_nodes.ended)
     add_families(process.metrics, lambda: agent_families(agents.refusals))
     return agents
 
@@ -110,12 +111,15 @@ def cloud_end(
         passing = _on_both_families(
             reactor, settings, flag, settings.bind_address, port, callers[flag]
         )
+    for caller in callers.values():
+        caller.audit = process.audit
     interception = Interception(
         reactor,
         process.registry,
         trust.kubelets,
         middlewares,
         settings.response_timeout or None,
+        audit=process.audit,
     )
     agents.on_sessions_drain.append(interception.sessions_drain)
     add_families(process.metrics, partial(interception_families, interception.figures))

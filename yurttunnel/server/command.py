@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from twisted.application.service import IService
 
@@ -24,6 +24,8 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     settings = options.settings
+    if options["diagnose"]:
+        _diagnose(options)
     mode = settings.mode
     try:
         if isinstance(mode, StandaloneSettings) and mode.revoke_node is not None:
@@ -54,6 +56,14 @@ def _prepare(mode: StandaloneSettings | ClusterSettings) -> OwnMark | None:
     if isinstance(mode, ClusterSettings) and mode.steering.iptables:
         return OwnMark()
     return None
+
+
+def _diagnose(options: Options) -> NoReturn:
+    # What only this needs takes time and memory to import.
+    from yurttunnel.ops.diagnose.command import run_diagnosis
+    from yurttunnel.server.diagnosis import subject
+
+    run_diagnosis(subject(options.settings), options.bundle)
 
 
 def build(reactor: Any, settings: Settings) -> IService:

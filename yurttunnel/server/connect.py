@@ -38,6 +38,7 @@ from yurttunnel.http.connection import has_hung_up
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import error_response, status_of
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
+from yurttunnel.ops.log_levels import request_log
 from yurttunnel.server.dialing import (
     DIAL_TIMEOUT,
     MAX_PENDING_DIALS,
@@ -86,6 +87,8 @@ class ConnectFactory(DialingFactory):
     ``max_unread_heads`` how many may be incomplete at a time. ``linger`` is the time in seconds
     that a caller has to take an error answer. The rest is as in :class:`DialingFactory`.
     """
+
+    kind = "connect"
 
     def __init__(
         self,
@@ -212,6 +215,8 @@ class ConnectProtocol(DialingConnection):
         """Answer 200, and join once nothing else can be sent along with it."""
         self._state = _State.ESTABLISHED
         self._opened = stream
+        if self._entry is not None:
+            self._entry.status = 200
         if self._secure:
             # TLS transports collect what is written in one turn into one record.
             self.transport.write(_ESTABLISHED)
@@ -278,13 +283,15 @@ class ConnectProtocol(DialingConnection):
         Closing at once would reset the connection of a caller that still sends, and the reset
         can overtake the answer. So only our direction ends, and the caller's is read to its end.
         """
-        self.log.info(
+        request_log.info(
             "CONNECT {destination} ({request_id}) answered {status}: {text}",
             destination=self._destination,
+            node=self.node,
             request_id=self.request_id,
             status=status,
             text=text,
         )
+        self.refused(text, status)
         factory = self._factory
         factory.unread_heads.discard(self)
         if len(factory.closing) >= factory.max_unread_heads:

@@ -7,6 +7,9 @@ from twisted.internet.protocol import ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from yurttunnel.http.authority import join_authority
+from yurttunnel.server.audit import Audit, AuditEntry
+from yurttunnel.server.audit_streams import audited
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.errors import StreamFailed
@@ -29,6 +32,10 @@ class DialingFactory(ServerFactory):
     """
 
     noisy = False
+    kind = "stream"
+    """What a stream for a caller is called in the audit log."""
+    audit: Audit | None = None
+    """Where it is to be written what becomes of them; set before anybody can connect."""
 
     def __init__(
         self,
@@ -61,14 +68,20 @@ class DialingConnection(LocalConnection):
     log = Logger()
     request_id = "-"
     """Names the request in logs of both ends; a hyphen until it is known."""
+    node = ""
+    """The node that is asked for, as the caller calls it; empty until it is known."""
     _dialing: Deferred[IStream] | None = None
+    _entry: AuditEntry | None = None
 
     def __init__(self, factory: DialingFactory) -> None:
         self._dialer = factory
 
     def connectionMade(self) -> None:
         """Be known to the factory."""
-        self._dialer.connections.add(self)
+        dialer = self._dialer
+        dialer.connections.add(self)
+        if dialer.audit is not None:
+            self._entry = dialer.audit.begin(dialer.kind)
 
     def dial(self, node: str, host: str, port: int) -> None:
         """Open a stream to ``host`` and ``port`` through the agent that serves ``node``.
@@ -76,16 +89,21 @@ class DialingConnection(LocalConnection):
         Ends in :meth:`stream_opened` or :meth:`dial_failed`, perhaps at once; in neither when
         the connection is lost first, which cancels the dial.
         """
+        self.node = node
         dialer = self._dialer
+        if self._entry is not None:
+            self._entry.asks(self.transport, self.request_id, node, join_authority(host, port))
         if dialer.pending_dials >= dialer.max_pending_dials:
             text = f"{dialer.pending_dials} dials are pending already; try again later"
-            self.dial_failed(StreamFailed(Code.OVERLOADED, text))
+            self._not_opened(StreamFailed(Code.OVERLOADED, text))
             return
         try:
             session = dialer.registry.find(node)
         except NodeNotConnected as error:
-            self.dial_failed(error)
+            self._not_opened(error)
             return
+        if self._entry is not None:
+            self._entry.node = session.node
         dialer.pending_dials += 1
         dialing = session.open_stream(host, port, dialer.dial_timeout, self.request_id)
         self._dialing = dialing
@@ -102,6 +120,19 @@ class DialingConnection(LocalConnection):
         """
         raise NotImplementedError
 
+    def refused(self, reason: str, status: int | None = None, destination: str = "") -> None:
+        """Have the audit log say that the caller gets no stream, and why; for subclasses.
+
+        ``status`` is what it is told by HTTP, ``destination`` what it has asked for where there
+        was no dial. A dial that has failed is written down in any case.
+        """
+        entry = self._entry
+        if entry is not None:
+            entry.request_id = self.request_id
+            entry.status = status
+            entry.destination = entry.destination or destination
+            entry.refused(self.transport, reason)
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Cancel a dial that is under way."""
         self._dialer.connections.discard(self)
@@ -114,16 +145,27 @@ class DialingConnection(LocalConnection):
         self._dialing = None
         self._dialer.pending_dials -= 1
         if not isinstance(result, Failure):
+            stream = result if self._entry is None else audited(result, self._entry)
             if self.lost:
-                result.abort(Code.CANCELLED, "the caller left while the stream was opened")
+                stream.abort(Code.CANCELLED, "the caller left while the stream was opened")
             else:
-                self.stream_opened(result)
-        elif not self.lost:
-            if not isinstance(result.value, StreamFailed):
+                self.stream_opened(stream)
+        else:
+            assert result.value is not None
+            if not (self.lost or isinstance(result.value, StreamFailed)):
                 self.log.failure(
-                    "Opening stream {request_id} failed by a defect of the server",
+                    "Opening stream {request_id} to {node} failed by a defect of the server",
                     result,
                     request_id=self.request_id,
+                    node=self.node,
                 )
-            assert result.value is not None
-            self.dial_failed(result.value)
+            self._not_opened(result.value)
+
+    def _not_opened(self, error: BaseException) -> None:
+        entry = self._entry
+        if entry is not None and isinstance(error, StreamFailed):
+            entry.code = error.code
+        if not self.lost:
+            self.dial_failed(error)
+        # If the subclass has had something written, that says more, and counts.
+        self.refused(error.text if isinstance(error, StreamFailed) else str(error))

@@ -70,6 +70,8 @@ def _split_listen(listen: str) -> tuple[str, int]:
 class ForwardFactory(DialingFactory):
     """Accepts the connections of one forward; the arguments are as in :class:`DialingFactory`."""
 
+    kind = "forward"
+
     def __init__(
         self,
         registry: SessionRegistry,
@@ -121,6 +123,7 @@ class ForwardProtocol(DialingConnection):
             "--forward {forward}: connection {request_id} to {target} was reset: {error}",
             forward=self._factory.forward.text,
             request_id=self.request_id,
+            node=self.node,
             target=self._factory.forward.target,
             error=str(error),
         )

@@ -29,6 +29,7 @@ from yurttunnel.ops.cluster_trust import cluster_trust_families
 from yurttunnel.ops.drain import within
 from yurttunnel.ops.metrics import add_families
 from yurttunnel.ops.nodes import cloud_node_families
+from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.ops.siblings import sibling_families
 from yurttunnel.pki.cluster_server import ClusterServerTrust, ClusterTrustSettings
@@ -102,7 +103,7 @@ class ClusterServer:
                 accept_common_certificates=cluster.accept_common_certificates,
             ),
         )
-        self._process = ServerProcess(reactor, settings, self._trust.certificates)
+        self._process = ServerProcess(reactor, settings, self._trust.certificates, self._nodes)
         self._election = self._make_approver(instance)
         self._reviews = self._make_reviews()
         self._ports = ProxyPorts(
@@ -138,7 +139,7 @@ class ClusterServer:
             lambda: cluster_trust_families("yurttunnel_server_", self._trust.figures()),
         )
         add_families(process.metrics, lambda: cloud_node_families(self._nodes.cloud_addresses))
-        parts = StoppedInTurn()
+        parts = Supervised(self._reactor, readiness)
         for part in (
             process.meta,
             ClosedAtTheEnd(self._client.close),

@@ -10,11 +10,14 @@ from twisted.python import usage
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops import flags
+from yurttunnel.ops.audit_sinks import AuditSettings
+from yurttunnel.ops.diagnose.flags import DIAGNOSE_FLAGS, DIAGNOSE_SWITCHES, bundle_path
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
 from yurttunnel.pki.identity import BadIdentity, check_node_name
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
+from yurttunnel.server.audit_options import AUDIT_FLAGS, audit_settings
 from yurttunnel.server.endpoints import Endpoint, TcpEndpoint, TlsEndpoint, parse_endpoint
 from yurttunnel.server.forward import Forward, parse_forward
 from yurttunnel.server.steering_options import (
@@ -30,7 +33,6 @@ from yurttunnel.tunnel.direct.reactor import known_transports
 _IGNORED_FLAGS = {
     "server-count": "agents are told how many servers there are",
     "proxy-strategy": "the agent is always chosen by the destination",
-    "v": USE_LOG_LEVEL,
     "vmodule": USE_LOG_LEVEL,
     "stderrthreshold": USE_LOG_LEVEL,
     "log_dir": USE_LOG_FILE,
@@ -103,7 +105,7 @@ class Settings:
     the meta pages are on ``insecure_address``:``meta_port``. ``kubelet_ca`` is ``None`` where
     kubelets are verified by the embedded authority, or that of the cluster.
     ``certificate_names`` and ``certificate_addresses`` are what the server's certificate names
-    beside what it names anyhow.
+    beside what it names anyhow. ``audit`` is where the audit log goes, ``None`` without one.
     """
 
     mode: StandaloneSettings | ClusterSettings
@@ -128,6 +130,7 @@ class Settings:
     """As :func:`~yurttunnel.tunnel.direct.reactor.with_transports` takes it."""
     certificate_names: tuple[str, ...]
     certificate_addresses: tuple[_Address, ...]
+    audit: AuditSettings | None = None
 
 
 class Options(CommandOptions[Settings]):
@@ -155,6 +158,7 @@ class Options(CommandOptions[Settings]):
          "through this machine from elsewhere, such as those of its pods."],
         ["cleanup-iptables", None, "Remove all firewall rules of the tunnel server from this "
          "machine, those of yurttunnel 1.2 too, and exit."],
+        *DIAGNOSE_SWITCHES,
     ]  # fmt: skip
 
     optParameters = [
@@ -212,7 +216,9 @@ class Options(CommandOptions[Settings]):
         ["revoke-node", None, None, "With --standalone: revoke the certificates of this node in "
          "--state-dir and exit; a server that runs on the same directory ends the node's "
          "session."],
+        *AUDIT_FLAGS,
         *STEERING_FLAGS,
+        *DIAGNOSE_FLAGS,
     ]  # fmt: skip
 
     def __init__(self) -> None:
@@ -258,6 +264,7 @@ class Options(CommandOptions[Settings]):
 
     def make_settings(self) -> Settings:
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        self.bundle = bundle_path(self)
         bind_address = self.value("bind-address", flags.listening_address)
         resume_window = self.value("resume-window", flags.resume_window)
         settings = Settings(
@@ -281,6 +288,7 @@ class Options(CommandOptions[Settings]):
             transport=self.value("transport", known_transports),
             certificate_names=self.optional_value("cert-dns-names", _names, ()),
             certificate_addresses=self.optional_value("cert-ips", _addresses, ()),
+            audit=audit_settings(self),
         )
         _check_ports(settings)
         if settings.kubelet_ca and settings.kubelet_verify is KubeletVerification.SKIP:

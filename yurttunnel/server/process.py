@@ -7,14 +7,25 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from twisted.internet.threads import deferToThreadPool
+
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.ops.audit import AuditLog, audit_families
+from yurttunnel.ops.audit_sinks import AuditSettings, open_sink
+from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_site
-from yurttunnel.ops.metrics import Figures, server_registry
+from yurttunnel.ops.metrics import Figures, add_families, server_registry
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.services import PortService
+from yurttunnel.ops.services import PortService, StoppedInTurn
+from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.sources import NODES, StatusSources
 from yurttunnel.ops.steering import SteeringReport
 from yurttunnel.server.agents import RefuseStreams
+from yurttunnel.server.audit import Audit
+from yurttunnel.server.lost_nodes import LostNodes
 from yurttunnel.server.options import Settings
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
@@ -28,10 +39,11 @@ MEMORY_BUDGET = 512 * 1024 * 1024
 class ServerProcess:
     """The parts that need no trust: they are there from the start, and until the end.
 
-    ``certificates()`` gives when each certificate in use ends. ``meta`` listens on
+    ``certificates()`` gives when each certificate in use ends, ``nodes`` has those of the cluster
+    where there is one. ``lost_nodes`` is told of sessions that end. ``meta`` listens on
     ``--meta-port``. What comes later is put into ``sessions``, a function that gives those of all
     agents, into ``steering``, one that tells how callers are led here, and added to ``readiness``
-    and ``metrics``.
+    and ``metrics``. ``audit`` is where to write what callers do, ``None`` where that is not wanted.
     """
 
     def __init__(
@@ -39,11 +51,13 @@ class ServerProcess:
         reactor: Any,
         settings: Settings,
         certificates: Callable[[], Mapping[str, datetime.datetime]],
+        nodes: Nodes | None = None,
     ) -> None:
         counters = TunnelCounters()
         budget = MemoryBudget(MEMORY_BUDGET)
         self.context = SessionContext(reactor, counters, budget, RefuseStreams())
         self.registry = SessionRegistry(reactor)
+        self.lost_nodes = LostNodes(reactor, self.registry, nodes)
         self.sessions: Callable[[], Iterable[TunnelSession]] = tuple
         self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.readiness = Readiness()
@@ -56,13 +70,50 @@ class ServerProcess:
             reactor_lag=self.lag.worst,
         )
         self.metrics = server_registry(figures)
+        status = StatusPage(
+            reactor,
+            StatusSources(
+                program="yurttunnel-server",
+                words=NODES,
+                readiness=self.readiness,
+                counters=counters,
+                sessions=lambda: self.sessions(),
+                snapshots=figures.sessions,
+                certificates=certificates,
+                reactor_lag=self.lag.worst,
+                steering=lambda: self.steering(),
+                lost_nodes=self.lost_nodes.newest_first,
+            ),
+        )
         site = meta_site(
             reactor,
-            "yurttunnel-server",
+            status,
             self.readiness,
             self.metrics,
             figures.sessions,
             lambda: self.steering(),
         )
         address, port = settings.insecure_address, settings.meta_port
-        self.meta = PortService(partial(listen_tcp, reactor, "--meta-port", address, port, site))
+        debug = Debug(reactor, lambda: self.sessions(), self.lag, shown_levels)
+        site.resource.putChild(b"debug", debug.page)
+        listen = partial(listen_tcp, reactor, "--meta-port", address, port, site)
+        self.meta = StoppedInTurn()
+        self.audit: Audit | None = None
+        if settings.audit is not None:
+            self.audit = self._open_audit(reactor, settings.audit)
+        for part in (status, PortService(listen), debug):
+            part.setServiceParent(self.meta)
+
+    def _open_audit(self, reactor: Any, settings: AuditSettings) -> Audit:
+        """Open the audit log, which is closed when all that can end has ended."""
+        try:
+            sink = open_sink(settings)
+        except OSError as error:
+            raise SystemExit(
+                f"--audit-log-path: {settings.path} cannot be opened: {error.strerror}"
+            ) from None
+        log = AuditLog(reactor, sink, partial(deferToThreadPool, reactor, reactor.getThreadPool()))
+        log.setServiceParent(self.meta)
+        add_families(self.metrics, lambda: audit_families(log.figures))
+        self.readiness.add("audit log", lambda: log.problem, required=False)
+        return Audit(reactor, log.write)

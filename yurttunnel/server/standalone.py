@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.application.service import IService
 
-from yurttunnel.ops.services import StoppedInTurn
+from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.identity import identity_from_certificate
 from yurttunnel.pki.standalone import ServerTrust
@@ -54,7 +54,7 @@ def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> I
     readiness.add("revocations", lambda: kept.revocations.problem)
     # What is in use stays in use, so this is only told.
     readiness.add("kubelet trust", lambda: kept.kubelets.problem, required=False)
-    parts = StoppedInTurn()
+    parts = Supervised(reactor, readiness)
     # The trust ends after the sessions: a node can be revoked in a drain.
     for part in (process.meta, process.lag, kept, server):
         part.setServiceParent(parts)

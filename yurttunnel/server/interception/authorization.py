@@ -120,7 +120,7 @@ class Authorization:
         # Its owner is the exchange: it ends when the reviews do, and these have a deadline.
         reviewed = Deferred.fromCoroutine(self._check(request, certificate))
         answered = reviewed.addCallbacks(allowed, _answer_refusal, errbackArgs=(request.exchange,))
-        _ = answered.addErrback(self._defect, request.exchange)
+        _ = answered.addErrback(self._defect, request)
 
     async def _check(
         self, request: InterceptedRequest, certificate: CertificateUser | None
@@ -134,6 +134,7 @@ class Authorization:
             await self._check_access(request, caller.user)
         except _Refused as refused:
             self._counters.decisions[refused.result, proof] += 1
+            request.refusal = refused.text
             raise
         self._counters.decisions["allowed", proof] += 1
 
@@ -179,7 +180,7 @@ class Authorization:
                 if await self._reviews.is_allowed(user, access):
                     break
             else:
-                raise self._denied(user, wanted)
+                raise self._denied(request, user, wanted)
         except ReviewFailed as error:
             raise _unavailable(f"what {user.name!r} may do", error) from None
         # The reviews take time, in which the address may have become another node's.
@@ -191,19 +192,29 @@ class Authorization:
                 "unavailable",
             )
 
-    def _denied(self, user: User, wanted: list[Access]) -> _Refused:
+    def _denied(self, request: InterceptedRequest, user: User, wanted: list[Access]) -> _Refused:
         what = " or ".join(map(str, wanted))
         subresources = " or ".join(f"nodes/{access.subresource}" for access in wanted)
         text = (
             f"{user.name!r} may not {what}: bind it to a ClusterRole that has the verb"
             f" {wanted[0].verb or '*'!r} on {subresources}"
         )
-        self._warnings.warn("a caller is refused: {text}", text=text)
+        self._warnings.warn(
+            "request {request_id} is refused: {text}",
+            request_id=request.request_id,
+            node=wanted[0].node,
+            text=text,
+        )
         return _Refused(403, text, "denied")
 
-    def _defect(self, failure: Failure, exchange: IExchange) -> None:
-        self._log.failure("Defect: authorizing or handling a request failed", failure)
-        exchange.fail(500, "the server has a defect; its log has more")
+    def _defect(self, failure: Failure, request: InterceptedRequest) -> None:
+        self._log.failure(
+            "Defect: authorizing or handling request {request_id} failed",
+            failure,
+            request_id=request.request_id,
+            node=request.node,
+        )
+        request.exchange.fail(500, "the server has a defect; its log has more")
 
 
 class _Waiting:

@@ -20,6 +20,8 @@ from yurttunnel.http.server_connection import ServerConnection
 from yurttunnel.ops.interception import InterceptionCounters, InterceptionFigures
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.kubelets import KubeletContexts
+from yurttunnel.server.audit import Audit
+from yurttunnel.server.audit_requests import RequestAudit
 from yurttunnel.server.interception.kubelets import KubeletConnector
 from yurttunnel.server.interception.middleware import IMiddleware, chain
 from yurttunnel.server.interception.proxy import Interceptor, KubeletProxy
@@ -38,7 +40,7 @@ class Interception:
 
     ``secure`` is for the port under TLS that verifies callers, ``insecure`` for the other one.
     Kubelets are spoken to as callers are, with TLS or without. ``middlewares`` come after the
-    server's own, ``trace`` and ``metrics``.
+    server's own, ``trace`` and ``metrics``. What becomes of requests is written to ``audit``.
     """
 
     _log = Logger()
@@ -51,6 +53,7 @@ class Interception:
         middlewares: Sequence[IMiddleware],
         response_timeout: float | None,
         settings: ServerSettings = SETTINGS,
+        audit: Audit | None = None,
     ) -> None:
         counters = InterceptionCounters()
         connector = KubeletConnector(reactor, kubelets, counters)
@@ -58,7 +61,9 @@ class Interception:
             reactor, connector.connect, keeps=lambda key: not key.session.draining
         )
         self._proxy = KubeletProxy(reactor, registry, kubelets, self._pool, response_timeout)
-        own = [Trace(reactor), RequestMetrics(reactor, counters)]
+        own: list[IMiddleware] = [Trace(reactor), RequestMetrics(reactor, counters)]
+        if audit is not None:
+            own.insert(0, RequestAudit(audit))
         handler = Interceptor(chain([*own, *middlewares], self._proxy.handle))
         self.secure = SecureFactory(reactor, handler, settings)
         self.insecure = HTTPFactory(reactor, handler, settings)

@@ -51,7 +51,7 @@ class InterceptedRequest:
 
     ``caller`` is who asks, as the server has made out, empty where it has not asked for that.
     ``authorization_used`` tells that the field ``Authorization`` was for the server itself; it
-    is then not passed on.
+    is then not passed on. ``refusal`` says why the caller may not ask for this, empty where it may.
     """
 
     exchange: IExchange
@@ -60,6 +60,7 @@ class InterceptedRequest:
     node: str = ""
     caller: str = ""
     authorization_used: bool = False
+    refusal: str = ""
     follows: bool = field(init=False)
 
     def __post_init__(self) -> None:

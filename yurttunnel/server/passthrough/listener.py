@@ -54,6 +54,8 @@ class PassthroughFactory(DialingFactory):
     listener. The rest is as in :class:`DialingFactory`.
     """
 
+    kind = "passthrough"
+
     def __init__(
         self,
         clock: IReactorTime,
@@ -231,10 +233,13 @@ class PassthroughProtocol(DialingConnection):
         factory = self._factory
         factory.figures.refused[refusal] += 1
         factory.unread_hellos.discard(self)
+        asked = "" if self._asked is None else str(self._asked)
+        self.refused(problem.format(**fields), destination=asked)
         factory.warnings.warn(
             "--passthrough-port: connection {request_id} from {caller} to {meant} is refused: "
             + problem,
             request_id=self.request_id,
+            node=self.node,
             caller=getattr(self.transport.getPeer(), "host", "an unknown address"),
             meant=self._meant,
             **fields,

@@ -1,0 +1,194 @@
+"""The audit log: what lines look like, when they are written, and what becomes of the others."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.audit import (
+    CLOSE_TIMEOUT,
+    FLUSH_DELAY,
+    MAX_LINE,
+    MAX_WAITING,
+    AuditLog,
+    audit_families,
+    format_line,
+)
+from yurttunnel.ops.audit_sinks import AuditFile
+from yurttunnel.ops.metrics import add_families
+
+
+class LineTests(SynchronousTestCase):
+    """``format_line`` makes one line of JSON of whatever callers send."""
+
+    def test_one_line(self):
+        """It is what was given, and ends with the only end of a line."""
+        record = {"who": "alice", "status": 200, "code": None, "upgraded": False, "duration": 0.5}
+        line = format_line(record)
+        self.assertEqual(json.loads(line), record)
+        self.assertEqual((line[-1:], line.count(b"\n")), (b"\n", 1))
+
+    def test_nothing_breaks_the_line(self):
+        """Ends of lines, control characters, quotes and other scripts are escaped."""
+        text = 'a\r\nb\0\x1b[31m"\\\u2028\u202e\x85 é 🙂'
+        line = format_line({"path": text})
+        self.assertEqual(json.loads(line), {"path": text})
+        self.assertTrue(line.isascii())
+        self.assertEqual([byte for byte in line[:-1] if byte < 0x20], [])
+
+    def test_length(self):
+        """A record that is too long has all its texts cut, whatever they are made of."""
+        for character in ("x", "\0", '"', "🙂"):
+            record = {str(key): character * 5000 for key in range(14)}
+            line = format_line({**record, "bytes": 7, "node": "edge-1"})
+            self.assertLessEqual(len(line), MAX_LINE + 1)
+            shown = json.loads(line)
+            self.assertEqual((shown["bytes"], shown["node"]), (7, "edge-1"))
+            self.assertTrue(shown["0"].endswith("..."))
+            self.assertTrue(shown["0"].startswith(character))
+
+
+class LogTests(SynchronousTestCase):
+    """``AuditLog`` writes in a thread; here a test says when the thread is done."""
+
+    def setUp(self):
+        """Open a file."""
+        self.path = Path(self.mktemp())
+        self.clock = Clock()
+        self.file = AuditFile(self.path, 1 << 23, 1)
+        self.slow = False
+        self.calls = []
+        self.log = AuditLog(self.clock, self.file, self.in_thread)
+        self.log.startService()
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.addCleanup(self.file.close)
+
+    def in_thread(self, function, lines):
+        """Call it at once, or when the test says so."""
+        if not self.slow:
+            return maybeDeferred(function, lines)
+        waiting = Deferred()
+        self.calls.append(waiting)
+        return waiting.addCallback(lambda _: function(lines))
+
+    def written(self):
+        """Give what is in the file."""
+        return self.path.read_bytes() if self.path.exists() else b""
+
+    def texts(self):
+        """Give the lines that were logged."""
+        return [
+            formatEvent(event) for event in self.events if event["log_namespace"].startswith("yurt")
+        ]
+
+    def stop(self):
+        """Stop it."""
+        stopped = self.log.stopService()
+        self.clock.advance(0)
+        return stopped
+
+    def test_lines_are_collected(self):
+        """They are written together after a moment, in their order."""
+        for line in (b"1\n", b"2\n"):
+            self.log.write(line)
+        self.assertEqual(self.written(), b"")
+        self.clock.advance(FLUSH_DELAY)
+        self.assertEqual(self.written(), b"1\n2\n")
+        self.assertEqual((self.log.figures.written, self.log.figures.lost), (2, 0))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.log.write(b"3\n")
+        self.clock.advance(FLUSH_DELAY)
+        self.assertEqual(self.written(), b"1\n2\n3\n")
+
+    def test_a_slow_disk(self):
+        """There is one call at a time; what comes meanwhile waits, and too much is lost."""
+        self.slow = True
+        self.log.write(b"first\n")
+        self.clock.advance(FLUSH_DELAY)
+        line = b"x" * 1023 + b"\n"
+        for _ in range(MAX_WAITING // 1024 + 3):
+            self.log.write(line)
+        self.clock.advance(1)
+        self.assertEqual(len(self.calls), 1)
+        self.assertEqual(self.log.figures.lost, 3)
+        (warning,) = self.texts()
+        self.assertIn("they come faster than they are written", warning)
+        self.slow = False
+        self.calls[0].callback(None)
+        self.clock.advance(FLUSH_DELAY)
+        self.assertEqual(len(self.written()), len(b"first\n") + MAX_WAITING)
+        self.assertEqual(self.log.figures.written, 1 + MAX_WAITING // 1024)
+
+    def test_trouble_is_told_once_and_ends_by_itself(self):
+        """Lines are counted as lost while the file cannot be written, and no longer."""
+        os.symlink("elsewhere", self.path)
+        for _ in range(3):
+            self.log.write(b"lost\n")
+            self.clock.advance(FLUSH_DELAY)
+        self.assertEqual((self.log.figures.written, self.log.figures.lost), (0, 3))
+        self.assertIn(str(self.path), self.log.problem)
+        (warning,) = self.texts()
+        self.assertIn(f"The audit log is in trouble: {self.path} cannot be written", warning)
+        self.path.unlink()
+        self.log.write(b"kept\n")
+        self.clock.advance(FLUSH_DELAY)
+        self.assertEqual((self.written(), self.log.problem), (b"kept\n", None))
+        self.assertEqual(
+            self.texts()[1], "The audit log is written again; 3 lines were lost meanwhile"
+        )
+
+    def test_a_defect_ends_nothing(self):
+        """What a sink raises is logged, and the next lines are written."""
+        self.log._in_thread = lambda function, lines: maybeDeferred(lambda: 1 / 0)
+        self.log.write(b"1\n")
+        self.clock.advance(FLUSH_DELAY)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.log.figures.lost, 1)
+        self.log._in_thread = self.in_thread
+        self.log.write(b"2\n")
+        self.clock.advance(FLUSH_DELAY)
+        self.assertEqual(self.written(), b"2\n")
+
+    def test_stop(self):
+        """What waits is written first, and the file is closed; later lines are lost."""
+        self.log.write(b"1\n")
+        stopped = self.stop()
+        self.log.write(b"2\n")
+        self.assertNoResult(stopped)
+        self.clock.advance(FLUSH_DELAY)
+        self.clock.advance(0)
+        self.successResultOf(stopped)
+        self.assertEqual(self.written(), b"1\n2\n")
+        self.assertIsNone(self.file._descriptor)
+        self.log.write(b"3\n")
+        self.assertEqual(self.log.figures.lost, 1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_stop_does_not_wait_for_ever(self):
+        """A disk that does not answer holds up the end for a limited time."""
+        self.slow = True
+        self.log.write(b"1\n")
+        self.clock.advance(FLUSH_DELAY)
+        stopped = self.stop()
+        self.clock.advance(CLOSE_TIMEOUT)
+        self.successResultOf(stopped)
+        self.assertIn("were not written within 5 s", self.texts()[-1])
+
+    def test_metrics(self):
+        """A scrape has both counters."""
+        self.log.write(b"1\n")
+        self.clock.advance(FLUSH_DELAY)
+        registry = CollectorRegistry()
+        add_families(registry, lambda: audit_families(self.log.figures))
+        text = generate_latest(registry).decode()
+        self.assertIn("yurttunnel_server_audit_lines_total 1.0", text)
+        self.assertIn("yurttunnel_server_audit_lines_lost_total 0.0", text)

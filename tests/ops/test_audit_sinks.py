@@ -1,0 +1,270 @@
+"""Where the audit log is written: a real file, whatever happens to it, and standard output."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.audit import Written
+from yurttunnel.ops.audit_sinks import AuditFile, AuditSettings, StandardOutput, open_sink
+
+LINE = b"x" * 99 + b"\n"
+
+
+class FileTestCase(SynchronousTestCase):
+    """A directory for the file."""
+
+    max_bytes = 1000
+    max_backups = 2
+
+    def setUp(self):
+        """Make the directory and the file."""
+        self.directory = Path(self.mktemp())
+        self.directory.mkdir()
+        self.path = self.directory / "audit.log"
+        self.now = 1_769_860_800.5
+        self.file = AuditFile(self.path, self.max_bytes, self.max_backups, lambda: self.now)
+        self.addCleanup(self.file.close)
+
+    def append(self, *lines):
+        """Write lines; nothing may be the matter."""
+        self.assertEqual(self.file.append(list(lines)), Written(len(lines)))
+
+    def refused(self, *words):
+        """Check that a line is refused for a reason, and that the file is not left open."""
+        written = self.file.append([LINE])
+        self.assertEqual(written.lines, 0)
+        for word in (f"{self.path} cannot be written: ", *words):
+            self.assertIn(word, written.problem)
+        self.assertNotIn("\n", written.problem)
+
+    def backups(self):
+        """Give the names beside the file."""
+        return sorted(set(os.listdir(self.directory)) - {"audit.log"})
+
+
+class FileTests(FileTestCase):
+    """``AuditFile`` writes to what is at its path, if that is its own."""
+
+    def test_private(self):
+        """It is made with mode 0600, and one that was there is made so, and is continued."""
+        before = os.umask(0)
+        self.addCleanup(os.umask, before)
+        self.append(b"1\n")
+        self.assertEqual(self.path.stat().st_mode & 0o7777, 0o600)
+        self.file.close()
+        self.path.chmod(0o644)
+        self.append(b"2\n")
+        self.assertEqual(self.path.stat().st_mode & 0o7777, 0o600)
+        self.assertEqual(self.path.read_bytes(), b"1\n2\n")
+
+    def test_removed_and_renamed(self):
+        """As logrotate does it: the next lines are in a new file."""
+        self.append(b"1\n")
+        self.path.unlink()
+        self.append(b"2\n")
+        self.path.rename(self.directory / "audit.log.1")
+        self.append(b"3\n")
+        self.assertEqual(self.path.read_bytes(), b"3\n")
+        self.assertEqual((self.directory / "audit.log.1").read_bytes(), b"2\n")
+
+    def test_replaced_and_cut(self):
+        """A file that somebody has put there is written to, and so is one that was emptied."""
+        self.append(b"1\n")
+        other = self.directory / "other"
+        other.write_bytes(b"0\n")
+        other.rename(self.path)
+        self.append(b"2\n")
+        self.assertEqual(self.path.read_bytes(), b"0\n2\n")
+        os.truncate(self.path, 0)
+        self.append(b"3\n")
+        self.assertEqual(self.path.read_bytes(), b"3\n")
+
+    def test_descriptors(self):
+        """However often it was opened anew, one descriptor is in use."""
+        self.append(b"1\n")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            self.path.unlink()
+            self.append(b"1\n")
+            self.path.unlink()
+            self.path.mkdir()
+            self.file.append([b"1\n"])
+            self.path.rmdir()
+            self.append(b"1\n")
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    def test_symbolic_link(self):
+        """It is not followed, neither at first nor when it takes the file's place."""
+        victim = self.directory / "victim"
+        victim.write_bytes(b"")
+        self.path.symlink_to(victim)
+        self.refused("symbolic links")
+        self.path.unlink()
+        self.append(b"1\n")
+        self.path.unlink()
+        self.path.symlink_to(victim)
+        self.refused()
+        self.assertEqual(victim.read_bytes(), b"")
+
+    def test_hard_link(self):
+        """A file with another name may be somebody else's."""
+        victim = self.directory / "victim"
+        victim.write_bytes(b"secret")
+        os.link(victim, self.path)
+        self.refused("another name")
+        self.assertEqual(victim.read_bytes(), b"secret")
+
+    def test_other_kinds(self):
+        """Directories are refused, and so are FIFOs, with and without a reader."""
+        self.path.mkdir()
+        self.refused()
+        self.path.rmdir()
+        os.mkfifo(self.path)
+        self.refused()
+        reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        self.refused("not a regular file")
+
+    def test_another_user(self):
+        """Whoever owns the file could read it."""
+        if os.geteuid() != 0:
+            self.skipTest("only root can give a file away")
+        self.path.write_bytes(b"")
+        os.chown(self.path, 12345, 12345)
+        self.refused("belongs to another user")
+
+    def test_no_directory(self):
+        """It is told, and made good when the directory is there again."""
+        self.append(b"1\n")
+        self.directory.rename(f"{self.directory}-away")
+        self.refused("No such file or directory")
+        self.directory.mkdir()
+        self.append(b"2\n")
+        self.assertEqual(self.path.read_bytes(), b"2\n")
+
+    def test_full(self):
+        """Whole lines are kept of what was written in part, and later lines follow them."""
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (250, before[1]))
+        try:
+            written = self.file.append([LINE, LINE, LINE])
+            again = self.file.append([LINE])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        self.assertEqual((written.lines, again.lines), (2, 0))
+        self.assertIn("File too large", written.problem)
+        self.append(b"next\n")
+        self.assertEqual(self.path.read_bytes(), 2 * LINE + b"next\n")
+
+
+class RotationTests(FileTestCase):
+    """Before it grows too large it is renamed, and what is too old goes."""
+
+    def test_rotated(self):
+        """The names have the time; the newest are kept, and nothing else is touched."""
+        for name in ("audit-2026.log", "audit-other.log", "other-2026-01-31T12-00-00.500.log"):
+            (self.directory / name).touch()
+        strangers = self.backups()
+        for number in range(4):
+            self.append(*10 * [b"%d" % number + LINE[1:]])
+            self.now += 60
+        self.assertEqual(
+            self.backups(),
+            sorted(
+                [
+                    *strangers,
+                    "audit-2026-01-31T12-02-00.500.log",
+                    "audit-2026-01-31T12-03-00.500.log",
+                ]
+            ),
+        )
+        self.assertEqual(self.path.read_bytes()[:1], b"3")
+        newest = self.directory / "audit-2026-01-31T12-03-00.500.log"
+        self.assertEqual(newest.read_bytes()[:1], b"2")
+        self.assertEqual(newest.stat().st_mode & 0o777, 0o600)
+        self.assertLessEqual(self.path.stat().st_size, self.max_bytes)
+
+    def test_within_a_millisecond(self):
+        """A name that is there already is not written over."""
+        for _ in range(3):
+            self.append(*10 * [LINE])
+        self.assertEqual(
+            self.backups(),
+            ["audit-2026-01-31T12-00-00.500.log", "audit-2026-01-31T12-00-00.501.log"],
+        )
+
+    def test_more_than_fits(self):
+        """A file that is empty takes everything."""
+        self.append(*20 * [LINE])
+        self.assertEqual((self.path.stat().st_size, self.backups()), (2000, []))
+
+    def test_not_possible(self):
+        """The file is written on where it cannot be rotated; that is told."""
+        self.append(*10 * [LINE])
+        self.patch(os, "rename", self._refuse)
+        written = self.file.append([LINE])
+        self.assertEqual(written.lines, 1)
+        self.assertIn("cannot be rotated: Permission denied", written.problem)
+        self.assertEqual(self.path.stat().st_size, 1100)
+
+    def _refuse(self, *names):
+        raise PermissionError(13, "Permission denied")
+
+
+class KeepingTests(FileTestCase):
+    """With 0 nothing is removed."""
+
+    max_backups = 0
+
+    def test_all_are_kept(self):
+        """As kube-apiserver has it."""
+        for _ in range(5):
+            self.append(*10 * [LINE])
+        self.assertEqual(len(self.backups()), 4)
+
+
+class OpenTests(FileTestCase):
+    """``open_sink`` is for the start, where what is wrong is said at once."""
+
+    def test_file(self):
+        """It is there from the beginning."""
+        sink = open_sink(AuditSettings(self.path, 1000, 1))
+        self.addCleanup(sink.close)
+        self.assertTrue(self.path.exists())
+
+    def test_unsuitable(self):
+        """The error has the reason."""
+        self.path.symlink_to("elsewhere")
+        error = self.assertRaises(OSError, open_sink, AuditSettings(self.path, 1000, 1))
+        self.assertIn("symbolic links", error.strerror)
+
+
+class StandardOutputTests(SynchronousTestCase):
+    """``StandardOutput`` writes lines one by one."""
+
+    def test_lines(self):
+        """Each is one write, which a pipe takes whole."""
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        sink = StandardOutput(writer)
+        self.assertEqual(sink.append([b"1\n", b"2\n"]), Written(2))
+        sink.close()
+        os.close(writer)
+        self.assertEqual(os.read(reader, 100), b"1\n2\n")
+
+    def test_nobody_reads(self):
+        """That is told, and no reason to end."""
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, writer)
+        os.close(reader)
+        written = StandardOutput(writer).append([b"1\n"])
+        self.assertEqual(written.lines, 0)
+        self.assertIn("standard output cannot be written: Broken pipe", written.problem)
+
+    def test_chosen(self):
+        """It is what there is without a path."""
+        self.assertIsInstance(open_sink(AuditSettings(None, 0, 0)), StandardOutput)

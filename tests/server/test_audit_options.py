@@ -1,0 +1,89 @@
+"""The flags of the audit log, and what the server makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client import generate_latest
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.server.test_options import parse
+from yurttunnel.ops.audit_sinks import AuditSettings
+from yurttunnel.server.process import ServerProcess
+
+LOST = b"yurttunnel_server_audit_lines_lost_total 0.0"
+
+
+class OptionTests(SynchronousTestCase):
+    """The names and defaults are those of kube-apiserver."""
+
+    def test_settings(self):
+        """There is no audit log unless a path is given."""
+        for arguments, expected in (
+            ([], None),
+            (["--audit-log-path", "-"], AuditSettings(None, 0, 0)),
+            (["--audit-log-path", "a.log"], AuditSettings(Path("a.log"), 100 << 20, 10)),
+            (
+                [
+                    "--audit-log-path=/var/log/a",
+                    "--audit-log-maxsize=1",
+                    "--audit-log-maxbackup=0",
+                ],
+                AuditSettings(Path("/var/log/a"), 1 << 20, 0),
+            ),
+        ):
+            self.assertEqual(parse(*arguments).audit, expected)
+
+    def test_refused(self):
+        """What makes no sense is named, with what does."""
+        for arguments, words in (
+            (["--audit-log-path", ""], "--audit-log-path: it is empty"),
+            (["--audit-log-path", "/"], "--audit-log-path: '/' is a directory"),
+            (["--audit-log-maxsize", "5"], "--audit-log-maxsize has no effect: it needs"),
+            (
+                ["--audit-log-path", "-", "--audit-log-maxbackup", "5"],
+                "--audit-log-maxbackup has no effect: standard output is not rotated",
+            ),
+            (["--audit-log-path", "a", "--audit-log-maxsize", "0"], "'0' is no whole number from"),
+            (["--audit-log-path", "a", "--audit-log-maxbackup", "-1"], "'-1' is no whole number"),
+        ):
+            error = self.assertRaises(UsageError, parse, *arguments)
+            self.assertIn(words, str(error))
+
+
+class ThreadedReactor(MemoryReactorClock):
+    """A reactor that can be asked for its threads."""
+
+    def getThreadPool(self):
+        """Give none: nothing is written here."""
+
+
+class ProcessTests(SynchronousTestCase):
+    """``ServerProcess`` opens the log."""
+
+    def process(self, *arguments):
+        """Make a process."""
+        return ServerProcess(ThreadedReactor(), parse(*arguments), dict)
+
+    def test_without(self):
+        """Nothing is there when nothing is asked for."""
+        process = self.process()
+        self.assertIsNone(process.audit)
+        self.assertNotIn(b"audit", generate_latest(process.metrics))
+
+    def test_with(self):
+        """The file is there at once, and so are the metrics."""
+        path = Path(self.mktemp())
+        process = self.process("--audit-log-path", str(path))
+        self.assertIsNotNone(process.audit)
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        self.assertIn(LOST, generate_latest(process.metrics))
+
+    def test_unusable(self):
+        """The process ends with a sentence that names the flag."""
+        path = Path(self.mktemp())
+        path.symlink_to("elsewhere")
+        error = self.assertRaises(SystemExit, self.process, "--audit-log-path", str(path))
+        self.assertIn(f"--audit-log-path: {path} cannot be opened: ", str(error))

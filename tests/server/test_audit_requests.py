@@ -1,0 +1,320 @@
+"""What the audit log says of requests to kubelets."""
+
+from __future__ import annotations
+
+import json
+
+from tests.fakes import Recorder
+from tests.server.interception import test_listeners
+from tests.server.interception.test_authorization import ALLOWED, AuthorizedWorld
+from tests.server.interception.world import RESPONSE_TIMEOUT, World
+from yurttunnel.server.audit import Audit
+from yurttunnel.server.audit_requests import _subject
+from yurttunnel.server.interception.listeners import Interception
+from yurttunnel.wire.codes import Code
+
+PROMETHEUS = "system:serviceaccount:monitoring:prometheus"
+UPGRADE = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
+
+
+class Audited(World):
+    """An interception with an audit log."""
+
+    def setUp(self):
+        """Have it write down what becomes of requests."""
+        super().setUp()
+        self.audited = []
+        self.interception.close()
+        self.interception = Interception(
+            self.reactor,
+            self.registry,
+            self.contexts,
+            self.behind(),
+            RESPONSE_TIMEOUT,
+            self.settings,
+            audit=Audit(self.clock, self.audited.append),
+        )
+        self.figures = self.interception.figures
+        self.counters = self.figures.counters
+
+    def behind(self):
+        """Give the middlewares."""
+        return ()
+
+    def entry(self, **expected):
+        """Check the newest line, of one for each request, and give it."""
+        entry = json.loads(self.audited[-1])
+        self.assertEqual({key: entry.get(key) for key in expected}, expected)
+        return entry
+
+    def upgraded(self, caller, early=b""):
+        """Have ``caller`` run a command; give the other end in the kubelet."""
+        far = Recorder()
+        self.kubelet.answer = lambda exchange: exchange.switch(
+            101, b"", [(b"Connection", b"Upgrade"), (b"Upgrade", b"SPDY/3.1")], far
+        )
+        target = "/exec/default/web/nginx?command=mysql&command=-pS3CRET"
+        self.ask(caller, target, "GET", early, **UPGRADE)
+        self.assertIn(b"HTTP/1.1 101 ", caller.received)
+        return far
+
+
+class RequestTests(Audited):
+    """Requests that reach the kubelet, and those that do not."""
+
+    def test_whole_line(self):
+        """One line for each request of a connection, though the kubelet's is used again."""
+        caller = self.dial()
+        self.ask(caller, X_Request_Id="abc-1")
+        self.ask(caller, "/stats/summary?only_cpu_and_memory=true", "POST", b"", Content_Length=0)
+        self.assertEqual(len(self.connected), 1)
+        first, second = map(json.loads, self.audited)
+        address = first.pop("peer")
+        self.assertTrue(first.pop("time").endswith("Z"))
+        self.assertEqual(first.pop("duration"), 0)
+        self.assertEqual(
+            first,
+            {
+                "kind": "request",
+                "request_id": "abc-1",
+                "who": ALLOWED,
+                "by": "certificate",
+                "node": "edge-1",
+                "destination": "edge-1:10250",
+                "method": "GET",
+                "path": "metrics",
+                "upgraded": False,
+                "status": 200,
+                "result": "ended",
+                "code": "done",
+                "reason": "",
+                "bytes_from_caller": 0,
+                "bytes_to_caller": 9,
+            },
+        )
+        self.assertEqual((second["path"], second["peer"]), ("stats", address))
+
+    def test_insecure_port(self):
+        """There callers are known by their address only."""
+        self.ask(self.dial_insecurely())
+        entry = self.entry(by="address")
+        self.assertEqual(entry["who"], entry["peer"])
+
+    def test_body(self):
+        """The request's body counts, without its framing, and so does one that is asked for."""
+
+        class Sink:
+            def __init__(self, exchange):
+                self.finish = lambda trailers=(): exchange.respond(200, [], b"thanks")
+
+            def write(self, data):
+                """Drop it."""
+
+        self.kubelet.answer = lambda exchange: exchange.deliver_body(Sink(exchange))
+        caller = self.dial()
+        chunks = b"3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n"
+        self.ask(caller, "/run/a/b/c", "POST", chunks, Transfer_Encoding="chunked")
+        self.entry(bytes_from_caller=7, bytes_to_caller=6, path="run", status=200)
+        self.ask(caller, "/run/a/b/c", "POST", b"12345", Content_Length=5)
+        self.entry(bytes_from_caller=5)
+
+    def test_upgrade(self):
+        """Bytes are counted both ways, early ones included; the words of the command are not."""
+        caller = self.dial()
+        far = self.upgraded(caller, b"early")
+        far.transport.write(b"from the kubelet")
+        caller.transport.write(b" and more")
+        self.settle()
+        self.assertEqual((far.received, self.audited), (b"early and more", []))
+        self.clock.advance(3)
+        caller.transport.loseConnection()
+        self.settle()
+        self.entry(
+            path="exec",
+            namespace="default",
+            pod="web",
+            container="nginx",
+            status=101,
+            upgraded=True,
+            result="ended",
+            code="done",
+            bytes_from_caller=14,
+            bytes_to_caller=16,
+            duration=3.0,
+        )
+        self.assertNotIn(b"S3CRET", self.audited[0])
+        self.assertNotIn(b"mysql", self.audited[0])
+
+    def test_upgrade_ends_with_the_session(self):
+        """The code is that with which the node was lost, not what the caller then sees."""
+        caller = self.dial()
+        self.upgraded(caller)
+        self.pair.server.close(Code.REVOKED, "the certificate is revoked")
+        self.settle()
+        self.entry(result="ended", code="revoked", reason="the certificate is revoked")
+
+    def test_upgrade_ends_with_the_caller(self):
+        """A caller whose connection breaks is told from one that leaves."""
+        self.serve_kubelet(None)
+        self.upgraded(self.dial_insecurely())
+        self.links[-1].cut()
+        self.settle()
+        entry = self.entry(code="connection_lost")
+        self.assertIn("reset by peer", entry["reason"])
+
+    def test_caller_leaves(self):
+        """A request that nobody waits for any more is canceled."""
+        self.kubelet.answer = lambda exchange: None
+        caller = self.dial()
+        self.ask(caller)
+        caller.transport.loseConnection()
+        self.settle()
+        self.entry(result="ended", code="cancelled", status=0, upgraded=False)
+
+    def test_answer_breaks_off(self):
+        """What was begun and not ended is not done, whatever its status is."""
+
+        def half(exchange):
+            exchange.send_head(200, [(b"Content-Length", b"100")])
+            exchange.write(b"12345")
+            self.clock.callLater(0.5, exchange.abort)
+
+        self.kubelet.answer = half
+        self.ask(self.dial())
+        self.pass_time(1)
+        self.entry(status=200, code="connection_lost", bytes_to_caller=5)
+
+    def test_not_connected(self):
+        """Who asked for what is told of what was refused as well."""
+        self.ask(self.dial(), Host="nobody:10250")
+        entry = self.entry(
+            result="refused",
+            code=None,
+            status=503,
+            who=ALLOWED,
+            node="nobody",
+            destination="nobody:10250",
+            bytes_to_caller=0,
+        )
+        self.assertIn("no agent is connected for nobody", entry["reason"])
+
+    def test_not_reached(self):
+        """A kubelet that cannot be reached is a refusal of this server."""
+        self.pair.acceptor.answer = lambda request: request.fail(Code.REFUSED, "nobody listens")
+        self.ask(self.dial())
+        entry = self.entry(result="refused", status=502, node="edge-1")
+        self.assertIn("nobody listens", entry["reason"])
+
+    def test_bad_destination(self):
+        """What is no destination is not one in the log; the reason has it."""
+        self.ask(self.dial(), X_Tunnel_Proxy_Dest="a b")
+        self.entry(result="refused", status=400, node="", destination="", path="metrics")
+
+    def test_no_answer(self):
+        """A kubelet that does not answer in time."""
+        self.kubelet.answer = lambda exchange: None
+        self.ask(self.dial())
+        self.pass_time(RESPONSE_TIMEOUT + 1)
+        entry = self.entry(result="refused", status=504)
+        self.assertIn("no answer came within", entry["reason"])
+
+
+class TwistedTLSTests(RequestTests):
+    """The same over Twisted's own TLS."""
+
+    direct = False
+
+    def test_upgrade_ends_with_the_session(self):
+        """That keeps for itself why the stream below it has ended."""
+        self.upgraded(self.dial())
+        self.pair.server.close(Code.REVOKED, "the certificate is revoked")
+        self.settle()
+        self.entry(result="ended", code="connection_lost")
+
+
+class SameRequestsTests(Audited, test_listeners.RequestTests):
+    """With an audit log everything passes as it does without."""
+
+
+class CallerTests(Audited, AuthorizedWorld):
+    """Who asks, in a cluster."""
+
+    def behind(self):
+        """Ask the Kubernetes API."""
+        return [self.authorization, self.passed]
+
+    def setUp(self):
+        """Know one token."""
+        super().setUp()
+        self.api.tokens["S3CRET-good"] = PROMETHEUS
+        self.api.rules.add((PROMETHEUS, "get", "metrics", "edge-1"))
+
+    def ask_with_token(self, token, target="/metrics"):
+        """Ask without a certificate."""
+        self.ask(self.dial_anonymously(), target, Authorization=f"Bearer {token}")
+        self.assertNotIn(token.encode(), self.audited[-1])
+
+    def test_token(self):
+        """The user is the one that the API has named; the token is nowhere."""
+        self.ask_with_token("S3CRET-good")
+        entry = self.entry(who=PROMETHEUS, by="token", result="ended", status=200)
+        self.assertNotEqual(entry["peer"], PROMETHEUS)
+
+    def test_token_that_is_denied(self):
+        """The reason is the one that the caller was given."""
+        self.ask_with_token("S3CRET-good", "/pods")
+        entry = self.entry(who=PROMETHEUS, by="token", result="refused", status=403, node="edge-1")
+        self.assertIn("may not get nodes/pods of node edge-1", entry["reason"])
+
+    def test_token_that_is_not_known(self):
+        """Nobody is named who was not made out."""
+        self.ask_with_token("S3CRET-bad")
+        entry = self.entry(by="address", result="refused", status=401)
+        self.assertIn("does not accept the bearer token", entry["reason"])
+
+    def test_certificate(self):
+        """A user's certificate has its name, denied or not."""
+        self.ask(self.user("alice"))
+        self.entry(who="alice", by="certificate", result="refused", status=403)
+
+    def test_hostile_certificate(self):
+        """A name of any characters stays within its line."""
+        self.ask(self.user('alice"\n{"who": "kube-apiserver"}'))
+        self.assertEqual(self.audited[0].count(b"\n"), 1)
+        self.entry(who='alice"\n{"who": "kube-apiserver"}')
+
+
+class SubjectTests(World):
+    """What is told of a path."""
+
+    def subject(self, target, *expected):
+        """Check the path class and what it is about."""
+        self.assertEqual(tuple(_subject(target.encode("latin-1")).values()), expected)
+
+    def test_paths(self):
+        """Namespace, pod and container where they are, the first segment anywhere else."""
+        for target, *expected in (
+            ("/exec/ns/pod/box?command=sh", "exec", "ns", "pod", "box"),
+            ("/exec/ns/pod/7d3f-uid/box", "exec", "ns", "pod", "box"),
+            ("/attach/ns/pod/box", "attach", "ns", "pod", "box"),
+            ("/run/ns/pod/box?cmd=S3CRET", "run", "ns", "pod", "box"),
+            ("/containerLogs/ns/pod/box?follow=1", "containerLogs", "ns", "pod", "box"),
+            ("/checkpoint/ns/pod/box", "checkpoint", "ns", "pod", "box"),
+            ("/portForward/ns/pod", "portForward", "ns", "pod"),
+            ("/portForward/ns/pod/7d3f-uid", "portForward", "ns", "pod"),
+            ("/exec/ns", "exec"),
+            ("/metrics/cadvisor", "metrics"),
+            ("/stats/summary", "stats"),
+            ("/cri/exec/T0KEN", "cri"),
+            ("/cri%2Fexec%2FT0KEN", "cri"),
+            ("/%65xec/ns/p%6fd/box", "exec", "ns", "pod", "box"),
+            ("/", ""),
+            ("/a%0Ab%FF\xff", "a\nb\\xff\\xff"),
+            ("*", "*"),
+        ):
+            self.subject(target, *expected)
+
+    def test_long_path(self):
+        """Not all of a path of any length is looked at."""
+        (path,) = _subject(b"/" + b"x" * 500_000).values()
+        self.assertEqual(len(path), 2047)

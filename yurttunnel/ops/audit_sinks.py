@@ -1,0 +1,209 @@
+"""Where the audit log is written: a file that is rotated by its size, or standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zope.interface import implementer
+
+from yurttunnel.ops.audit import IAuditSink, Written
+
+_MODE = 0o600
+_FLAGS = (
+    # Not blocking: a FIFO that nobody reads would never be opened, and is refused.
+    os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+)
+_TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}"
+_STANDARD_OUTPUT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """Where the audit log goes: ``path``, or standard output for ``None``.
+
+    The file is rotated before it has more than ``max_bytes``; the newest ``max_backups`` of the
+    former ones are kept, all of them for 0.
+    """
+
+    path: Path | None
+    max_bytes: int
+    max_backups: int
+
+
+class UnsuitableFile(OSError):
+    """The path of the audit log leads to something that must not be written to."""
+
+
+def open_sink(settings: AuditSettings) -> IAuditSink:
+    """Open where the audit log is to go; raises ``OSError`` with a reason."""
+    if settings.path is None:
+        return StandardOutput()
+    file = AuditFile(settings.path, settings.max_bytes, settings.max_backups)
+    file.open()
+    return file
+
+
+@implementer(IAuditSink)
+class StandardOutput:
+    """Writes each line at once, since the log is written to the same place."""
+
+    def __init__(self, descriptor: int = _STANDARD_OUTPUT) -> None:
+        self._descriptor = descriptor
+
+    def append(self, lines: list[bytes]) -> Written:
+        """See :class:`IAuditSink`."""
+        for count, line in enumerate(lines):
+            problem = _write_as_much(self._descriptor, line).problem
+            if problem:
+                return Written(count, f"standard output cannot be written: {problem}")
+        return Written(len(lines))
+
+    def close(self) -> None:
+        """Leave it open: others write there, too."""
+
+
+@implementer(IAuditSink)
+class AuditFile:
+    """A file of mode 0600 at ``path``, whatever others do with the name in the meantime.
+
+    It is made anew when it was removed or renamed, and never written through a symbolic link.
+    Those of before are beside it, as ``audit-2026-01-31T12-00-00.000.log`` for ``audit.log``, in
+    the way of kube-apiserver.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        max_bytes: int,
+        max_backups: int,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._max_backups = max_backups
+        self._now = now
+        self._descriptor: int | None = None
+
+    def open(self) -> None:
+        """Open or make the file; raises ``OSError``."""
+        descriptor = os.open(self._path, _FLAGS, _MODE)
+        try:
+            self._make_private(os.fstat(descriptor), descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def append(self, lines: list[bytes]) -> Written:
+        """See :class:`IAuditSink`."""
+        data = b"".join(lines)
+        problem = ""
+        try:
+            descriptor = self._current()
+            size = os.fstat(descriptor).st_size
+            if size and size + len(data) > self._max_bytes:
+                # Where it cannot be renamed it goes on being written: lines count for more.
+                problem = self._rotate()
+                descriptor = self._current()
+            written = _write_as_much(descriptor, data)
+        except OSError as error:
+            return Written(0, self._reason("cannot be written", error))
+        if written.problem:
+            whole = data[: written.bytes].count(b"\n")
+            self._cut_off(descriptor, written.bytes - sum(map(len, lines[:whole])))
+            return Written(whole, f"{self._path} cannot be written: {written.problem}")
+        return Written(len(lines), problem)
+
+    def close(self) -> None:
+        """See :class:`IAuditSink`."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _make_private(self, status: os.stat_result, descriptor: int) -> None:
+        """Have nobody else read the file; raises :class:`UnsuitableFile` where that cannot be."""
+        if not stat.S_ISREG(status.st_mode):
+            raise UnsuitableFile(0, "it is not a regular file")
+        if status.st_uid not in (os.geteuid(), 0):
+            raise UnsuitableFile(0, "it belongs to another user")
+        if status.st_nlink > 1:
+            raise UnsuitableFile(0, "it has another name, too (a hard link)")
+        if stat.S_IMODE(status.st_mode) != _MODE:
+            os.fchmod(descriptor, _MODE)
+
+    def _current(self) -> int:
+        """Give the descriptor of what is at the path, opened anew if that is another file."""
+        descriptor = self._descriptor
+        if descriptor is not None:
+            try:
+                there = os.stat(self._path, follow_symlinks=False)
+            except FileNotFoundError:
+                there = None
+            if there is not None and os.path.samestat(there, os.fstat(descriptor)):
+                return descriptor
+            self.close()
+        self.open()
+        assert self._descriptor is not None
+        return self._descriptor
+
+    def _rotate(self) -> str:
+        """Rename the file, and remove what is too old; give what is the matter, if anything."""
+        try:
+            os.rename(self._path, self._backup())
+            backups = self._backups()
+            for name in backups[: -self._max_backups] if self._max_backups else ():
+                os.unlink(self._path.parent / name)
+        except OSError as error:
+            return self._reason("cannot be rotated", error)
+        return ""
+
+    def _backup(self) -> Path:
+        """Give a free name for the file as it is now."""
+        moment = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
+        while True:
+            text = moment.strftime("%Y-%m-%dT%H-%M-%S.") + f"{moment.microsecond // 1000:03d}"
+            path = self._path.with_name(f"{self._path.stem}-{text}{self._path.suffix}")
+            if not os.path.lexists(path):
+                return path
+            moment += datetime.timedelta(milliseconds=1)
+
+    def _backups(self) -> list[str]:
+        """List the names of the former files, the oldest first."""
+        stem, suffix = re.escape(self._path.stem), re.escape(self._path.suffix)
+        pattern = re.compile(f"{stem}-{_TIMESTAMP}{suffix}", re.ASCII)
+        return sorted(filter(pattern.fullmatch, os.listdir(self._path.parent)))
+
+    def _cut_off(self, descriptor: int, count: int) -> None:
+        """Remove the beginning of a line that could not be written to its end."""
+        if count:
+            # Where that fails, too, the next line is spoilt; there is nothing else to be done.
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - count)
+
+    def _reason(self, what: str, error: OSError) -> str:
+        return f"{self._path} {what}: {error.strerror}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    bytes: int
+    problem: str = ""
+
+
+def _write_as_much(descriptor: int, data: bytes) -> _Progress:
+    """Write ``data`` as far as that succeeds."""
+    written = 0
+    while written < len(data):
+        try:
+            written += os.write(descriptor, memoryview(data)[written:])
+        except OSError as error:
+            return _Progress(written, error.strerror or str(error))
+    return _Progress(written)

@@ -1,0 +1,64 @@
+"""Who is at the other end of a caller's connection, for the audit log."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.x509.oid import NameOID
+from twisted.internet.address import UNIXAddress
+
+from yurttunnel.http.authority import join_authority
+from yurttunnel.http.connection import is_secure
+from yurttunnel.pki.contexts import peer_certificate
+
+_CREDENTIALS = struct.Struct("3i")
+"""``struct ucred`` of unix(7): process, user, group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who asks; ``by`` says how that is known: ``certificate``, ``token`` or ``address``.
+
+    ``who`` is the common name in the certificate, the user's name that the Kubernetes API has
+    given for the token, or the same as ``address``.
+    """
+
+    who: str
+    by: str
+    address: str
+
+    def known_by_token(self, user: str) -> Peer:
+        """Give the same peer, whose token is that of ``user``."""
+        return Peer(user, "token", self.address)
+
+
+def peer_behind(transport: Any) -> Peer:
+    """Say who is behind a transport, over TLS once the handshake is over."""
+    address = _address(transport)
+    name = _common_name(transport) if is_secure(transport) else ""
+    return Peer(name, "certificate", address) if name else Peer(address, "address", address)
+
+
+def _address(transport: Any) -> str:
+    peer = transport.getPeer()
+    if isinstance(peer, UNIXAddress):
+        return _unix_credentials(transport.getHandle())
+    return join_authority(peer.host, peer.port) if hasattr(peer, "port") else str(peer)
+
+
+def _unix_credentials(connection: socket.socket) -> str:
+    """Say who has connected to a Unix socket, as the kernel knows (``SO_PEERCRED``)."""
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, group = _CREDENTIALS.unpack(packed)
+    return f"unix:uid={user},gid={group},pid={process}"
+
+
+def _common_name(transport: Any) -> str:
+    certificate = peer_certificate(transport)
+    if certificate is None:
+        return ""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return ", ".join(str(name.value) for name in names)

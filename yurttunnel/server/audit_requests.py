@@ -1,0 +1,199 @@
+"""Requests to kubelets whose ends are written into the audit log.
+
+The connections to kubelets carry many requests, so there is a line for each of these, and none
+for the streams.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from urllib.parse import unquote_to_bytes
+from weakref import WeakKeyDictionary
+
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IProtocol, ITransport
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange
+from yurttunnel.http.upgrade import JoinedSide
+from yurttunnel.ops.audit import Value
+from yurttunnel.server.audit import Audit, AuditEntry
+from yurttunnel.server.audit_peers import Peer, peer_behind
+from yurttunnel.server.audit_streams import code_of
+from yurttunnel.server.interception.middleware import IMiddleware
+from yurttunnel.server.interception.request import Handler, InterceptedRequest
+from yurttunnel.wire.codes import Code
+
+_OF_CONTAINERS = frozenset({"attach", "checkpoint", "containerLogs", "exec", "run"})
+_OF_PODS = _OF_CONTAINERS | {"portForward"}
+"""What has ``/namespace/pod`` behind it: ``InstallDebuggingHandlers`` in
+pkg/kubelet/server/server.go of Kubernetes. The container is the last segment, perhaps behind the
+UID of the pod."""
+
+_LONGEST_PATH = 2048
+"""Bytes of a path that are looked at: those of kubelets have at most about 700."""
+
+_LONGEST_METHOD = 32
+
+
+@implementer(IMiddleware)
+class RequestAudit:
+    """The outermost of all middlewares, so that it sees every refusal."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        # By the transport: looking into a certificate takes longer than the rest of the line.
+        self._peers: WeakKeyDictionary[ITransport, Peer] = WeakKeyDictionary()
+
+    def wrap(self, handler: Handler) -> Handler:
+        """See :class:`IMiddleware`."""
+
+        def audited(request: InterceptedRequest) -> None:
+            entry = self._audit.begin("request")
+            peer = self._peer(request.exchange.transport)
+            exchange = _AuditedExchange(request.exchange)
+            request.exchange = cast(IExchange, exchange)
+            request.exchange.on_end(lambda error: _ended(request, exchange, entry, peer, error))
+            handler(request)
+
+        return audited
+
+    def _peer(self, transport: ITransport) -> Peer:
+        peer = self._peers.get(transport)
+        if peer is None:
+            peer = self._peers[transport] = peer_behind(transport)
+        return peer
+
+
+class _AuditedExchange:
+    """An exchange that knows, beside what others do, what has passed and how it failed."""
+
+    def __init__(self, exchange: IExchange) -> None:
+        self.received = 0
+        """Bytes from the caller: the body, and what came after an upgrade."""
+        self.sent = 0
+        """Bytes to the caller after an upgrade."""
+        self.refusal = ""
+        self.broken: tuple[Code, str] | None = None
+        """Why the kubelet's side ended early, if it did."""
+        self._exchange = exchange
+        self._caller_lost = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exchange, name)
+
+    def fail(self, status: int, text: str) -> None:
+        self.refusal = text
+        self._exchange.fail(status, text)
+
+    def abort(self) -> None:
+        self.broken = self.broken or (Code.CONNECTION_LOST, "the answer broke off")
+        self._exchange.abort()
+
+    def deliver_body(self, sink: IBodySink) -> None:
+        self._exchange.deliver_body(_CountedBody(self, sink))
+
+    def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
+        if isinstance(protocol, JoinedSide):
+            self._watch(protocol, protocol.other)
+        self._exchange.switch(status, reason, fields, protocol)
+
+    def _watch(self, caller: JoinedSide, kubelet: JoinedSide) -> None:
+        """Count what passes, and see which side ends the other."""
+        to_kubelet, to_caller = caller.dataReceived, kubelet.dataReceived
+        caller_lost, kubelet_lost = caller.connectionLost, kubelet.connectionLost
+
+        def count_received(data: bytes) -> None:
+            self.received += len(data)
+            to_kubelet(data)
+
+        def count_sent(data: bytes) -> None:
+            self.sent += len(data)
+            to_caller(data)
+
+        def lose_caller(reason: Failure = connectionDone) -> None:
+            self._caller_lost = True
+            caller_lost(reason)
+
+        def lose_kubelet(reason: Failure = connectionDone) -> None:
+            if not self._caller_lost and not reason.check(ConnectionDone):
+                self.broken = code_of(reason.value)
+            kubelet_lost(reason)
+
+        # Both sides are made to be looked up once, when their connections are handed over.
+        caller.dataReceived = count_received  # type: ignore[method-assign] # see above
+        kubelet.dataReceived = count_sent  # type: ignore[method-assign] # see above
+        caller.connectionLost = lose_caller  # type: ignore[method-assign] # see above
+        kubelet.connectionLost = lose_kubelet  # type: ignore[method-assign] # see above
+
+
+@implementer(IBodySink)
+class _CountedBody:
+    """Counts the body of a request on its way to ``sink``."""
+
+    def __init__(self, exchange: _AuditedExchange, sink: IBodySink) -> None:
+        self._exchange = exchange
+        self._write = sink.write
+        self.finish = sink.finish
+
+    def write(self, data: bytes) -> None:
+        self._exchange.received += len(data)
+        self._write(data)
+
+
+def _ended(
+    request: InterceptedRequest,
+    exchange: _AuditedExchange,
+    entry: AuditEntry,
+    peer: Peer,
+    error: ExchangeFailed | None,
+) -> None:
+    by_token = request.caller and request.authorization_used
+    entry.by(peer.known_by_token(request.caller) if by_token else peer)
+    destination = request.destination
+    if destination is not None:
+        entry.destination = destination.authority
+    entry.node = request.node or (destination.node if destination is not None else "")
+    entry.request_id = request.request_id
+    head, status = exchange.head, exchange.status
+    entry.status = status
+    entry.request = {
+        "method": head.method[:_LONGEST_METHOD].decode("ascii", "backslashreplace"),
+        **_subject(head.target),
+        "upgraded": status == 101,
+    }
+    refusal = exchange.refusal or request.refusal
+    if refusal and error is None:
+        entry.refused(exchange.transport, refusal)
+        return
+    code, reason = _how(exchange, error)
+    entry.ended(code, refusal or reason, exchange.received, exchange.bytes_sent + exchange.sent)
+
+
+def _how(exchange: _AuditedExchange, error: ExchangeFailed | None) -> tuple[Code, str]:
+    if error is None:
+        return Code.DONE, ""
+    if exchange.broken is not None:
+        return exchange.broken
+    cause = error.__cause__
+    if cause is None or isinstance(cause, ConnectionDone):
+        return Code.CANCELLED, error.text
+    return Code.CONNECTION_LOST, f"{error.text}: {cause}"
+
+
+def _subject(target: bytes) -> dict[str, Value]:
+    """Say what a path is about, without the query.
+
+    The path is decoded before it is split, as kubelets do it.
+    """
+    path = unquote_to_bytes(target.partition(b"?")[0][:_LONGEST_PATH])
+    first, *others = path.decode("utf-8", "backslashreplace").removeprefix("/").split("/")
+    subject: dict[str, Value] = {"path": first}
+    if first in _OF_PODS and len(others) >= 2:
+        subject["namespace"], subject["pod"], *others = others
+        if first in _OF_CONTAINERS and others:
+            subject["container"] = others[-1]
+    return subject
