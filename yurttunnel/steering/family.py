@@ -120,6 +120,9 @@ class Family:
 
     async def _make_by_match(self, wanted: Interception) -> list[str]:
         """Make the set, then the rules; give what was not as wanted."""
+        if wanted.is_nothing and self._in_force is not None and self._in_force.is_nothing:
+            # It was seen that there is nothing, and nobody else makes rules of ours.
+            return []
         differed = []
         set_name = None
         if self._sets is not None and _uses_set(wanted):
