@@ -29,8 +29,8 @@ from yurttunnel.steering.dns.controller import LEASE
 from yurttunnel.steering.dns.records import CONFIG_MAP as RECORDS
 from yurttunnel.steering.dns.records import KEY
 from yurttunnel.steering.dns.service_ports import PREFIX
-from yurttunnel.steering.interception import SET_NAMES
 from yurttunnel.steering.firewall.rules import HOOKS, OWN_CHAINS, POD_CHAINS
+from yurttunnel.steering.interception import SET_NAMES
 from yurttunnel.steering.marks import MARK, MASK
 
 MIGRATION = REPOSITORY / "docs" / "migration.md"
