@@ -25,6 +25,7 @@ from benchmarks.processes import BenchmarkFailed
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, config_map, node
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES
 from yurttunnel.steering.firewall.cleanup import remove_leftovers_elsewhere
 from yurttunnel.steering.firewall.detection import find_firewalls
@@ -117,6 +118,7 @@ class Steered:
             SteeringSettings({4: listeners, 6: listeners}, match, False, frozenset(), PERIOD),
             Nodes(self._informers),
             ProxyPorts(self._informers, "kube-system", INSECURE_PORT, lambda *_: None),
+            ClusterAddresses(self._informers, "kube-system"),
             lambda: Deferred.fromCoroutine(self._find()),
             sets,
             sets.supported,

@@ -24,8 +24,8 @@ STEERING_FLAGS = [
      "kube-apiserver's, that are meant for nodes behind the tunnel to the server, by firewall "
      "rules; false for no. Needs the capabilities CAP_NET_ADMIN and CAP_NET_RAW. Not with "
      "--standalone. [default: true]"],
-    ["iptables-sync-period", None, "60", "How often the rules are looked at, besides at every "
-     "change of nodes and ports; at least 15."],
+    ["iptables-sync-period", None, "60", "The longest time between two looks at the rules, at "
+     "least 15. Changes of nodes and ports, and by others of the rules, are followed sooner."],
     ["intercept-match", None, None, "How such connections are recognised: edge-set, by their "
      "address, which is that of an edge node; cloud-return, by their port alone, but for cloud "
      "nodes, as yurttunnel 1.2 did. [default: edge-set where the kernel has ipset]"],
