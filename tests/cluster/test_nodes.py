@@ -119,6 +119,24 @@ class NodesTests(SynchronousTestCase):
         self.informers.delete(NODES, "gateway")
         self.assertEqual(["edge-1", "edge-2"], self.found("198.51.100.1"))
 
+    def test_anothers(self):
+        """What is another node's is so until it is one's own; unknown hosts are nobody's."""
+        self.put("edge-1", "192.0.2.7", "192.0.2.9", ("Hostname", "box"))
+        self.put("edge-2", "192.0.2.8", "192.0.2.9", ("Hostname", "edge-1"))
+        for host in ("192.0.2.7", "::ffff:192.0.2.7", "box", "edge-1", "Edge-1."):
+            self.assertTrue(self.nodes.is_anothers("edge-2", host), host)
+            self.assertFalse(self.nodes.is_anothers("edge-1", host), host)
+        for host in ("192.0.2.8", "192.0.2.9", "edge-2", "192.0.2.10", "camera", "a b"):
+            self.assertFalse(self.nodes.is_anothers("edge-2", host), host)
+        self.assertTrue(self.nodes.is_anothers("edge-3", "192.0.2.9"))
+        self.put("edge-2", "192.0.2.7")
+        self.assertFalse(self.nodes.is_anothers("edge-2", "192.0.2.7"))
+
+    def test_the_name_of_a_node_that_is_not_known_yet(self):
+        """It is its own, even if another node is called so."""
+        self.put("edge-1", "192.0.2.7", ("Hostname", "edge-2"))
+        self.assertFalse(self.nodes.is_anothers("edge-2", "edge-2"))
+
     def test_changes(self):
         """A node that changes is found by what it has now, and one that is gone by nothing."""
         self.put("edge-1", "192.0.2.7")

@@ -14,6 +14,7 @@ from tests.deploy.rbac import grants_of
 from tests.deploy.rendering import (
     BASE,
     DEPLOY,
+    named,
     of_kind,
     pod_of,
     render,
@@ -30,9 +31,13 @@ from yurttunnel.pki.certificate_template import (
     serving_template,
 )
 from yurttunnel.pki.credentials import new_key
+from yurttunnel.steering.dns.records import CONFIG_MAP
 
 PLACEMENT = DEPLOY / "components" / "protected-placement"
 POLICY = DEPLOY / "components" / "approval-policy"
+DNS_POLICY = DEPLOY / "components" / "dns-policy"
+DNS = DEPLOY / "overlays" / "dns"
+IPTABLES = DEPLOY / "components" / "iptables"
 EVENTS = DEPLOY / "transformers" / "events-in-default"
 
 PROTECTED = "node-restriction.kubernetes.io/"
@@ -57,6 +62,23 @@ class PlacementTests(KustomizationTestCase):
             (expression,) = term["matchExpressions"]
             self.assertTrue(expression["key"].startswith(PROTECTED))
             models.V1NodeAffinity.model_validate(affinity)
+
+    def test_name_servers_need_it_too(self):
+        """Who tells kube-apiserver where nodes are runs on no node that has chosen itself."""
+        for kubectl in usable_kubectls():
+            for components in ([PLACEMENT], [PLACEMENT, IPTABLES], [IPTABLES, PLACEMENT]):
+                directory = self.kustomization(DNS, components=components)
+                objects = list(yaml.safe_load_all(rendered_text(directory, kubectl)))
+                wanted = pod_of(server_of(objects))["affinity"]["nodeAffinity"]
+                affinity = pod_of(named(objects, "Deployment", "yurt-tunnel-dns"))["affinity"]
+                self.assertEqual(wanted, affinity["nodeAffinity"])
+                self.assertIn("podAntiAffinity", affinity)
+
+    def test_no_other_workload_is_touched(self):
+        """Agents stay on every edge node."""
+        agent = named(render(DNS), "DaemonSet", "yurt-tunnel-agent")
+        directory = self.kustomization(DNS, components=[PLACEMENT])
+        self.assertEqual(agent, named(render(directory), "DaemonSet", "yurt-tunnel-agent"))
 
     def test_the_command_in_the_text_sets_the_label_that_is_required(self):
         """What the documents tell to type is what the component looks for."""
@@ -153,6 +175,54 @@ class PolicyTests(KustomizationTestCase):
         self.assertFalse(self.matches(first + second))
         self.assertFalse(self.matches(second + first))
         self.assertFalse(self.matches(first.removesuffix(END) + second))
+
+
+class DnsPolicyTests(KustomizationTestCase):
+    """What kube-apiserver lets the servers' account write for DNS records."""
+
+    def setUp(self):
+        """Read the policy."""
+        self.policy, self.binding = yaml.safe_load_all((DNS_POLICY / "policy.yaml").read_text())
+        self.expressions = [each["expression"] for each in self.policy["spec"]["validations"]]
+
+    def test_every_kubectl_adds_it(self):
+        """Policy and binding are added beside the other policy, and bound together."""
+        for kubectl in usable_kubectls():
+            directory = self.kustomization(DNS, components=[POLICY, DNS_POLICY])
+            objects = list(yaml.safe_load_all(rendered_text(directory, kubectl)))
+            self.assertIn(self.policy, objects)
+            self.assertIn(self.binding, objects)
+            self.assertEqual(len(render(DNS)) + 4, len(objects))
+        self.assertEqual(self.policy["metadata"]["name"], self.binding["spec"]["policyName"])
+        self.assertEqual(["Deny"], self.binding["spec"]["validationActions"])
+
+    def test_it_has_the_form_of_its_kind(self):
+        """The official models take both objects, and every variable that is used is defined."""
+        models.V1ValidatingAdmissionPolicy.model_validate(self.policy)
+        models.V1ValidatingAdmissionPolicyBinding.model_validate(self.binding)
+        defined = {each["name"] for each in self.policy["spec"]["variables"]}
+        self.assertEqual(defined, set(re.findall(r"variables\.(\w+)", " ".join(self.expressions))))
+        self.assertEqual("Fail", self.policy["spec"]["failurePolicy"])
+
+    def test_it_is_for_what_the_overlay_lets_the_account_write(self):
+        """All objects but leases that the Role lets the account create or update are covered."""
+        (condition,) = self.policy["spec"]["matchConditions"]
+        self.assertIn(f":{SERVER_ACCOUNT}$'", condition["expression"])
+        (rule,) = self.policy["spec"]["matchConstraints"]["resourceRules"]
+        self.assertEqual({"CREATE", "UPDATE"}, set(rule["operations"]))
+        written = {
+            grant.path
+            for grant in set(grants_of(render(DNS))) - set(grants_of(render(BASE)))
+            if grant.verb in ("create", "update") and grant.path != "leases"
+        }
+        self.assertEqual(written, set(rule["resources"]))
+
+    def test_only_ports_and_one_config_map_are_excepted(self):
+        """What the program writes is what the expressions leave open."""
+        of_spec, of_metadata, of_config_maps = self.expressions
+        self.assertEqual({"ports"}, set(re.findall(r"field == '(\w+)'", of_spec)))
+        self.assertIn("'annotations'", of_metadata)
+        self.assertEqual([CONFIG_MAP], re.findall(r"metadata\.name == '([^']+)'", of_config_maps))
 
 
 class EventsTests(KustomizationTestCase):

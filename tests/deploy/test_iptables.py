@@ -24,6 +24,8 @@ from tests.deploy.workloads import (
     settings_of,
     with_workloads,
 )
+from yurttunnel.steering.manager import REMOVAL_PATIENCE
+from yurttunnel.steering.rounds import PATIENCE
 
 OVERLAY = DEPLOY / "overlays" / "iptables"
 SIDE_BY_SIDE = DEPLOY / "overlays" / "side-by-side"
@@ -82,6 +84,12 @@ class IptablesTests(KustomizationTestCase):
         (volume,) = [each for each in pod["volumes"] if each["name"] == mount["name"]]
         self.assertEqual({"path": "/run/xtables.lock", "type": "FileOrCreate"}, volume["hostPath"])
         self.assertNotIn("readOnly", mount)
+
+    def test_it_has_time_to_remove_the_rules(self):
+        """That comes before the streams are drained, and must not be cut short."""
+        base = pod_of(server_of(render(BASE)))["terminationGracePeriodSeconds"]
+        grace = pod_of(self.server)["terminationGracePeriodSeconds"]
+        self.assertGreaterEqual(grace, base + PATIENCE + REMOVAL_PATIENCE)
 
     def test_nobody_from_elsewhere_reaches_the_port_without_tls(self):
         """The rules lead to the loopback address, so that 10264 stays there."""

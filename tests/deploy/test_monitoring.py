@@ -31,6 +31,7 @@ from yurttunnel.ops.metrics import Figures, add_families, agent_registry, server
 from yurttunnel.ops.siblings import SiblingFigures, sibling_families
 from yurttunnel.pki.approval import Reason
 from yurttunnel.pki.approval_requests import Kind
+from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.credit import MemoryBudget
 
@@ -174,6 +175,13 @@ class RulesTests(unittest.SynchronousTestCase):
             self.assertGreater(len(rule["annotations"]["description"]), 60)
             self.assertEqual(rule["expr"].count("("), rule["expr"].count(")"), rule["alert"])
 
+    def test_old_firewall_rules_are_told_after_three_periods(self):
+        """The alert's time is that of the default period, as the metric's own text has it."""
+        (rule,) = [each for each in self.rules if each["alert"] == "YurtTunnelFirewallRulesOld"]
+        defaults = {name: value for name, _, value, _ in ServerOptions.optParameters}
+        seconds = 3 * int(defaults["iptables-sync-period"])
+        self.assertTrue(rule["expr"].endswith(f"_last_success_timestamp_seconds > {seconds}"))
+
     def test_texts_use_labels_that_the_expression_leaves(self):
         """A label in a text is one of the metrics in the expression."""
         known = samples()
@@ -205,6 +213,20 @@ class DashboardTests(unittest.SynchronousTestCase):
                 self.assertLessEqual(
                     set(re.findall(r"{{(\w+)}}", target["legendFormat"])), labels, panel["title"]
                 )
+
+    def test_steering_is_shown_as_a_whole(self):
+        """Each metric of the firewall rules, DNS records and pass-through is in a panel.
+
+        How many ports are intercepted is not: that changes with the configuration only.
+        """
+        shown = {
+            name
+            for panel in self.panels
+            for target in panel["targets"]
+            for name, _ in METRIC.findall(target["expr"])
+        }
+        steering = {sample.name for family in all_steering_families() for sample in family.samples}
+        self.assertEqual({"yurttunnel_server_steering_intercepted_ports"}, steering - shown)
 
     def test_variables_exist(self):
         """The queries use no variable but those that the dashboard defines, and Grafana's own."""

@@ -43,8 +43,8 @@ class EgressSelectorTests(RenderedTestCase):
         self.assertEqual(host_path, volume["hostPath"]["path"])
         (maker,) = pod_of(server)["initContainers"]
         self.assertEqual(host_path, maker["command"][-1])
-        user = str(pod_of(server)["securityContext"]["runAsUser"])
-        self.assertEqual(user, maker["command"][maker["command"].index("-o") + 1])
+        group = str(pod_of(server)["securityContext"]["fsGroup"])
+        self.assertEqual(group, maker["command"][maker["command"].index("-g") + 1])
 
     def test_the_port_is_the_servers(self):
         """The address for kube-apiserver has the port of the service, and is TLS."""

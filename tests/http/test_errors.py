@@ -110,6 +110,14 @@ class ResponseTests(SynchronousTestCase):
         _, _, body = parse(error_response(502, "x" * 5000))
         self.assertEqual(len(body), 2049)
 
+    def test_the_text_in_the_status_line(self):
+        """It takes the place of the phrase if that is asked for, as one line of ASCII."""
+        text = "a\r\nSet-Cookie: x\u2028\u00e9"
+        line, fields, body = parse(error_response(503, text, in_status_line=True))
+        self.assertEqual(line, "HTTP/1.1 503 a Set-Cookie: x ?")
+        self.assertNotIn("Set-Cookie", fields)
+        self.assertEqual(body.decode(), "a Set-Cookie: x \u00e9\n")
+
     def test_further_fields_are_added(self):
         """Fields that the caller gives stand in the head."""
         _, fields, _ = parse(error_response(405, "no", headers=[("Allow", "CONNECT")]))

@@ -308,7 +308,7 @@ class PassthroughTests(AuditTestCase):
         return PassthroughFactory(
             self.reactor,
             self.registry,
-            PassthroughNodes(self.registry, Nodes(informers)),
+            PassthroughNodes(self.registry, Nodes(informers), lambda _: True),
             frozenset({10250}),
             led_here_from=lambda handle: handle.asked,
             request_ids=RequestIds("test"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import socket
 
+from twisted.internet.address import UNIXAddress
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import ISSLTransport
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
@@ -274,6 +276,110 @@ class EstablishTests(ConnectTestCase):
         self.assertEqual(len(connection.sent), 100 * 16384)
 
 
+class UnixConnection(MemoryConnection):
+    """A connection on a real pair of Unix sockets, of which ``caller`` is the caller's."""
+
+    def __init__(self, reactor):
+        super().__init__(reactor)
+        self.own, self.caller = socket.socketpair()
+
+    def getHandle(self):
+        """Give the server's socket."""
+        return self.own
+
+    def getHost(self):
+        """Give the address of a Unix socket."""
+        return UNIXAddress(b"/run/yurttunnel/connect.sock")
+
+    def writeSomeData(self, data):
+        """Send, to the caller's socket too."""
+        self.own.sendall(data)
+        return super().writeSomeData(data)
+
+    def connectionLost(self, reason):
+        """Close both sockets with the connection."""
+        super().connectionLost(reason)
+        self.own.close()
+        self.caller.close()
+
+    def read(self):
+        """Give what one read of the caller gives."""
+        return self.caller.recv(4096, socket.MSG_DONTWAIT)
+
+
+class UnixTests(ConnectTestCase):
+    """On a Unix socket nothing follows the 200 until the caller has read it.
+
+    What has been written to a Unix socket by several writes comes out by one read.
+    """
+
+    def tearDown(self):
+        """No timer is left, either."""
+        self.factory.unread_heads.stop()
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        super().tearDown()
+
+    def establish(self, greeting=b""):
+        """Open a connection, and have the 200 sent to a caller that does not read."""
+        connection = self.open(connect(), UnixConnection)
+        target = self.session.dials[-1].succeed(greeting=greeting)
+        self.turns(connection)
+        return connection, target
+
+    def test_a_target_that_speaks_at_once(self):
+        """Its bytes wait while the caller does not read, and then come by themselves."""
+        connection, _ = self.establish(greeting=b"SSH-2.0-edge\r\n")
+        for _ in range(20):
+            self.reactor.advance(0.1)
+            connection.turn()
+        self.assertEqual(connection.read(), ESTABLISHED)
+        self.reactor.advance(2.1)
+        self.turns(connection)
+        self.assertEqual(connection.read(), b"SSH-2.0-edge\r\n")
+
+    def test_a_caller_that_reads_at_once_is_not_held_up(self):
+        """A millisecond later the target is heard."""
+        connection, _ = self.establish(greeting=b"hello")
+        self.assertEqual(connection.read(), ESTABLISHED)
+        self.reactor.advance(0.001)
+        self.turns(connection)
+        self.assertEqual(connection.read(), b"hello")
+
+    def test_a_caller_that_speaks_first(self):
+        """What it sends reaches the target with no delay."""
+        connection, target = self.establish()
+        self.assertEqual(connection.read(), ESTABLISHED)
+        connection.receive(b"question")
+        self.assertEqual(target.received, b"question")
+        self.assertTrue(connection.reading)
+
+    def test_a_caller_that_sends_without_reading(self):
+        """That it sends says nothing; its bytes are kept for the target, and it is paused."""
+        connection, target = self.establish(greeting=b"hello")
+        connection.receive(b"one ")
+        self.assertFalse(connection.reading)
+        self.assertEqual((target.received, connection.read()), (b"", ESTABLISHED))
+        self.reactor.advance(0.001)
+        self.turns(connection)
+        self.assertEqual((target.received, connection.read()), (b"one ", b"hello"))
+
+    def test_a_caller_that_never_reads(self):
+        """After 4 s the stream is joined all the same: nobody watches the caller for ever."""
+        connection, _ = self.establish(greeting=b"hello")
+        self.assertEqual(connection.segments, [ESTABLISHED])
+        for _ in range(60):
+            self.reactor.advance(0.1)
+            connection.turn()
+        self.assertEqual(connection.read(), ESTABLISHED + b"hello")
+
+    def test_a_caller_that_leaves_without_reading(self):
+        """The stream is reset, and nobody waits for the caller any longer."""
+        connection, target = self.establish(greeting=b"hello")
+        connection.break_off(ConnectionLost())
+        (end,) = target.ended_with
+        self.assertEqual(end.code, Code.CANCELLED)
+
+
 class RefusalTests(ConnectTestCase):
     """A CONNECT that fails is told why."""
 
@@ -292,6 +398,17 @@ class RefusalTests(ConnectTestCase):
             connection = self.open(connect())
             self.session.dials[-1].fail(code, "a sentence from edge-1")
             self.assert_answer(connection, status, "a sentence from edge-1")
+
+    def test_the_sentence_is_in_the_status_line(self):
+        """kube-apiserver tells its users the status line, and nothing else of the answer."""
+        refused, unknown = self.open(connect()), self.open(connect("edge-9:80"))
+        self.session.dials[0].fail(Code.REFUSED, "connect 10.0.0.7:1:\r\nrefus\xe9")
+        for connection, line in (
+            (refused, b"HTTP/1.1 502 connect 10.0.0.7:1: refus?"),
+            (unknown, b"HTTP/1.1 503 no agent is connected for edge-9, and none has been"),
+        ):
+            self.turns(connection)
+            self.assertTrue(connection.sent.partition(b"\r\n")[0].startswith(line))
 
     def test_half_close_before_a_refusal(self):
         """A caller that ends its direction behind its head is told of the failure, and closed."""
@@ -608,6 +725,15 @@ class TLSTests(ConnectTestCase):
         self.assertTrue(connection.close_notified)
         self.reactor.advance(5)
         self.assertTrue(connection.aborted)
+
+    def test_a_target_that_ends_after_the_caller_has_left(self):
+        """Nobody is waited for any longer."""
+        connection, _ = self.join()
+        # A stream may tell of the end of its target after it has been let go of.
+        side = self.session.dials[0].near._protocol
+        connection.connectionLost(Failure(ConnectionDone()))
+        side.readConnectionLost()
+        self.assertEqual(len(self.factory.closing), 0)
 
     def test_an_error_answer(self):
         """It is sent, the connection is closed softly, and a caller that stays is aborted."""

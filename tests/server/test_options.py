@@ -167,7 +167,7 @@ class SettingsTests(SynchronousTestCase):
                 "--allowed-callers=one, two",
                 "--client-ca-file=clients.crt",
                 "--accept-common-agent-certificates",
-                "--enable-iptables=false",
+                "--enable-iptables=true",
                 "--iptables-sync-period=5m",
                 "--intercept-match=cloud-return",
                 "--intercept-pods",
@@ -188,7 +188,7 @@ class SettingsTests(SynchronousTestCase):
                 client_ca=Path("clients.crt"),
                 accept_common_certificates=True,
                 steering=SteeringFlags(
-                    iptables=False,
+                    iptables=True,
                     iptables_period=300.0,
                     match=Match.CLOUD_RETURN,
                     pods=True,
@@ -243,8 +243,18 @@ class ErrorTests(SynchronousTestCase):
 
     def test_steering(self):
         """What cannot be meant is refused."""
-        for flag in ("--intercept-pods", "--intercept-match=edge-set", "--passthrough-port=1"):
+        for flag in (
+            "--intercept-pods",
+            "--intercept-match=edge-set",
+            "--passthrough-port=1",
+            "--enable-iptables",
+            "--enable-dns-controller=true",
+        ):
             self.assert_refused("has no effect with --standalone", *MINIMUM, flag)
+        for flag in ("--intercept-pods", "--intercept-match=edge-set"):
+            self.assert_refused(
+                "has no effect with --enable-iptables=false", "--enable-iptables=false", flag
+            )
         self.assert_refused("--passthrough-port: add it", "--passthrough-ports=10250")
         self.assert_refused(
             "both want 0.0.0.0:10262", "--passthrough-port=10262", "--bind-address=0.0.0.0"

@@ -88,6 +88,19 @@ class FindTests(SynchronousTestCase):
         self.assert_nobody_serves("2001:db8:8000::1")
         self.assert_nobody_serves("no-address")
 
+    def test_what_is_another_nodes(self):
+        """A certificate that outlives what it says counts for nothing; others go on."""
+        owners = {"10.1.2.3": "owner", "camera": "owner"}
+        self.registry.is_anothers = lambda node, host: owners.get(host, node) != node
+        self.add("former", addresses=["10.1.2.3"], hosts=["camera"], networks=["10.0.0.0/8"])
+        self.add("everything", default_route=True)
+        self.assert_nobody_serves("10.1.2.3")
+        self.assert_nobody_serves("camera")
+        self.assertEqual("former", self.registry.find("10.1.2.4").node)
+        owner = self.add("owner", addresses=["10.1.2.3"], hosts=["camera"])
+        for host in owners:
+            self.assertIs(owner, self.registry.find(host))
+
     def test_the_default_route_serves_names(self):
         """Whatever nobody claims goes to the default route."""
         session = self.add("gateway", default_route=True)

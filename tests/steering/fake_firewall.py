@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from yurttunnel.steering.interception import Match
-from yurttunnel.steering.interfaces import Applied, IFirewall, SteeringFailed
+from yurttunnel.steering.interfaces import Applied, IFirewall, SetsRefused
 
 
 @implementer(IFirewall)
@@ -49,7 +49,7 @@ class FakeFirewall:
         if set_name is not None and set_name not in self.sets.sets:
             raise AssertionError(f"there is no set {set_name}")
         if set_name is not None and self.refuses_sets:
-            raise SteeringFailed("iptables-restore: Can't open socket to ipset")
+            raise SetsRefused("iptables-restore: Can't open socket to ipset")
         rules = self.made_of(wanted, set_name)
         former, self.rules = self.rules, rules
         self.changes += rules != former

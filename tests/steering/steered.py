@@ -15,6 +15,7 @@ from tests.steering.fake_firewall import FakeFirewall
 from tests.steering.fakes import FakeAddressSets, FakeFlows
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES
 from yurttunnel.steering.interception import Target
 from yurttunnel.steering.interfaces import Firewalls, Flow
@@ -104,6 +105,7 @@ class SteeredTestCase(SynchronousTestCase):
             self.settings(**changes),
             Nodes(self.informers),
             ProxyPorts(self.informers, "kube-system", 10264, lambda *_: None),
+            ClusterAddresses(self.informers, "kube-system"),
             self.find,
             self.sets,
             self.sets.supported,

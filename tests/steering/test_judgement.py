@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -80,6 +81,17 @@ class JudgementTests(SynchronousTestCase):
         """A flow that was meant for our listener from the beginning is none of ours."""
         self.assertFalse(self.is_wrong(flow(CLOUD, 10263), secure=ANYWHERE))
         self.assertFalse(self.is_wrong(flow(CLOUD, 10263), secure=Target(ip_address(CLOUD), 10263)))
+
+    def test_own_addresses(self):
+        """A flow to this machine itself goes on where it goes; one that we answer is cut."""
+        for match in Match:
+            for address in (EDGE, OTHER):
+                direct = replace(flow(address, 10250), to_self=True)
+                self.assertFalse(self.is_wrong(direct, match))
+                pods = {"pod_ports": {10250: SECURE}}
+                self.assertFalse(self.is_wrong(replace(direct, local=False), match, **pods))
+            led = replace(flow(EDGE, 10250, SECURE), to_self=True)
+            self.assertTrue(self.is_wrong(led, match))
 
     def test_pods(self):
         """Flows from elsewhere are judged by the ports of pods."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from tests.cluster.fakes import CLOUD, EDGE
 from tests.steering.steered import EDGE4, INSECURE, PERIOD, SECURE, SteeredTestCase, addresses, flow
 from yurttunnel.kube.resources import NODES
-from yurttunnel.steering.families import BLIND_PAUSE, LEAST_PAUSE
 from yurttunnel.steering.interception import Match, Target
+from yurttunnel.steering.looks import BLIND_PAUSE, LEAST_PAUSE
 from yurttunnel.steering.manager import LISTENERS_PATIENCE, LOOK_SECONDS
 from yurttunnel.steering.wanted import Listeners
 
@@ -165,14 +165,6 @@ class KnownDefectTests(SteeredTestCase):
         self.assertEqual(addresses("192.168.0.1"), self.sets.sets[EDGE4])
         [report, _] = manager.report().families
         self.assertEqual(1, report.syncs["repaired"])
-
-    def test_f7_change(self):
-        """F7: any change of a node is an occasion, too, before the period is over."""
-        self.start()
-        self.firewall.rules = {}
-        self.informers.delete(NODES, "cloud-1")
-        self.settle()
-        self.assertEqual({10250, 10255}, self.firewall.rules.keys())
 
     def test_f8(self):
         """F8: a machine whose server cannot lead callers to itself says so, for /readyz."""

@@ -18,11 +18,15 @@ from tests.steering.steered import (
     flow,
 )
 from yurttunnel.kube.errors import ApiUnreachable
-from yurttunnel.kube.resources import CONFIG_MAPS, NODES
-from yurttunnel.steering.family import EDGE_SET_ATTEMPTS
+from yurttunnel.kube.resources import CONFIG_MAPS, NODES, SERVICES
 from yurttunnel.steering.interception import Match, Target
 from yurttunnel.steering.interfaces import SteeringFailed
-from yurttunnel.steering.manager import LISTENERS_PATIENCE, LOOK_SECONDS, REMOVAL_PATIENCE
+from yurttunnel.steering.manager import (
+    LISTENERS_PATIENCE,
+    LOOK_SECONDS,
+    REMOVAL_PATIENCE,
+    REMOVAL_PAUSE,
+)
 from yurttunnel.steering.rounds import PATIENCE, SETTLE_SECONDS
 
 RULES = {10250: (EDGE4, SECURE, None), 10255: (EDGE4, INSECURE, None)}
@@ -131,7 +135,8 @@ class ChangeTests(SteeredTestCase):
         manager = self.start()
         self.calls.clear()
         self.clock.advance(PERIOD)
-        self.assertEqual([("put", EDGE4), ("apply", 4), ("apply", 6)], self.calls)
+        # In the other family there is nothing, as was seen before.
+        self.assertEqual([("put", EDGE4), ("apply", 4)], self.calls)
         [report, _] = manager.report().families
         self.assertEqual({"changed": 1, "unchanged": 1, "repaired": 0, "failed": 0}, report.syncs)
         self.assertEqual(0, report.last_change)
@@ -145,14 +150,16 @@ class ChangeTests(SteeredTestCase):
             self.put(f"edge-{number}", f"192.168.1.{number}", labels=EDGE)
         self.assertEqual([], self.calls)
         self.settle()
-        self.assertEqual(1, self.calls.count(("apply", 4)))
+        # Nobody has changed the rules, and they are the same whoever is in the set.
+        self.assertEqual(1, self.calls.count(("put", EDGE4)))
+        self.assertNotIn(("apply", 4), self.calls)
         self.assertEqual(101 - 1, len(self.sets.sets[EDGE4]))
 
     def test_meanwhile(self):
         """There is one sync at a time; what changes meanwhile leads to another."""
         self.start()
         self.firewall.hold = hold = Deferred()
-        self.put("edge-2", "192.168.0.2", labels=EDGE)
+        self.put_ports(http_proxy_ports="9101")
         self.settle()
         self.calls.clear()
         self.put("edge-3", "192.168.0.3", labels=EDGE)
@@ -230,6 +237,27 @@ class ChangeTests(SteeredTestCase):
         self.settle()
         self.assertEqual([], self.flows.flows)
 
+    def test_services(self):
+        """A node that claims the address of a Service does not get it, whichever comes first."""
+        self.put("evil", "192.168.0.9", "10.96.0.7", labels=EDGE)
+        self.start()
+        self.assertIn(ip_address("10.96.0.7"), self.sets.sets[EDGE4])
+        metadata = {"namespace": "kube-system", "name": "x-tunnel-server-internal-svc"}
+        self.informers.put(SERVICES, {"metadata": metadata, "spec": {"clusterIP": "10.96.0.7"}})
+        self.settle()
+        self.assertEqual(addresses("192.168.0.1", "192.168.0.9"), self.sets.sets[EDGE4])
+
+    def test_what_is_left_out(self):
+        """An address that a cloud node has, too, is told in the report."""
+        manager = self.start()
+        self.put("evil", "192.168.0.1", labels=CLOUD)
+        self.settle()
+        [note] = manager.report().families[0].notes
+        self.assertIn("192.168.0.1", note)
+        self.assertIn("cloud node evil", note)
+        self.assertIn("edge node edge-1", note)
+        self.assertEqual(1, len(self.logged("cloud node evil")))
+
 
 class FailureTests(SteeredTestCase):
     """What fails, and what goes on."""
@@ -256,11 +284,15 @@ class FailureTests(SteeredTestCase):
         self.assertEqual(1, len(self.logged("it is tried again")))
 
     def test_change_while_failing(self):
-        """A change does not wait for the pause after a failure."""
+        """A change waits for the next attempt: others can make as many as they like."""
         self.firewall.failure = REFUSED
         self.start()
-        self.put("edge-2", "fd00::2", labels=EDGE)
-        self.settle()
+        self.calls.clear()
+        for number in range(5):
+            self.put("edge-2", f"fd00::{number + 2}", labels=EDGE)
+            self.settle()
+        self.assertEqual([], self.calls)
+        self.clock.advance(1)
         self.assertEqual({10250, 10255}, self.firewall6.rules.keys())
 
     def test_defect(self):
@@ -321,6 +353,7 @@ class FailureTests(SteeredTestCase):
         self.flows.flows = [flow("192.168.0.2", 10250)]
         self.firewall.failure = REFUSED
         self.put("edge-2", "192.168.0.2", labels=EDGE)
+        self.put_ports(http_proxy_ports="9100")
         self.settle()
         self.assertEqual(1, len(self.flows.flows))
         self.firewall.failure = None
@@ -362,22 +395,17 @@ class MatchTests(SteeredTestCase):
         self.assertEqual(RULES, self.firewall.rules)
 
     def test_refused(self):
-        """A firewall that refuses sets again and again gets rules without, and one warning."""
+        """A firewall that has no rules with sets gets others; that is told, and stays told."""
         self.firewall.refuses_sets = True
         manager = self.start()
-        self.assertIn("ipset", manager.problem())
-        for pause in (1.0, 2.0):
-            self.assertEqual({}, self.firewall.rules)
-            self.clock.advance(pause)
-        self.assertEqual(EDGE_SET_ATTEMPTS, self.calls.count(("put", EDGE4)))
         self.assertEqual(addresses("10.0.0.1"), self.firewall.rules[10250][0])
         self.assertEqual({}, self.sets.sets)
-        self.assertIsNone(manager.problem())
         self.clock.advance(PERIOD)
         [line] = self.logged("cloud-return", "refused")
         self.assertIn("Can't open socket to ipset", line)
-        self.assertEqual(addresses("10.0.0.1"), self.firewall.rules[10250][0])
-        self.assertEqual("cloud-return", manager.report().families[0].match)
+        self.assertEqual(line, manager.problem())
+        [report, _] = manager.report().families
+        self.assertEqual(("cloud-return", (line,)), (report.match, report.notes))
 
     def test_refused_though_asked(self):
         """Where sets are asked for, their refusal remains a problem."""
@@ -400,14 +428,16 @@ class MatchTests(SteeredTestCase):
         self.assertEqual("edge-set", manager.report().families[0].match)
 
     def test_broken(self):
-        """A firewall that refuses everything is no reason to give up sets."""
+        """A firewall that refuses everything is no reason to give up sets: that would open more."""
         self.firewall.failure = REFUSED
-        self.start()
-        for _ in range(10):
+        manager = self.start()
+        for _ in range(30):
             self.clock.advance(PERIOD)
+        self.assertEqual({}, self.firewall.rules)
         self.firewall.failure = None
         self.clock.advance(PERIOD)
         self.assertEqual(RULES, self.firewall.rules)
+        self.assertIsNone(manager.problem())
 
     def test_former_set(self):
         """The set of a former process is removed after the rules that refer to it."""
@@ -441,7 +471,7 @@ class ListenerTests(SteeredTestCase):
         self.look(LISTENERS_PATIENCE - 1)
         self.closed = None
         self.look(LISTENERS_PATIENCE)
-        self.assertEqual([], self.calls)
+        self.assertNotIn(("remove", 4), self.calls)
         self.assertEqual(RULES, self.firewall.rules)
 
     def test_closed(self):
@@ -518,7 +548,7 @@ class EndTests(SteeredTestCase):
         """A sync that is under way comes to its end first."""
         manager = self.start()
         self.firewall.hold = hold = Deferred()
-        self.put("edge-2", "192.168.0.2", labels=EDGE)
+        self.put_ports(http_proxy_ports="9100")
         self.settle()
         self.calls.clear()
         stopped = manager.stopService()
@@ -533,7 +563,7 @@ class EndTests(SteeredTestCase):
         """A sync that does not end is cancelled, and the rules are removed."""
         manager = self.start()
         self.firewall.hold = Deferred()
-        self.put("edge-2", "192.168.0.2", labels=EDGE)
+        self.put_ports(http_proxy_ports="9100")
         self.settle()
         stopped = manager.stopService()
         self.firewall.hold = None
@@ -554,12 +584,35 @@ class EndTests(SteeredTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_removal_fails(self):
-        """What one family's firewall refuses is told, and the other's rules go."""
+        """What one family's firewall refuses to the end is told; the other's rules go at once."""
         self.put("edge-2", "fd00::2", labels=EDGE)
         manager = self.start()
         self.firewall.failure = REFUSED
-        self.successResultOf(manager.stopService())
+        stopped = manager.stopService()
         self.assertEqual({}, self.firewall6.rules)
+        self.clock.pump([REMOVAL_PAUSE] * round(REMOVAL_PATIENCE / REMOVAL_PAUSE))
+        self.successResultOf(stopped)
+        self.assertEqual(1, len(self.logged("left behind", str(REFUSED), "--cleanup-iptables")))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_removal_is_tried_again(self):
+        """Rules that cannot be removed for some time, as behind a lock, are removed then."""
+        manager = self.start()
+        self.firewall.failure = REFUSED
+        stopped = manager.stopService()
+        self.clock.pump([REMOVAL_PAUSE] * 14)
+        self.assertNoResult(stopped)
+        self.firewall.failure = None
+        self.clock.advance(REMOVAL_PAUSE)
+        self.successResultOf(stopped)
+        self.assertEqual({}, self.firewall.rules)
+        self.assertEqual([], self.logged("left behind"))
+
+    def test_removal_without_the_right_to(self):
+        """Who has made no rules does not wait to be allowed to remove some."""
+        self.firewall.failure = REFUSED
+        manager = self.start()
+        self.successResultOf(manager.stopService())
         self.assertEqual(1, len(self.logged("IPv4", str(REFUSED), "--cleanup-iptables")))
 
     def test_removal_has_a_defect(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 
@@ -12,11 +13,14 @@ from yurttunnel.steering.marks import MARK, MASK, OwnMark
 
 
 class Refusing:
-    """A socket of a process without the capability."""
+    """A socket that takes no mark."""
+
+    def __init__(self, error):
+        self._error = error
 
     def setsockopt(self, *arguments):
         """Refuse."""
-        raise PermissionError(1, "Operation not permitted")
+        raise self._error
 
 
 class OwnMarkTests(SynchronousTestCase):
@@ -33,11 +37,20 @@ class OwnMarkTests(SynchronousTestCase):
 
     def test_without_the_right_to(self):
         """It is told once, with what to do, and connections are made all the same."""
+        for error in (
+            PermissionError(errno.EPERM, "Operation not permitted"),
+            OSError(errno.ENOPROTOOPT, "Protocol not available"),
+        ):
+            self.check_told(error)
+
+    def check_told(self, error):
+        """Check what is told of one error, however often it comes."""
         events = []
         globalLogPublisher.addObserver(events.append)
         self.addCleanup(globalLogPublisher.removeObserver, events.append)
         mark = OwnMark()
         for _ in range(3):
-            mark(Refusing())
+            mark(Refusing(error))
         (told,) = events
         self.assertIn("CAP_NET_ADMIN", told["log_format"])
+        self.assertEqual(error.strerror, told["error"])

@@ -26,15 +26,16 @@ def settings(listeners=None, pods=False, passthrough_ports=(10250,)):
 def of(nodes, ports=None, **changes):
     """Say what is wanted of IPv4."""
     made = settings(**changes)
-    return wanted(made, Match.EDGE_SET, map(node_from, nodes), ports or Ports())[4]
+    return wanted(made, Match.EDGE_SET, map(node_from, nodes), ports or Ports(), ())[4]
 
 
 class AddressTests(SynchronousTestCase):
     """Which addresses are on which side."""
 
-    def sides(self, *nodes, version=4):
+    def sides(self, *nodes, version=4, services=()):
         """Give the addresses of edge and cloud nodes."""
-        found = wanted(settings(), Match.EDGE_SET, map(node_from, nodes), Ports())[version]
+        kept = map(node_from, nodes)
+        found = wanted(settings(), Match.EDGE_SET, kept, Ports(), services)[version]
         return found.edge, found.cloud
 
     def test_labels(self):
@@ -69,21 +70,93 @@ class AddressTests(SynchronousTestCase):
         )
 
     def test_useless(self):
-        """Addresses that are none, loopback or unspecified are on no side."""
-        for text in ("127.0.0.1", "127.8.8.8", "0.0.0.0", "::1", "::", "no address", ""):
+        """Addresses that are none, or of no single machine elsewhere, are on no side."""
+        for text in (
+            "127.0.0.1",
+            "127.8.8.8",
+            "0.0.0.0",
+            "169.254.1.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::ffff:255.255.255.255",
+            "::1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "4000::1",
+            "no address",
+            "",
+        ):
             for labels in (EDGE, {}):
                 for version in (4, 6):
                     sides = self.sides(node("a", text, labels=labels), version=version)
                     self.assertEqual((frozenset(), frozenset()), sides, text)
 
+    def test_services(self):
+        """Cluster addresses of the server's Services are no node's, whatever nodes say."""
+        services = addresses("10.96.0.7", "fd00::7")
+        nodes = [
+            node("edge-1", "192.0.2.1", "10.96.0.7", "fd00::7", labels=EDGE),
+            node("cloud-1", "192.0.2.2", "10.96.0.7"),
+        ]
+        edge, cloud = self.sides(*nodes, services=services)
+        self.assertEqual((addresses("192.0.2.1"), addresses("192.0.2.2")), (edge, cloud))
+        self.assertEqual(
+            (frozenset(), frozenset()), self.sides(*nodes, version=6, services=services)
+        )
+
     def test_shared(self):
-        """An address of both an edge and a cloud node is that of the cloud node."""
-        edge, cloud = self.sides(
+        """An address of both an edge and a cloud node is that of the cloud node, and told."""
+        nodes = [
             node("a", "192.168.0.1", ("ExternalIP", "198.51.100.1"), labels=EDGE),
             node("gateway", "198.51.100.1"),
-        )
+        ]
+        edge, cloud = self.sides(*nodes)
         self.assertEqual(addresses("192.168.0.1"), edge)
         self.assertEqual(addresses("198.51.100.1"), cloud)
+        [sentence] = left_out(settings(), of(nodes))
+        self.assertIn("connections to 198.51.100.1 are not intercepted", sentence)
+        self.assertIn("the cloud node gateway as well as of the edge node a", sentence)
+
+    def test_all_shared(self):
+        """It is told even if nothing is left to intercept."""
+        nodes = [node("a", "192.0.2.1", labels=EDGE), node("b", "192.0.2.1")]
+        self.assertTrue(of(nodes).is_nothing)
+        self.assertEqual(1, len(left_out(settings(), of(nodes))))
+
+    def test_many_shared(self):
+        """Few are told one by one, always the same."""
+        nodes = [
+            node(f"{kind}-{number:02}", f"192.0.2.{number}", labels=labels)
+            for kind, labels in (("edge", EDGE), ("cloud", {}))
+            for number in range(30)
+        ]
+        found = left_out(settings(), of(nodes))
+        self.assertEqual(11, len(found))
+        self.assertEqual("the same goes for 20 more addresses", found[-1])
+        self.assertEqual(found, left_out(settings(), of(reversed(nodes))))
+
+    def test_many_of_a_node(self):
+        """The first 16 count, and the rest is told with the name of the node."""
+        many = [f"192.0.2.{number}" for number in range(16)]
+        self.assertEqual((), left_out(settings(), of([node("a", *many, *many, labels=EDGE)])))
+        nodes = [node("a", *many, "198.51.100.1", "2001:db8::1", labels=EDGE)]
+        found = of(nodes)
+        self.assertEqual(addresses(*many), found.edge)
+        [sentence] = left_out(settings(), found)
+        self.assertIn("IPv4 addresses of node a do not count, since it has more than 16", sentence)
+        kept = map(node_from, nodes)
+        other = wanted(settings(), Match.EDGE_SET, kept, Ports(), ())[6]
+        self.assertEqual(frozenset(), other.edge)
+        [sentence] = left_out(settings(), other)
+        self.assertIn("IPv6 addresses of node a do not count", sentence)
+
+    def test_notes_change_no_rules(self):
+        """Two that differ in what they tell are the same to the firewall."""
+        self.assertEqual(
+            Interception(4, Match.EDGE_SET, notes=("a",)), Interception(4, Match.EDGE_SET)
+        )
 
     def test_not_ready(self):
         """A node that is not ready is on its side all the same."""
@@ -132,14 +205,14 @@ class PortTests(SynchronousTestCase):
     def test_no_listener(self):
         """A family in which the server does not listen has no ports, so nothing is intercepted."""
         nodes = [node_from(node("a", "2001:db8::1", labels=EDGE))]
-        found = wanted(settings(), Match.CLOUD_RETURN, nodes, Ports())[6]
+        found = wanted(settings(), Match.CLOUD_RETURN, nodes, Ports(), ())[6]
         self.assertTrue(found.is_nothing)
         [sentence] = left_out(settings(), found)
         self.assertIn("does not listen on IPv6: see --bind-address", sentence)
 
     def test_no_listener_needed(self):
         """There is nothing to tell of a family that no edge node has."""
-        found = wanted(settings(), Match.CLOUD_RETURN, [], Ports())[6]
+        found = wanted(settings(), Match.CLOUD_RETURN, [], Ports(), ())[6]
         self.assertEqual((), left_out(settings(), found))
 
     def test_pods(self):
@@ -168,7 +241,7 @@ class PortTests(SynchronousTestCase):
         """Each family has its own listeners."""
         listeners = {4: Listeners(SECURE, INSECURE), 6: Listeners(SECURE6, INSECURE6)}
         made = SteeringSettings(listeners, Match.CLOUD_RETURN, False, frozenset(), 60)
-        found = wanted(made, Match.CLOUD_RETURN, [], Ports())
+        found = wanted(made, Match.CLOUD_RETURN, [], Ports(), ())
         self.assertEqual({10250: SECURE6, 10255: INSECURE6}, found[6].ports)
         self.assertEqual(
             Interception(4, Match.CLOUD_RETURN, ports={10250: SECURE, 10255: INSECURE}), found[4]

@@ -155,6 +155,23 @@ class Nodes:
             return found
         return [node for node in found if wanted in set[object](node.internal())] or found
 
+    def is_anothers(self, node: str, host: str) -> bool:
+        """Say whether ``host``, a name or an address, is of other nodes and not of ``node``.
+
+        The name of a node is its own alone, whatever others are called besides.
+        """
+        try:
+            wanted = canonical_host(host)
+        except BadAuthority:
+            return False
+        if wanted == node:
+            # The API may not have told of it yet.
+            return False
+        if isinstance(wanted, str) and self.get(wanted) is not None:
+            return True
+        having = self._by_host.get(wanted, {}) if self.synced else {}
+        return bool(having) and node not in having
+
     def cloud_addresses(self) -> int:
         """Count the addresses of ready nodes that are not reached by the tunnel.
 

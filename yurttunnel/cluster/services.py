@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from yurttunnel.cluster.fields import Address, address_in, mapping, objects, text, texts
 from yurttunnel.http.authority import BadAuthority, strip_port
-from yurttunnel.kube.interfaces import InformerSpec
+from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, SERVICES, Object
 
 SERVICE = "x-tunnel-server-svc"
@@ -72,6 +72,42 @@ def _host(annotation: str) -> Iterator[str]:
 def service_spec(namespace: str, name: str) -> InformerSpec[ServiceAddresses]:
     """Say what is followed of one Service."""
     return InformerSpec(SERVICES, service_addresses, namespace=namespace, name=name)
+
+
+class ClusterAddresses:
+    """The cluster addresses of the server's Services, kept current by ``informers``.
+
+    kube-proxy leads connections to them on to servers; they are never those of a node.
+    ``namespace`` is the server's.
+    """
+
+    def __init__(self, informers: IInformers, namespace: str) -> None:
+        self.addresses: frozenset[Address] = frozenset()
+        self.on_changed: list[Callable[[], object]] = []
+        """Who is told when the addresses have changed."""
+        self._informers = [
+            informers.informer(service_spec(namespace, name))
+            for name in (SERVICE, INTERNAL_SERVICE)
+        ]
+        for informer in self._informers:
+            informer.add_handler(self._changed)
+
+    @property
+    def synced(self) -> bool:
+        """Whether it has been known once which addresses there are."""
+        return all(informer.synced for informer in self._informers)
+
+    def _changed(self, _old: object, _new: object) -> None:
+        before = self.addresses
+        self.addresses = frozenset(
+            address
+            for informer in self._informers
+            for service in informer.values()
+            for address in service.cluster_addresses
+        )
+        if self.addresses != before:
+            for callback in self.on_changed:
+                callback()
 
 
 def endpoint_hosts(endpoint_slice: Object) -> tuple[str, ...]:

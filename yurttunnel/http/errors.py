@@ -80,22 +80,25 @@ def error_response(
     *,
     accept: Iterable[bytes] = (),
     headers: Iterable[tuple[str, str]] = (),
+    in_status_line: bool = False,
 ) -> bytes:
     """Build a whole answer, after which the connection is to be closed.
 
     ``text`` and ``accept`` are as in :func:`error_content`, ``headers`` more fields of the
-    answer, which are the program's own and not checked.
+    answer, which are the program's own and not checked. With ``in_status_line`` the text is there,
+    too, in place of the phrase that belongs to the status: some callers show only that.
     """
     fields, body = error_content(status, text, accept)
+    phrase = _one_line(text) if in_status_line else HTTPStatus(status).phrase
     head = [
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        f"HTTP/1.1 {status} {phrase}",
         *(f"{name}: {value}" for name, value in headers),
         *(f"{name.decode()}: {value.decode()}" for name, value in fields),
         f"Content-Length: {len(body)}",
         "Connection: close",
         "\r\n",
     ]
-    return "\r\n".join(head).encode("ascii") + body
+    return "\r\n".join(head).encode("ascii", "replace") + body
 
 
 def error_content(
@@ -106,7 +109,7 @@ def error_content(
     ``text`` may come from anywhere: control characters become spaces, and it is cut at 2048
     characters. ``accept`` are the caller's Accept fields.
     """
-    line = _UNPRINTABLE.sub(" ", text).strip()[:_LONGEST_TEXT]
+    line = _one_line(text)
     if accepts_json(accept):
         content_type = b"application/json"
         body = _metav1_status(status, line)
@@ -114,6 +117,10 @@ def error_content(
         content_type = b"text/plain; charset=utf-8"
         body = f"{line}\n".encode("utf-8", "replace")
     return [(b"Content-Type", content_type), (b"X-Content-Type-Options", b"nosniff")], body
+
+
+def _one_line(text: str) -> str:
+    return _UNPRINTABLE.sub(" ", text).strip()[:_LONGEST_TEXT]
 
 
 def _is_excluded(parameters: list[bytes]) -> bool:

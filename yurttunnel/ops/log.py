@@ -77,6 +77,13 @@ class RateLimitedLog:
 
     def warn(self, format: str, **fields: object) -> None:
         """Log ``format``, filled with ``fields``, unless it was logged a moment ago."""
+        self._show(LogLevel.warn, format, fields)
+
+    def info(self, format: str, **fields: object) -> None:
+        """Log what is no reason to worry, in the same way."""
+        self._show(LogLevel.info, format, fields)
+
+    def _show(self, level: LogLevel, format: str, fields: dict[str, object]) -> None:
         now = self._clock.seconds()
         recent = self._recent.get(format)
         if recent is not None and now - recent.shown_at < self._seconds:
@@ -86,4 +93,4 @@ class RateLimitedLog:
         if recent is not None and recent.suppressed:
             fields["suppressed"] = recent.suppressed
             format += " ({suppressed} more like this were not shown)"
-        self._log.warn(format, **fields)
+        self._log.emit(level, format, **fields)

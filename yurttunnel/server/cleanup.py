@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -42,7 +43,9 @@ class Cleanup(Service):
         try:
             removed = await remove_everything(Programs(self._reactor), sets)
         except SteeringFailed as error:
-            end_process(self._reactor, f"--cleanup-iptables: {error}")
+            # The kernel's many refusals then have one reason.
+            hint = "" if os.geteuid() == 0 else "run it as root: "
+            end_process(self._reactor, f"--cleanup-iptables: {hint}{error}")
             return
         for sentence in removed or ["there was nothing to remove"]:
             # What goes to sys.stdout becomes part of twist's log.

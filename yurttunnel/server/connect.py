@@ -5,9 +5,19 @@ target. The answer is 200 only after the far end has connected; every failure be
 of its own and a sentence (``yurttunnel.http.errors``).
 
 Not one byte of the target may follow the 200 in the same read of the caller: kube-apiserver then
-gives up the connection. The stream is therefore attached, and so begins to deliver, only after
-the 200 has been handed to the kernel. A pull producer is how a Twisted transport tells: it asks
-for more each time all that was written has gone out. That costs no turn of the reactor.
+gives up the connection (``tunnelHTTPConnect`` in k8s.io/apiserver pkg/server/egressselector). The
+stream is therefore attached, and so begins to deliver, only when that cannot happen:
+
+- on a Unix socket after the caller has read the 200, which the kernel knows of such sockets. It is
+  looked at when the caller sends something, as callers do that speak first, and now and then;
+- over TLS after the 200 is in a record of its own, since a read gives no more than one record;
+- over plain TCP after the 200 has been handed to the kernel. Nobody learns when a caller reads from
+  a TCP socket, so a caller that is slow may find the target's first bytes behind the 200.
+
+A pull producer is how a Twisted transport tells that something is with the kernel: it asks for more
+each time all that was written has gone out. That costs no turn of the reactor.
+
+The sentence of a failure is in the status line, too, the only part that kube-apiserver shows.
 
 A caller that ends its sending direction behind its head, as ``nc -N`` does, still waits for its
 answer; one that has closed both directions has left, and its dial is canceled. Only a Unix socket
@@ -21,6 +31,7 @@ import enum
 from typing import Any, cast
 
 from OpenSSL import SSL
+from twisted.internet.address import UNIXAddress
 from twisted.internet.interfaces import (
     IAddress,
     IDelayedCall,
@@ -34,7 +45,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.authority import BadAuthority, split_authority, strip_port
-from yurttunnel.http.connection import has_hung_up
+from yurttunnel.http.connection import all_taken, has_hung_up
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import error_response, status_of
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
@@ -62,6 +73,10 @@ LINGER = 5.0
 MAX_UNREAD_HEADS = 1024
 """Connections of one listener that may be without a complete head at a time."""
 
+_FIRST_LOOK, _LAST_LOOK = 0.001, 2.048
+"""Seconds until it is looked again whether a caller has read its 200; each time twice as many. A
+caller that has not read it after the last, 4 s in all, is one that will not notice."""
+
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
@@ -73,7 +88,7 @@ class _State(enum.Enum):
     DIALING = enum.auto()
     """The head is read; the far end is being connected."""
     ESTABLISHED = enum.auto()
-    """The 200 is written and is on its way to the kernel; the stream waits."""
+    """The 200 is written and is on its way to the caller; the stream waits."""
     JOINED = enum.auto()
     """Bytes go through."""
     REFUSED = enum.auto()
@@ -166,9 +181,13 @@ class ConnectProtocol(DialingConnection):
         if self._state is _State.HEAD:
             self._read_head(data)
         elif self._state is not _State.REFUSED:
-            # At most what the transport has read already comes after the pause.
             self._early += data
-            self.transport.pauseProducing()
+            if self._waits_for_caller() and all_taken(self.transport):
+                self._cancel_join()
+                self._join_opened()
+            else:
+                # At most what the transport has read already comes after the pause.
+                self.transport.pauseProducing()
 
     def readConnectionLost(self) -> None:
         """See :class:`LocalConnection`; between the head and the join it says nothing by itself.
@@ -190,9 +209,7 @@ class ConnectProtocol(DialingConnection):
             )
         self._factory.unread_heads.discard(self)
         self._factory.closing.discard(self)
-        if self._join_call is not None:
-            self._join_call.cancel()
-            self._join_call = None
+        self._cancel_join()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.abort(Code.CANCELLED, "the caller left before the answer was sent")
@@ -203,8 +220,8 @@ class ConnectProtocol(DialingConnection):
         self._refuse(408, "the request head did not arrive in time")
 
     def bound_closing(self) -> None:
-        """Give the caller limited time to close its side."""
-        if self not in self._factory.closing:
+        """Give the caller limited time to close its side, unless it has closed already."""
+        if not self.lost and self not in self._factory.closing:
             self._factory.closing.add(self)
 
     def close_overdue(self) -> None:
@@ -225,12 +242,15 @@ class ConnectProtocol(DialingConnection):
             self.transport.registerProducer(self, False)
 
     def resumeProducing(self) -> None:
-        """Write the 200 when asked first; when asked again it has gone to the kernel: join."""
+        """Write the 200 when asked first; when asked again it has gone to the kernel."""
         if not self._answer_written:
             self._answer_written = True
             self.transport.write(_ESTABLISHED)
+            return
+        self.transport.unregisterProducer()
+        if isinstance(self.transport.getHost(), UNIXAddress):
+            self._join_when_read(_FIRST_LOOK)
         else:
-            self.transport.unregisterProducer()
             self._join_opened()
 
     def stopProducing(self) -> None:
@@ -239,9 +259,9 @@ class ConnectProtocol(DialingConnection):
     def dial_failed(self, error: BaseException) -> None:
         """Answer with the status and the sentence of the failure."""
         if isinstance(error, StreamFailed):
-            self._refuse(status_of(error.code), error.text)
+            self._refuse(status_of(error.code), error.text, in_status_line=True)
         elif isinstance(error, NodeNotConnected):
-            self._refuse(error.status, str(error))
+            self._refuse(error.status, str(error), in_status_line=True)
         else:
             text = f"the server has a defect; the log of the server has more, as {self.request_id}"
             self._refuse(500, text)
@@ -269,6 +289,23 @@ class ConnectProtocol(DialingConnection):
             self.transport.pauseProducing()
         self.dial(node, host, port)
 
+    def _join_when_read(self, delay: float) -> None:
+        """Join if the caller has read the 200, else look again in ``delay`` seconds."""
+        if delay > _LAST_LOOK or all_taken(self.transport):
+            self._join_opened()
+        else:
+            later = self._factory.clock.callLater
+            self._join_call = later(delay, self._join_when_read, 2 * delay)
+
+    def _waits_for_caller(self) -> bool:
+        """Whether the 200 is with the kernel, and only the caller has to read it."""
+        return self._join_call is not None and not self._secure
+
+    def _cancel_join(self) -> None:
+        if self._join_call is not None:
+            self._join_call.cancel()
+            self._join_call = None
+
     def _join_opened(self) -> None:
         self._join_call = None
         stream, self._opened = self._opened, None
@@ -277,7 +314,7 @@ class ConnectProtocol(DialingConnection):
         early, self._early = self._early, b""
         self.join(stream, early)
 
-    def _refuse(self, status: int, text: str) -> None:
+    def _refuse(self, status: int, text: str, in_status_line: bool = False) -> None:
         """Answer with an error, and close once the caller has it.
 
         Closing at once would reset the connection of a caller that still sends, and the reset
@@ -299,7 +336,10 @@ class ConnectProtocol(DialingConnection):
             return
         factory.closing.add(self)
         headers = [("Allow", "CONNECT")] if status == 405 else []
-        self.transport.write(error_response(status, text, accept=self._accept, headers=headers))
+        answer = error_response(
+            status, text, accept=self._accept, headers=headers, in_status_line=in_status_line
+        )
+        self.transport.write(answer)
         self._early = b""
         self._state = _State.REFUSED
         # It has been paused, perhaps, or its end has been read; that is now wanted.

@@ -17,6 +17,7 @@ from yurttunnel import __version__
 from yurttunnel.cluster.nodes import NODES_SPEC, Node, Nodes
 from yurttunnel.cluster.pods import Pods
 from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.cluster.serving_names import ServingNames
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import load_configuration
@@ -104,6 +105,7 @@ class ClusterServer:
             ),
         )
         self._process = ServerProcess(reactor, settings, self._trust.certificates, self._nodes)
+        self._process.registry.is_anothers = self._nodes.is_anothers
         self._election = self._make_approver(instance)
         self._reviews = self._make_reviews()
         self._ports = ProxyPorts(
@@ -113,7 +115,13 @@ class ClusterServer:
             lambda config, text: self._events.record(config, "Warning", "BadProxyPorts", text),
         )
         self._steering = ClusterSteering(
-            reactor, settings, cluster, self._process, self._nodes, self._ports
+            reactor,
+            settings,
+            cluster,
+            self._process,
+            self._nodes,
+            self._ports,
+            ClusterAddresses(self._informers, self._namespace),
         )
         self._dns = self._steering.dns_election(
             self._client, self._informers, self._events, instance
@@ -151,6 +159,9 @@ class ClusterServer:
             self._reviews,
             process.lag,
             self._tunnel,
+            # Callers are led here while everything listens, and no longer when that is to end.
+            # It is there before, too: a server that was killed may have left rules.
+            self._steering.rules(self._tunnel.problem),
         ):
             if part is not None:
                 part.setServiceParent(parts)
@@ -265,10 +276,8 @@ class ClusterServer:
         add_families(process.metrics, lambda: sibling_families(siblings.figures))
         self._tunnel.not_accepting = server.not_accepting
         parts = StoppedInTurn()
-        # Callers are led here after everything listens, and no longer when that is to end.
-        for part in (siblings, server, self._steering.rules(server.not_accepting)):
-            if part is not None:
-                part.setServiceParent(parts)
+        for part in (siblings, server):
+            part.setServiceParent(parts)
         return parts
 
 

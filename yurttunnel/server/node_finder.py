@@ -1,4 +1,4 @@
-"""From the name or address of a node to the node, to who serves it, and to what is dialed there."""
+"""From the name or address of a node to the node, and to what is dialed there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRe
 
 
 class NodeFinder:
-    """Brings together what the API knows of nodes and what connected agents claim."""
+    """Brings together what the API knows of nodes and what connected agents claim.
+
+    Each node is served by its own agent: certificates of a cluster name no others.
+    """
 
     def __init__(self, registry: SessionRegistry, nodes: Nodes) -> None:
         self._registry = registry
@@ -27,21 +30,6 @@ class NodeFinder:
             nodes = tunneled or nodes
         return nodes
 
-    def served_as(self, node: Node) -> str:
-        """Give the name or address by which the registry finds who serves ``node``.
-
-        Its own agent, or another that serves it by its name, comes first; then one that serves
-        its address, unless that is another node which has the same address itself.
-        """
-        if self.named(node.name) is not None:
-            return node.name
-        for address in map(str, node.internal()):
-            session = self.session(address)
-            other = self._nodes.get(session.node) if session is not None else None
-            if other is not None and not other.is_called(address):
-                return address
-        return node.name
-
     def address(self, node: Node) -> str:
         """Give the ``InternalIP`` that the agent has, too, or the first, or else the name."""
         addresses = list(node.internal())
@@ -52,19 +40,8 @@ class NodeFinder:
 
     def own_session(self, name: str) -> INodeSession | None:
         """Give the session of the node ``name`` itself."""
-        session = self.session(name)
-        return session if session is not None and session.node == name else None
-
-    def named(self, name: str) -> INodeSession | None:
-        """Give the session that claims ``name`` itself: a default route takes every name."""
-        session = self.session(name)
-        if session is not None and (session.node == name or name in session.identifiers.hosts):
-            return session
-        return None
-
-    def session(self, host: str) -> INodeSession | None:
-        """Give the session through which ``host`` is reached."""
         try:
-            return self._registry.find(host)
+            session = self._registry.find(name)
         except NodeNotConnected:
             return None
+        return session if session.node == name else None

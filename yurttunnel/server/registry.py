@@ -120,6 +120,9 @@ class SessionRegistry:
         self._remote: set[INodeSession] = set()
         self.on_direct_changed: list[Callable[[str], object]] = []
         """Who is told of each node whose direct session has come, changed or gone."""
+        self.is_anothers: Callable[[str, str], bool] = lambda node, host: False
+        """Says of a node and of a host or address that the latter is another node's, whatever the
+        certificate of the former says: certificates outlive what they say."""
         # Claimants of each key: the remote ones, then the direct ones, each the newest last.
         self._claims: dict[_Key, list[INodeSession]] = {}
         # For each version of IP how many keys there are of each prefix length.
@@ -198,7 +201,7 @@ class SessionRegistry:
         newest that is connected and does not drain, direct ones before remote ones; or one that
         may be back soon; or, when all drain, the newest: it refuses, since a wider claim is
         another machine's. Raises :class:`NodeNotConnected`, and :class:`AmbiguousAddress` where
-        several nodes have an address.
+        several nodes have an address. Those of which :attr:`is_anothers` says so claim nothing.
         """
         claimants = self._claims.get(_Own(host))
         if claimants is not None:
@@ -222,8 +225,12 @@ class SessionRegistry:
 
     def _search(self, wanted: str | _Address, host: str) -> INodeSession:
         for key in self._keys_of_destination(wanted):
-            claimants = self._claims.get(key)
-            if claimants is not None:
+            claimants = [
+                claimant
+                for claimant in self._claims.get(key, ())
+                if not self.is_anothers(claimant.node, str(wanted))
+            ]
+            if claimants:
                 if key is wanted and len(claimants) > 1:
                     self._check_unambiguous(wanted, claimants)
                 serving = [session for session in reversed(claimants) if not session.draining]

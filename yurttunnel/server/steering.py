@@ -9,8 +9,10 @@ from twisted.application.service import IService
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from yurttunnel.cluster.fields import Address
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.interfaces import IInformers, IKubeClient
 from yurttunnel.kube.lease import LeaderElection
@@ -47,6 +49,7 @@ class ClusterSteering:
         process: ServerProcess,
         nodes: Nodes,
         ports: ProxyPorts,
+        services: ClusterAddresses,
     ) -> None:
         self._reactor = reactor
         self._settings = settings
@@ -55,6 +58,7 @@ class ClusterSteering:
         self._process = process
         self._nodes = nodes
         self._ports = ports
+        self._services = services
         self._rules: Callable[[], RulesReport] | None = None
         self._dns: Callable[[], DnsFigures] | None = None
         self.passthrough = self._make_passthrough()
@@ -136,6 +140,7 @@ class ClusterSteering:
             ),
             self._nodes,
             self._ports,
+            self._services,
             lambda: Deferred.fromCoroutine(find()),
             sets,
             sets.supported,
@@ -153,10 +158,15 @@ class ClusterSteering:
         port, registry = self._flags.passthrough_port, self._process.registry
         if port is None:
             return None
-        nodes = PassthroughNodes(registry, self._nodes)
+        nodes = PassthroughNodes(registry, self._nodes, self._is_led)
         return port, PassthroughFactory(
             self._reactor, registry, nodes, self._flags.passthrough_ports
         )
+
+    def _is_led(self, address: Address) -> bool:
+        """Say whether our rules may lead connections to ``address``; a Service's they may not."""
+        services = self._services
+        return self._flags.iptables and services.synced and address not in services.addresses
 
     def _report(self) -> SteeringReport:
         return SteeringReport(

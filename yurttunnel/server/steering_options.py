@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
+from twisted.logger import Logger
 from twisted.python import usage
 
 from yurttunnel.cluster.nodes import KUBELET_PORT
@@ -19,12 +20,12 @@ LEAST_DNS_PERIOD = 30.0
 STEERING_SWITCHES = ("enable-iptables", "enable-dns-controller")
 
 STEERING_FLAGS = [
-    ["enable-iptables", None, "true", "Lead connections of this machine's own programs, such as "
+    ["enable-iptables", None, None, "Lead connections of this machine's own programs, such as "
      "kube-apiserver's, that are meant for nodes behind the tunnel to the server, by firewall "
      "rules; false for no. Needs the capabilities CAP_NET_ADMIN and CAP_NET_RAW. Not with "
-     "--standalone."],
-    ["iptables-sync-period", None, "60", "How often the rules are looked at, besides at every "
-     "change of nodes and ports; at least 15."],
+     "--standalone. [default: true]"],
+    ["iptables-sync-period", None, "60", "The longest time between two looks at the rules, at "
+     "least 15. Changes of nodes and ports, and by others of the rules, are followed sooner."],
     ["intercept-match", None, None, "How such connections are recognised: edge-set, by their "
      "address, which is that of an edge node; cloud-return, by their port alone, but for cloud "
      "nodes, as yurttunnel 1.2 did. [default: edge-set where the kernel has ipset]"],
@@ -32,12 +33,15 @@ STEERING_FLAGS = [
      "are, without ending their TLS: caller and kubelet verify each other."],
     ["passthrough-ports", None, None, "Ports of nodes, separated by commas, that are led to "
      "--passthrough-port. [default: 10250]"],
-    ["enable-dns-controller", None, "true", "Keep the records of nodes, in the ConfigMap "
+    ["enable-dns-controller", None, None, "Keep the records of nodes, in the ConfigMap "
      "yurt-tunnel-nodes, and the ports of x-tunnel-server-internal-svc, for callers that ask for "
-     "nodes by name; false for no. Not with --standalone."],
+     "nodes by name; false for no. Not with --standalone. [default: true]"],
     ["dns-sync-period", None, "1800", "How often the records are looked at, besides at every "
      "change; at least 30."],
 ]  # fmt: skip
+
+
+_log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +63,21 @@ class SteeringFlags:
 
 def steering_flags(options: CommandOptions[Any]) -> SteeringFlags:
     """Check and convert the flags of a server in a cluster."""
+    iptables = options.optional_value("enable-iptables", flags.switch, True)
+    for flag in () if iptables else ("intercept-match", "intercept-pods"):
+        if options[flag]:
+            raise usage.UsageError(
+                f"--{flag} has no effect with --enable-iptables=false: leave one of them out"
+            )
     return SteeringFlags(
-        iptables=options.value("enable-iptables", flags.switch),
-        iptables_period=max(
-            options.value("iptables-sync-period", flags.duration), LEAST_IPTABLES_PERIOD
-        ),
+        iptables=iptables,
+        iptables_period=_period(options, "iptables-sync-period", LEAST_IPTABLES_PERIOD),
         match=options.optional_value("intercept-match", _match, None),
         pods=bool(options["intercept-pods"]),
         passthrough_port=options.optional_value("passthrough-port", flags.port, None),
         passthrough_ports=_passthrough_ports(options),
-        dns=options.value("enable-dns-controller", flags.switch),
-        dns_period=max(options.value("dns-sync-period", flags.duration), LEAST_DNS_PERIOD),
+        dns=options.optional_value("enable-dns-controller", flags.switch, True),
+        dns_period=_period(options, "dns-sync-period", LEAST_DNS_PERIOD),
     )
 
 
@@ -77,10 +85,29 @@ def refuse_steering(options: CommandOptions[Any]) -> None:
     """Raise ``UsageError`` when flags are given that need a cluster."""
     for flag in ("intercept-pods", "intercept-match", "passthrough-port", "passthrough-ports"):
         if options[flag]:
-            raise usage.UsageError(
-                f"--{flag} has no effect with --standalone, to which no traffic is steered: leave"
-                " one of them out"
-            )
+            _refuse(flag)
+    for flag in STEERING_SWITCHES:
+        if options.optional_value(flag, flags.switch, False):
+            _refuse(flag)
+
+
+def _refuse(flag: str) -> NoReturn:
+    raise usage.UsageError(
+        f"--{flag} has no effect with --standalone, to which no traffic is steered: leave one of"
+        " them out"
+    )
+
+
+def _period(options: CommandOptions[Any], flag: str, least: float) -> float:
+    seconds = options.value(flag, flags.duration)
+    if seconds < least:
+        _log.warn(
+            "--{flag}: {seconds:g} s is raised to {least:g} s, the least that there is",
+            flag=flag,
+            seconds=seconds,
+            least=least,
+        )
+    return max(seconds, least)
 
 
 def _passthrough_ports(options: CommandOptions[Any]) -> frozenset[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -13,14 +13,8 @@ from yurttunnel.ops.steering import FamilyReport
 from yurttunnel.steering.family import Family
 from yurttunnel.steering.interception import Interception, Match
 from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows, SteeringFailed
+from yurttunnel.steering.looks import Looks
 from yurttunnel.steering.wanted import SteeringSettings
-
-LEAST_PAUSE = 5.0
-"""Seconds after a sync before the rules are looked at because somebody has changed something."""
-
-BLIND_PAUSE = 10.0
-"""Seconds after which rules are looked at where the kernel does not count changes. A flush by
-others, as by a reload of firewalld, is repaired after so long at the latest."""
 
 
 class Families:
@@ -52,21 +46,14 @@ class Families:
         self._missing: Mapping[int, str] = {}
         self._needed: frozenset[int] = frozenset()
         self._searched_at: float | None = None
-        # The state of the rules that was found, or made, by the last sync.
-        self._generations: dict[int, int | None] = {}
-        self._synced_at = 0.0
+        self._looks = Looks(clock)
 
     def may_be_disturbed(self) -> bool:
-        """Say whether somebody may have changed the rules since the last sync.
+        """Say whether there should be a sync, since somebody may have changed something.
 
-        It costs next to nothing. There is some time between two times that it says so, since
-        others may change their own rules often.
+        It costs next to nothing.
         """
-        since = self._clock.seconds() - self._synced_at
-        if since < LEAST_PAUSE:
-            return False
-        found = self._find_generations()
-        return found != self._generations or (None in found.values() and since >= BLIND_PAUSE)
+        return self._looks.wants_sync(self._generations())
 
     async def sync(self, wanted: Mapping[int, Interception]) -> bool:
         """Make everything as wanted; says whether it is so, where there is a firewall.
@@ -79,13 +66,18 @@ class Families:
         await self._find()
         for why in self._needed_and_missing():
             self._limited.warn("{why}", why=why)
-        before = self._find_generations()
-        changes = [family.changes for family in self._families.values()]
-        results = [await family.sync(wanted[version]) for version, family in self._families.items()]
-        # What others do between the reading of the rules and this is seen a period later, at most.
-        was_changed = changes != [family.changes for family in self._families.values()]
-        self._generations = self._find_generations() if was_changed else before
-        self._synced_at = self._clock.seconds()
+        before = self._generations()
+        look = self._looks.is_due(before)
+        if look:
+            self._looks.began()
+        changes = self._changes()
+        results = [
+            await family.sync(wanted[version], look) for version, family in self._families.items()
+        ]
+        if not all(results):
+            self._looks.failed()
+        elif look or changes != self._changes():
+            self._looks.ended(before, self._generations(), changes != self._changes())
         return all(results)
 
     async def remove(self) -> list[str]:
@@ -94,13 +86,29 @@ class Families:
             await self._find()
         except SteeringFailed as error:
             return [str(error)]
-        failed = []
-        for version, family in self._families.items():
-            try:
-                await family.remove()
-            except SteeringFailed as error:
-                failed.append(f"IPv{version}: {error}")
-        return failed
+        self._looks.failed()
+        removing = [
+            Deferred.fromCoroutine(self._removed(version, family))
+            for version, family in self._families.items()
+        ]
+        try:
+            found = await gatherResults(removing, consumeErrors=True)
+        except FirstError as error:
+            # Of a cancellation, or a defect.
+            error.subFailure.raiseException()
+        return [why for why in found if why is not None]
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether there are rules that were made by this process."""
+        return any(family.has_rules for family in self._families.values())
+
+    async def _removed(self, version: int, family: Family) -> str | None:
+        try:
+            await family.remove()
+        except SteeringFailed as error:
+            return f"IPv{version}: {error}"
+        return None
 
     def problem(self) -> str | None:
         """Say what fails, and what is missing that is needed."""
@@ -116,8 +124,11 @@ class Families:
         reports |= {version: family.report() for version, family in self._families.items()}
         return tuple(report for _, report in sorted(reports.items()))
 
-    def _find_generations(self) -> dict[int, int | None]:
+    def _generations(self) -> dict[int, int | None]:
         return {version: family.generation() for version, family in self._families.items()}
+
+    def _changes(self) -> int:
+        return sum(family.changes for family in self._families.values())
 
     def _needed_and_missing(self) -> list[str]:
         return [why for version, why in self._missing.items() if version in self._needed]

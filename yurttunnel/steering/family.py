@@ -9,22 +9,24 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.steering import FamilyReport
 from yurttunnel.steering.interception import SET_NAMES, Address, Interception, Match
-from yurttunnel.steering.interfaces import IAddressSets, IFirewall, IFlows, SteeringFailed
+from yurttunnel.steering.interfaces import (
+    IAddressSets,
+    IFirewall,
+    IFlows,
+    SetsRefused,
+    SteeringFailed,
+)
 from yurttunnel.steering.judgement import wrong_flows
 from yurttunnel.steering.record import Record
 from yurttunnel.steering.wanted import SteeringSettings, left_out
-
-EDGE_SET_ATTEMPTS = 3
-"""How often rules with a set have to be refused, and never taken, before they are given up: once
-may be a lock that another program holds."""
 
 
 class Family:
     """Keeps what ``firewall`` has, and the set that its rules refer to, as it is wanted.
 
     ``sets`` is ``None`` where the kernel has no sets; then ``match`` is not ``EDGE_SET``. A
-    ``match`` that ``settings`` leave open is given up for ``CLOUD_RETURN`` if the firewall refuses
-    rules with sets.
+    ``match`` that ``settings`` leave open is given up for ``CLOUD_RETURN`` if the firewall has no
+    rules with sets, and for nothing else: that intercepts far more.
     """
 
     def __init__(
@@ -45,7 +47,6 @@ class Family:
         self._record = Record(clock, self._version)
         self._set_name = SET_NAMES[self._version]
         self._may_fall_back = settings.match is None and match is Match.EDGE_SET
-        self._refusals = 0
         self._in_force: Interception | None = None
         # A former process may have left anything: a set, and flows that were led by its rules.
         self._set_may_exist = True
@@ -57,7 +58,7 @@ class Family:
     @property
     def problem(self) -> str | None:
         """Why the rules may not be as wanted; ``None`` when they are."""
-        return self._record.problem
+        return self._record.problem or self._record.without_sets
 
     @property
     def changes(self) -> int:
@@ -69,14 +70,20 @@ class Family:
         found: int | None = self._firewall.generation()
         return found
 
-    async def sync(self, wanted: Interception) -> bool:
+    @property
+    def has_rules(self) -> bool:
+        """Whether there are rules that were made here."""
+        return self._in_force is not None and not self._in_force.is_nothing
+
+    async def sync(self, wanted: Interception, look: bool) -> bool:
         """Make set and rules those that are wanted, then cut flows that go elsewhere.
 
+        Rules that need not become others are read if ``look`` says so, since that may take long.
         Says whether the rules are now as wanted; what fails is told in the log.
         """
         self._record.began()
         try:
-            await self._make(replace(wanted, match=self._match))
+            await self._make(replace(wanted, match=self._match), look)
             await self._cut_flows()
             await self._remove_unused_set()
         except CancelledError:
@@ -101,16 +108,15 @@ class Family:
         """Say what is in force, and what has happened."""
         return self._record.report(self._firewall.backend, self._match, self._in_force)
 
-    async def _make(self, wanted: Interception) -> None:
-        """Make set and rules; by another match, if that is open and the first is refused."""
+    async def _make(self, wanted: Interception, look: bool) -> None:
+        """Make set and rules; without a set, if that is open and there are no rules with sets."""
         try:
-            differed = await self._make_by_match(wanted)
-        except SteeringFailed as error:
-            self._refusals += 1
-            if not self._may_fall_back or self._refusals < EDGE_SET_ATTEMPTS or wanted.is_nothing:
+            differed = await self._make_by_match(wanted, look)
+        except SetsRefused as error:
+            if not self._may_fall_back:
                 raise
             wanted = replace(wanted, match=Match.CLOUD_RETURN)
-            differed = await self._make_by_match(wanted)
+            differed = await self._make_by_match(wanted, look)
             self._match = wanted.match
             self._record.fell_back(error)
         if not wanted.is_nothing:
@@ -118,8 +124,11 @@ class Family:
         self._record.made(self._in_force, wanted, differed)
         self._in_force = wanted
 
-    async def _make_by_match(self, wanted: Interception) -> list[str]:
+    async def _make_by_match(self, wanted: Interception, look: bool) -> list[str]:
         """Make the set, then the rules; give what was not as wanted."""
+        if wanted.is_nothing and self._in_force is not None and self._in_force.is_nothing:
+            # It was seen that there is nothing, and nobody else makes rules of ours.
+            return []
         differed = []
         set_name = None
         if self._sets is not None and _uses_set(wanted):
@@ -128,6 +137,8 @@ class Family:
             if await self._sets.put(set_name, self._version, wanted.edge):
                 differed.append(f"the set {set_name} had other addresses")
                 self._flows_due = True
+        if not look and _rules(wanted) == _rules(self._in_force):
+            return differed
         applied = await self._firewall.apply(wanted, set_name)
         if applied.differences:
             self._flows_due = True
@@ -166,6 +177,13 @@ class Family:
 
 def _uses_set(interception: Interception) -> bool:
     return interception.match is Match.EDGE_SET and not interception.is_nothing
+
+
+def _rules(interception: Interception | None) -> tuple[bool, Interception | None]:
+    """Give what rules depend on: which addresses are in the set makes no difference to them."""
+    if interception is None or not _uses_set(interception):
+        return False, interception
+    return True, replace(interception, edge=frozenset(), cloud=frozenset())
 
 
 def _ports(interception: Interception | None) -> frozenset[int]:

@@ -42,7 +42,8 @@ class Interception:
     ``edge`` are the addresses of nodes behind the tunnel, and ``cloud`` those of the others; no
     address is in both. ``ports`` says where connections of this machine's own programs lead, by
     the port that they ask for, and ``pod_ports`` the same for those that come from elsewhere
-    through this machine, such as pods: it is empty unless ``--intercept-pods`` is given.
+    through this machine, such as pods: it is empty unless ``--intercept-pods`` is given. ``notes``
+    are sentences about addresses that are left out; they make no difference to what is wanted.
     """
 
     version: int
@@ -51,6 +52,7 @@ class Interception:
     cloud: frozenset[Address] = frozenset()
     ports: Mapping[int, Target] = field(default_factory=dict)
     pod_ports: Mapping[int, Target] = field(default_factory=dict)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_nothing(self) -> bool:

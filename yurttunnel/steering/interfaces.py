@@ -18,6 +18,13 @@ class SteeringFailed(Exception):
     """
 
 
+class SetsRefused(SteeringFailed):
+    """The firewall has no rules that refer to sets of addresses, now or ever.
+
+    Only where its program names that as the cause: never for what may pass, such as a lock.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What it took to make the rules those that are wanted.
@@ -46,11 +53,16 @@ class IFirewall(Interface):
 
         One process reads. Where anything differs, leftovers included, one more changes it, in one
         transaction: at no moment is something missing that was there and is wanted. ``set_name``
-        is the set of addresses that ``Match.EDGE_SET`` refers to; it exists.
+        is the set of addresses that ``Match.EDGE_SET`` refers to; it exists. Fails with
+        :class:`SetsRefused` where there are no rules with sets.
         """
 
     def remove() -> Deferred[bool]:
-        """Remove everything that is ours; says whether there was anything."""
+        """Remove everything that is ours; says whether there was anything.
+
+        One process removes what is known to be there since the last call; nothing is read then,
+        unless that is refused, because others have changed it.
+        """
 
     def generation() -> int | None:
         """Give a number that is another one after each change of the kernel's rules, by anybody.
@@ -90,13 +102,15 @@ class Flow:
 
     It was meant for ``destination`` and ``port``, and is answered by ``answers``: another address
     or port than that when it has been led elsewhere. ``local`` says that this machine has begun
-    it (its source is an address of this machine).
+    it (its source is an address of this machine), and ``to_self`` that it was meant for an address
+    of this machine.
     """
 
     destination: Address
     port: int
     answers: Target
     local: bool
+    to_self: bool = False
 
 
 class IFlows(Interface):
@@ -105,8 +119,9 @@ class IFlows(Interface):
     def cut(
         version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool]
     ) -> Deferred[int]:
-        """Forget each flow to one of ``ports`` that ``is_wrong``; say how many they were.
+        """End each flow to one of ``ports`` that ``is_wrong``; say how many they were.
 
-        With its next packet such a connection is judged by the rules anew, and then reset by
-        whoever it reaches. Fails with :class:`SteeringFailed`.
+        Where a program of this machine has begun it, that is told at once. Others are forgotten:
+        with the next packet of who has begun it such a connection is judged by the rules anew, and
+        then reset by whoever it reaches. Fails with :class:`SteeringFailed`.
         """

@@ -14,7 +14,8 @@ def wrong_flows(
     """Give a function that says whether a flow has to be cut; it may be called in any thread.
 
     A flow that should be intercepted must be answered by the listener that its port leads to, and
-    one that should not by none of ``listeners``. The latter goes for ``node_addresses`` alone,
+    one that should not by none of ``listeners``: addresses of this machine itself are never led.
+    The latter goes for ``node_addresses`` alone,
     those that nodes have or had: kube-proxy leads the address of the Service
     ``x-tunnel-server-internal-svc`` to the same listeners, and rightly so.
 
@@ -24,7 +25,7 @@ def wrong_flows(
 
     def is_wrong(flow: Flow) -> bool:
         target = (wanted.ports if flow.local else wanted.pod_ports).get(flow.port)
-        if target is not None and wanted.intercepts(flow.destination):
+        if target is not None and not flow.to_self and wanted.intercepts(flow.destination):
             return not _is_answered_by(flow, target)
         return flow.destination in node_addresses and any(
             _is_answered_by(flow, listener) for listener in listeners

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
+from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.waiting import ended_within
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.steering import RulesReport
@@ -34,8 +35,11 @@ A server that was killed and is started again accepts sooner than that: the rule
 lead to it again.
 """
 
-REMOVAL_PATIENCE = 10.0
+REMOVAL_PATIENCE = 20.0
 """Seconds that there are to remove the rules when the server stops."""
+
+REMOVAL_PAUSE = 0.5
+"""Seconds between two attempts at that."""
 
 
 class State(enum.Enum):
@@ -68,6 +72,7 @@ class SteeringManager(Service):
         settings: SteeringSettings,
         nodes: Nodes,
         ports: ProxyPorts,
+        services: ClusterAddresses,
         firewalls: Callable[[], Deferred[Firewalls]],
         sets: IAddressSets,
         sets_supported: Callable[[], Deferred[bool]],
@@ -78,11 +83,12 @@ class SteeringManager(Service):
         self._settings = settings
         self._nodes = nodes
         self._ports = ports
+        self._services = services
         self._families = Families(clock, settings, firewalls, sets, sets_supported, flows)
         self._not_accepting = not_accepting
         self._limited = RateLimitedLog(clock, self._log)
         self._state = State.STOPPED
-        # What is wanted, until nodes or ports change.
+        # What is wanted, until nodes, ports or Services change.
         self._wanted: dict[int, Interception] | None = None
         self._failure: str | None = None
         self._closed_since: float | None = None
@@ -100,6 +106,7 @@ class SteeringManager(Service):
         self._wanted = None
         self._forget_nodes = self._nodes.add_handler(self._node_changed)
         self._ports.on_changed.append(self._changed)
+        self._services.on_changed.append(self._changed)
         self._rounds.start()
         _ = self._looking.start(LOOK_SECONDS).addErrback(self._defect)
 
@@ -112,6 +119,7 @@ class SteeringManager(Service):
         if self._forget_nodes is not None:
             self._forget_nodes()
             self._ports.on_changed.remove(self._changed)
+            self._services.on_changed.remove(self._changed)
         return Deferred.fromCoroutine(self._end())
 
     def problem(self) -> str | None:
@@ -194,6 +202,8 @@ class SteeringManager(Service):
             return "the API has not told all nodes yet"
         if not self._ports.synced:
             return "the API has not told the configured ports yet"
+        if not self._services.synced:
+            return "the API has not told the addresses of the server's Services yet"
         return self._not_accepting()
 
     def _must_remove(self) -> bool:
@@ -212,6 +222,7 @@ class SteeringManager(Service):
                 self._settings.match or Match.EDGE_SET,
                 self._nodes.all(),
                 self._ports.ports,
+                self._services.addresses,
             )
         return self._wanted
 
@@ -228,8 +239,13 @@ class SteeringManager(Service):
         self._state = State.STOPPED
 
     async def _remove(self) -> None:
+        last = self._clock.seconds() + REMOVAL_PATIENCE - 2 * REMOVAL_PAUSE
         try:
             failed = await self._families.remove()
+            while failed and self._families.has_rules and self._clock.seconds() < last:
+                # The lock that somebody holds is given back, mostly.
+                await deferLater(self._clock, REMOVAL_PAUSE)
+                failed = await self._families.remove()
         except CancelledError:
             # It took too long, which is told by who waits.
             return

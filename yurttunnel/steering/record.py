@@ -45,6 +45,8 @@ class Record:
         self._flows_cut = 0
         self._syncs = dict.fromkeys(RESULTS, 0)
         self.problem: str | None = None
+        self.without_sets: str | None = None
+        """Why there are no rules with a set, though there might be."""
 
     @property
     def changes(self) -> int:
@@ -72,7 +74,7 @@ class Record:
             )
             return
         self._syncs[CHANGED] += 1
-        self._log.info(
+        self._limited.info(
             "IPv{version}: connections to {addresses} addresses of edge nodes on {ports} ports are"
             " led to this server ({match}). Changed: {differed}",
             version=self._version,
@@ -108,20 +110,19 @@ class Record:
 
     def fell_back(self, error: SteeringFailed) -> None:
         """Rules with a set were refused with ``error``, those without were taken."""
-        self._log.warn(
-            "IPv{version}: rules with a set of addresses are refused: {error}. From now on"
+        self.without_sets = (
+            f"IPv{self._version}: rules with a set of addresses are refused: {error}. So"
             " --intercept-match is cloud-return: connections to whatever is not known as a cloud"
-            " node are led to this server",
-            version=self._version,
-            error=error,
+            " node are led to this server"
         )
+        self._log.warn("{text}", text=self.without_sets)
 
     def flows_judged(self, cut: int) -> None:
         """The flows are as the rules, after ``cut`` of them were cut."""
         self._flows_problem = None
         self._flows_cut += cut
         if cut:
-            self._log.info(
+            self._limited.info(
                 "IPv{version}: {count} connections were cut that went elsewhere than they now do",
                 version=self._version,
                 count=cut,
@@ -150,7 +151,7 @@ class Record:
             last_change=self._last_change,
             differed=self._differed,
             problem=self.problem,
-            notes=(*self._notes, *filter(None, (self._flows_problem,))),
+            notes=(*self._notes, *filter(None, (self.without_sets, self._flows_problem))),
             syncs=dict(self._syncs),
             flows_cut=self._flows_cut,
         )

@@ -35,6 +35,7 @@ class Rounds:
         self._running = False
         self._under_way: Deferred[None] | None = None
         self._again = False
+        self._failing = False
         self._next: IDelayedCall | None = None
         self._looping = LoopingCall(self._period_is_over)
         self._looping.clock = clock
@@ -70,9 +71,13 @@ class Rounds:
         self._next = self._clock.callLater(pause, self._begin)
 
     def changed(self) -> None:
-        """Have a round begin that knows of a change of this moment."""
+        """Have a round begin that knows of a change of this moment.
+
+        While rounds fail that is the next attempt: changes come as often as others like.
+        """
         self._again = True
-        self.ask(SETTLE_SECONDS)
+        if not self._failing:
+            self.ask(SETTLE_SECONDS)
 
     def _period_is_over(self) -> None:
         self.ask()
@@ -89,12 +94,13 @@ class Rounds:
         self._under_way = None
         if not self._running:
             return
-        if went_well:
-            self._backoff.reset()
+        self._failing = not went_well
+        if self._failing:
+            self.ask(self._backoff.next())
+            return
+        self._backoff.reset()
         if self._again:
             self.ask(SETTLE_SECONDS)
-        elif not went_well:
-            self.ask(self._backoff.next())
 
     async def _end(self, under_way: Deferred[None] | None) -> None:
         if under_way is not None and not await ended_within(self._clock, PATIENCE, under_way):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from yurttunnel.cluster.fields import address_in
@@ -15,6 +15,12 @@ KUBELET_READ_ONLY_PORT = 10255
 """Where kubelets serve HTTP, if they do: the usual ``--read-only-port`` (kubernetes.io)."""
 
 VERSIONS = (4, 6)
+
+MOST_OF_A_NODE = 16
+"""How many addresses of a node count: its own kubelet writes them, and as many as it likes."""
+
+MOST_TOLD = 10
+"""How many of a kind are told one by one of what is left out."""
 
 _ADDRESS_TYPES = frozenset({"InternalIP", "ExternalIP"})
 
@@ -52,38 +58,53 @@ class SteeringSettings:
     period: float
 
 
+@dataclass(slots=True)
+class _Sides:
+    """Addresses of one family with a node that has each, and the nodes that have too many."""
+
+    edge: dict[Address, str] = field(default_factory=dict)
+    cloud: dict[Address, str] = field(default_factory=dict)
+    crowded: list[str] = field(default_factory=list)
+
+
 def wanted(
-    settings: SteeringSettings, match: Match, nodes: Iterable[Node], ports: Ports
+    settings: SteeringSettings,
+    match: Match,
+    nodes: Iterable[Node],
+    ports: Ports,
+    services: Collection[Address],
 ) -> dict[int, Interception]:
     """Say what is to be intercepted, by the version of IP.
 
     Whether a node is ready does not matter: its connections go where they belong all the same. An
-    address that edge and cloud nodes share, as one of a gateway, is that of a cloud node. A family
-    in which the server does not listen has no ports.
+    address that edge and cloud nodes share, as one of a gateway, is that of a cloud node. Those of
+    ``services`` are no node's. A family in which the server does not listen has no ports.
     """
-    edge: dict[int, set[Address]] = {version: set() for version in VERSIONS}
-    cloud: dict[int, set[Address]] = {version: set() for version in VERSIONS}
-    for node in nodes:
-        side = edge if node.edge else cloud
-        for address in _addresses(node):
-            side[address.version].add(address)
+    sides = _sides(nodes, services)
     found = {}
     for version in VERSIONS:
+        edge, cloud = frozenset(sides[version].edge), frozenset(sides[version].cloud)
         listeners = settings.listeners.get(version)
         leading = {} if listeners is None else _leading(listeners, settings, ports)
         found[version] = Interception(
             version=version,
             match=match,
-            edge=frozenset(edge[version] - cloud[version]),
-            cloud=frozenset(cloud[version]),
+            edge=edge - cloud,
+            cloud=cloud,
             ports=leading,
             pod_ports=_for_pods(leading) if settings.pods else {},
+            notes=(*_shared(edge & cloud, sides[version]), *_crowded(version, sides[version])),
         )
     return found
 
 
 def left_out(settings: SteeringSettings, interception: Interception) -> tuple[str, ...]:
     """Say in a sentence each what cannot be intercepted though it should, and what to do."""
+    return (*interception.notes, *_not_heard(settings, interception))
+
+
+def _not_heard(settings: SteeringSettings, interception: Interception) -> tuple[str, ...]:
+    """Say what cannot be intercepted because of where the server listens."""
     if not interception.edge:
         return ()
     version = interception.version
@@ -102,18 +123,77 @@ def left_out(settings: SteeringSettings, interception: Interception) -> tuple[st
     )
 
 
-def _addresses(node: Node) -> Iterator[Address]:
-    for kind, text in node.addresses:
-        if kind in _ADDRESS_TYPES and (address := _useful(text)) is not None:
-            yield address
+def _sides(nodes: Iterable[Node], services: Collection[Address]) -> dict[int, _Sides]:
+    """Sort the addresses by the version of IP."""
+    sides = {version: _Sides() for version in VERSIONS}
+    for node in nodes:
+        addresses = _addresses(node)
+        for address in addresses[:MOST_OF_A_NODE]:
+            family = sides[address.version]
+            side = family.edge if node.edge else family.cloud
+            # The same node is told of whatever their order is.
+            if side.setdefault(address, node.name) > node.name:
+                side[address] = node.name
+        for version in {address.version for address in addresses[MOST_OF_A_NODE:]}:
+            sides[version].crowded.append(node.name)
+    for address in services:
+        sides[address.version].edge.pop(address, None)
+        sides[address.version].cloud.pop(address, None)
+    return sides
+
+
+def _shared(addresses: Collection[Address], sides: _Sides) -> Iterator[str]:
+    """Tell of addresses that are not intercepted since a cloud node has them, too."""
+    shared = sorted(addresses, key=int)
+    for address in shared[:MOST_TOLD]:
+        yield (
+            f"connections to {address} are not intercepted, since it is an address of the cloud"
+            f" node {sides.cloud[address]} as well as of the edge node {sides.edge[address]}: one"
+            " of them says what is not so, or lacks its label (kubectl get nodes -o wide)"
+        )
+    if len(shared) > MOST_TOLD:
+        yield f"the same goes for {len(shared) - MOST_TOLD} more addresses"
+
+
+def _crowded(version: int, sides: _Sides) -> Iterator[str]:
+    """Tell of nodes that have more addresses than count."""
+    crowded = sorted(sides.crowded)
+    for name in crowded[:MOST_TOLD]:
+        yield (
+            f"IPv{version} addresses of node {name} do not count, since it has more than"
+            f" {MOST_OF_A_NODE} addresses and only the first count: see what its kubelet lists"
+            f" (kubectl get node {name} -o jsonpath='{{.status.addresses}}')"
+        )
+    if len(crowded) > MOST_TOLD:
+        yield f"the same goes for IPv{version} addresses of {len(crowded) - MOST_TOLD} more nodes"
+
+
+def _addresses(node: Node) -> list[Address]:
+    """Give the addresses by which a node may be reached, each once."""
+    found = [
+        address
+        for kind, text in node.addresses
+        if kind in _ADDRESS_TYPES and (address := _useful(text)) is not None
+    ]
+    return found if len(found) < 2 else list(dict.fromkeys(found))
 
 
 # Nodes change one at a time, and reading the addresses of all is most of the work.
 @lru_cache(maxsize=1 << 16)
 def _useful(text: str) -> Address | None:
-    """Give the address, unless it means another machine everywhere."""
+    """Give the address, unless it means another machine everywhere, or many, or none.
+
+    Broadcast is among the reserved ones.
+    """
     address = address_in(text)
-    if address is None or address.is_loopback or address.is_unspecified:
+    if (
+        address is None
+        or address.is_loopback
+        or address.is_unspecified
+        or address.is_link_local
+        or address.is_multicast
+        or address.is_reserved
+    ):
         return None
     return address
 

@@ -56,10 +56,11 @@ class Identities:
         new.write_bytes(certificates_to_pem(authorities))
         os.replace(new, self.ca_path)
 
-    def serving(self, name: str, hosts: list[str], address: str) -> Credentials:
+    def serving(self, name: str, hosts: list[str], *addresses: str) -> Credentials:
         """Make a certificate for a server."""
         key = new_key()
-        certificate = self.authority.sign_server(key.public_key(), hosts, [ip_address(address)])
+        found = [ip_address(address) for address in addresses]
+        certificate = self.authority.sign_server(key.public_key(), hosts, found)
         return self._keep(name, key, certificate)
 
     def client(self, name: str, user: str, group: str | None = None) -> Credentials:

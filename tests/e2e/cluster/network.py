@@ -6,19 +6,14 @@ namespace, in which the test's own thread and all programs that it starts live u
 
 from __future__ import annotations
 
-import ctypes
-import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 from twisted.trial.unittest import SkipTest
 
-CLONE_NEWNET = 0x40000000
-"""Of sched.h; ``os.setns`` is there from Python 3.12 on only."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
+from tests.e2e.network.namespaces import Namespace, run
 
 
 class OwnNetwork:
@@ -28,29 +23,32 @@ class OwnNetwork:
     """
 
     def __init__(self, addresses: Iterable[str]) -> None:
-        if os.geteuid() != 0:
-            raise SkipTest("only root can make a network namespace")
-        self._former = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        _check(_libc.unshare(CLONE_NEWNET))
+        self._former = Namespace(current=True)
+        self._own = Namespace()
+        self._own.enter()
         try:
-            _run("ip", "link", "set", "lo", "up")
+            run("ip", "link", "set", "lo", "up")
             for address in addresses:
-                _run("ip", "address", "add", f"{address}/32", "dev", "lo")
+                self.add(address)
         except BaseException:
             self.close()
             raise
 
+    def at(self, address: str) -> AbstractContextManager[None]:
+        """Do what is in a block on the machine with this address: here they are all one."""
+        return nullcontext()
+
     def remove(self, address: str) -> None:
         """Take an address away: nobody answers there any more."""
-        _run("ip", "address", "del", f"{address}/32", "dev", "lo")
+        run("ip", "address", "del", f"{address}/32", "dev", "lo")
 
     def add(self, address: str) -> None:
         """Give an address back."""
-        _run("ip", "address", "add", f"{address}/32", "dev", "lo")
+        run("ip", "address", "add", f"{address}/32", "dev", "lo")
 
     def cut(self, address: str, port: int) -> None:
         """Reset the connections to a port, as a program does whose machine is restarted."""
-        _run("ss", "-K", "dst", f"{address}:{port}")
+        run("ss", "-K", "dst", f"{address}:{port}")
 
     def drop(self, address: str, port: int) -> None:
         """Lose all packets to and from a port, without a word to anybody."""
@@ -64,12 +62,13 @@ class OwnNetwork:
 
     def _rules(self, change: str, address: str, port: int) -> None:
         for ends in (("-d", address, "--dport", str(port)), ("-s", address, "--sport", str(port))):
-            _run("iptables", change, "INPUT", "-p", "tcp", *ends, "-j", "DROP")
+            run("iptables", change, "INPUT", "-p", "tcp", *ends, "-j", "DROP")
 
     def close(self) -> None:
         """Go back to the namespace of before."""
-        _check(_libc.setns(self._former, CLONE_NEWNET))
-        os.close(self._former)
+        self._former.enter()
+        self._own.close()
+        self._former.close()
 
 
 def free_port(address: str) -> int:
@@ -77,13 +76,3 @@ def free_port(address: str) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return probe.getsockname()[1]
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
-
-
-def _check(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

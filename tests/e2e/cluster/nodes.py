@@ -7,6 +7,7 @@ what it says is carried to the API and back, as a kubelet does.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 from twisted.application.service import Service
@@ -31,14 +32,31 @@ def whole(body):
 
 
 class MirroredNode(Service):
-    """A node of the API behind ``client``; ``handler`` answers what its kubelet is asked."""
+    """A node of the API behind ``client``; ``handler`` answers what its kubelet is asked.
+
+    It has ``others`` for addresses beside the first one, and ``edge`` says what its label does.
+    ``peers`` has the addresses of those who have connected to its kubelet.
+    """
 
     log = Logger()
 
-    def __init__(self, reactor, client, name: str, address: str, port: int, directory: Path):
+    def __init__(
+        self,
+        reactor,
+        client,
+        name: str,
+        address: str,
+        port: int,
+        directory: Path,
+        others: Sequence[str] = (),
+        edge: bool = True,
+    ):
         self.name = name
         self.address = address
         self.port = port
+        self.peers: list[str] = []
+        self._others = [{"type": "InternalIP", "address": each} for each in others]
+        self._edge = edge
         self._client = client
         self._store = Store(reactor)
         self._node = Node(reactor, self._store, NodeSettings(name, address, port, directory))
@@ -108,10 +126,14 @@ class MirroredNode(Service):
         try:
             there = await self._client.get(NODES, self.name)
         except NotFound:
-            labels = {**here["metadata"]["labels"], EDGE_LABEL: "true"}
+            labels = {**here["metadata"]["labels"], EDGE_LABEL: str(self._edge).lower()}
             body = {"metadata": {"name": self.name, "labels": labels}, "spec": {}}
             there = await self._client.create(NODES, body)
         status = here.get("status")
+        if status:
+            # In the order of the kubelet: the addresses, then the name.
+            first, *names = status["addresses"]
+            status = {**status, "addresses": [first, *self._others, *names]}
         if status and there.get("status") != status:
             await self._client.update(NODES, {**there, "status": status}, "status")
 

@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from twisted.application.service import MultiService, Service
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.internet.utils import getProcessOutputAndValue
+from twisted.protocols.policies import WrappingFactory
 
 from tests.deploy.rendering import read_base
 from tests.e2e.cluster.balancer import Balancer
 from tests.e2e.cluster.embedded_api import EmbeddedAPI
 from tests.e2e.cluster.identities import Identities
 from tests.e2e.cluster.network import OwnNetwork, free_port
-from tests.e2e.cluster.nodes import MirroredNode
+from tests.e2e.cluster.nodes import EDGE_LABEL, MirroredNode
+from tests.e2e.cluster.placed import PlacedProgram
 from tests.e2e.cluster.real_api import RealAPI, assets
 from tests.e2e.kubectl import Kubectl, find_kubectls
 from tests.e2e.programs import Program, ProgramFailed
@@ -65,25 +70,49 @@ STOP_SECONDS = 25.0
 SIGNED_SECONDS = 86400.0
 
 
+NO_STEERING = {"--enable-iptables": "false", "--enable-dns-controller": "false"}
+"""Flags of servers, unless a test gives them itself."""
+
+
+class Network(Protocol):
+    """The machines of a cluster, this test's own among them."""
+
+    def at(self, address: str) -> AbstractContextManager[None]:
+        """Do what is in a block on the machine with this address; there is no ``await`` in it."""
+
+
 class World:
     """Everything of the cluster that is not the tunnel, and how to make the parts of that.
 
     ``directory`` is the test's. What is started is ended by :meth:`stop`. The signer's certificates
-    are good for ``signed_seconds``.
+    are good for ``signed_seconds``. ``network`` has all addresses, and ``nodes`` says which are
+    those of nodes, by their names. Without it, everybody is on one machine that has all addresses.
     """
 
-    def __init__(self, reactor, directory: str, signed_seconds: float = SIGNED_SECONDS) -> None:
+    def __init__(
+        self,
+        reactor,
+        directory: str,
+        signed_seconds: float = SIGNED_SECONDS,
+        network: Network | None = None,
+        nodes: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self._reactor = reactor
         self._signed_seconds = signed_seconds
         self.directory = Path(directory)
-        self.network = OwnNetwork([API, *SERVERS, *NODES.values(), ELSEWHERE])
+        self._addresses = nodes or {name: [address] for name, address in NODES.items()}
+        self._own_network: OwnNetwork | None = None
+        if network is None:
+            network = OwnNetwork([API, *SERVERS, *NODES.values(), ELSEWHERE])
+            self._own_network = network
+        self.network: Any = network
         self.identities = Identities(reactor, self.directory / "pki")
         self.servers = [SERVERS[0], SERVERS[1]]
         """The addresses of the servers as the API knows them, in its order of preference."""
         self.nodes: dict[str, MirroredNode] = {}
         self._renewals: list[Callable[[], object]] = []
         self._parts: list[MultiService] = []
-        self._programs: list[Program] = []
+        self._programs: list[PlacedProgram] = []
 
     async def start(self) -> None:
         """Start the API, apply what ``deploy/base`` has, and sign what is approved."""
@@ -128,36 +157,51 @@ class World:
             await part.stopService()
         await self.client.close()
         await self.api.stop()
-        self.network.close()
+        if self._own_network is not None:
+            self._own_network.close()
         if any(problems):
             raise ProgramFailed("\n".join(filter(None, problems)))
 
     # -- Parts of the cluster ------------------------------------------------------------------
 
-    async def add_nodes(self, *names: str) -> None:
+    async def add_nodes(self, *names: str, edge: bool = True) -> None:
         """Start nodes, each with a pod that stands for its agent, and wait until they are there."""
         for name in names:
-            await self.add_node(name, NODES[name])
+            address, *others = self._addresses[name]
+            await self.add_node(name, address, others=others, edge=edge)
 
-    async def add_node(self, name: str, address: str, port: int = KUBELET_PORT) -> None:
-        """Start a node with its kubelet."""
+    async def add_node(
+        self,
+        name: str,
+        address: str,
+        port: int = KUBELET_PORT,
+        others: Sequence[str] = (),
+        edge: bool = True,
+    ) -> None:
+        """Start a node with its kubelet, which listens on its first address and the ``others``."""
+        addresses = (address, *others)
         config = self._client_kubeconfig(name, f"system:node:{name}", "system:nodes")
         client = self._client_of(config)
-        serving = partial(self.identities.serving, f"kubelet-{name}", [name], address)
+        serving = partial(self.identities.serving, f"kubelet-{name}", [name], *addresses)
         contexts = CallerContexts(serving(), {CALLER_NAME, KUBELET_CLIENT_NAME})
         self._renewals.append(partial(self._rotate, contexts, serving))
-        node = MirroredNode(self._reactor, client, name, address, port, self.directory / name)
+        node = MirroredNode(
+            self._reactor, client, name, address, port, self.directory / name, others, edge
+        )
         factory = HTTPFactory(self._reactor, node.handler, HTTP_SETTINGS)
-        secured = tls.server_side(self._reactor, contexts, factory)
-        listen = partial(listen_tcp, self._reactor, "kubelet", address, port, secured)
+        secured = Visited(tls.server_side(self._reactor, contexts, factory), node.peers)
         self._run(
             ClosedAtTheEnd(client.close),
-            PortService(listen),
+            *(PortService(partial(self._listen, each, port, secured)) for each in addresses),
             ClosedAtTheEnd(partial(_close, factory)),
             node,
         )
         self.nodes[name] = node
         await self.add_agent_pod(name, name)
+
+    async def relabel(self, name: str, edge: str) -> None:
+        """Change what the label of a node says of it."""
+        await self.kubectl.output("label", "--overwrite", "node", name, f"{EDGE_LABEL}={edge}")
 
     async def add_agent_pod(self, name: str, node: str | None) -> None:
         """Make the pod that stands for an agent, on a node, or on none for ever."""
@@ -227,7 +271,7 @@ class World:
         """Where a server takes in HTTP CONNECT."""
         return str(self.directory / f"connect-{address}.sock")
 
-    async def server(self, address: str, *extra: str) -> Program:
+    async def server(self, address: str, *extra: str) -> PlacedProgram:
         """Make a server; it is for the test to start."""
         config = await self._account("yurt-tunnel-server", address)
         arguments = [
@@ -238,12 +282,13 @@ class World:
             *("--insecure-bind-address", address),
             *("--connect-endpoint", f"unix:{self.socket_path(address)}"),
             *("--drain-timeout", "10"),
+            *(f"{flag}={value}" for flag, value in NO_STEERING.items() if not _has(extra, flag)),
             *extra,
         ]
         log_path = str(self.directory / f"server-{address}.log")
         return self._program(arguments, log_path, SERVER_META_PORT, address)
 
-    async def agent(self, node: str, *extra: str, pod_of: str | None = None) -> Program:
+    async def agent(self, node: str, *extra: str, pod_of: str | None = None) -> PlacedProgram:
         """Make the agent of a node; it is for the test to start.
 
         Its token is that of the node's pod, or that of ``pod_of``; then it is an impostor, which
@@ -259,20 +304,21 @@ class World:
         }
         name = node if pod_of is None else f"{pod_of}-as-{node}"
         config = await self._account("yurt-tunnel-agent", name, bound)
-        meta_port = AGENT_META_PORT if pod_of is None else free_port(NODES[node])
+        address = self._addresses[node][0]
+        meta_port = AGENT_META_PORT if pod_of is None else free_port(address)
         arguments = [
             "yurttunnel-agent",
             *("--kube-config", str(config)),
             *("--cert-dir", str(self.directory / f"pki-{name}")),
-            *("--node-name", node, "--node-ip", NODES[node]),
-            *("--meta-host", NODES[node], "--meta-port", str(meta_port)),
+            *("--node-name", node, "--node-ip", address),
+            *("--meta-host", address, "--meta-port", str(meta_port)),
             *("--drain-timeout", "5"),
             *extra,
         ]
         log_path = str(self.directory / f"agent-{name}.log")
-        return self._program(arguments, log_path, meta_port, NODES[node])
+        return self._program(arguments, log_path, meta_port, address)
 
-    async def restarted(self, program: Program) -> Program:
+    async def restarted(self, program: Program) -> PlacedProgram:
         """Make a program with the command line of one that has ended."""
         return self._program(
             program.arguments, program.log_path, program.meta_port, program.meta_host
@@ -285,14 +331,18 @@ class World:
 
         Who asks is known by a bearer token, or as kube-apiserver is.
         """
-        directory = self.identities.directory
         if token is not None:
-            proof = ("--header", f"Authorization: Bearer {token}")
+            proof: tuple[str, ...] = ("--header", f"Authorization: Bearer {token}")
         else:
-            proof = ("--cert", str(directory / "kubelet-client.crt"))
-            proof += ("--key", str(directory / "kubelet-client.key"))
+            proof = self.caller_flags()
         proof += ("--cacert", str(self.identities.ca_path))
         return await self._curl(f"https://{server}:{SECURE_PORT}{path}", host, *proof)
+
+    def caller_flags(self) -> tuple[str, ...]:
+        """Give the flags by which curl shows the certificate of kube-apiserver."""
+        directory = self.identities.directory
+        certificate, key = directory / "kubelet-client.crt", directory / "kubelet-client.key"
+        return ("--cert", str(certificate), "--key", str(key))
 
     async def ask_node(self, server: str, host: str, path: str) -> tuple[int, str]:
         """Ask a server for a page of another port of a node, as on the server's own machine."""
@@ -314,8 +364,9 @@ class World:
 
     # -- helpers -------------------------------------------------------------------------------
 
-    def _program(self, arguments, log_path, meta_port, meta_host) -> Program:
-        program = Program(self._reactor, arguments, log_path, meta_port, meta_host=meta_host)
+    def _program(self, arguments, log_path, meta_port, meta_host) -> PlacedProgram:
+        place = partial(self.network.at, meta_host)
+        program = PlacedProgram(self._reactor, arguments, log_path, meta_port, meta_host, place)
         self._programs.append(program)
         return program
 
@@ -377,6 +428,28 @@ class World:
             part.setServiceParent(together)
         together.startService()
         self._parts.append(together)
+
+    def _listen(self, address: str, port: int, factory: IProtocolFactory) -> IListeningPort:
+        with self.network.at(address):
+            return listen_tcp(self._reactor, "kubelet", address, port, factory)
+
+
+class Visited(WrappingFactory):
+    """Notes in ``peers`` who connects."""
+
+    def __init__(self, factory, peers: list[str]) -> None:
+        super().__init__(factory)
+        self._peers = peers
+
+    def buildProtocol(self, addr):
+        """Note it."""
+        self._peers.append(addr.host)
+        return self.wrappedFactory.buildProtocol(addr)
+
+
+def _has(arguments: Sequence[str], flag: str) -> bool:
+    """Whether a flag is among arguments, in either of its forms."""
+    return any(each.partition("=")[0] == flag for each in arguments)
 
 
 def _close(factory: HTTPFactory) -> None:

@@ -93,8 +93,10 @@ class LimitsTests(SynchronousTestCase):
     """What the text says is what is in force."""
 
     def rows(self):
-        """Give the rows of all tables, without the heads."""
-        for line in DOCUMENT.read_text("utf-8").splitlines():
+        """Give the rows of all tables but that of steering, without the heads."""
+        text = DOCUMENT.read_text("utf-8")
+        before, steering = text.split("\n## Steering\n")
+        for line in (before + steering[steering.index("\n## ") :]).splitlines():
             if line.startswith("| ") and not line.startswith(("| bound ", "| metric")):
                 yield [cell.strip() for cell in line.strip("|").split("|")]
 

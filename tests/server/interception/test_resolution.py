@@ -19,7 +19,7 @@ from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.resolution import Resolution, pod_in
-from yurttunnel.server.registry import INodeSession, SessionRegistry
+from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
 
 LOGS = "/containerLogs/default/web/web?follow=true"
 
@@ -47,6 +47,7 @@ class Cluster(SynchronousTestCase):
         self.nodes = Nodes(self.informers)
         self.pods = Pods(self.informers)
         self.registry = SessionRegistry(Clock())
+        self.registry.is_anothers = self.nodes.is_anothers
         self.resolution = Resolution(self.registry, self.nodes, self.pods)
 
     def node(self, *args, **kwargs):
@@ -210,27 +211,21 @@ class ByNameTests(Cluster):
         self.connect("edge-1")
         self.assertEqual(("edge-1", "192.0.2.7", 10250), self.found(host="box.site-7:10250"))
 
-    def test_other_agent(self):
-        """For a node that another one's agent serves, the address is dialed."""
-        self.node("gateway", "192.0.2.1")
-        for identifiers in ("host=edge-1", "ipv4=192.0.2.7", "cidr=192.0.2.0/24"):
-            self.connect("gateway", identifiers)
-            self.assertEqual(("gateway", "192.0.2.7", 10250), self.found(), identifiers)
-        self.connect("gateway", "default-route=true")
-        self.assertEqual(("gateway", "192.0.2.7", 10250), self.found())
-
-    def test_narrowest(self):
-        """Of others that serve the node, one that serves its address comes before any default."""
-        for name, identifiers in (("all", "default-route=true"), ("site", "cidr=192.0.2.0/24")):
-            self.node(name, "192.0.3.1")
-            self.connect(name, identifiers)
-        self.assertEqual("site", self.found()[0])
-
-    def test_own_agent_first(self):
-        """The node's own agent comes before others that serve its address."""
-        self.node("gateway", "192.0.2.1")
-        self.connect("edge-1", "ipv4=192.0.2.7")
-        self.connect("gateway", "ipv4=192.0.2.7")
+    def test_other_agents(self):
+        """A node is served by its own agent alone, whatever the certificates of others say."""
+        self.node("edge-2", "192.0.2.1")
+        for identifiers in (
+            "host=edge-1",
+            "host=box.site-7",
+            "ipv4=192.0.2.7",
+            "cidr=192.0.2.0/24",
+            "default-route=true",
+        ):
+            self.connect("edge-2", identifiers)
+            for host in ("edge-1", "box.site-7", "192.0.2.7"):
+                with self.assertRaises(NodeNotConnected):
+                    self.found(host=f"{host}:10250")
+        self.connect("edge-1")
         self.assertEqual("edge-1", self.found(host="192.0.2.7:10250")[0])
 
     def test_not_connected(self):

@@ -145,7 +145,7 @@ class EndToEndTestCase(TestCase):
         self.factory = PassthroughFactory(
             reactor,
             registry,
-            PassthroughNodes(registry, Nodes(informers)),
+            PassthroughNodes(registry, Nodes(informers), lambda address: True),
             frozenset({REDIRECTED, TRANSLATED}),
         )
         self.listening = with_transports(reactor, self.transports).listenTCP(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import ISystemHandle
 from twisted.internet.testing import MemoryReactorClock
@@ -34,9 +35,14 @@ REFUSED = "--passthrough-port: connection test-1 from 127.0.0.1 to "
 class Accepted(MemoryConnection):
     """A connection that knows what it was meant for."""
 
-    def __init__(self, reactor, asked):
+    def __init__(self, reactor, asked, source):
         super().__init__(reactor)
         self.asked = asked
+        self.source = source
+
+    def getPeer(self):
+        """Say who has connected."""
+        return IPv4Address("TCP", self.source, 40000)
 
     def getHandle(self):
         """Stand for the socket."""
@@ -57,9 +63,13 @@ class ListenerTestCase(SynchronousTestCase):
         self.factory = PassthroughFactory(
             self.reactor,
             self.registry,
-            PassthroughNodes(self.registry, Nodes(self.informers)),
+            PassthroughNodes(
+                self.registry, Nodes(self.informers), lambda address: str(address) != "10.96.0.7"
+            ),
             frozenset({10250, 10255}),
-            max_unread_hellos=2,
+            max_unread_hellos=3,
+            max_unread_of_one=2,
+            max_connections=4,
             max_pending_dials=2,
             led_here_from=lambda handle: handle.asked,
             request_ids=RequestIds("test"),
@@ -77,10 +87,10 @@ class ListenerTestCase(SynchronousTestCase):
         self.reactor.advance(0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
-    def open(self, host=None, port=10250):
+    def open(self, host=None, port=10250, source="127.0.0.1"):
         """Open a connection; the kernel has led it here from ``host`` unless that is none."""
         asked = None if host is None else SocketAddress(ip_address(host), port)
-        return Accepted(self.reactor, asked).open(self.factory.buildProtocol(None))
+        return Accepted(self.reactor, asked, source).open(self.factory.buildProtocol(None))
 
     def turns(self, connection):
         """Let the reactor turn a few times."""
@@ -226,6 +236,15 @@ class NamedTests(ListenerTestCase):
         connection.receive(client_hello("edge-1"))
         self.assert_dialed("10.0.0.1", 10250)
 
+    def test_a_node_that_claims_the_address_of_a_service(self):
+        """It gets nothing that is meant for others."""
+        evil = FakeSession("evil", addresses=["10.96.0.7"])
+        self.registry.add(evil)
+        self.informers.put(NODES, node("evil", "10.0.0.9", "10.96.0.7", labels=EDGE))
+        self.open("10.96.0.7").receive(client_hello("edge-1"))
+        self.assert_dialed("10.0.0.1", 10250)
+        self.assertEqual(evil.dials, [])
+
     def test_an_address_of_several_nodes(self):
         """The name tells which."""
         self.informers.put(NODES, node("edge-2", "10.0.0.1", labels=EDGE))
@@ -283,14 +302,41 @@ class NamedTests(ListenerTestCase):
         self.assertFalse(connection.aborted)
 
     def test_too_many_that_wait(self):
-        """Further ones are reset; one that is complete makes room."""
-        first, second = self.open(), self.open()
-        self.assertTrue(self.open().aborted)
-        first.receive(client_hello("edge-1"))
-        self.assertFalse(self.open().aborted)
-        self.assertFalse(second.aborted)
+        """The oldest makes room; one that is complete does so, too."""
+        sources = [f"192.0.2.{number}" for number in range(5)]
+        first, second, third, fourth = (self.open(source=source) for source in sources[:4])
+        self.assertEqual(
+            [each.aborted for each in (first, second, third, fourth)], [True, False, False, False]
+        )
         self.assertEqual(self.factory.figures.refused, {Refusal.OVERLOADED: 1})
-        self.assertIn("2 connections wait for their ClientHello", self.warnings()[0])
+        (warning,) = self.warnings()
+        self.assertIn("from 192.0.2.0 to a node that is not known yet is refused: 3", warning)
+        fourth.receive(client_hello("edge-1"))
+        self.assertEqual(len(self.session.dials), 1)
+        self.turns(first)
+        self.open(source=sources[4])
+        self.assertFalse(second.aborted)
+
+    def test_too_many_that_wait_from_one_address(self):
+        """It is the oldest from there that makes room."""
+        other = self.open(source="192.0.2.1")
+        first, second, third = (self.open(source="192.0.2.2") for _ in range(3))
+        self.assertEqual(
+            [each.aborted for each in (other, first, second, third)], [False, True, False, False]
+        )
+        third.receive(client_hello("edge-1"))
+        self.assertEqual(len(self.session.dials), 1)
+
+    def test_too_many_in_all(self):
+        """Further ones are reset: the others may carry somebody's stream."""
+        streams = [self.open("10.0.0.1") for _ in range(2)]
+        for dial in self.session.dials:
+            dial.succeed()
+        streams += [self.open(), self.open(source="192.0.2.2")]
+        self.assertTrue(self.open(source="192.0.2.3").aborted)
+        self.assertFalse(any(each.aborted for each in streams))
+        self.assertEqual(self.factory.figures.refused, {Refusal.OVERLOADED: 1})
+        self.assertIn("there are 4 others already", self.warnings()[0])
 
     def test_callers_that_leave(self):
         """Checks of health connect and go; nobody is bothered."""

@@ -25,7 +25,12 @@ class NodesTestCase(SynchronousTestCase):
         """Begin with an empty one."""
         self.informers = FakeInformers(self.synced)
         self.registry = SessionRegistry(Clock())
-        self.found = PassthroughNodes(self.registry, Nodes(self.informers))
+        self.services = set()
+        self.found = PassthroughNodes(
+            self.registry,
+            Nodes(self.informers),
+            lambda address: str(address) not in self.services,
+        )
 
     def node(self, *args, **kwargs):
         """Create a node, of the edge unless it is said otherwise."""
@@ -64,39 +69,45 @@ class ByAddressTests(NodesTestCase):
         self.assertEqual(found, Destination("edge-1", "10.0.0.1", 10255))
 
     def test_several_nodes(self):
-        """One of them may be behind the tunnel; if more are, the address tells nothing."""
-        self.node("cloud-1", "10.0.0.1", labels=CLOUD)
-        self.node("cloud-2", "10.0.0.1", labels=CLOUD)
-        self.assert_address("10.0.0.1")
+        """The address of several nodes tells nothing, wherever they are."""
         self.node("edge-1", "10.0.0.1")
-        self.assert_address("10.0.0.1", "edge-1", "10.0.0.1")
-        self.node("edge-2", "10.0.0.1")
-        self.connect("edge-1", addresses=["10.0.0.1"])
+        self.node("edge-2", "10.0.0.2")
+        self.node("cloud-1", "10.0.0.1", labels=CLOUD)
+        self.node("edge-3", "10.0.0.2")
+        self.connect("edge-3", addresses=["10.0.0.2"])
         self.assert_address("10.0.0.1")
+        self.assert_address("10.0.0.2")
 
-    def test_served_by_another_agent(self):
-        """An agent that serves the address counts, but not that of its twin elsewhere."""
-        self.node("edge-1", "10.0.0.1", "10.0.0.2")
-        self.node("gateway", "10.0.0.2", "10.0.0.9")
-        self.connect("gateway", networks=["10.0.0.0/24"])
-        self.assert_address("10.0.0.1", "10.0.0.1", "10.0.0.1")
-        self.connect("edge-1")
+    def test_nodes_that_are_not_behind_the_tunnel(self):
+        """They are not reached from here, agent or not."""
+        self.node("cloud-1", "10.0.0.1", labels=CLOUD)
+        self.node("plain", "10.0.0.2", labels=())
+        self.connect("cloud-1", addresses=["10.0.0.1"])
+        self.connect("plain", addresses=["10.0.0.2"])
+        self.assert_address("10.0.0.1")
+        self.assert_address("10.0.0.2")
+
+    def test_addresses_that_are_not_led_here(self):
+        """As of a Service: a node that claims it is not believed."""
+        self.node("evil", "10.0.0.9", "10.96.0.7")
+        self.connect("evil", addresses=["10.96.0.7"], networks=["10.96.0.0/12"])
+        self.services.add("10.96.0.7")
+        self.assert_address("10.96.0.7")
+        self.assert_address("10.0.0.9", "evil", "10.0.0.9")
+
+    def test_what_another_certificate_says(self):
+        """The node is meant that has the address, not the agent whose certificate names it."""
+        self.node("edge-1", "10.0.0.1")
+        self.node("evil", "10.0.0.9")
+        self.connect("evil", addresses=["10.0.0.1"], networks=["10.0.0.0/24"])
         self.assert_address("10.0.0.1", "edge-1", "10.0.0.1")
 
-    def test_addresses_that_agents_claim(self):
-        """Those that the API does not know."""
-        self.assert_address("192.0.2.1")
+    def test_addresses_that_only_agents_know(self):
+        """They are those of no node."""
         self.connect("edge-1", addresses=["192.0.2.1"], networks=["192.0.2.64/26"])
-        self.assert_address("192.0.2.1", "192.0.2.1", "192.0.2.1")
-        self.assert_address("192.0.2.70", "192.0.2.70", "192.0.2.70")
-        self.assert_address("192.0.2.2")
-        self.connect("edge-2", addresses=["192.0.2.1"])
-        self.assert_address("192.0.2.1")
-
-    def test_default_route(self):
-        """An agent that takes everything does not take the addresses of Services."""
-        self.connect("edge-1", default_route=True)
-        self.assert_address("10.96.0.7")
+        self.connect("edge-2", default_route=True)
+        for address in ("192.0.2.1", "192.0.2.70", "192.0.2.2"):
+            self.assert_address(address)
 
 
 class ByNameTests(NodesTestCase):
@@ -122,11 +133,18 @@ class ByNameTests(NodesTestCase):
         self.node("edge-2", "10.0.0.2", ("Hostname", "box"))
         self.assert_name("box")
 
-    def test_nodes_that_only_agents_know(self):
-        """The name of the node counts, and what its certificate says that it serves."""
+    def test_nodes_that_are_not_behind_the_tunnel(self):
+        """They are not reached from here, agent or not."""
+        self.node("cloud-1", "10.0.0.1", labels=CLOUD)
+        self.connect("cloud-1")
+        self.assert_name("cloud-1")
+
+    def test_names_that_only_agents_know(self):
+        """They are those of no node."""
         self.connect("edge-1", hosts=["camera"])
-        self.assert_name("edge-1", "edge-1", "edge-1", 10250)
-        self.assert_name("camera", "camera", "camera", 10250)
+        self.connect("edge-2", default_route=True)
+        for name in ("edge-1", "camera", "edge-3"):
+            self.assert_name(name)
 
     def test_a_twin(self):
         """The agent of another node that has the same address does not serve this one."""
@@ -135,23 +153,17 @@ class ByNameTests(NodesTestCase):
         self.connect("edge-2", addresses=["10.0.0.1"])
         self.assert_name("edge-1", "edge-1", "10.0.0.1", 10250)
 
-    def test_nobody(self):
-        """An agent that takes everything is not every node."""
-        self.connect("edge-1", default_route=True)
-        self.assert_name("edge-2")
-
 
 class IncompleteTests(NodesTestCase):
-    """Before all nodes are known, addresses tell nothing but what agents say."""
+    """Before all nodes are known, addresses tell nothing: others may have them, too."""
 
     synced = False
 
     def test_address(self):
-        """The agent that claims it is dialed."""
+        """What an agent claims does not make up for it."""
         self.node("edge-1", "10.0.0.1")
-        self.assert_address("10.0.0.1")
         self.connect("edge-1", addresses=["10.0.0.1"])
-        self.assert_address("10.0.0.1", "10.0.0.1", "10.0.0.1")
+        self.assert_address("10.0.0.1")
 
     def test_name(self):
         """Names are those of nodes all the same."""

@@ -107,7 +107,12 @@ def _leads(rule, chain):
 def play_iptables(programs, prefix, table, says):
     """Have the programs of iptables that begin with ``prefix`` work on ``table``."""
 
-    def version(arguments, given):
+    def plain(arguments, given):
+        if arguments == ["-t", "nat", "-S", "OUTPUT"]:
+            return Finished(0, b"-P OUTPUT ACCEPT\n", "")
+        if arguments[:-1] == ["-t", "mangle", "-S"]:
+            return Finished(1, b"", f"{prefix}: No chain/target/match by that name.\n")
+        assert arguments == ["--version"], arguments
         return Finished(0, f"iptables v1.8.9 {says}\n".encode(), "")
 
     def save(arguments, given):
@@ -116,11 +121,11 @@ def play_iptables(programs, prefix, table, says):
         return Finished(0, b"*mangle\nCOMMIT\n", "")
 
     def restore(arguments, given):
-        assert arguments == ["-w", "5", "--noflush"], arguments
+        assert arguments in (["-w", "5", "--noflush"], ["-w", "10", "--noflush"]), arguments
         try:
             table.restore(given.decode())
         except TableError as error:
             return Finished(1, b"", f"{prefix}-restore: {error}\n")
         return Finished(0, b"", "")
 
-    programs.programs |= {prefix: version, f"{prefix}-save": save, f"{prefix}-restore": restore}
+    programs.programs |= {prefix: plain, f"{prefix}-save": save, f"{prefix}-restore": restore}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -87,10 +88,22 @@ class RealMachine:
         execute(f"{self.prefix} -w 20 {command}")
 
 
+def use_own_lock(test):
+    """Have a lock of iptables for a test: others on this machine hold the usual one for seconds."""
+    path = os.path.abspath(test.mktemp())
+    test.patch(os, "environ", {**os.environ, "XTABLES_LOCKFILE": path})
+    return path
+
+
 def execute(command, given=""):
     """Run a program that must succeed; give what it writes."""
     done = subprocess.run(
-        shlex.split(command), input=given, capture_output=True, text=True, check=False
+        shlex.split(command),
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ,
     )
     if done.returncode != 0:
         raise AssertionError(f"{command}: {done.stderr}")

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 from tests.e2e.cluster.network import OwnNetwork
 from tests.steering.fakes import FakeAddressSets
 from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
-from tests.steering.firewall.machines import execute
+from tests.steering.firewall.machines import execute, use_own_lock
 from yurttunnel.steering.firewall.cleanup import remove_everything, remove_leftovers_elsewhere
 from yurttunnel.steering.firewall.detection import find_firewalls
 from yurttunnel.steering.interception import Interception, Match, Target
@@ -21,7 +21,6 @@ from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.programs import Finished, Programs
 
 LEFTOVER = "*nat\n:TUNNEL-PORT - [0:0]\n-I OUTPUT 1 -p tcp -j TUNNEL-PORT\nCOMMIT\n"
-HINT = b"*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n"
 
 
 class Machine(SynchronousTestCase):
@@ -49,6 +48,13 @@ class Machine(SynchronousTestCase):
     def answer(self, program, *finished):
         """Have a program always leave this."""
         self.programs.programs[program] = lambda *_: Finished(*finished)
+
+    def say_version(self, program, text):
+        """Have a plain program be of another version, and do all else as before."""
+        otherwise = self.programs.programs[program]
+        self.programs.programs[program] = lambda arguments, given: (
+            Finished(0, text, "") if arguments == ["--version"] else otherwise(arguments, given)
+        )
 
     def result(self, coroutine):
         """Give the result of what is done at once."""
@@ -79,26 +85,47 @@ class DetectionTests(Machine):
         """Kubelet's hint decides, whatever else there is."""
         self.legacy_is_loaded()
         self.tables["iptables-legacy"].chains["OUTPUT"] += ["-j RETURN"] * 9
-        self.answer_mangle("ip6tables-nft", HINT)
+        self.give_hint("ip6tables-nft", "KUBE-IPTABLES-HINT")
         self.assert_used("nft")
 
     def test_hint_legacy(self):
         """Kubelet's hint may be an older one, and in legacy."""
         self.legacy_is_loaded()
         self.tables["iptables-nft"].chains["OUTPUT"] += ["-j RETURN"] * 9
-        self.answer_mangle("iptables-legacy", HINT.replace(b"IPTABLES-HINT", b"KUBELET-CANARY"))
+        self.give_hint("iptables-legacy", "KUBE-KUBELET-CANARY")
         self.assert_used("legacy")
 
-    def answer_mangle(self, prefix, text):
-        """Have a table ``mangle``."""
-        save = self.programs.programs[f"{prefix}-save"]
+    def give_hint(self, prefix, hint):
+        """Have kubelet's chain in the table ``mangle``."""
+        for program, asking, shown in (
+            (prefix, ["-t", "mangle", "-S", hint], f"-N {hint}\n"),
+            (f"{prefix}-save", ["-t", "mangle"], f"*mangle\n:{hint} - [0:0]\nCOMMIT\n"),
+        ):
+            self.answer_to(program, asking, shown)
+
+    def answer_to(self, program, asking, shown):
+        """Have a program show this when it is asked so."""
+        otherwise = self.programs.programs[program]
 
         def answer(arguments, given):
-            if arguments == ["-t", "mangle"]:
-                return Finished(0, text, "")
-            return save(arguments, given)
+            if arguments == asking:
+                return Finished(0, shown.encode(), "")
+            return otherwise(arguments, given)
 
-        self.programs.programs[f"{prefix}-save"] = answer
+        self.programs.programs[program] = answer
+
+    def test_no_table_is_saved(self):
+        """With a hint on nft no table is read whole: others may have 20,000 rules there."""
+        self.give_hint("iptables-nft", "KUBE-KUBELET-CANARY")
+        self.assert_used("nft")
+        self.assertEqual([], [call for call in self.programs.calls if call[0].endswith("-save")])
+
+    def test_kept(self):
+        """A family that has one already keeps it, whatever this machine uses by now."""
+        self.legacy_is_loaded()
+        self.give_hint("iptables-nft", "KUBE-IPTABLES-HINT")
+        found = self.result(find_firewalls(self.programs, self.proc_net, {4: "legacy"})).found
+        self.assertEqual({4: "legacy", 6: "nft"}, {each: found[each].backend for each in found})
 
     def test_more_rules(self):
         """Without a hint it is where there are more rules, but for ours."""
@@ -113,7 +140,7 @@ class DetectionTests(Machine):
     def test_nothing_to_go_by(self):
         """Without any rules it is what plain iptables is."""
         self.assert_used("nft")
-        self.answer("iptables", 0, b"iptables v1.8.9 (legacy)\n", "")
+        self.say_version("iptables", b"iptables v1.8.9 (legacy)\n")
         self.assert_used("legacy")
 
     def test_legacy_is_left_alone(self):
@@ -129,8 +156,8 @@ class DetectionTests(Machine):
             if "-nft" in name or "-legacy" in name:
                 del self.programs.programs[name]
         self.assert_used("nft")
-        self.answer("iptables", 0, b"iptables v1.6.2\n", "")
-        self.answer("ip6tables", 0, b"ip6tables v1.6.2\n", "")
+        self.say_version("iptables", b"iptables v1.6.2\n")
+        self.say_version("ip6tables", b"ip6tables v1.6.2\n")
         self.assert_used("legacy")
 
     def test_nothing_installed(self):
@@ -143,7 +170,12 @@ class DetectionTests(Machine):
 
     def test_not_allowed(self):
         """Without the right to look it is said which one is needed."""
-        self.answer("iptables-nft-save", 4, b"", "Permission denied (you must be root)\n")
+        denied = "Permission denied (you must be root)\n"
+        self.answer("iptables-nft-save", 4, b"", denied)
+        otherwise = self.programs.programs["iptables-nft"]
+        self.programs.programs["iptables-nft"] = lambda arguments, given: (
+            otherwise(arguments, given) if arguments == ["--version"] else Finished(4, b"", denied)
+        )
         found = self.find()
         self.assertEqual([6], list(found.found))
         self.assertIn("NET_ADMIN", found.missing[4])
@@ -220,6 +252,17 @@ class CleanupTests(Machine):
         self.assertIn("TUNNEL-PORT", self.tables["iptables-nft"].chains)
         self.assertNotIn("TUNNEL-PORT", self.tables["iptables-legacy"].chains)
 
+    def test_elsewhere_of_one_family(self):
+        """Only the families that are given are looked at."""
+        self.legacy_is_loaded()
+        for table in self.tables.values():
+            table.restore(LEFTOVER)
+        firewalls = self.result(find_firewalls(self.programs, self.proc_net))
+        leftovers = remove_leftovers_elsewhere(self.programs, firewalls, self.proc_net, {6})
+        expected = ["removed the chains TUNNEL-PORT of IPv6 (legacy)"]
+        self.assertEqual(expected, self.result(leftovers))
+        self.assertIn("TUNNEL-PORT", self.tables["iptables-legacy"].chains)
+
 
 class RealDetectionTests(TestCase):
     """A real machine: a network namespace that nobody has used yet."""
@@ -228,6 +271,7 @@ class RealDetectionTests(TestCase):
         """Make one."""
         if shutil.which("iptables-nft") is None or shutil.which("iptables-legacy") is None:
             raise SkipTest("iptables is not installed with both back ends")
+        use_own_lock(self)
         network = OwnNetwork([])
         self.addCleanup(network.close)
         self.programs = Programs(reactor)

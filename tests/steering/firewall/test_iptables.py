@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -11,12 +10,12 @@ from twisted.internet.defer import fail
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.steering.firewall.fakes import FakePrograms
-from tests.steering.firewall.machines import MemoryMachine, RealMachine
+from tests.steering.firewall.machines import MemoryMachine, RealMachine, use_own_lock
 from yurttunnel.steering.firewall import iptables as iptables_module
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall.iptables import BackEnd, Iptables
 from yurttunnel.steering.interception import Interception, Match, Target
-from yurttunnel.steering.interfaces import Applied, SteeringFailed
+from yurttunnel.steering.interfaces import Applied, SetsRefused, SteeringFailed
 from yurttunnel.steering.programs import Finished, ProgramFailed
 
 ADDRESSES = {
@@ -41,6 +40,7 @@ class FirewallContract:
 
     def setUp(self):
         """Make a machine on which others have rules too."""
+        self.lock = use_own_lock(self)
         self.machine = self.machine_type(self.version, self.back_end)
         self.addCleanup(self.machine.close)
         self.machine.restore(*FOREIGN)
@@ -122,6 +122,35 @@ class FirewallContract:
         self.assertEqual(self.foreign, self.machine.save())
         self.assertFalse(await self.firewall.remove())
         await self.apply(self.wanted)
+
+    async def test_remove_at_once(self):
+        """What is known to be there is removed by one process, which reads nothing."""
+        pods = replace(self.wanted, pod_ports={9100: self.secure})
+        for again in range(3):
+            await self.firewall.apply(pods, None)
+            if again:
+                await self.firewall.apply(pods, None)
+            if again > 1:
+                await self.check_unchanged(pods)
+            del self.machine.programs.calls[:]
+            self.assertTrue(await self.firewall.remove())
+            (call,) = self.machine.programs.calls
+            self.assertEqual([f"{self.machine.prefix}-restore", "-w", "10", "--noflush"], call)
+            self.assertEqual(self.foreign, self.machine.save())
+
+    async def test_remove_what_others_have_changed(self):
+        """Where what was known is not what is there, it is read and removed all the same."""
+        comment = '-m comment --comment "yurttunnel server port"'
+        for lines in (
+            ["-I OUTPUT 1 -p tcp -j TUNNEL-PORT"],
+            [":TUNNEL-PORT-7 - [0:0]", "-A PREROUTING -p tcp -j TUNNEL-PORT"],
+            [f"-D OUTPUT -p tcp {comment} -j TUNNEL-PORT"],
+            ["-I TUNNEL-PORT 1 -p udp -j RETURN"],
+        ):
+            await self.firewall.apply(self.wanted, None)
+            self.machine.restore(*lines)
+            self.assertTrue(await self.firewall.remove())
+            self.assertEqual(self.foreign, self.machine.save())
 
     async def test_nothing_wanted(self):
         """When nothing is wanted any more there are no rules; nor are any made."""
@@ -278,7 +307,9 @@ class KernelContract(FirewallContract):
         ports = {**self.wanted.ports, 9100: self.secure}
         wanted = replace(self.wanted, match=Match.EDGE_SET, ports=ports)
         applying = self.firewall.apply(wanted, "YURTTUNNEL-NONE")
-        text = str(await self.assertFailure(applying, SteeringFailed))
+        error = await self.assertFailure(applying, SteeringFailed)
+        self.assertNotIsInstance(error, SetsRefused)
+        text = str(error)
         self.assertIn(f"changing the nat table of IPv{self.version} ({self.back_end})", text)
         self.assertIn("Set YURTTUNNEL-NONE doesn't exist", text)
         self.assertNotIn("\n", text)
@@ -325,15 +356,14 @@ class LegacyContract(KernelContract):
 
     async def test_lock(self):
         """A lock that another program holds is named; nothing has changed."""
-        # Other programs on this machine have the usual one.
-        path = os.path.abspath(self.mktemp())
-        self.patch(os, "environ", {**os.environ, "XTABLES_LOCKFILE": path})
         self.patch(iptables_module, "LOCK_SECONDS", 1)
-        with open(path, "w") as lock:
+        with open(self.lock, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             applying = self.firewall.apply(self.wanted, None)
-            text = str(await self.assertFailure(applying, SteeringFailed))
-        self.assertIn("the lock /run/xtables.lock was held by another program for 1 s", text)
+            error = await self.assertFailure(applying, SteeringFailed)
+        text = str(error)
+        self.assertIn("the lock /run/xtables.lock was held by another program", text)
+        self.assertNotIsInstance(error, SetsRefused)
         self.assertEqual(self.foreign, self.machine.save())
         await self.apply(self.wanted)
 
@@ -360,7 +390,7 @@ class FailureTests(SynchronousTestCase):
 
     def play(self, *finished):
         """Have the program that reads leave this."""
-        self.programs.programs["iptables-nft-save"] = lambda *_: Finished(*finished)
+        self.programs.programs["iptables-nft"] = lambda *_: Finished(*finished)
 
     def failure(self):
         """Give the one line of a failure."""
@@ -370,7 +400,7 @@ class FailureTests(SynchronousTestCase):
 
     def test_missing(self):
         """The program is not installed."""
-        self.assertEqual("iptables-nft-save is not installed", self.failure())
+        self.assertEqual("iptables-nft is not installed", self.failure())
 
     def test_too_long(self):
         """The program does not end."""
@@ -388,10 +418,10 @@ class FailureTests(SynchronousTestCase):
         """What else the program says is passed on, not at any length."""
         self.play(3, b"", "a\nb\n" + "c" * 1000)
         text = self.failure()
-        self.assertTrue(text.startswith("iptables-nft-save: exit status 3: a b ccc"))
+        self.assertTrue(text.startswith("iptables-nft: exit status 3: a b ccc"))
         self.assertLess(len(text), 400)
         self.play(3, b"", "")
-        self.assertEqual("iptables-nft-save: exit status 3: it says nothing", self.failure())
+        self.assertEqual("iptables-nft: exit status 3: it says nothing", self.failure())
 
     def test_not_shown(self):
         """Another program has made the table one that these programs cannot show."""
@@ -400,6 +430,63 @@ class FailureTests(SynchronousTestCase):
 
     def test_readable(self):
         """An empty table is one."""
-        self.play(0, b"*nat\nCOMMIT\n", "")
+        self.play(0, b"-P OUTPUT ACCEPT\n", "")
         self.assertIsNone(self.successResultOf(self.firewall.check()))
         self.assertEqual((4, "nft"), (self.firewall.version, self.firewall.backend))
+
+
+class RefusalTests(SynchronousTestCase):
+    """Which refusals say that there are no rules with sets."""
+
+    def setUp(self):
+        """Make a firewall on an empty table."""
+        self.programs = FakePrograms()
+        self.programs.programs["iptables-nft-save"] = lambda *_: Finished(0, b"*nat\nCOMMIT\n", "")
+        self.firewall = Iptables(self.programs, BackEnd(4, "nft", "iptables-nft"))
+
+    def refused(self, said, set_name="S"):
+        """Have a change refused; give the error."""
+        self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(2, b"", said)
+        match = Match.CLOUD_RETURN if set_name is None else Match.EDGE_SET
+        ports = {10250: Target(None, 10263)}
+        wanted = Interception(4, match, frozenset({ip_address("192.168.7.1")}), ports=ports)
+        return self.failureResultOf(self.firewall.apply(wanted, set_name), SteeringFailed).value
+
+    def test_no_sets(self):
+        """The program, its extension, or the kernel has none."""
+        for said in (
+            "iptables-restore v1.8.9 (nf_tables): Couldn't load match `set':No such file",
+            "Warning: Extension set revision 0 not supported, missing kernel module?\nline 5 fails",
+            "iptables-restore v1.8.9 (legacy): Can't open socket to ipset.",
+        ):
+            self.assertIsInstance(self.refused(said), SetsRefused)
+            self.assertNotIsInstance(self.refused(said, None), SetsRefused)
+
+    def test_anything_else(self):
+        """What may pass is none of these; neither is a failure to read."""
+        for said in (
+            "iptables-restore v1.8.9 (legacy): Set S doesn't exist.",
+            "Another app is currently holding the xtables lock; still 1s 0us time ahead",
+            "iptables-nft-restore: line 4 failed: No chain/target/match by that name.",
+            "line 4: RULE_APPEND failed (No such file or directory): rule in chain TUNNEL-PORT",
+            "",
+        ):
+            self.assertNotIsInstance(self.refused(said), SetsRefused)
+        said = "Couldn't load match `set'"
+        self.programs.programs["iptables-nft-save"] = lambda *_: Finished(1, b"", said)
+        self.assertNotIsInstance(self.refused(said), SetsRefused)
+
+    def test_lock_at_removal(self):
+        """A lock that is held at a removal is told at once; another time all is removed."""
+        self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(0, b"", "")
+        ports = {10250: Target(None, 10263)}
+        edge = frozenset({ip_address("192.168.7.1")})
+        wanted = Interception(4, Match.CLOUD_RETURN, edge, ports=ports)
+        self.successResultOf(self.firewall.apply(wanted, None))
+        del self.programs.calls[:]
+        said = "Another app is currently holding the xtables lock"
+        self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(4, b"", said)
+        self.failureResultOf(self.firewall.remove(), SteeringFailed)
+        self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(0, b"", "")
+        self.assertTrue(self.successResultOf(self.firewall.remove()))
+        self.assertEqual(["iptables-nft-restore"] * 2, [call[0] for call in self.programs.calls])

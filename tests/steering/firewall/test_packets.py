@@ -6,37 +6,51 @@ import os
 import select
 import shutil
 import socket
+from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.e2e.cluster.network import OwnNetwork
-from tests.steering.firewall.machines import BASES, execute
+from tests.steering.firewall.machines import BASES, execute, use_own_lock
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall.iptables import BackEnd, Iptables
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.marks import MARK
 from yurttunnel.steering.programs import Programs
 
-OWN, CLOUD, EDGE, THIRD = range(4)
+OWN, BRIDGE, CLOUD, EDGE, THIRD = range(5)
 ADDRESSES = {
-    4: ("172.16.1.199", "172.16.1.20", "192.168.7.1", "203.0.113.5"),
-    6: ("fd00::199", "fd00::20", "fd07::1", "fd99::5"),
+    4: ("172.16.1.199", "172.17.0.1", "172.16.1.20", "192.168.7.1", "203.0.113.5"),
+    6: ("fd00::199", "fd17::1", "fd00::20", "fd07::1", "fd99::5"),
 }
 LOOPBACK = {4: "127.0.0.53", 6: "::1"}
 BITS = {4: 32, 6: 128}
-LINK = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd09::1", "fd09::2")}
+PODS = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd09::1", "fd09::2")}
+NODES = {4: ("10.8.0.1", "10.8.0.2"), 6: ("fd08::1", "fd08::2")}
 KUBELET, OTHER, TUNNEL = 10250, 10251, 10263
 SET = "YURTTUNNEL-EDGE"
 SO_MARK = 36
 
 
-class PacketsContract:
-    """All nodes are addresses of one machine, and listen on the port that is intercepted.
+def set_up_links():
+    """Forward what comes through here, and use addresses at once, the links' own ones, too."""
+    for setting, value in (
+        ("ipv4/ip_forward", "1"),
+        ("ipv6/conf/all/forwarding", "1"),
+        ("ipv6/conf/default/accept_dad", "0"),
+    ):
+        Path("/proc/sys/net", setting).write_text(value)
 
-    A pod in a network namespace of its own has a way to that machine.
+
+class PacketsContract:
+    """A machine with two addresses, and a network behind it that has those of all other nodes.
+
+    In both somebody listens on the port that is intercepted. The second address of the machine is
+    one that an edge node says to have, too. A pod in a network of its own has a way to the machine.
     """
 
     def setUp(self):
@@ -45,26 +59,58 @@ class PacketsContract:
         self.prefix = f"{BASES[self.version]}-{self.back_end}"
         if shutil.which(self.prefix) is None or shutil.which("ipset") is None:
             raise SkipTest(f"{self.prefix} or ipset is not installed")
+        use_own_lock(self)
         addresses = ADDRESSES[self.version]
         self.wanted = Interception(
             self.version,
             Match.CLOUD_RETURN,
-            frozenset({ip_address(addresses[EDGE])}),
+            frozenset({ip_address(addresses[EDGE]), ip_address(addresses[BRIDGE])}),
             frozenset({ip_address(addresses[OWN]), ip_address(addresses[CLOUD])}),
             {KUBELET: Target(ip_address(addresses[OWN]), TUNNEL)},
         )
         network = OwnNetwork([])
         self.addCleanup(network.close)
-        for address in addresses:
-            execute(f"ip address add {address}/{BITS[self.version]} dev lo")
+        set_up_links()
+        self.add(addresses[:CLOUD])
         inet = "inet" if self.version == 4 else "inet6"
         execute(f"ipset create {SET} hash:ip family {inet}")
-        execute(f"ipset add {SET} {addresses[EDGE]}")
+        for address in (addresses[EDGE], addresses[BRIDGE]):
+            execute(f"ipset add {SET} {address}")
         self.tunnel = self.listen(TUNNEL)
-        self.direct = [self.listen(KUBELET), self.listen(OTHER)]
+        with self.neighbour("nodes", *NODES[self.version]):
+            self.add(addresses[CLOUD:])
+            nodes = [self.listen(KUBELET), self.listen(OTHER)]
+        self.direct = [self.listen(KUBELET), *nodes]
+        for address in addresses[CLOUD:]:
+            execute(f"ip -{self.version} route add {address} via {NODES[self.version][1]}")
         self.firewall = Iptables(
             Programs(reactor), BackEnd(self.version, self.back_end, self.prefix)
         )
+
+    def add(self, addresses):
+        """Have addresses here."""
+        for address in addresses:
+            execute(f"ip address add {address}/{BITS[self.version]} dev lo")
+
+    @contextmanager
+    def neighbour(self, name, here, there):
+        """Be in a network of its own for a while, whose way to everywhere is this machine."""
+        machine = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        self.addCleanup(os.close, machine)
+        bits = 24 if self.version == 4 else 64
+        network = OwnNetwork([])
+        try:
+            set_up_links()
+            peer = f"peer name {name} netns /proc/{os.getpid()}/fd/{machine}"
+            execute(f"ip link add eth0 type veth {peer}")
+            execute(f"ip address add {there}/{bits} dev eth0")
+            execute("ip link set eth0 up")
+            execute(f"ip -{self.version} route add default via {here}")
+            yield
+        finally:
+            network.close()
+        execute(f"ip address add {here}/{bits} dev {name}")
+        execute(f"ip link set {name} up")
 
     def socket(self):
         """Make one here."""
@@ -97,7 +143,7 @@ class PacketsContract:
         await self.firewall.apply(wanted, SET)
         addresses = ADDRESSES[self.version]
         found = [self.way(address) for address in addresses]
-        self.assertEqual(["direct", "direct", "tunnel", third], found)
+        self.assertEqual(["direct", "direct", "direct", "tunnel", third], found)
         self.assertEqual("direct", self.way(LOOPBACK[self.version]))
         self.assertEqual("direct", self.way(addresses[EDGE], OTHER))
         self.assertEqual("direct", self.way(addresses[EDGE], mark=MARK))
@@ -130,7 +176,8 @@ class PacketsContract:
 
     async def test_pods(self):
         """What comes through the machine is led if that is wanted, in every shape."""
-        pod = self.new_pod()
+        with self.neighbour("pods", *PODS[self.version]):
+            pod = [self.socket() for _ in range(18)]
         leads = {KUBELET: Target(None, TUNNEL)}
         addresses = ADDRESSES[self.version]
         for match, most, third in (
@@ -144,27 +191,7 @@ class PacketsContract:
             self.assertEqual("direct", self.way(addresses[EDGE], client=pod.pop()))
             await self.firewall.apply(replace(wanted, pod_ports=leads), SET)
             found = [self.way(address, client=pod.pop()) for address in addresses]
-            self.assertEqual(["direct", "direct", "tunnel", third], found)
-
-    def new_pod(self):
-        """Make a pod with a way to the machine; give some sockets in it."""
-        machine = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        self.addCleanup(os.close, machine)
-        here, there = LINK[self.version]
-        bits, more = (24, "") if self.version == 4 else (64, "nodad")
-        pod = OwnNetwork([])
-        try:
-            peer = f"peer name pods netns /proc/{os.getpid()}/fd/{machine}"
-            execute(f"ip link add eth0 type veth {peer}")
-            execute(f"ip address add {there}/{bits} dev eth0 {more}")
-            execute("ip link set eth0 up")
-            execute(f"ip -{self.version} route add default via {here}")
-            sockets = [self.socket() for _ in range(15)]
-        finally:
-            pod.close()
-        execute(f"ip address add {here}/{bits} dev pods {more}")
-        execute("ip link set pods up")
-        return sockets
+            self.assertEqual(["direct", "direct", "direct", "tunnel", third], found)
 
 
 class NftIPv4Tests(PacketsContract, TestCase):

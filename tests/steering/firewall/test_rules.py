@@ -21,6 +21,9 @@ OWN = (
     '-m mark --mark 0x59/0xff -m comment --comment "connections of the tunnel server itself"'
     " -j RETURN"
 )
+SELF = (
+    '-m addrtype --dst-type LOCAL -m comment --comment "addresses of this machine itself" -j RETURN'
+)
 EDGE6 = frozenset({IPv6Address("fd00::7")})
 
 
@@ -43,7 +46,7 @@ class RulesTests(SynchronousTestCase):
         found = rules_of(wanted, None)
         jumps = {"OUTPUT": ('-p tcp -m comment --comment "yurttunnel server port" -j TUNNEL-PORT',)}
         self.assertEqual(jumps, found.jumps)
-        chains = {"TUNNEL-PORT": (OWN, jump(10250), jump(10255))}
+        chains = {"TUNNEL-PORT": (OWN, SELF, jump(10250), jump(10255))}
         for port, lead in ((10250, "172.16.1.199:10263"), (10255, "127.0.0.1:10264")):
             chains[f"TUNNEL-PORT-{port}"] = (
                 f"-d 127.0.0.0/8 -p tcp {RETURN} -m tcp --dport {port} -j RETURN",
@@ -103,7 +106,7 @@ class RulesTests(SynchronousTestCase):
         found = rules_of(wanted, "S")
         comment = '-m comment --comment "yurttunnel server port for pods"'
         self.assertEqual((f"-p tcp {comment} -j TUNNEL-PODS",), found.jumps["PREROUTING"])
-        self.assertEqual((jump(10250, "TUNNEL-PODS"),), found.chains["TUNNEL-PODS"])
+        self.assertEqual((SELF, jump(10250, "TUNNEL-PODS")), found.chains["TUNNEL-PODS"])
         self.assertIn("TUNNEL-PODS-10250", found.chains)
         self.assertNotIn("TUNNEL-PODS-10255", found.chains)
         only = Interception(4, Match.EDGE_SET, EDGE, CLOUD, {}, {10250: target})
@@ -119,7 +122,7 @@ class RulesTests(SynchronousTestCase):
             " -g TUNNEL-PORT-CLOUD"
             for port in (10250, 10255)
         )
-        self.assertEqual((OWN, *to), chains["TUNNEL-PORT"])
+        self.assertEqual((OWN, SELF, *to), chains["TUNNEL-PORT"])
         expected = (
             f"-d 127.0.0.0/8 -p tcp {RETURN} -j RETURN",
             f"-d 172.16.1.20/32 -p tcp {RETURN} -j RETURN",

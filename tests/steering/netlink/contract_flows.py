@@ -13,9 +13,12 @@ EDGE, CLOUD, OWN = (ip_address(text) for text in ("10.20.0.1", "10.20.0.2", "10.
 EDGE_6, OWN_6 = (ip_address(text) for text in ("fd00:20::1", "fd00:20::9"))
 
 
-def flow(destination, port=KUBELET, answers=None, local=True):
-    """Make a flow; it is answered by whom it was meant for, unless that is said."""
-    return Flow(destination, port, answers or Target(destination, port), local)
+def flow(destination, port=KUBELET, answers=None, local=True, to_self=True):
+    """Make a flow; it is answered by whom it was meant for, unless that is said.
+
+    All addresses of these tests are those of one machine, unless that is said.
+    """
+    return Flow(destination, port, answers or Target(destination, port), local, to_self)
 
 
 class FlowsContract:

@@ -28,6 +28,7 @@ from tests.steering.netlink.contract_flows import (
 from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.steering.interception import Target
 from yurttunnel.steering.interfaces import IFlows, SteeringFailed
+from yurttunnel.steering.marks import OwnMark
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.conversation import KernelRefused
 from yurttunnel.steering.netlink.flow_table import FlowTable
@@ -130,17 +131,27 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         verifyObject(IFlows, self.flows)
 
     def test_a_node_moves_behind_the_tunnel(self):
-        """A connection that should be led elsewhere now is reset with its next packet."""
+        """A connection that should be led elsewhere now is ended at once, even if it is silent."""
         client, server = self.connect(flow(EDGE))
         self.says(client, server)
         self.listen(Target(OWN, SERVER))
         self.lead("-A", Target(EDGE, KUBELET), Target(OWN, SERVER))
         self.says(client, server)
         self.assertEqual(1, self.cut(lambda each: each.answers.address == EDGE))
-        client.send(b"?")
-        self.assertRaises(ConnectionResetError, client.recv, 10)
+        self.assertRaises(ConnectionAbortedError, client.recv, 10)
         again, answering = self.connect_led(EDGE)
         self.says(again, answering)
+
+    def test_no_socket_to_end(self):
+        """A connection whose socket is not to be ended here is reset with its next packet."""
+        client, _ = self.connect(flow(EDGE))
+        # As the server's own; of a connection that passes through there is no socket either.
+        OwnMark()(client)
+        self.listen(Target(OWN, SERVER))
+        self.lead("-A", Target(EDGE, KUBELET), Target(OWN, SERVER))
+        self.assertEqual(1, self.cut(lambda each: each.answers.address == EDGE))
+        client.send(b"?")
+        self.assertRaises(ConnectionResetError, client.recv, 10)
 
     def connect_led(self, address):
         """Connect where a rule is that leads to the server."""
@@ -150,13 +161,12 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         return client, self.make(server)
 
     def test_a_node_leaves_the_tunnel(self):
-        """A connection that was led elsewhere is reset, and a new one goes to the node."""
+        """A connection that was led elsewhere is ended, and a new one goes to the node."""
         client, server = self.connect(flow(EDGE, answers=Target(OWN, SERVER)))
         self.listen(Target(EDGE, KUBELET))
         self.says(client, server)
         self.assertEqual(1, self.cut(lambda each: each.answers.address == OWN))
-        client.send(b"?")
-        self.assertRaises(ConnectionResetError, client.recv, 10)
+        self.assertRaises(ConnectionAbortedError, client.recv, 10)
         self.says(*self.connect(flow(EDGE)))
 
     def test_connections_of_others_are_not_touched(self):

@@ -99,7 +99,7 @@ class Resolution:
         node = self._only(asked.node)
         if node is None:
             return asked
-        return Destination(self._finder.served_as(node), self._dialed(node, asked.host), asked.port)
+        return Destination(node.name, self._dialed(node, asked.host), asked.port)
 
     def _node_of_pod(self, head: RequestHead) -> Node | None:
         pod = pod_in(head.target)
@@ -112,7 +112,7 @@ class Resolution:
     def _kubelet(self, node: Node, head: RequestHead, secure: bool) -> Destination:
         # The port in the status is that for TLS.
         port = node.kubelet_port if secure else destination_of(head).port
-        return Destination(self._finder.served_as(node), self._finder.address(node), port)
+        return Destination(node.name, self._finder.address(node), port)
 
     def _dialed(self, node: Node, host: str) -> str:
         """Give ``host`` as it was asked for, if those who dial it understand it.

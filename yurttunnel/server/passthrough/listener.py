@@ -1,9 +1,12 @@
 """What is behind ``--passthrough-port``: connections that go on to kubelets untouched.
 
-The server reads of them only what tells the node. Where the kernel has led a connection here from
-an address of a node (iptables), that is the destination. Where it has not (DNS), or the address is
-that of no node or of several, it is the name in the caller's ClientHello. TLS is not terminated,
-so the caller and the kubelet verify each other.
+The server reads of them only what tells the node. Where our own rules (iptables) have led a
+connection here from an address of a node, that is the destination. Where they have not (DNS), or
+the address is that of no node or of several, it is the name in the caller's ClientHello. TLS is not
+terminated, so the caller and the kubelet verify each other.
+
+The server knows nobody who connects, so what strangers can hold is bounded, and of ClientHellos
+that do not come the oldest makes room for the next: callers send theirs at once.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from twisted.internet.interfaces import IAddress, IReactorTime, ISystemHandle
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
-from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.dialing import (
     DIAL_TIMEOUT,
@@ -30,6 +32,7 @@ from yurttunnel.server.passthrough.client_hello import BadClientHello, ClientHel
 from yurttunnel.server.passthrough.figures import PassthroughFigures, Refusal
 from yurttunnel.server.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.passthrough.original_destination import SocketAddress, led_here_from
+from yurttunnel.server.passthrough.unread import UnreadHellos
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.interfaces import IStream
@@ -40,6 +43,13 @@ HELLO_TIMEOUT = 10.0
 MAX_UNREAD_HELLOS = 1024
 """Connections that may be without a complete ClientHello at a time; each may hold 32 KiB."""
 
+MAX_UNREAD_OF_ONE = 64
+"""The same of one source address; behind a Service all callers may have the same one."""
+
+MAX_CONNECTIONS = 4096
+"""Connections there may be in all, as on the ports for requests; each holds a file descriptor and
+a stream."""
+
 _UNRECOGNIZED_NAME = bytes([21, 3, 1, 0, 2, 2, 112])
 """A record with the fatal alert ``unrecognized_name`` (RFC 8446 sections 5.1 and 6), of TLS 1.0:
 clients of every version take it before a version has been agreed on."""
@@ -49,7 +59,8 @@ class PassthroughFactory(DialingFactory):
     """Accepts connections that are meant for kubelets, on plain TCP transports.
 
     ``ports`` are those from which the kernel may lead connections here. ``hello_timeout`` is in
-    seconds, and at most ``max_unread_hellos`` ClientHellos may be incomplete at a time.
+    seconds, and at most ``max_unread_hellos`` ClientHellos may be incomplete at a time,
+    ``max_unread_of_one`` of them from one address. There are at most ``max_connections``.
     ``led_here_from`` tells of the socket of a connection what it was meant for, ``None`` for this
     listener. The rest is as in :class:`DialingFactory`.
     """
@@ -65,6 +76,8 @@ class PassthroughFactory(DialingFactory):
         *,
         hello_timeout: float = HELLO_TIMEOUT,
         max_unread_hellos: int = MAX_UNREAD_HELLOS,
+        max_unread_of_one: int = MAX_UNREAD_OF_ONE,
+        max_connections: int = MAX_CONNECTIONS,
         led_here_from: Callable[[socket.socket], SocketAddress | None] = led_here_from,
         dial_timeout: float = DIAL_TIMEOUT,
         max_pending_dials: int = MAX_PENDING_DIALS,
@@ -79,11 +92,18 @@ class PassthroughFactory(DialingFactory):
         self.nodes = nodes
         self.ports = ports
         self.hello_timeout = hello_timeout
-        self.max_unread_hellos = max_unread_hellos
+        self.max_connections = max_connections
         self.led_here_from = led_here_from
         self.figures = PassthroughFigures()
         self.warnings = RateLimitedLog(clock, PassthroughProtocol.log)
-        self.unread_hellos = Deadlines(clock, hello_timeout, PassthroughProtocol.hello_overdue)
+        self.unread_hellos: UnreadHellos[PassthroughProtocol] = UnreadHellos(
+            clock,
+            hello_timeout,
+            max_unread_hellos,
+            max_unread_of_one,
+            overdue=PassthroughProtocol.hello_overdue,
+            crowded_out=PassthroughProtocol.crowded_out,
+        )
 
     def buildProtocol(self, addr: IAddress | None) -> PassthroughProtocol:
         """Make the protocol of one connection."""
@@ -111,6 +131,14 @@ class PassthroughProtocol(DialingConnection):
         factory = self._factory
         factory.figures.connections += 1
         self.request_id = factory.request_ids.make()
+        self._source = getattr(self.transport.getPeer(), "host", "an unknown address")
+        if len(factory.connections) > factory.max_connections:
+            self._reset(
+                Refusal.OVERLOADED,
+                "there are {most} others already; see who holds them (ss -tn)",
+                most=factory.max_connections,
+            )
+            return
         handle = cast(socket.socket, ISystemHandle(self.transport).getHandle())
         asked = factory.led_here_from(handle)
         destination = None
@@ -129,7 +157,7 @@ class PassthroughProtocol(DialingConnection):
         if destination is not None:
             self._dial_to(destination)
         else:
-            self._expect_hello()
+            factory.unread_hellos.add(self, self._source)
 
     def dataReceived(self, data: bytes) -> None:
         """Take bytes of the ClientHello."""
@@ -159,6 +187,15 @@ class PassthroughProtocol(DialingConnection):
             seconds=self._factory.hello_timeout,
         )
 
+    def crowded_out(self, waiting: int) -> None:
+        """Make room for a caller that is newer; ``waiting`` are as many as there may be."""
+        self._reset(
+            Refusal.OVERLOADED,
+            "{waiting} connections wait for their ClientHello, of which this one is the oldest;"
+            " see who holds them (ss -tn)",
+            waiting=waiting,
+        )
+
     def stream_opened(self, stream: IStream) -> None:
         """Relay, beginning with what has been read already."""
         self._factory.figures.passed += 1
@@ -174,18 +211,6 @@ class PassthroughProtocol(DialingConnection):
         else:
             self._reset(Refusal.DIAL, "its kubelet was not reached: {error}", error=str(error))
 
-    def _expect_hello(self) -> None:
-        waiting = self._factory.unread_hellos
-        if len(waiting) >= self._factory.max_unread_hellos:
-            self._reset(
-                Refusal.OVERLOADED,
-                "{waiting} connections wait for their ClientHello already; see who holds them"
-                " (ss -tn)",
-                waiting=len(waiting),
-            )
-            return
-        waiting.add(self)
-
     def _find_named(self, name: str | None) -> None:
         if name is None:
             self._alert(
@@ -199,8 +224,8 @@ class PassthroughProtocol(DialingConnection):
         if destination is None:
             self._alert(
                 Refusal.UNKNOWN_NAME,
-                "its ClientHello names {name}, which is the name of no node; have the caller"
-                " connect by that name (kubectl get nodes)",
+                "its ClientHello names {name}, which is no node behind the tunnel; have the caller"
+                " connect by the name of one (kubectl get nodes --show-labels)",
                 name=name,
             )
             return
@@ -240,7 +265,7 @@ class PassthroughProtocol(DialingConnection):
             + problem,
             request_id=self.request_id,
             node=self.node,
-            caller=getattr(self.transport.getPeer(), "host", "an unknown address"),
+            caller=self._source,
             meant=self._meant,
             **fields,
         )

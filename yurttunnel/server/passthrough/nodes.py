@@ -2,59 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from yurttunnel.cluster.fields import Address
-from yurttunnel.cluster.nodes import KUBELET_PORT, Node, Nodes
+from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.node_finder import NodeFinder
 from yurttunnel.server.registry import SessionRegistry
 
 
 class PassthroughNodes:
-    """Finds nodes by what the API knows of them, and connected ones by their certificates.
+    """Finds nodes that are behind the tunnel, by what the API knows of them.
 
-    It answers as :class:`~yurttunnel.server.interception.resolution.Resolution` does for
-    requests, but that it says nothing where several nodes are meant.
+    Other nodes are not reached from here, even if they have agents: whoever connects is a
+    stranger to the server. Nor are those of which only agents know: without the API nobody says
+    that they are behind the tunnel. ``is_led`` says whether connections to an address may have
+    been led here by rules of this server. To all others somebody else has, as kube-proxy those to
+    a Service; a node that claims such an address is not believed.
     """
 
-    def __init__(self, registry: SessionRegistry, nodes: Nodes) -> None:
+    def __init__(
+        self, registry: SessionRegistry, nodes: Nodes, is_led: Callable[[Address], bool]
+    ) -> None:
         self._finder = NodeFinder(registry, nodes)
+        self._nodes = nodes
+        self._is_led = is_led
 
     def by_address(self, address: Address, port: int) -> Destination | None:
         """Give the destination of a connection to ``address`` and ``port``.
 
-        ``None`` where the address is that of no node, or of several. Addresses of Services are
-        such, for which a connection was meant that kube-proxy has led here.
+        ``None`` where the address tells nothing: it is that of no node, or of several, or our
+        rules have not led it here.
         """
         host = str(address)
-        node = self._only(host)
-        if node is not None:
-            return Destination(self._finder.served_as(node), host, port)
-        if self._finder.meant(host) or not self._is_claimed(address):
-            return None
-        return Destination(host, host, port)
+        node = self._only(host) if self._is_led(address) else None
+        return None if node is None else Destination(node.name, host, port)
 
     def by_name(self, name: str) -> Destination | None:
-        """Give the kubelet of the node ``name``, in lower case; ``None`` if there is no such node.
+        """Give the kubelet of the node ``name``, in lower case.
 
-        Where the API does not know the node, its agent does.
+        ``None`` if there is no such node behind the tunnel.
         """
         node = self._only(name)
-        if node is not None:
-            return Destination(
-                self._finder.served_as(node), self._finder.address(node), node.kubelet_port
-            )
-        session = self._finder.named(name)
-        return Destination(name, name, KUBELET_PORT) if session is not None else None
+        if node is None:
+            return None
+        return Destination(node.name, self._finder.address(node), node.kubelet_port)
 
     def _only(self, host: str) -> Node | None:
-        """Give the one node that ``host`` means."""
-        nodes = self._finder.meant(host)
-        return next(iter(nodes)) if len(nodes) == 1 else None
-
-    def _is_claimed(self, address: Address) -> bool:
-        """Say whether an agent claims ``address``: a default route takes those of Services, too."""
-        session = self._finder.session(str(address))
-        if session is None:
-            return False
-        claimed = session.identifiers
-        return address in claimed.addresses or any(address in each for each in claimed.networks)
+        """Give the one node that ``host`` means, if that is behind the tunnel."""
+        nodes = self._nodes.find(host)
+        node = next(iter(nodes)) if len(nodes) == 1 else None
+        return node if node is not None and node.edge else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from yurttunnel.steering.firewall.detection import (
@@ -25,14 +26,22 @@ _NOT_IN_KERNEL = (
 
 
 async def remove_leftovers_elsewhere(
-    programs: IPrograms, firewalls: Firewalls, proc_net: Path = PROC_NET
+    programs: IPrograms,
+    firewalls: Firewalls,
+    proc_net: Path = PROC_NET,
+    versions: Collection[int] = (4, 6),
 ) -> list[str]:
     """Remove our chains from the back end that is not used, where they still lead connections.
 
+    ``versions`` are the families to look at: after a later search those that it has found newly.
     Says in sentences what was removed. Fails with :class:`SteeringFailed`, which lists what could
     not be.
     """
-    used = {version: firewall.backend for version, firewall in firewalls.found.items()}
+    used = {
+        version: firewall.backend
+        for version, firewall in firewalls.found.items()
+        if version in versions
+    }
     others = {
         key: back_end
         for key, back_end in (await installed(programs)).items()

@@ -25,19 +25,27 @@ PROC_NET = Path("/proc/thread-self/net")
 
 _BASES = {4: "iptables", 6: "ip6tables"}
 
-_HINTS = (b":KUBE-IPTABLES-HINT", b":KUBE-KUBELET-CANARY")
+_HINTS = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
 """Chains of the table ``mangle`` that kubelet makes in the firewall which it uses."""
 
 _LEGACY_TABLES = {4: "ip_tables_names", 6: "ip6_tables_names"}
 
 
-async def find_firewalls(programs: IPrograms, proc_net: Path = PROC_NET) -> Firewalls:
-    """Find the firewall of each family, and say of what is missing why."""
+async def find_firewalls(
+    programs: IPrograms, proc_net: Path = PROC_NET, keep: Mapping[int, str] | None = None
+) -> Firewalls:
+    """Find the firewall of each family, and say of what is missing why.
+
+    ``keep`` names the back ends that are in use already, by the version of IP: they are the ones
+    of these families, whatever this machine uses by now.
+    """
     back_ends = await installed(programs)
+    kept = keep or {}
     found: dict[int, IFirewall] = {}
     missing: dict[int, str] = {}
-    name = await _used(programs, back_ends, proc_net)
+    used = await _used(programs, back_ends, proc_net)
     for version, base in _BASES.items():
+        name = kept.get(version, used)
         back_end = back_ends.get((version, name))
         if version == 6 and not (proc_net / "if_inet6").exists():
             missing[version] = "this machine has no IPv6: nothing to do if no node has any either"
@@ -81,12 +89,11 @@ def legacy_tables(version: int, proc_net: Path) -> frozenset[str]:
 async def _used(programs: IPrograms, back_ends: BackEnds, proc_net: Path) -> str:
     names = [name for name in NAMES if any(name == other for _, other in back_ends)]
     for name in names:
-        texts = await _texts(programs, back_ends, name, proc_net, "mangle")
-        if any(hint in text for text in texts for hint in _HINTS):
+        if await _has_hint(programs, back_ends, name, proc_net):
             return name
     rules = {}
     for name in names:
-        texts = await _texts(programs, back_ends, name, proc_net, None)
+        texts = await _texts(programs, back_ends, name, proc_net)
         rules[name] = sum(_foreign_rules(text) for text in texts)
     most = [name for name in names if rules[name] == max(rules.values())]
     if len(most) == 1:
@@ -94,19 +101,46 @@ async def _used(programs: IPrograms, back_ends: BackEnds, proc_net: Path) -> str
     return await _name_of(programs, _BASES[4]) or NAMES[0]
 
 
+async def _has_hint(programs: IPrograms, back_ends: BackEnds, name: str, proc_net: Path) -> bool:
+    """Say whether kubelet's chains are there, in either family."""
+    for version in _BASES:
+        back_end = back_ends.get((version, name))
+        if back_end is None:
+            continue
+        if name == "legacy" and "mangle" not in legacy_tables(version, proc_net):
+            continue
+        try:
+            for hint in _HINTS:
+                if await _has_chain(programs, back_end, hint):
+                    return True
+        except ProgramFailed:
+            continue
+    return False
+
+
+async def _has_chain(programs: IPrograms, back_end: BackEnd, chain: str) -> bool:
+    """Say whether the table ``mangle`` has a chain, and read no more than that takes."""
+    if back_end.name == "nft":
+        # To save a table reads all rules of it, one by one.
+        finished = await programs.run([back_end.prefix, "-t", "mangle", "-S", chain])
+        return finished.status == 0
+    # Legacy reads a table as one anyway, and this program waits for no lock.
+    finished = await programs.run([f"{back_end.prefix}-save", "-t", "mangle"])
+    return f":{chain} ".encode() in finished.output
+
+
 async def _texts(
-    programs: IPrograms, back_ends: BackEnds, name: str, proc_net: Path, table: str | None
+    programs: IPrograms, back_ends: BackEnds, name: str, proc_net: Path
 ) -> list[bytes]:
-    """Give what ``iptables-save`` shows of a table, or of all; nothing where it shows nothing."""
+    """Give what ``iptables-save`` shows of all tables; nothing where it shows nothing."""
     texts = []
     for version in _BASES:
         back_end = back_ends.get((version, name))
         if back_end is None:
             continue
-        wanted: list[list[str]] = [[] if table is None else ["-t", table]]
+        wanted: list[list[str]] = [[]]
         if name == "legacy":
-            tables = legacy_tables(version, proc_net)
-            wanted = [["-t", each] for each in sorted(tables) if table in (None, each)]
+            wanted = [["-t", each] for each in sorted(legacy_tables(version, proc_net))]
         for options in wanted:
             try:
                 finished = await programs.run([f"{back_end.prefix}-save", *options])

@@ -11,18 +11,30 @@ from yurttunnel.steering.firewall.rules import Rules, port_of, rules_of
 from yurttunnel.steering.firewall.saved import Saved, own_lines, read
 from yurttunnel.steering.firewall.transaction import transaction
 from yurttunnel.steering.interception import Interception
-from yurttunnel.steering.interfaces import Applied, IFirewall, SteeringFailed
+from yurttunnel.steering.interfaces import Applied, IFirewall, SetsRefused, SteeringFailed
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.programs import Finished, IPrograms, ProgramFailed
 
 LOCK_SECONDS = 5
 """How long the legacy back end waits for others that change rules; nft needs no lock."""
 
+REMOVAL_LOCK_SECONDS = 10
+"""The same when rules are removed: that is the last chance to, as when a server stops."""
+
 SECONDS = 20.0
 """How long one of the programs may take, the wait for the lock included."""
 
 _MAX_SAID = 300
 """Characters of a program's complaint that are shown."""
+
+_NO_SETS = (
+    "Couldn't load match `set'",
+    "Extension set revision 0 not supported",
+    "Can't open socket to ipset",
+)
+"""What the programs say where they, or the kernel, have no rules that refer to sets."""
+
+_LOCKED = "xtables lock"
 
 
 class Refused(SteeringFailed):
@@ -66,6 +78,8 @@ class Iptables:
         self._programs = programs
         self._back_end = back_end
         self._right: _Right | None = None
+        # What the last call has left; nothing is known where it has failed.
+        self._known = Saved()
 
     @property
     def version(self) -> int:
@@ -90,49 +104,76 @@ class Iptables:
         return nft_generation() if self._back_end.name == "nft" else None
 
     def check(self) -> Deferred[None]:
-        """Read the table, and fail with :class:`SteeringFailed` where that cannot be done."""
+        """Fail with :class:`SteeringFailed` where the table cannot be read."""
         return Deferred.fromCoroutine(self._check())
 
     async def _check(self) -> None:
-        await self._own_lines()
+        if self._back_end.name == "nft":
+            # To save the table takes a second where others have 20,000 rules; this does not.
+            shown = await self._run("reading", self._back_end.prefix, "-t", "nat", "-S", "OUTPUT")
+            self._insist(b"-P OUTPUT", shown.output)
+        else:
+            await self._own_lines()
 
     async def _apply(self, wanted: Interception, set_name: str | None) -> Applied:
+        known, self._known = self._known, Saved()
         lines = await self._own_lines()
         if self._right == _Right(wanted, set_name, lines):
+            self._known = known
             return Applied((), frozenset(wanted.all_ports()))
         self._right = None
         saved = read(lines)
-        differences = await self._change(saved, rules_of(wanted, set_name))
+        rules = rules_of(wanted, set_name)
+        try:
+            differences = await self._change(saved, rules, LOCK_SECONDS)
+        except Refused as error:
+            if set_name is not None and any(words in error.said for words in _NO_SETS):
+                raise SetsRefused(str(error)) from error
+            raise
         if not differences:
             self._right = _Right(wanted, set_name, lines)
+        self._known = _saved_of(rules)
         ports = (port_of(chain) for chain in saved.chains)
         return Applied(differences, frozenset(port for port in ports if port is not None))
 
     async def _remove(self) -> bool:
         self._right = None
-        return bool(await self._change(read(await self._own_lines()), Rules()))
+        known, self._known = self._known, Saved()
+        if not known.is_nothing:
+            try:
+                return bool(await self._change(known, Rules(), REMOVAL_LOCK_SECONDS))
+            except Refused as error:
+                if _LOCKED in error.said:
+                    self._known = known
+                    raise
+                # Others have changed what was known.
+        saved = read(await self._own_lines())
+        return bool(await self._change(saved, Rules(), REMOVAL_LOCK_SECONDS))
 
     async def _own_lines(self) -> list[bytes]:
-        finished = await self._run("reading", "save", "-t", "nat")
-        if b"*nat" not in finished.output:
-            said = _one_line(finished.output.decode("utf-8", "replace"))
-            raise SteeringFailed(
-                f"reading the nat table of {self._back_end.describe()}:"
-                f" {self._back_end.prefix}-save does not show it: {said}; another program has"
-                " made it its own: use --enable-iptables=false and DNS, or move that program"
-            )
+        finished = await self._run("reading", f"{self._back_end.prefix}-save", "-t", "nat")
+        self._insist(b"*nat", finished.output)
         return own_lines(finished.output)
 
-    async def _change(self, saved: Saved, rules: Rules) -> tuple[str, ...]:
+    def _insist(self, wanted: bytes, shown: bytes) -> None:
+        """Raise :class:`SteeringFailed` where what is shown of the table has not ``wanted``."""
+        if wanted not in shown:
+            said = _one_line(shown.decode("utf-8", "replace"))
+            raise SteeringFailed(
+                f"reading the nat table of {self._back_end.describe()}: iptables does not show it:"
+                f" {said}; another program has made it its own: use --enable-iptables=false and"
+                " DNS, or move that program"
+            )
+
+    async def _change(self, saved: Saved, rules: Rules, lock_seconds: int) -> tuple[str, ...]:
         change = transaction(saved, rules)
         if change.text:
             given = change.text.encode("utf-8", "surrogateescape")
-            options = ("-w", str(LOCK_SECONDS), "--noflush")
-            await self._run("changing", "restore", *options, given=given)
+            options = ("-w", str(lock_seconds), "--noflush")
+            await self._run("changing", f"{self._back_end.prefix}-restore", *options, given=given)
         return change.differences
 
-    async def _run(self, doing: str, program: str, *options: str, given: bytes = b"") -> Finished:
-        name = f"{self._back_end.prefix}-{program}"
+    async def _run(self, doing: str, name: str, *options: str, given: bytes = b"") -> Finished:
         what = f"{doing} the nat table of {self._back_end.describe()}"
         try:
             finished = await self._programs.run([name, *options], given, SECONDS)
@@ -144,12 +185,18 @@ class Iptables:
         return finished
 
 
+def _saved_of(rules: Rules) -> Saved:
+    """Give what is there after a change to ``rules``."""
+    jumps = [(chain, rule) for chain, some in rules.jumps.items() for rule in some]
+    return Saved({chain: list(some) for chain, some in rules.chains.items()}, jumps)
+
+
 def _explained(finished: Finished, said: str) -> str:
     """Say what a program has complained about, and what to do."""
-    if "xtables lock" in said:
+    if _LOCKED in said:
         return (
-            f"the lock /run/xtables.lock was held by another program for {LOCK_SECONDS} s"
-            " (fuser -v /run/xtables.lock says by which); it is tried again"
+            "the lock /run/xtables.lock was held by another program for too long"
+            " (fuser -v /run/xtables.lock says by which)"
         )
     if "Permission denied" in said or "Operation not permitted" in said:
         return f"{said}; the server needs the capability NET_ADMIN (deploy/overlays/iptables)"

@@ -88,7 +88,7 @@ def _chains(
         raise ValueError("a set of addresses is needed for edge-set")
     else:
         among = f" -m set --match-set {set_name} dst"
-    begin = (_OWN_CONNECTIONS,) if first == OWN_CHAINS else ()
+    begin = (_OWN_CONNECTIONS, _OWN_ADDRESSES) if first == OWN_CHAINS else (_OWN_ADDRESSES,)
     to_ports = tuple(
         f"{_to_port(port)} {_comment(f'jump to port {port}')} -j {first}-{port}"
         for port in sorted(ports)
@@ -115,7 +115,10 @@ def _chains(
 
 
 def _direct(wanted: Interception) -> tuple[str, ...]:
-    """Give the destinations that are reached directly; loopback, which is asked for most, first."""
+    """Give the destinations that are reached directly, loopback first.
+
+    That one is an address of this machine, and returned before; yurttunnel 1.2 has it here.
+    """
     loopback = _LOOPBACK[wanted.version]
     whole = f"/{loopback.max_prefixlen}"
     cloud = sorted(each.packed for each in wanted.cloud)
@@ -151,6 +154,12 @@ def _comment(text: str) -> str:
 _OWN_CONNECTIONS = (
     f"-m mark --mark {MARK:#x}/{MASK:#x}"
     f" {_comment('connections of the tunnel server itself')} -j RETURN"
+)
+
+# Whatever node says that it has them: they are here, behind no tunnel (a Docker bridge has the same
+# address on every machine). So a second interface, or an agent beside the server, stays reachable.
+_OWN_ADDRESSES = (
+    f"-m addrtype --dst-type LOCAL {_comment('addresses of this machine itself')} -j RETURN"
 )
 
 _RETURN = _comment("return request to access node directly")

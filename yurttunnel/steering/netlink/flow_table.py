@@ -42,12 +42,13 @@ _PORT = struct.Struct("!H")
 class Entry:
     """A TCP connection in the table, with addresses packed.
 
-    It goes from ``source`` to ``destination`` and ``port``; the answers come from
-    ``answering`` and ``answering_port``. ``identity`` are the attributes that the kernel knows it
-    by: its tuple, and its zone.
+    It goes from ``source`` and ``source_port`` to ``destination`` and ``port``; the answers come
+    from ``answering`` and ``answering_port``. ``identity`` are the attributes that
+    the kernel knows it by: its tuple, and its zone.
     """
 
     source: bytes
+    source_port: int
     destination: bytes
     port: int
     answering: bytes
@@ -124,12 +125,14 @@ def _entry(body: bytes, version: int, port: int) -> Entry | None:
     if ports[_PROTO_NUM][0] != socket.IPPROTO_TCP or ports[_PROTO_DST_PORT] != _PORT.pack(port):
         return None
     answering_ends, answering_ports = _tuple(reply)
+    (source_port,) = _PORT.unpack(ports[_PROTO_SRC_PORT])
     (answering_port,) = _PORT.unpack(answering_ports[_PROTO_SRC_PORT])
     identity = attribute(_TUPLE_ORIG | NESTED, original)
     if _ZONE in known:
         identity += attribute(_ZONE, known[_ZONE])
     return Entry(
         source=ends[_SOURCES[version]],
+        source_port=source_port,
         destination=ends[_DESTINATIONS[version]],
         port=port,
         answering=answering_ends[_SOURCES[version]],

@@ -16,6 +16,7 @@ from yurttunnel.steering.interfaces import Flow, IFlows
 from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
 from yurttunnel.steering.netlink.flow_table import Entry, FlowTable, own_addresses
 from yurttunnel.steering.netlink.refusals import as_steering_failed
+from yurttunnel.steering.netlink.sockets import NETLINK_SOCK_DIAG, Ends, destroy
 from yurttunnel.steering.netlink.worker import Run
 
 _LACKING = (
@@ -48,6 +49,7 @@ def _cut(version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool])
         as_steering_failed("cannot cut connections from before the change", _MEANINGS),
         Conversation(NETLINK_ROUTE) as routes,
         Conversation(NETLINK_NETFILTER) as firewall,
+        Conversation(NETLINK_SOCK_DIAG) as sockets,
     ):
         own = own_addresses(routes, version)
         table = FlowTable(firewall)
@@ -55,6 +57,10 @@ def _cut(version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool])
         for port in ports:
             # The list is read to its end first: a conversation is about one thing at a time.
             wrong = list(_wrong(table.to_port(version, port), own, is_wrong))
+            # While it is known which are the other ends.
+            for entry in wrong:
+                ends = Ends(entry.source, entry.source_port, entry.destination, entry.port)
+                destroy(sockets, version, ends)
             codes = table.delete(version, wrong)
             for code in codes:
                 if code not in (0, errno.ENOENT):
@@ -68,6 +74,9 @@ def _wrong(
 ) -> Iterator[Entry]:
     addresses: dict[bytes, Address] = {}
 
+    def is_own(packed: bytes) -> bool:
+        return packed in own or address(packed).is_loopback
+
     def address(packed: bytes) -> Address:
         # Few addresses have many connections, and making one takes as long as all else.
         if packed not in addresses:
@@ -79,7 +88,8 @@ def _wrong(
             destination=address(entry.destination),
             port=entry.port,
             answers=Target(address(entry.answering), entry.answering_port),
-            local=entry.source in own or address(entry.source).is_loopback,
+            local=is_own(entry.source),
+            to_self=is_own(entry.destination),
         )
         if is_wrong(flow):
             yield entry

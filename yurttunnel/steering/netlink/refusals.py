@@ -15,7 +15,7 @@ _EVERYWHERE = {
     "host's network",
     errno.EPROTONOSUPPORT: "this kernel has no netlink for its firewall; load the module nfnetlink",
     errno.EAFNOSUPPORT: "this kernel has no netlink for its firewall; load the module nfnetlink",
-    errno.ETIMEDOUT: "the kernel has not answered in time; it is tried again",
+    errno.ETIMEDOUT: "the kernel has not answered in time; is the machine overloaded?",
 }
 
 

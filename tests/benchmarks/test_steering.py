@@ -1,0 +1,107 @@
+"""The benchmark of steering: what is made of its figures, and a run with few nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from contextlib import closing
+
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from benchmarks.steering import Figure, connection_figures, parse, sync_figures
+from benchmarks.steering_connections import Case, measure
+from benchmarks.steering_manager import run_manager
+from tests.e2e.network.namespaces import Namespace
+from tests.e2e.support import which
+from yurttunnel.steering.interception import Match
+
+
+def sync(seconds, own=0.0, children=0.0, processes=1):
+    """Make what is printed of a sync."""
+    cost = {"own_cpu": own, "child_cpu": children, "processes": processes}
+    return {"seconds": seconds, "cost": cost}
+
+
+def printed(seconds):
+    """Make what a run prints."""
+    names = ("first", "unchanged", "changed", "removed")
+    return {name: sync(seconds, own=0.25, children=0.5) for name in names}
+
+
+class FigureTests(SynchronousTestCase):
+    """Figures and what is demanded of them."""
+
+    def test_what_holds(self):
+        """A bound itself is enough, above and below; nothing is demanded of some."""
+        self.assertTrue(Figure("nft", "edge-set", "x", 1.0, most=1.0).holds)
+        self.assertFalse(Figure("nft", "edge-set", "x", 1.1, most=1.0).holds)
+        self.assertTrue(Figure("nft", "edge-set", "x", 0.9, least=0.9).holds)
+        self.assertFalse(Figure("nft", "edge-set", "x", 0.89, least=0.9).holds)
+        self.assertTrue(Figure("nft", "edge-set", "x", 9.0).holds)
+
+    def test_rows(self):
+        """A row says what is demanded, and whether it is so."""
+        row = Figure("nft", "edge-set", "first sync, s", 1.234, most=1.0).row()
+        self.assertEqual(row.split()[-4:], ["1.23", "<=", "1", "misses"])
+        row = Figure("nft", "edge-set", "first sync, s", 1.234).row()
+        self.assertEqual(row.split()[-1], "1.23")
+
+    def test_figures_of_syncs_are_medians(self):
+        """One slow run changes nothing; CPU time is that of the process and its children."""
+        runs = [printed(0.5), printed(9.0), printed(0.4)]
+        figures = {each.name: each for each in sync_figures("nft", Match.EDGE_SET, runs)}
+        self.assertEqual(figures["first sync, s"].value, 0.5)
+        self.assertTrue(figures["first sync, s"].holds)
+        self.assertEqual(figures["unchanged sync, CPU s"].value, 0.75)
+        self.assertFalse(figures["unchanged sync, CPU s"].holds)
+
+    def test_the_growth_with_the_number_of_nodes(self):
+        """That of ``edge-set`` is judged, from the fewest nodes to the most."""
+        ratios = {
+            Case(Match.EDGE_SET, 100): 0.8,
+            Case(Match.EDGE_SET, 5000): 0.4,
+            Case(Match.CLOUD_RETURN, 5000): 0.1,
+        }
+        *_, growth = connection_figures("legacy", ratios, 5000)
+        self.assertEqual((growth.value, growth.holds), (0.5, False))
+
+    def test_too_few_nodes(self):
+        """Fewer than those that others are held against are refused."""
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertRaises(SystemExit, parse, ["--nodes", "99"])
+        self.assertIn("at least 100", said.getvalue())
+
+
+class RunTests(TestCase):
+    """The real manager makes real rules, in network namespaces of its own."""
+
+    timeout = 120
+
+    def setUp(self):
+        """Skip where there is no iptables, or no right to make namespaces."""
+        which("iptables-nft")
+        Namespace(current=True).close()
+
+    async def test_syncs(self):
+        """All syncs are measured, and an unchanged one has executed nothing but a look."""
+        namespace = Namespace()
+
+        def work():
+            with closing(namespace), namespace.inside():
+                return run_manager("nft", Match.EDGE_SET, 3)
+
+        figures = await deferToThread(work)
+        self.assertEqual(set(figures), {"first", "unchanged", "changed", "removed"})
+        self.assertLessEqual(figures["unchanged"]["cost"]["processes"], 2)
+        for each in figures.values():
+            self.assertGreater(each["seconds"], 0)
+
+    async def test_connections(self):
+        """Connections to edge nodes arrive by the rules of either kind."""
+        cases = [Case(match, 3) for match in Match]
+        rates = await deferToThread(measure, "nft", cases, 1, 3)
+        self.assertEqual([each.case for each in rates], cases)
+        for each in rates:
+            self.assertGreater(each.ratio, 0)

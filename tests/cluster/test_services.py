@@ -1,0 +1,63 @@
+"""The cluster addresses of the server's Services."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.cluster.fakes import FakeInformers
+from yurttunnel.cluster.services import INTERNAL_SERVICE, SERVICE, ClusterAddresses
+from yurttunnel.kube.resources import SERVICES
+
+
+def service(name, *addresses, namespace="tunnel"):
+    """Make a ``Service``."""
+    return {
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"clusterIP": addresses[0], "clusterIPs": list(addresses)},
+    }
+
+
+class ClusterAddressesTests(SynchronousTestCase):
+    """``ClusterAddresses`` follows two Services."""
+
+    def setUp(self):
+        """Begin with an API that has told nothing."""
+        self.informers = FakeInformers(False)
+        self.services = ClusterAddresses(self.informers, "tunnel")
+        self.changes = []
+        self.services.on_changed.append(lambda: self.changes.append(self.services.addresses))
+
+    def assert_addresses(self, *texts):
+        """Check what there is."""
+        self.assertEqual(frozenset(map(ip_address, texts)), self.services.addresses)
+
+    def test_both(self):
+        """Those of both count, in both families; of other Services none do."""
+        self.informers.put(SERVICES, service(SERVICE, "10.96.0.1"))
+        self.informers.put(SERVICES, service(INTERNAL_SERVICE, "10.96.0.2", "fd00::2"))
+        self.informers.put(SERVICES, service("kubernetes", "10.96.0.3"))
+        self.informers.put(SERVICES, service(SERVICE, "10.96.0.4", namespace="default"))
+        self.assert_addresses("10.96.0.1", "10.96.0.2", "fd00::2")
+
+    def test_changes(self):
+        """Those who want to know are told of each change, and of nothing else."""
+        self.informers.put(SERVICES, service(SERVICE, "10.96.0.1"))
+        labelled = service(SERVICE, "10.96.0.1")
+        labelled["metadata"]["annotations"] = {"x-tunnel-server-external-addr": "a.example:1"}
+        self.informers.put(SERVICES, labelled)
+        self.informers.put(SERVICES, service(SERVICE, "None"))
+        self.assert_addresses()
+        self.informers.put(SERVICES, service(SERVICE, "10.96.0.2"))
+        self.informers.delete(SERVICES, SERVICE, "tunnel")
+        self.assertEqual([1, 0, 1, 0], [len(each) for each in self.changes])
+
+    def test_synced(self):
+        """Both have to be known."""
+        self.assertFalse(self.services.synced)
+        first, second = self.informers.by_spec.values()
+        first.complete()
+        self.assertFalse(self.services.synced)
+        second.complete()
+        self.assertTrue(self.services.synced)

@@ -1,0 +1,1 @@
+"""Networks of several machines, each a network namespace of this one."""

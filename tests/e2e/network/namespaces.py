@@ -1,0 +1,98 @@
+"""Network namespaces without names, which end with whoever uses them.
+
+A named one would be global to the machine, and stay there when a test is killed. One without a
+name lives as long as a descriptor of it, a socket in it or a process in it. ``ip`` takes it by the
+path of the descriptor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from twisted.trial.unittest import SkipTest
+
+CLONE_NEWNET = 0x40000000
+"""Of sched.h; ``os.setns`` is there from Python 3.12 on only."""
+
+RUN_SECONDS = 30.0
+"""How long a program may take that sets something up."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Namespace:
+    """A network namespace: a new one, or with ``current`` that of this thread.
+
+    A socket belongs to the namespace of the thread that makes it, and a process to that of the
+    thread that forks it. So a block in :meth:`inside` suffices to have something listen, connect
+    or start there; what it has made stays there. There must be no ``await`` in it.
+    """
+
+    def __init__(self, *, current: bool = False) -> None:
+        if os.geteuid() != 0:
+            raise SkipTest("only root can make a network namespace")
+        if current:
+            self._descriptor = _of_this_thread()
+            return
+        former = _of_this_thread()
+        try:
+            _check(_libc.unshare(CLONE_NEWNET))
+            self._descriptor = _of_this_thread()
+        finally:
+            _enter(former)
+            os.close(former)
+
+    @property
+    def path(self) -> str:
+        """By what other processes find it as long as this one lives."""
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def enter(self) -> None:
+        """Have this thread, and all programs that it starts, live there from now on."""
+        _enter(self._descriptor)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Have this thread live there for the time of a block."""
+        former = _of_this_thread()
+        self.enter()
+        try:
+            yield
+        finally:
+            _enter(former)
+            os.close(former)
+
+    def run(self, *command: str, stdin: str = "") -> str:
+        """Run a program there, which must succeed soon; what it prints."""
+        with self.inside():
+            return run(*command, stdin=stdin)
+
+    def close(self) -> None:
+        """Let it go; it ends when nothing lives there any more."""
+        os.close(self._descriptor)
+
+
+def run(*command: str, stdin: str = "") -> str:
+    """Run a program, which must succeed soon; what it prints."""
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=RUN_SECONDS)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _of_this_thread() -> int:
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+
+
+def _enter(descriptor: int) -> None:
+    _check(_libc.setns(descriptor, CLONE_NEWNET))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,133 @@
+"""Names of nodes lead to the server, by a ConfigMap for CoreDNS and a Service."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from twisted.internet import reactor
+
+from tests.deploy.rendering import DEPLOY
+from tests.e2e.network.witness import have_listen
+from tests.e2e.steering.support import CLOUD_4, EDGE_4, SERVER, SteeringTestCase
+from yurttunnel.kube.errors import NotFound
+from yurttunnel.kube.resources import CONFIG_MAPS, SERVICES
+
+NAMESPACE = "kube-system"
+INTERNAL = "x-tunnel-server-internal-svc"
+RECORDS = "yurt-tunnel-nodes"
+
+
+class DnsTests(SteeringTestCase):
+    """``--enable-dns-controller``; the test stands for CoreDNS and for kube-proxy."""
+
+    async def test_names_lead_to_the_tunnel(self) -> None:
+        """Kubelets of edge nodes are asked through the Service, those of the cloud directly;
+        other ports follow the ConfigMap, and a pod that comes to the Service is served, too.
+        """
+        world = await self.dns_world()
+        have_listen(self, reactor, self.network, "edge-1", EDGE_4, 9100)
+        await self.steer("--enable-dns-controller=true")
+        cluster_ip = await self.cluster_ip()
+        wanted = f"{CLOUD_4}\tcloud-2\n{cluster_ip}\tedge-1"
+        await self.eventually_recorded("\n".join(sorted(wanted.split("\n"))))
+        await self.stand_for_kube_proxy()
+
+        page = await self.by_record("edge-1")
+        self.assertEqual((page.status, page.body), (200, "ok"), page)
+        self.assertTrue(page.terminated, page)
+        self.assertEqual(world.nodes["edge-1"].peers, [EDGE_4])
+        page = await self.by_record("cloud-2", *self.verified())
+        self.assertEqual((page.status, page.body), (200, "ok"), page)
+        self.assertFalse(page.terminated, page)
+
+        await world.set_proxy_ports({"http-proxy-ports": "9100"})
+        await self.eventually_port(9100, {"name": "dnat-9100", "targetPort": 10264})
+        await self.stand_for_kube_proxy()
+        resolve = ("--resolve", f"edge-1:9100:{cluster_ip}")
+        page = await self.curl("http://edge-1:9100/", *resolve)
+        self.assertEqual(page.body, f"edge-1 {EDGE_4}")
+        await world.set_proxy_ports({})
+        await self.eventually_port(9100, None)
+
+        # Addresses and labels are followed, and a name is never taken for the end of another.
+        await world.relabel("edge-1", "false")
+        await self.eventually_recorded(f"{CLOUD_4}\tcloud-2\n{EDGE_4}\tedge-1")
+
+    async def test_pass_through_by_name(self) -> None:
+        """With ``--passthrough-port`` the caller and the kubelet see each other: the node is found
+        by the name in the ClientHello.
+        """
+        await self.dns_world()
+        await self.steer("--enable-dns-controller=true", "--passthrough-port", "10270")
+        await self.eventually_port(10250, {"targetPort": 10270})
+        await self.eventually_recorded(
+            f"{CLOUD_4}\tcloud-2\n{await self.cluster_ip()}\tedge-1", in_any_order=True
+        )
+        await self.stand_for_kube_proxy()
+        page = await self.by_record("edge-1", *self.verified())
+        self.assertEqual((page.status, page.body), (200, "ok"), page)
+        self.assertFalse(page.terminated, page)
+
+    async def dns_world(self):
+        """Start the cluster, with what the overlay adds to what the server may do."""
+        world = await self.steered_world("edge-1")
+        rights = str(DEPLOY / "overlays" / "dns" / "rbac.yaml")
+        await world.kubectl.output("apply", "-f", rights)
+        return world
+
+    async def records(self) -> str:
+        """Read the records."""
+        try:
+            found = await self.world.client.get(CONFIG_MAPS, RECORDS, NAMESPACE)
+        except NotFound:
+            return ""
+        return found.get("data", {}).get("tunnel-nodes", "")
+
+    async def eventually_recorded(self, text: str, in_any_order: bool = False) -> None:
+        """Wait until the records are these."""
+
+        async def recorded():
+            found = await self.records()
+            if in_any_order:
+                return sorted(found.split("\n")) == sorted(text.split("\n"))
+            return found == text
+
+        await self.eventually(recorded, f"{text!r} is recorded", 30, 0.1)
+
+    async def internal_service(self) -> dict:
+        """Read the Service."""
+        return await self.world.client.get(SERVICES, INTERNAL, NAMESPACE)
+
+    async def cluster_ip(self) -> str:
+        """Give the address of the Service."""
+        return str(ipaddress.ip_address((await self.internal_service())["spec"]["clusterIP"]))
+
+    async def eventually_port(self, number: int, wanted: dict | None) -> None:
+        """Wait until a port of the Service is as wanted; ``None``: until it is not there."""
+
+        async def as_wanted():
+            ports = (await self.internal_service())["spec"]["ports"]
+            found = [port for port in ports if port["port"] == number]
+            if wanted is None:
+                return not found
+            return bool(found) and found[0].items() >= wanted.items()
+
+        await self.eventually(as_wanted, f"port {number} is {wanted}", 20, 0.1)
+
+    async def stand_for_kube_proxy(self) -> None:
+        """Have the ports of the Service lead to the server, on the cloud's machine."""
+        spec = (await self.internal_service())["spec"]
+        rules = ["*nat", "-F OUTPUT"]
+        rules += [
+            f"-A OUTPUT -d {spec['clusterIP']} -p tcp --dport {port['port']}"
+            f" -j DNAT --to-destination {SERVER}:{port['targetPort']}"
+            for port in spec["ports"]
+        ]
+        given = "\n".join([*rules, "COMMIT", ""])
+        self.network.run("cloud", "iptables-restore", "--noflush", stdin=given)
+
+    async def by_record(self, name: str, *flags: str):
+        """Ask a node's kubelet by its name, which the records resolve."""
+        lines = [line.split("\t") for line in (await self.records()).split("\n")]
+        [address] = [address for address, node in lines if node == name]
+        return await self.by_name(name, address, 10250, *flags)

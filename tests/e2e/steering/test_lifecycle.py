@@ -1,0 +1,170 @@
+"""Rules come with a server that accepts, and go with its end, whatever end that is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectError
+from twisted.internet.task import deferLater
+
+from tests.e2e.programs import Program
+from tests.e2e.steering.support import (
+    BACKENDS,
+    EDGE_4,
+    EDGE_6,
+    FAMILIES,
+    SERVER,
+    SteeringTestCase,
+)
+from tests.e2e.support import which
+from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS
+
+LEFT_BY_1_2 = f"""\
+*nat
+:TUNNEL-PORT-9999 - [0:0]
+-F TUNNEL-PORT-10250
+-A TUNNEL-PORT-10250 -d {EDGE_4}/32 -p tcp -m comment --comment \
+"return request to access node directly" -m tcp --dport 10250 -j RETURN
+-A TUNNEL-PORT-10250 -p tcp -m comment --comment "dnat to tunnel for access node" -m tcp \
+--dport 10250 -j DNAT --to-destination 172.16.1.199:10263
+-A TUNNEL-PORT -p tcp -m tcp --dport 9999 -m comment --comment "jump to port 9999" \
+-j TUNNEL-PORT-9999
+-A TUNNEL-PORT-9999 -p tcp -m comment --comment "dnat to tunnel for access node" -m tcp \
+--dport 9999 -j DNAT --to-destination 172.16.1.199:10264
+COMMIT
+"""
+"""A node that was a cloud node, an address that the server had, a port that was configured (F2)."""
+
+
+class LifeCycleTests(SteeringTestCase):
+    """Starts and ends of the server, good ones and others."""
+
+    async def test_killed_and_started_again(self) -> None:
+        """After kill -9 the rules stay; the next server makes them right with its first sync,
+        whatever they have become; cleaning up leaves nothing of it, and nothing else changed.
+        """
+        await self.steered_world("edge-1")
+        self.host_uses("nft")
+        self.network.run("cloud", "ipset", "create", "FOREIGN", "hash:ip")
+        before = self.all_rules()
+        server = await self.steer("--enable-iptables=true")
+        await self.eventually_well(EDGE_4)
+        await self.eventually_well(EDGE_6)
+        made = self.all_rules()
+        server.kill()
+        self.assertEqual(self.all_rules(), made)
+
+        self.network.run("cloud", "iptables-restore", "--noflush", stdin=LEFT_BY_1_2)
+        self.network.run("cloud", "ipset", "flush", "YURTTUNNEL-EDGE6")
+        again = await self.world.restarted(server)
+        again.start()
+        await self.hooked_until(again.ready(60))
+        await self.connected([again], ["edge-1"])
+        await self.eventually_well(EDGE_4)
+        await self.eventually_well(EDGE_6)
+        self.assertEqual(self.all_rules(), made)
+
+        await self.agents["edge-1"].stop()
+        again.kill()
+        await self.clean_up()
+        self.assertEqual(self.all_rules(), before)
+        self.assertEqual(self.sets(), ["FOREIGN"])
+        await self.clean_up()
+        self.assertEqual(self.all_rules(), before)
+
+    async def hooked_until(self, ready) -> None:
+        """Wait, and require that the rules are there all the time (F4)."""
+        waiting = Deferred.fromCoroutine(ready)
+        while not waiting.called:
+            self.assertIn("-A OUTPUT -p tcp", self.rules())
+            self.assertIn("-A TUNNEL-PORT -p tcp -m tcp --dport 10250", self.rules())
+            await deferLater(reactor, 0.05)
+        await waiting
+
+    async def clean_up(self) -> None:
+        """Run ``--cleanup-iptables``, which must succeed."""
+        cleaner = await self.world.server(SERVER, "--cleanup-iptables")
+        cleaner.start()
+        self.assertEqual(await cleaner.ended(30), 0, cleaner.log[-2000:])
+
+    async def test_disturbed_by_others(self) -> None:
+        """What somebody flushes is there again long before the next period (F7), and is told."""
+        await self.steered_world("edge-1")
+        server = await self.steer("--enable-iptables=true")
+        await self.eventually_well(EDGE_4)
+        made = self.all_rules()
+        self.network.run("cloud", "iptables", "-t", "nat", "-F")
+        self.network.run("cloud", "ipset", "flush", "YURTTUNNEL-EDGE6")
+        await self.eventually(lambda: self.all_rules() == made, "the rules are repaired", 40, 0.2)
+        await self.eventually_well(EDGE_4)
+        await self.eventually_well(EDGE_6)
+        repaired = await server.metric("yurttunnel_server_steering_syncs_total", result="repaired")
+        self.assertGreaterEqual(repaired, 1)
+
+    async def test_rules_wait_for_the_listeners(self) -> None:
+        """As long as the server has no certificate nothing leads to it (F5)."""
+        world = await self.steered_world("edge-1")
+        await world.signer.stopService()
+        server = await world.server(SERVER, "--enable-iptables=true")
+        server.start()
+
+        async def asked():
+            return await world.client.list(CERTIFICATE_SIGNING_REQUESTS)
+
+        await self.eventually(asked, "it asks for certificates", 30)
+
+        await self.eventually_said(server, "listeners: not listening yet", 503)
+        self.assertNotIn("TUNNEL", self.rules())
+        self.assertEqual(self.sets(), [])
+        world.signer.startService()
+        await self.eventually_rules(lambda rules: "TUNNEL-PORT-10250" in rules, "rules appear")
+        # The first look at them finds somebody who answers, if only that there is no agent.
+        page = await self.ask(EDGE_4)
+        self.assertEqual(page.status, 503, page)
+
+    async def test_without_iptables(self) -> None:
+        """Where the program is missing /readyz says so, and everything else works."""
+        await self.steered_world("edge-1")
+        server = await self.world.server(SERVER, "--enable-iptables=true")
+        hidden = " && ".join(f"mount --bind /dev/null {each}" for each in self.iptables())
+        server.begin_with("unshare", "--mount", "sh", "-c", f'{hidden} && exec "$@"', "sh")
+        server.start()
+        await self.world.list_servers()
+        agent = await self.edge_agent("edge-1")
+        agent.start()
+        await server.ready(60)
+        await self.connected([server], ["edge-1"])
+
+        answer = await self.eventually_said(server, "iptables", 200)
+        self.assertIn("install", answer)
+        status, body = await self.world.ask_kubelet(SERVER, f"{EDGE_4}:10250", "/healthz")
+        self.assertEqual((status, body), (200, "ok"))
+        status, _ = await server.get("/healthz")
+        self.assertEqual(status, 200)
+
+    def iptables(self) -> set[str]:
+        """Give the files of the programs, which have many names."""
+        return {
+            os.path.realpath(which(f"{program}-{backend}"))
+            for program in FAMILIES
+            for backend in BACKENDS
+        }
+
+    async def eventually_said(self, server: Program, what: str, status: int) -> str:
+        """Wait until ``/readyz`` says something, with a status; give all that it says."""
+        answers: list[tuple[int, str]] = []
+
+        async def said():
+            with contextlib.suppress(ConnectError):
+                # It may not listen yet.
+                answers.append(await server.get("/readyz"))
+            return bool(answers) and answers[-1][0] == status and what in answers[-1][1]
+
+        try:
+            await self.eventually(said, f"/readyz says {what!r}", 30, 0.1)
+        except self.failureException as failure:
+            raise self.failureException(f"{failure}, but {answers[-1:]}") from None
+        return answers[-1][1]

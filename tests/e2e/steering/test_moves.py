@@ -1,0 +1,193 @@
+"""Nodes that change sides, callers that are not on the server's machine, and the server itself."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.internet.endpoints import TCP4ClientEndpoint
+
+from tests.e2e.clients import Peer, connect_directly
+from tests.e2e.cluster.world import World
+from tests.e2e.network.witness import have_listen
+from tests.e2e.steering.support import CLOUD_4, EDGE_4, EDGE_6, SERVER, SteeringTestCase
+
+PORT = 9100
+
+
+class Asker(Peer):
+    """Asks again and again on one connection; ``answers`` has everything that came."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__()
+        self.answers = b""
+        self._request = f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+
+    def ask(self) -> None:
+        """Ask once more."""
+        self.transport.write(self._request)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Keep what comes."""
+        super().dataReceived(data)
+        self.answers += data
+
+
+class MoveTests(SteeringTestCase):
+    """A node is relabeled while connections to it are open."""
+
+    async def test_node_moves_to_the_edge_and_back(self) -> None:
+        """A connection that was direct is cut, and a new one goes through the tunnel; when the node
+        moves back, it is the other way round. Connections to others go on.
+        """
+        world = await self.start_with_port(agents=("edge-1", "cloud-2"))
+        have_listen(self, reactor, self.network, "edge-1", EDGE_4, PORT)
+        have_listen(self, reactor, self.network, "cloud-2", CLOUD_4, PORT)
+        untouched = await self.asker(EDGE_4, b"edge-1 " + EDGE_4.encode())
+
+        direct = await self.asker(CLOUD_4, b"cloud-2 10.77.0.1")
+        await world.relabel("cloud-2", "true")
+        await self.eventually_cut(direct)
+        tunneled = await self.asker(CLOUD_4, b"cloud-2 " + CLOUD_4.encode())
+        self.assertTrue((await self.well(CLOUD_4)).terminated)
+
+        await world.relabel("cloud-2", "false")
+        await self.eventually_cut(tunneled)
+        await self.asker(CLOUD_4, b"cloud-2 10.77.0.1")
+        self.assertFalse((await self.well(CLOUD_4, *self.verified())).terminated)
+        await self.answered(untouched, b"edge-1 " + EDGE_4.encode())
+
+    async def test_connection_that_only_listens(self) -> None:
+        """One in which only the node speaks, such as a log that is followed, is cut as well: the
+        packets that come from the node must not bring it to life again.
+        """
+        world = await self.start_with_port(agents=("edge-1",))
+        witness = have_listen(self, reactor, self.network, "cloud-2", CLOUD_4, PORT)
+        log = await self.asker(CLOUD_4, b"cloud-2 10.77.0.1")
+        witness.talk(log.transport.getHost().port)
+        await self.eventually(lambda: log.answers.endswith(b"tick\n"), "the node speaks")
+        await world.relabel("cloud-2", "true")
+        await self.eventually(lambda: log.lost_reason, "the connection is cut", 20, 0.1)
+        self.assertFalse(log.clean, log.lost_reason)
+
+    async def start_with_port(self, agents: tuple[str, ...]) -> World:
+        """Start everything, with a port beside the kubelet's that is led to the server."""
+        world = await self.steered_world("edge-1")
+        await world.set_proxy_ports({"http-proxy-ports": str(PORT)})
+        await self.steer("--enable-iptables=true", agents=agents)
+        await self.eventually_rules(lambda rules: f"TUNNEL-PORT-{PORT}" in rules, "9100 is led")
+        return world
+
+    async def asker(self, address: str, expected: bytes) -> Asker:
+        """Open a connection that is answered by somebody in particular."""
+        endpoint = TCP4ClientEndpoint(reactor, address, PORT, timeout=5)
+        asker = Asker(f"{address}:{PORT}")
+        await connect_directly(endpoint, asker)
+        self.addCleanup(asker.drop)
+        await self.answered(asker, expected)
+        return asker
+
+    async def answered(self, asker: Asker, expected: bytes) -> None:
+        """Ask once, and wait for an answer that ends like this."""
+        before = len(asker.answers)
+        asker.ask()
+        await self.eventually(
+            lambda: asker.answers[before:].endswith(expected) or asker.lost_reason,
+            f"{expected!r} is the answer, not {asker.answers!r}",
+        )
+        self.assertIsNone(asker.lost_reason)
+
+    async def eventually_cut(self, asker: Asker) -> None:
+        """Go on asking until the connection is reset."""
+
+        def cut():
+            if asker.lost_reason is None:
+                asker.ask()
+            return asker.lost_reason is not None
+
+        await self.eventually(cut, "the connection is cut", 20, 0.1)
+        self.assertFalse(asker.clean, asker.lost_reason)
+
+
+class ElsewhereTests(SteeringTestCase):
+    """Callers on other machines, and the server's own connections."""
+
+    async def test_pods(self) -> None:
+        """Who comes through the machine is led to the server with ``--intercept-pods`` only; the
+        server listens on every address here, so that no rule names one (F6).
+        """
+        await self.steered_world("edge-1")
+        self.route_through_the_cloud()
+        everywhere = ("--enable-iptables=true", "--bind-address", "::")
+        server = await self.steer(*everywhere)
+        for address in (EDGE_4, EDGE_6):
+            await self.eventually_well(address)
+            page = await self.ask(address, machine="other")
+            self.assertEqual(page.exit_status, 7, page)
+        for program in ("iptables", "ip6tables"):
+            rules = self.rules(program)
+            self.assertIn("REDIRECT --to-ports 10263", rules)
+            self.assertNotIn("TUNNEL-PODS", rules)
+        await server.stop(25)
+        await self.steer(*everywhere, "--intercept-pods")
+        for address in (EDGE_4, EDGE_6):
+            await self.eventually_well(address, machine="other")
+            await self.well(address)
+        self.assertIn("TUNNEL-PODS", self.rules())
+
+    def route_through_the_cloud(self) -> None:
+        """Have what ``other`` sends to the site go through the server's machine."""
+        for family, network, gateway in (
+            ("-4", "192.168.50.0/24", SERVER),
+            ("-6", "fd50::/64", "fd77::21"),
+        ):
+            self.network.run("other", "ip", family, "route", "add", network, "via", gateway)
+        self.network.forward("cloud")
+
+    async def test_servers_own_connections(self) -> None:
+        """They are led nowhere, even when the port of the API itself is intercepted.
+
+        Here nobody's are, since the API is on this machine; elsewhere the mark makes the difference
+        (tests.steering.firewall.test_packets).
+        """
+        world = await self.steered_world("edge-1")
+        server = await self.steer("--enable-iptables=true", "--intercept-match", "cloud-return")
+        await self.eventually_well(EDGE_4)
+        port = world.api.port
+        await world.set_proxy_ports({"https-proxy-ports": str(port)})
+        await self.eventually_rules(
+            lambda rules: f"TUNNEL-PORT-{port}" in rules, "the port of the API is intercepted"
+        )
+        page = await self.curl(f"https://10.77.0.1:{port}/healthz", "--insecure")
+        self.assertFalse(page.terminated, page)
+        own = self.network.run("cloud", "ss", "-tnep", "dst", f"10.77.0.1:{port}")
+        marks = [line for line in own.splitlines() if f"pid={server.pid}," in line]
+        self.assertTrue(marks, own)
+        self.assertEqual([], [line for line in marks if "fwmark:0x59" not in line])
+        # Those that it has would go on for as long as the API says something in them.
+        self.network.run("cloud", "ss", "--kill", "dst", f"10.77.0.1:{port}")
+        await world.set_proxy_ports({"https-proxy-ports": str(port), "http-proxy-ports": "9100"})
+        await self.eventually_rules(
+            lambda rules: "TUNNEL-PORT-9100" in rules, "the server still follows the API"
+        )
+        await self.well(EDGE_4)
+        self.assertEqual(len(await server.agents()), 1)
+
+    async def test_every_machine_has_its_own_server(self) -> None:
+        """Rules are for the programs of one machine; where a server runs, they reach the edge
+        through that server, whichever the agents are connected to (F8).
+        """
+        await self.steered_world("edge-1")
+        await self.eventually_refused(EDGE_4, machine="cloud-2")
+        self.world.servers = [SERVER, CLOUD_4]
+        first = await self.world.server(SERVER, "--enable-iptables=true")
+        second = await self.world.server(CLOUD_4, "--enable-iptables=true")
+        await self.world.list_servers()
+        agent = await self.edge_agent("edge-1", "--server-connections", "1")
+        for program in (first, second, agent):
+            program.start()
+        for program in (first, second, agent):
+            await program.ready(60)
+        await self.eventually_well(EDGE_4)
+        await self.eventually_well(EDGE_4, machine="cloud-2")
+        await second.stop(25)
+        await self.eventually_refused(EDGE_4, machine="cloud-2")
+        await self.eventually_well(EDGE_4)

@@ -1,0 +1,42 @@
+"""Connections that go through the server as they are: caller and kubelet see each other."""
+
+from __future__ import annotations
+
+from tests.e2e.steering.support import EDGE_4, EDGE_6, SERVER, SteeringTestCase
+
+PORT = "10270"
+
+
+class PassThroughTests(SteeringTestCase):
+    """``--passthrough-port`` together with firewall rules."""
+
+    async def test_caller_verifies_the_kubelet(self) -> None:
+        """Who asks an edge node's address sees a certificate that names it, which the kubelet
+        alone has, in both families; the other ports stay with the server. Who asks the listener
+        itself is led by the name in its ClientHello, or refused.
+        """
+        world = await self.steered_world("edge-1")
+        await self.steer("--enable-iptables=true", "--passthrough-port", PORT)
+        for address in (EDGE_4, EDGE_6):
+            await self.eventually_well(address)
+            page = await self.well(address, *self.verified())
+            self.assertFalse(page.terminated, page)
+            # The kubelet refuses whom it does not know, and nobody else does.
+            page = await self.ask(address, *self.verified(), caller=False)
+            self.assertNotEqual(page.status, 200, page)
+        peers = world.nodes["edge-1"].peers
+        self.assertLessEqual(set(peers), {EDGE_4, EDGE_6})
+        page = await self.curl(f"http://{EDGE_4}:10255/healthz")
+        self.assertEqual(page.status, 502, page)
+
+        await self.nobody_is_led_in_circles()
+
+    async def nobody_is_led_in_circles(self) -> None:
+        """Require that a connection to the listener itself goes where its name says, or nowhere."""
+        page = await self.ask(SERVER, port=int(PORT))
+        self.assertEqual(page.status, 0, page)
+        self.assertIn("alert", page.complaints)
+        page = await self.by_name("edge-9", SERVER, int(PORT))
+        self.assertEqual(page.status, 0, page)
+        page = await self.by_name("edge-1", SERVER, int(PORT), *self.verified())
+        self.assertEqual((page.status, page.body), (200, "ok"), page)

@@ -1,0 +1,66 @@
+"""What leads callers to the server is made as the command line says."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.cluster.fakes import EDGE, FakeInformers, node
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.cluster.proxy_ports import ProxyPorts
+from yurttunnel.cluster.services import ClusterAddresses
+from yurttunnel.kube.resources import NODES, SERVICES
+from yurttunnel.server.interception.destination import Destination
+from yurttunnel.server.options import Options
+from yurttunnel.server.process import ServerProcess
+from yurttunnel.server.steering import ClusterSteering
+
+CLUSTER_ADDRESS = "10.96.0.7"
+
+
+class PassthroughTests(SynchronousTestCase):
+    """Which addresses count for ``--passthrough-port``."""
+
+    def setUp(self):
+        """Have a node that claims the address of a Service besides its own."""
+        self.informers = FakeInformers()
+        self.informers.put(NODES, node("edge-1", "192.0.2.1", CLUSTER_ADDRESS, labels=EDGE))
+        metadata = {"namespace": "kube-system", "name": "x-tunnel-server-internal-svc"}
+        spec = {"clusterIP": CLUSTER_ADDRESS}
+        self.informers.put(SERVICES, {"metadata": metadata, "spec": spec})
+
+    def found(self, address, *arguments):
+        """Say where a connection to an address is led by a server with these arguments."""
+        reactor = MemoryReactorClock()
+        options = Options()
+        options.parseOptions(["--passthrough-port=10270", *arguments])
+        settings = options.settings
+        steering = ClusterSteering(
+            reactor,
+            settings,
+            settings.mode,
+            ServerProcess(reactor, settings, dict),
+            Nodes(self.informers),
+            ProxyPorts(self.informers, "kube-system", 10264, lambda *_: None),
+            ClusterAddresses(self.informers, "kube-system"),
+        )
+        _, factory = steering.passthrough
+        return factory.nodes.by_address(ip_address(address), 10250)
+
+    def test_rules(self):
+        """Those of nodes do where rules lead connections here, those of Services never do."""
+        expected = Destination("edge-1", "192.0.2.1", 10250)
+        self.assertEqual(expected, self.found("192.0.2.1"))
+        self.assertIsNone(self.found(CLUSTER_ADDRESS))
+
+    def test_services_unknown(self):
+        """None does before the Services are known."""
+        self.informers.synced = False
+        self.assertIsNone(self.found("192.0.2.1"))
+
+    def test_no_rules(self):
+        """None does without rules: whatever leads connections here then is not ours."""
+        for address in ("192.0.2.1", CLUSTER_ADDRESS):
+            self.assertIsNone(self.found(address, "--enable-iptables=false"))
