@@ -116,11 +116,17 @@ class ClusterSteering:
         from yurttunnel.steering.programs import Programs
 
         programs = Programs(self._reactor)
+        # By the version of IP, the back end of the kernel that has our rules.
+        used: dict[int, str] = {}
 
         async def find() -> Firewalls:
-            firewalls = await find_firewalls(programs)
+            firewalls = await find_firewalls(programs, keep=used)
+            new = firewalls.found.keys() - used.keys()
+            used.update({version: firewalls.found[version].backend for version in new})
             try:
-                for sentence in await remove_leftovers_elsewhere(programs, firewalls):
+                for sentence in await remove_leftovers_elsewhere(
+                    programs, firewalls, versions=sorted(new)
+                ):
                     _log.info("--enable-iptables: {sentence}", sentence=sentence)
             except SteeringFailed as error:
                 _log.warn("--enable-iptables: {error}", error=str(error))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,8 @@ CLONE_NEWNET = 0x40000000
 
 RUN_SECONDS = 30.0
 """How long a program may take that sets something up."""
+
+_LOOK_SECONDS = 0.01
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -82,6 +85,22 @@ def run(*command: str, stdin: str = "") -> str:
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
+
+
+def wait_for_ipv6() -> None:
+    """Wait until all addresses of IPv6 here can be used.
+
+    The kernel makes their routes a moment after ``ip`` has added them (addrconf_dad_work), and
+    tells nobody but by netlink.
+    """
+    for _ in range(round(RUN_SECONDS / _LOOK_SECONDS)):
+        shown = run("ip", "-6", "-oneline", "address", "show", "up")
+        routes = run("ip", "-6", "route", "show", "table", "local").split()
+        addresses = [line.split()[3].partition("/")[0] for line in shown.splitlines()]
+        if "tentative" not in shown and set(addresses) <= set(routes):
+            return
+        time.sleep(_LOOK_SECONDS)
+    raise RuntimeError(f"addresses cannot be used after {RUN_SECONDS:g} s: {shown}")
 
 
 def _of_this_thread() -> int:

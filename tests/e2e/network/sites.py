@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.network.namespaces import Namespace
+from tests.e2e.network.namespaces import Namespace, wait_for_ipv6
 
 LAN = {
     "cloud": tuple(
@@ -128,6 +128,9 @@ class Sites:
                 for gateway in machines["nat"]:
                     family = "-6" if ":" in gateway else "-4"
                     machine.run("ip", family, "route", "add", "default", "via", gateway)
+        for name in machines:
+            with self.inside(name):
+                wait_for_ipv6()
 
     def _separate(self) -> None:
         """Have the gateway translate what leaves the site, and let nothing else in."""

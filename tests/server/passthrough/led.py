@@ -8,6 +8,7 @@ import subprocess
 from twisted.trial.unittest import SkipTest
 
 from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.network.namespaces import wait_for_ipv6
 
 REDIRECTED = 10250
 """Connections of this machine to this port, at any address, stay here (``REDIRECT``)."""
@@ -26,6 +27,7 @@ def leading_network(test, listener):
     network = OwnNetwork([_OWN[4]])
     test.addCleanup(network.close)
     _run("ip", "address", "add", f"{_OWN[6]}/128", "dev", "lo", "nodad")
+    wait_for_ipv6()
     for program, loopback in (("iptables", "127.0.0.1"), ("ip6tables", "[::1]")):
         version = "-6" if program == "ip6tables" else "-4"
         _run("ip", version, "route", "add", "default", "dev", "lo")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import shutil
 import socket
@@ -15,6 +14,7 @@ from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.network.namespaces import Namespace, wait_for_ipv6
 from tests.steering.firewall.machines import BASES, execute, use_own_lock
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall.iptables import BackEnd, Iptables
@@ -95,22 +95,22 @@ class PacketsContract:
     @contextmanager
     def neighbour(self, name, here, there):
         """Be in a network of its own for a while, whose way to everywhere is this machine."""
-        machine = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        self.addCleanup(os.close, machine)
+        machine, other = Namespace(current=True), Namespace()
+        self.addCleanup(machine.close)
+        self.addCleanup(other.close)
         bits = 24 if self.version == 4 else 64
-        network = OwnNetwork([])
-        try:
+        with other.inside():
             set_up_links()
-            peer = f"peer name {name} netns /proc/{os.getpid()}/fd/{machine}"
-            execute(f"ip link add eth0 type veth {peer}")
+            execute(f"ip link add eth0 type veth peer name {name} netns {machine.path}")
             execute(f"ip address add {there}/{bits} dev eth0")
             execute("ip link set eth0 up")
             execute(f"ip -{self.version} route add default via {here}")
             yield
-        finally:
-            network.close()
         execute(f"ip address add {here}/{bits} dev {name}")
         execute(f"ip link set {name} up")
+        wait_for_ipv6()
+        with other.inside():
+            wait_for_ipv6()
 
     def socket(self):
         """Make one here."""

@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.e2e.cluster.network import OwnNetwork
+from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.steering.fakes import FakeFlows
 from tests.steering.netlink.contract_flows import (
     CLOUD,
@@ -77,6 +78,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         super().setUp()
         for address in (EDGE_6, OWN_6):
             command("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
+        wait_for_ipv6()
         for program in ("iptables", "ip6tables"):
             command(program, "-w", "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
         self.flows = Flows(run_at_once)
@@ -210,6 +212,20 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         connect = f"exec 3<>/dev/tcp/{CLOUD}/{KUBELET}"
         command(*inside, "bash", "-c", connect)
         self.assertEqual({flow(CLOUD, local=False)}, self.seen())
+
+    def test_a_connection_to_elsewhere(self):
+        """One that is meant for another machine is not to this one itself."""
+        inside = self.pod()
+        command(*inside, "ip", "link", "set", "eth0", "up")
+        command("ip", "link", "set", "pod", "up")
+        command("ip", "route", "add", str(ELSEWHERE), "dev", "pod", "src", str(OWN))
+        # Nobody answers there; the connection is tracked all the same.
+        neighbour = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
+        command("ip", "neighbour", "add", str(ELSEWHERE), *neighbour, "dev", "pod")
+        client = self.make(socket.socket())
+        client.setblocking(False)
+        self.assertEqual(errno.EINPROGRESS, client.connect_ex((str(ELSEWHERE), KUBELET)))
+        self.assertEqual({flow(ELSEWHERE, to_self=False)}, self.seen())
 
     def pod(self):
         """Make another network with a link to this one; give what commands there begin with."""
