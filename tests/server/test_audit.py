@@ -317,7 +317,7 @@ class PassthroughTests(AuditTestCase):
     def led(self, host=None, port=10250):
         """Open a connection that the kernel has led here from ``host``."""
         asked = None if host is None else SocketAddress(ip_address(host), port)
-        return Accepted(self.reactor, asked).open(self.factory.buildProtocol(None))
+        return Accepted(self.reactor, asked, "127.0.0.1").open(self.factory.buildProtocol(None))
 
     def test_stream(self):
         """What was read to find the node counts as well: it is passed on."""
