@@ -137,6 +137,11 @@ class UnitTests(unittest.SynchronousTestCase):
                 {"AF_INET", "AF_INET6", "AF_UNIX"}, set(settings["RestrictAddressFamilies"].split())
             )
 
+    def test_the_server_sees_who_calls(self):
+        """Among users of its own, all who use the CONNECT socket would be nobody."""
+        server = DEPLOY / "systemd" / "yurttunnel-server.service"
+        self.assertNotIn("PrivateUsers", dict(settings_of(server)))
+
     def test_what_would_break_the_programs_is_not_forbidden(self):
         """Callbacks of OpenSSL are made at run time, and files are given to their owner."""
         for path in UNITS:

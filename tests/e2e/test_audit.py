@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
 
-from tests.e2e.clients import HttpTarget, Peer, Sink, Source
+from twisted.internet import reactor
+from twisted.internet.endpoints import UNIXClientEndpoint
+
+from tests.e2e.clients import HttpTarget, Peer, Sink, Source, connect
 from tests.e2e.interception import InterceptionTestCase
 from tests.e2e.kubelets import Request
-from tests.e2e.programs import free_ports
+from tests.e2e.programs import STOP_SECONDS, Server, free_ports
 from tests.e2e.test_interception_upgrades import SWITCH, TwoWay
+from yurttunnel.ops.audit import CLOSE_TIMEOUT
 from yurttunnel.pki.authority import CALLER_NAME
 
 UPLOAD = 3_000_001
@@ -157,6 +162,37 @@ class AuditTests(InterceptionTestCase):
         await tunnel.server.stop()
         (line,) = [line for line in tunnel.server.log.splitlines() if line.startswith('{"time":')]
         self.matches(json.loads(line), kind="connect", result="ended", code="going_away")
+
+    async def test_standard_output_that_nobody_reads(self) -> None:
+        """Requests are answered, the page tells of it, and the server ends when it is to end."""
+        path = os.path.join(self.directory, "unread")
+        os.mkfifo(path)
+        unread = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self.addCleanup(os.close, unread)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(unread, b"x" * 4096)
+        server = Server(
+            reactor,
+            self.directory,
+            extra=("--audit-log-path", "-"),
+            prefix=("sh", "-c", f"exec \"$@\" >'{path}'", "sh"),
+        )
+        # Else the log would go to standard output, too.
+        server.arguments[:0] = ["--log-file", os.path.join(self.directory, "twist.log")]
+        server.start()
+        self.addCleanup(server.kill)
+        await server.ready()
+        endpoint = UNIXClientEndpoint(reactor, server.socket_path)
+        answer = await connect(endpoint, "nobody:10250", Peer())
+        self.assertEqual(answer.status, 503)
+
+        async def told() -> bool:
+            _, body = await server.get("/readyz")
+            return "audit log: a write takes more than" in body
+
+        await self.eventually(told, "the page tells of it", 20)
+        await server.stop(CLOSE_TIMEOUT + STOP_SECONDS)
 
     async def test_unusable_path(self) -> None:
         """The server does not start without the log that was asked for, and says why."""

@@ -17,6 +17,7 @@ from yurttunnel.ops.audit import (
     FLUSH_DELAY,
     MAX_LINE,
     MAX_WAITING,
+    SLOW,
     AuditLog,
     audit_families,
     format_line,
@@ -121,12 +122,32 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(len(self.calls), 1)
         self.assertEqual(self.log.figures.lost, 3)
         (warning,) = self.texts()
-        self.assertIn("they come faster than they are written", warning)
+        self.assertIn("lines come faster than they are written", warning)
         self.slow = False
         self.calls[0].callback(None)
+        self.assertIn("lines come faster than they are written", self.log.problem)
         self.clock.advance(FLUSH_DELAY)
+        self.assertIsNone(self.log.problem)
+        self.assertEqual(
+            self.texts()[1:], ["The audit log is written again; 3 lines were lost meanwhile"]
+        )
         self.assertEqual(len(self.written()), len(b"first\n") + MAX_WAITING)
         self.assertEqual(self.log.figures.written, 1 + MAX_WAITING // 1024)
+
+    def test_a_write_that_hangs(self):
+        """It is told before lines are lost by it, and over when it has ended."""
+        self.slow = True
+        self.log.write(b"1\n")
+        self.clock.advance(FLUSH_DELAY)
+        self.clock.advance(SLOW - 0.1)
+        self.assertIsNone(self.log.problem)
+        self.clock.advance(0.1)
+        self.assertIn("a write takes more than 3 s: look at", self.log.problem)
+        self.calls[0].callback(None)
+        self.assertIsNone(self.log.problem)
+        self.assertEqual(len(self.texts()), 2)
+        self.assertEqual(self.log.figures.lost, 0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_trouble_is_told_once_and_ends_by_itself(self):
         """Lines are counted as lost while the file cannot be written, and no longer."""

@@ -198,18 +198,39 @@ class RotationTests(FileTestCase):
         )
 
     def test_more_than_fits(self):
-        """A file that is empty takes everything."""
-        self.append(*20 * [LINE])
-        self.assertEqual((self.path.stat().st_size, self.backups()), (2000, []))
+        """Lines that come together are divided among as many files as they need."""
+        self.append(LINE)
+        self.append(*23 * [LINE])
+        first, second = self.backups()
+        sizes = [(self.directory / name).stat().st_size for name in (first, second)]
+        self.assertEqual((sizes, self.path.stat().st_size), ([1000, 1000], 400))
+
+    def test_a_line_that_is_too_long(self):
+        """It has a file for itself."""
+        long = b"y" * 1500 + b"\n"
+        self.append(LINE, long, LINE)
+        first, second = self.backups()
+        self.assertEqual((self.directory / first).read_bytes(), LINE)
+        self.assertEqual((self.directory / second).read_bytes(), long)
+        self.assertEqual(self.path.read_bytes(), LINE)
 
     def test_not_possible(self):
         """The file is written on where it cannot be rotated; that is told."""
         self.append(*10 * [LINE])
         self.patch(os, "rename", self._refuse)
-        written = self.file.append([LINE])
-        self.assertEqual(written.lines, 1)
+        written = self.file.append([LINE, LINE])
+        self.assertEqual(written.lines, 2)
         self.assertIn("cannot be rotated: Permission denied", written.problem)
-        self.assertEqual(self.path.stat().st_size, 1100)
+        self.assertEqual(self.path.stat().st_size, 1200)
+
+    def test_backups_that_cannot_be_removed(self):
+        """That is told, too; the files are no larger for it."""
+        self.append(*30 * [LINE])
+        self.patch(os, "unlink", self._refuse)
+        written = self.file.append(20 * [LINE])
+        self.assertEqual(written.lines, 20)
+        self.assertIn("cannot be rotated: Permission denied", written.problem)
+        self.assertEqual((len(self.backups()), self.path.stat().st_size), (4, 1000))
 
     def _refuse(self, *names):
         raise PermissionError(13, "Permission denied")

@@ -272,6 +272,19 @@ class ConnectTests(AuditTestCase):
         self.entry(result="refused", status=405, destination="")
         self.assertNotIn(b"S3CRET", self.lines[0])
 
+    def test_query(self):
+        """Nor is a query in the reason, which quotes what cannot be read."""
+        self.open(connect("http://edge-1/run/a/b/c?cmd=S3CRET"))
+        entry = self.entry(result="refused", status=400, destination="")
+        self.assertIn("/run/a/b/c?***", entry["reason"])
+        self.assertNotIn(b"S3CRET", self.lines[0])
+
+    def test_long_destination(self):
+        """Of what is long a beginning is told."""
+        self.open(connect("x" * 2000 + ":1"))
+        entry = self.entry(result="refused", status=400, destination="")
+        self.assertRegex(entry["reason"], r"\Abad destination: 'x{100,300}\.\.\.\Z")
+
     def test_no_head(self):
         """Who sends nothing in time asks for nothing."""
         self.open()

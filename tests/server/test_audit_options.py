@@ -53,19 +53,12 @@ class OptionTests(SynchronousTestCase):
             self.assertIn(words, str(error))
 
 
-class ThreadedReactor(MemoryReactorClock):
-    """A reactor that can be asked for its threads."""
-
-    def getThreadPool(self):
-        """Give none: nothing is written here."""
-
-
 class ProcessTests(SynchronousTestCase):
     """``ServerProcess`` opens the log."""
 
     def process(self, *arguments):
         """Make a process."""
-        return ServerProcess(ThreadedReactor(), parse(*arguments), dict)
+        return ServerProcess(MemoryReactorClock(), parse(*arguments), dict)
 
     def test_without(self):
         """Nothing is there when nothing is asked for."""

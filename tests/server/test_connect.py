@@ -16,6 +16,7 @@ from zope.interface import implementer
 
 from tests.fakes import FakeSession, MemoryConnection
 from yurttunnel.http.head import HeadLimits
+from yurttunnel.ops.log_levels import REQUESTS
 from yurttunnel.pki.problems import refusal
 from yurttunnel.server.connect import ConnectFactory
 from yurttunnel.server.registry import SessionRegistry
@@ -463,6 +464,24 @@ class RefusalTests(ConnectTestCase):
         for target in ("edge-1", "edge-1:0", "edge-1:65536", "http://edge-1:80/", "*", "a@b:1"):
             self.assert_answer(self.open(connect(target)), 400, "bad destination")
         self.assertEqual(self.session.dials, [])
+
+    def test_what_is_logged_of_bad_heads(self):
+        """No password, no query, and not all of what is very long."""
+        events = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        for head in (
+            connect("http://u:S3CRET@edge-1/"),
+            connect("edge-1:1", "X-Tunnel-Proxy-Host: u:S3CRET@edge-1"),
+            connect().replace(b"CONNECT edge-1:10250", b"GET /run/a/b/c?cmd=S3CRET"),
+            connect("x" * 15_000 + ":1"),
+        ):
+            self.turns(self.open(head))
+        lines = [formatEvent(each) for each in events if each["log_namespace"] == REQUESTS]
+        self.assertEqual(len(lines), 4)
+        for line in lines:
+            self.assertNotIn("S3CRET", line)
+            self.assertLess(len(line), 800)
 
     def test_bad_nodes(self):
         """400 for an ``X-Tunnel-Proxy-Host`` that is no host, or is given twice."""

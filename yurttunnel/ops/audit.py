@@ -1,7 +1,8 @@
 """The audit log: lines that are not lost without a word, and hold nothing up.
 
-Lines are collected for a moment and written together in a thread, since a disk can take seconds.
-What cannot be written, and what comes while too much waits, is counted as lost.
+Lines are collected for a moment and written together in a thread, since a disk can take seconds,
+and a pipe that nobody reads takes for ever. What cannot be written, and what comes while too much
+waits, is counted as lost.
 """
 
 from __future__ import annotations
@@ -35,11 +36,17 @@ MAX_LINE = 4095
 """Bytes of a line without its end: a pipe takes 4096 at once (``PIPE_BUF`` of pipe(7)), so that
 lines on standard output are not torn apart by those of the log."""
 
+SLOW = 3.0
+"""Seconds after which a write that has not ended is trouble: a disk that hangs, or a pipe that
+nobody reads."""
+
 _SHORT = 120
 """Characters of a text in a line that would be too long, as they are escaped."""
 
 _LONGEST_ESCAPE = 12
 """Characters that JSON makes of one outside the basic plane: a pair of surrogates."""
+
+_LOOK = "look at the disk, or at who reads standard output"
 
 Value = str | int | float | bool | None
 
@@ -107,7 +114,7 @@ def _cut(text: str) -> str:
 class AuditLog(Service):
     """Takes lines at any time, and has ``sink`` write them by ``in_thread``.
 
-    ``in_thread(function, argument)`` calls the function in a thread, as ``deferToThread`` does.
+    ``in_thread(function, argument)`` calls the function in a thread, as :func:`in_own_thread` does.
     It is to be stopped behind all that has lines to write.
     """
 
@@ -121,7 +128,7 @@ class AuditLog(Service):
     ) -> None:
         self.figures = AuditFigures()
         self.problem: str | None = None
-        """Why lines are lost now; ``None`` when none are."""
+        """Why lines are lost now, or are about to be; ``None`` when they are not."""
         self._clock = clock
         self._sink = sink
         self._in_thread = in_thread
@@ -135,11 +142,8 @@ class AuditLog(Service):
     def write(self, line: bytes) -> None:
         """Have ``line``, with its end, written soon."""
         if self._closed or self._waiting_bytes + len(line) > MAX_WAITING:
+            self._begin_trouble(f"lines come faster than they are written: {_LOOK}")
             self.figures.lost += 1
-            self._warnings.warn(
-                "The audit log loses lines: they come faster than they are written; look at the"
-                " disk, or at who reads standard output"
-            )
             return
         self._waiting.append(line)
         self._waiting_bytes += len(line)
@@ -173,22 +177,35 @@ class AuditLog(Service):
         self._task = None
 
     async def _write(self, lines: list[bytes]) -> None:
+        lost = self.figures.lost
+        slow = self._clock.callLater(
+            SLOW, self._begin_trouble, f"a write takes more than {SLOW:g} s: {_LOOK}"
+        )
         try:
             written = await self._in_thread(self._sink.append, lines)
         except Exception as error:
             # Whatever it is, the lines that follow are to be written.
             self._log.failure("Defect: writing the audit log failed")
-            written = Written(0, str(error))
+            written = Written(0, repr(error))
+        finally:
+            if slow.active():
+                slow.cancel()
         self.figures.written += written.lines
-        self.figures.lost += len(lines) - written.lines
-        if written.problem and self.problem is None:
-            self._lost_before = self.figures.lost - (len(lines) - written.lines)
-            self._warnings.warn(
-                "The audit log is in trouble: {problem}; traffic goes on", problem=written.problem
-            )
-        elif not written.problem and self.problem is not None:
+        if written.problem:
+            self._begin_trouble(written.problem)
+            self.figures.lost += len(lines) - written.lines
+        elif self.problem is not None and self.figures.lost == lost:
             self._log.info(
                 "The audit log is written again; {lost} lines were lost meanwhile",
-                lost=self.figures.lost - self._lost_before,
+                lost=lost - self._lost_before,
             )
-        self.problem = written.problem or None
+            self.problem = None
+
+    def _begin_trouble(self, problem: str) -> None:
+        """Tell of a problem, before lines are counted as lost by it."""
+        if self.problem is None:
+            self._lost_before = self.figures.lost
+            self._warnings.warn(
+                "The audit log is in trouble: {problem}; traffic goes on", problem=problem
+            )
+        self.problem = problem

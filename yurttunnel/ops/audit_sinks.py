@@ -29,8 +29,8 @@ _STANDARD_OUTPUT = 1
 class AuditSettings:
     """Where the audit log goes: ``path``, or standard output for ``None``.
 
-    The file is rotated before it has more than ``max_bytes``; the newest ``max_backups`` of the
-    former ones are kept, all of them for 0.
+    The file is rotated before it has more than ``max_bytes``, unless a single line has; the newest
+    ``max_backups`` of the former ones are kept, all of them for 0.
     """
 
     path: Path | None
@@ -104,22 +104,28 @@ class AuditFile:
 
     def append(self, lines: list[bytes]) -> Written:
         """See :class:`IAuditSink`."""
-        data = b"".join(lines)
-        problem = ""
-        try:
-            descriptor = self._current()
-            size = os.fstat(descriptor).st_size
-            if size and size + len(data) > self._max_bytes:
-                # Where it cannot be renamed it goes on being written: lines count for more.
-                problem = self._rotate()
+        done, problem = 0, ""
+        while done < len(lines):
+            try:
                 descriptor = self._current()
-            written = _write_as_much(descriptor, data)
-        except OSError as error:
-            return Written(0, self._reason("cannot be written", error))
-        if written.problem:
-            whole = data[: written.bytes].count(b"\n")
-            self._cut_off(descriptor, written.bytes - sum(map(len, lines[:whole])))
-            return Written(whole, f"{self._path} cannot be written: {written.problem}")
+                end = self._end_of_room(descriptor, lines, done)
+                if end == done:
+                    problem = self._rotate() or problem
+                    descriptor = self._current()
+                    end = self._end_of_room(descriptor, lines, done)
+                if end == done:
+                    # It could not be renamed, and goes on being written: lines count for more.
+                    end = len(lines)
+                part = lines[done:end]
+                data = b"".join(part)
+                written = _write_as_much(descriptor, data)
+            except OSError as error:
+                return Written(done, self._reason("cannot be written", error))
+            if written.problem:
+                whole = data[: written.bytes].count(b"\n")
+                self._cut_off(descriptor, written.bytes - sum(map(len, part[:whole])))
+                return Written(done + whole, f"{self._path} cannot be written: {written.problem}")
+            done = end
         return Written(len(lines), problem)
 
     def close(self) -> None:
@@ -127,6 +133,15 @@ class AuditFile:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+    def _end_of_room(self, descriptor: int, lines: list[bytes], start: int) -> int:
+        """Say where the lines from ``start`` on end that still fit; an empty file takes any."""
+        size = os.fstat(descriptor).st_size
+        for end in range(start, len(lines)):
+            if size and size + len(lines[end]) > self._max_bytes:
+                return end
+            size += len(lines[end])
+        return len(lines)
 
     def _make_private(self, status: os.stat_result, descriptor: int) -> None:
         """Have nobody else read the file; raises :class:`UnsuitableFile` where that cannot be."""

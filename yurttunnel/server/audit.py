@@ -8,7 +8,6 @@ commands are.
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -17,10 +16,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.audit import Value, format_line
 from yurttunnel.server.audit_peers import Peer, peer_behind
+from yurttunnel.server.quoting import quotable
 from yurttunnel.wire.codes import Code
-
-_USER_INFORMATION = re.compile(r"\S*@")
-"""Where somebody has put a name and a password before a host, as in the URL of a proxy."""
 
 
 class Audit:
@@ -82,7 +79,7 @@ class AuditEntry:
             self._peer = peer_behind(transport)
         if self.status == HTTPStatus.BAD_REQUEST:
             # It quotes what could not be read.
-            reason = _USER_INFORMATION.sub("***@", reason)
+            reason = quotable(reason)
         self._end("refused", self.code, reason, 0, 0)
 
     def ended(self, code: Code, reason: str, bytes_from_caller: int, bytes_to_caller: int) -> None:

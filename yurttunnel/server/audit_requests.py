@@ -6,6 +6,7 @@ for the streams.
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 from weakref import WeakKeyDictionary
@@ -37,6 +38,15 @@ _LONGEST_PATH = 2048
 """Bytes of a path that are looked at: those of kubelets have at most about 700."""
 
 _LONGEST_METHOD = 32
+
+_SEGMENT = re.compile(r"[\w.-]{0,64}", re.ASCII)
+"""The first segment of every path that kubelets serve."""
+
+_NAME = re.compile(r"[\w.-]{0,253}", re.ASCII)
+"""What Kubernetes names namespaces, pods and containers."""
+
+_OTHER = "other"
+"""Stands for anything else, which may be a query or a parameter that was taken for the path."""
 
 
 @implementer(IMiddleware)
@@ -185,15 +195,20 @@ def _how(exchange: _AuditedExchange, error: ExchangeFailed | None) -> tuple[Code
 
 
 def _subject(target: bytes) -> dict[str, Value]:
-    """Say what a path is about, without the query.
+    """Say what a path is about, without the query, and nothing that is not a plain name.
 
     The path is decoded before it is split, as kubelets do it.
     """
     path = unquote_to_bytes(target.partition(b"?")[0][:_LONGEST_PATH])
     first, *others = path.decode("utf-8", "backslashreplace").removeprefix("/").split("/")
-    subject: dict[str, Value] = {"path": first}
+    subject: dict[str, Value] = {"path": _plain(first, _SEGMENT)}
     if first in _OF_PODS and len(others) >= 2:
-        subject["namespace"], subject["pod"], *others = others
-        if first in _OF_CONTAINERS and others:
-            subject["container"] = others[-1]
+        names = [_plain(other, _NAME) for other in others]
+        subject["namespace"], subject["pod"], *names = names
+        if first in _OF_CONTAINERS and names:
+            subject["container"] = names[-1]
     return subject
+
+
+def _plain(segment: str, pattern: re.Pattern[str]) -> str:
+    return segment if pattern.fullmatch(segment) else _OTHER

@@ -56,6 +56,7 @@ from yurttunnel.server.dialing import (
     DialingConnection,
     DialingFactory,
 )
+from yurttunnel.server.quoting import quotable
 from yurttunnel.server.refused_peers import RefusedPeers
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
@@ -322,11 +323,11 @@ class ConnectProtocol(DialingConnection):
         """
         request_log.info(
             "CONNECT {destination} ({request_id}) answered {status}: {text}",
-            destination=self._destination,
+            destination=quotable(self._destination),
             node=self.node,
             request_id=self.request_id,
             status=status,
-            text=text,
+            text=quotable(text),
         )
         self.refused(text, status)
         factory = self._factory

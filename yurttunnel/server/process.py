@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from twisted.internet.threads import deferToThreadPool
-
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.ops.audit import AuditLog, audit_families
 from yurttunnel.ops.audit_sinks import AuditSettings, open_sink
@@ -18,6 +16,7 @@ from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_site
 from yurttunnel.ops.metrics import Figures, add_families, server_registry
+from yurttunnel.ops.own_thread import in_own_thread
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
@@ -95,7 +94,7 @@ class ServerProcess:
         )
         address, port = settings.insecure_address, settings.meta_port
         debug = Debug(reactor, lambda: self.sessions(), self.lag, shown_levels)
-        site.resource.putChild(b"debug", debug.page)
+        site.resource.putChild(b"debug", debug.pages)
         listen = partial(listen_tcp, reactor, "--meta-port", address, port, site)
         self.meta = StoppedInTurn()
         self.audit: Audit | None = None
@@ -112,7 +111,7 @@ class ServerProcess:
             raise SystemExit(
                 f"--audit-log-path: {settings.path} cannot be opened: {error.strerror}"
             ) from None
-        log = AuditLog(reactor, sink, partial(deferToThreadPool, reactor, reactor.getThreadPool()))
+        log = AuditLog(reactor, sink, partial(in_own_thread, reactor, "yurttunnel audit log"))
         log.setServiceParent(self.meta)
         add_families(self.metrics, lambda: audit_families(log.figures))
         self.readiness.add("audit log", lambda: log.problem, required=False)
