@@ -15,6 +15,7 @@ from zope.interface import implementer
 
 from tests.agent.fakes import FakeNameResolver, FakeRequest
 from yurttunnel.agent.attempts import interleave_families
+from yurttunnel.agent.dialed_ends import KEPT_SECONDS
 from yurttunnel.agent.dialer import Dialer, DialLimits
 from yurttunnel.agent.policy import DestinationPolicy, parse_pattern
 from yurttunnel.agent.resolver import NodeResolver
@@ -130,6 +131,19 @@ class AddressTests(DialerTests):
         handle = self.connect().handle
         self.assertTrue(handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         self.assertTrue(handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+
+    def test_the_ends_of_connections_are_known(self) -> None:
+        """Those of an open connection, and of one that has closed a moment ago."""
+        self.ask("10.0.0.5")
+        self.assertNotIn(StringTransport().getHost(), self.dialer.ends)
+        connected = self.socket()
+        protocol = self.reactor.tcpClients[-1][2].buildProtocol(None)
+        protocol.makeConnection(connected)
+        self.assertIn(connected.getHost(), self.dialer.ends)
+        protocol.connectionLost(Failure(error.ConnectionLost()))
+        self.assertIn(connected.getHost(), self.dialer.ends)
+        self.reactor.advance(KEPT_SECONDS)
+        self.assertNotIn(connected.getHost(), self.dialer.ends)
 
     def test_bytes_of_the_socket_go_into_the_stream(self) -> None:
         """The joined connection relays."""

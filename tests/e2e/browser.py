@@ -64,6 +64,7 @@ class Browser(ProcessProtocol):
         self._pages[attached["sessionId"]] = page
         for domain in ("Page", "Runtime", "Log", "Network"):
             await page.call(f"{domain}.enable")
+        await page.call("Page.setLifecycleEventsEnabled", enabled=True)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await page.call("Emulation.setEmulatedMedia", features=[scheme])
         await page.resize(width, height)
@@ -126,7 +127,9 @@ class Page:
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
         self._session = session
-        self._loaded: Deferred[None] | None = None
+        self._loaded: set[str] = set()
+        self._wanted: str | None = None
+        self._waiting: Deferred[None] | None = None
         self.complaints: list[str] = []
         self.requested: list[str] = []
 
@@ -143,11 +146,14 @@ class Page:
 
     async def visit(self, url: str) -> None:
         """Go to ``url``, until all of it is there."""
-        loaded = self._loaded = Deferred()
         answer = await self.call("Page.navigate", url=url)
         if "errorText" in answer:
             raise BrowserFailed(f"{url}: {answer['errorText']}")
-        await loaded.addTimeout(SECONDS, self._browser._reactor)
+        # What the page held before may be loaded completely only now, too.
+        self._wanted = answer["loaderId"]
+        if self._wanted not in self._loaded:
+            loaded = self._waiting = Deferred()
+            await loaded.addTimeout(SECONDS, self._browser._reactor)
 
     async def evaluate(self, expression: str):
         """The value of an expression of JavaScript in the page."""
@@ -167,9 +173,11 @@ class Page:
 
     def happened(self, method: str, event: dict) -> None:
         """Note what the browser tells."""
-        if method == "Page.loadEventFired" and self._loaded is not None:
-            loaded, self._loaded = self._loaded, None
-            loaded.callback(None)
+        if method == "Page.lifecycleEvent" and event["name"] == "load":
+            self._loaded.add(event["loaderId"])
+            if self._waiting is not None and self._wanted == event["loaderId"]:
+                loaded, self._waiting = self._waiting, None
+                loaded.callback(None)
         elif method == "Runtime.exceptionThrown":
             self.complaints.append(str(event["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.utils import getProcessOutputAndValue
 
-from tests.e2e.clients import Echo, EchoClient
+from tests.e2e.clients import Echo, EchoClient, Question
 from tests.e2e.programs import ROOT, Program, free_ports
 from tests.e2e.support import EndToEndTestCase, which
 
@@ -130,6 +130,26 @@ class DebugTests(DiagnoseTestCase):
         self.assertEqual(status, 200)
         status, body = await tunnel.server.get("/debug/sessions")
         self.assertEqual((status, "this machine alone" in body), (403, True))
+
+    async def test_callers_of_the_tunnel_are_refused(self) -> None:
+        """The agent's /debug is not reached by CONNECT, nor through a port of the server."""
+        tunnel = await self.start_tunnel()
+        where = f"127.0.0.1:{tunnel.agent.meta_port}"
+        ask = f"POST /debug/log-level?level=warn HTTP/1.0\r\nHost: {where}\r\n\r\n".encode()
+        question = Question(ask)
+        answer = await self.connect(tunnel, where, question)
+        self.assertEqual(answer.status, 200, answer.body)
+        await question.when_read_ended()
+        self.assertIn(b" 403 ", question.answer)
+        url = f"http://127.0.0.1:{tunnel.server.insecure_port}/debug/sessions"
+        output, errors, status = await self.run_command(
+            "curl", "-sS", "--noproxy", "*", "--max-time", "10", "-H", f"Host: {where}", url
+        )
+        self.assertEqual(status, 0, errors)
+        self.assertIn(b"not served through the tunnel", output)
+        status, _ = await tunnel.agent.get("/debug/sessions")
+        self.assertEqual(200, status)
+        self.assertNotIn("log level warn", tunnel.agent.log)
 
 
 class DiagnoseTests(DiagnoseTestCase):

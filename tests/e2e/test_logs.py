@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.e2e.clients import Peer
+from tests.e2e.programs import free_ports
 from tests.e2e.support import EndToEndTestCase
 
 
@@ -14,9 +15,8 @@ class LogTests(EndToEndTestCase):
 
     async def refused(self, tunnel) -> None:
         """Ask for a port of the node on which nothing listens, under the name ``asked-7``."""
-        port = self.listen(Peer).port
         headers = {"X-Request-Id": "asked-7", "Authorization": "Bearer planted-secret"}
-        answer = await self.connect(tunnel, f"edge-1:{port + 1}", Peer(), headers)
+        answer = await self.connect(tunnel, f"edge-1:{free_ports.take()}", Peer(), headers)
         self.assertEqual(502, answer.status)
 
     async def test_json(self) -> None:

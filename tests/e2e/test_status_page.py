@@ -12,6 +12,7 @@ from tests.e2e.browser import Browser, Page, find_browser
 from tests.e2e.clients import Echo, EchoClient
 from tests.e2e.programs import Program
 from tests.e2e.support import EndToEndTestCase
+from yurttunnel import __version__
 
 PICTURES = os.environ.get("YURTTUNNEL_SCREENSHOTS")
 """A directory for pictures of the pages, for people who change them."""
@@ -71,7 +72,7 @@ class StatusPageTests(EndToEndTestCase):
         page = await self.visit(self.tunnel.server)
         await self.assert_tells(page, "h1", "yurttunnel-server")
         await self.assert_tells(page, "#readiness h2", "Ready")
-        await self.assert_tells(page, "#sessions", "edge-1", "connected", "0.1.0", "days left")
+        await self.assert_tells(page, "#sessions", "edge-1", "connected", __version__, "days left")
         await self.assert_tells(page, "#streams", "edge-1", f"127.0.0.1:{self.echo.port}", "open")
         await self.assert_tells(page, "#certificates", "server", "ca", "days left")
         await self.assert_tells(page, "#lost", "No node has been lost.")

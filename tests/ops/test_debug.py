@@ -78,10 +78,17 @@ class DebugTestCase(SynchronousTestCase):
         self.sessions = [self.pair.server]
         self.lag = ReactorLag(self.reactor)
         self.levels = ShownLevels()
-        self.debug = Debug(self.reactor, lambda: self.sessions, self.lag, self.levels)
+        self.tunnelled = set()
+        self.debug = Debug(
+            self.reactor,
+            lambda: self.sessions,
+            self.lag,
+            self.levels,
+            self.tunnelled.__contains__,
+        )
         self.debug.startService()
         self.addCleanup(self.debug.stopService)
-        self.site = LimitedSite(self.debug.page, self.reactor)
+        self.site = LimitedSite(self.debug.pages, self.reactor)
         self.addCleanup(self.pair.close)
 
     def ask(self, path, method="GET", hosts=(HERE,), peer="127.0.0.1", **headers) -> Answer:
@@ -129,6 +136,15 @@ class AccessTests(DebugTestCase):
                 if method != "HEAD":
                     self.assertIn(b"for this machine alone", answer.body)
         self.assertEqual(403, self.ask("/", peer="2001:db8::1").status)
+
+    def test_the_tunnel(self):
+        """Who comes through the tunnel comes from loopback, and is refused for any page."""
+        self.tunnelled.add(IPv4Address("TCP", "127.0.0.1", 40000))
+        for path in ("/", "/sessions", "/memory", "/nothing"):
+            for method in ("GET", "POST"):
+                answer = self.ask(path, method)
+                self.assertEqual(403, answer.status, path)
+                self.assertIn(b"not served through the tunnel", answer.body)
 
     def test_unix_socket(self):
         """What does not come by TCP is not known to come from this machine."""

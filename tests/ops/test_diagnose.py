@@ -72,6 +72,15 @@ class RedactionTests(SynchronousTestCase):
             ("{'refresh_token': 'opaque 4'}", "opaque 4"),
             ("CLIENT_SECRET=opaque-5", "opaque-5"),
             ("https://user:opaque-6@example.org/path", "opaque-6"),
+            ('{"apiKey": "opaque-8"}', "opaque-8"),
+            ("api_key=opaque-9", "opaque-9"),
+            ("Cookie: a=b; session=opaque-10", "opaque-10"),
+            ("tokenSecret: opaque-11", "opaque-11"),
+            ("run --token opaque-12 now", "opaque-12"),
+            ("Authorization: Negotiate YIIopaque13", "YIIopaque13"),
+            ("Negotiate YIIopaqueopaque14", "YIIopaque"),
+            ("client-key-data: |\n    TFMwdExT\n    b3BhcXVl\nnext: 1", "TFMwdExT"),
+            ("  client-key-data: >-\n    TFMwdExT\n    b3BhcXVl", "b3BhcXVl"),
             ("GET https://10.0.0.1:10250/exec/ns/pod/c?command=opaque-7", "opaque-7"),
         ):
             shown = redact(text)
@@ -101,6 +110,8 @@ class RedactionTests(SynchronousTestCase):
             "-rw------- 0:0       119 2026-11-22T00:27:28Z S/join-token\n",
             '  File "/usr/lib/python3.11/site-packages/twisted/base.py", line 686, in run\n',
             certificate(NOW, NOW + DAY),
+            "cannot negotiate TLS, a basic need",
+            "--join-token-file /etc/token --node-name n",
             "subject: CN=edge-1.example.org, sha256: " + "3d" * 32,
             "http://127.0.0.1:10265/debug/sessions",
         ):
@@ -191,6 +202,38 @@ class FileTests(SynchronousTestCase):
         findings = self.look().findings
         self.assertEqual(2, len(findings))
         self.assertIn("a.key holds a secret and is open to other users", findings[0])
+
+    def test_secrets_of_a_kubeconfig(self):
+        """A token or a key in a kubeconfig is a secret, however it is written; a path is none."""
+        for content in (
+            "user: {token: opaque}",
+            "    token: opaque\n",
+            '{"token": "opaque"}',
+            "    client-key-data: TFMwdExT\n",
+            "    client-key-data: |\n      TFMwdExT\n",
+        ):
+            self.write("kubelet.conf", content, 0o644)
+            [finding] = self.look().findings
+            self.assertIn("kubelet.conf holds a secret", finding)
+        self.write("kubelet.conf", "tokenFile: /t\nclient-key: /k\ntoken: ''\n", 0o644)
+        self.assertEqual((), self.look().findings)
+
+    def test_links_of_flags(self):
+        """What a link that a flag names leads to is looked into, over any number of links."""
+        target = Path(self.mktemp())
+        target.write_text(certificate(NOW - 30 * DAY, NOW - DAY) + KEY_PEM)
+        target.chmod(0o644)
+        first, second = self.directory / "first", Path(self.mktemp())
+        first.symlink_to(target.absolute())
+        second.symlink_to(first.absolute())
+        self.assertEqual((), self.look().findings)
+        part = self.look(second)
+        self.assertIn(f"{second} -> {first.absolute()}", part.text)
+        for sentence in ("open to other users", "has expired"):
+            self.assertIn(sentence, " ".join(part.findings))
+        loop = Path(self.mktemp())
+        loop.symlink_to(loop.name)
+        self.assertEqual((), self.look(loop).findings)
 
     def test_missing(self):
         """What is not there is said, and no trouble: a program may be new."""

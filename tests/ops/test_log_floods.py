@@ -43,9 +43,18 @@ class FloodLimitTests(SynchronousTestCase):
         self.shown.clear()
         self.flood(2)
         self.assertEqual(
-            ["0 failed (6 more like this were not shown)", "1 failed"],
+            ["0 failed (6 more from this place were not shown)", "1 failed"],
             self.shown,
         )
+
+    def test_messages_that_count(self) -> None:
+        """A message that has a number of its own of what was not shown keeps it."""
+        for _ in range(MOST_SHOWN + 2):
+            self.log.warn("refused ({suppressed} more)", suppressed=3)
+        self.now += PERIOD
+        self.shown.clear()
+        self.log.warn("refused ({suppressed} more)", suppressed=4)
+        self.assertEqual(["refused (4 more) (2 more from this place were not shown)"], self.shown)
 
     def test_errors(self) -> None:
         """They are limited as warnings are, with and without a traceback."""
@@ -75,7 +84,7 @@ class FloodLimitTests(SynchronousTestCase):
         self.now -= 10 * PERIOD
         self.shown.clear()
         self.flood(1)
-        self.assertEqual(["0 failed (5 more like this were not shown)"], self.shown)
+        self.assertEqual(["0 failed (5 more from this place were not shown)"], self.shown)
 
     def test_memory(self) -> None:
         """Places are forgotten, the quietest first, when there are too many."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import BytesParser
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
+from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -61,17 +63,19 @@ class MetaTestCase(SynchronousTestCase):
             lambda: self.steering,
         )
 
-    def connect(self) -> tuple[Protocol, StringTransport]:
+    def connect(self, peer: str = "192.0.2.1") -> tuple[Protocol, StringTransport]:
         """Connect to the site."""
-        transport = StringTransport()
+        transport = StringTransport(peerAddress=IPv4Address("TCP", peer, 40000))
         channel = self.site.buildProtocol(None)
         channel.makeConnection(transport)
         return channel, transport
 
-    def ask(self, path: str, method: str = "GET") -> Answer:
+    def ask(
+        self, path: str, method: str = "GET", host: str = "meta", peer: str = "192.0.2.1"
+    ) -> Answer:
         """Ask for a path on a connection of its own."""
-        channel, transport = self.connect()
-        channel.dataReceived(f"{method} {path} HTTP/1.1\r\nHost: meta\r\n\r\n".encode())
+        channel, transport = self.connect(peer)
+        channel.dataReceived(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         return parse(transport.value())
 
 
@@ -119,6 +123,11 @@ class PageTests(MetaTestCase):
         self.assertEqual(503, answer.status)
         self.assertIn(b"no such file", answer.body)
         self.flushLoggedErrors(OSError)
+
+    def test_what_is_no_utf8(self) -> None:
+        """A finding may quote the name of a file that is no UTF-8."""
+        self.readiness.add("files", lambda: "/x/\udcff cannot be read")
+        self.assertIn(b"files: /x/\\udcff cannot be read", self.ask("/readyz").body)
 
     def test_metrics(self) -> None:
         """/metrics is the registry in the text format of Prometheus."""
@@ -270,6 +279,22 @@ class HttpTests(MetaTestCase):
         self.assertEqual("no-store", headers["cache-control"])
         self.assertEqual("nosniff", headers["x-content-type-options"])
         self.assertEqual(["yurttunnel"], headers.get_all("server"))
+
+    def test_names_that_lead_here(self) -> None:
+        """On this machine details are told by addresses and own names only; probes go on."""
+        self.under_test.steering = self.steering = SteeringReport()
+        names = ("127.0.0.1:10265", "[::1]:8080", "localhost", "LocalHost:1", socket.gethostname())
+        for path in ("/", "/agents", "/steering"):
+            for host in names:
+                self.assertEqual(200, self.ask(path, host=host, peer="127.0.0.1").status, host)
+            for host in ("evil.example", "127.0.0.1.evil.example:10265", ""):
+                for method in ("GET", "POST"):
+                    answer = self.ask(path, method, host, "127.0.0.1")
+                    self.assertEqual(403, answer.status, host)
+                    self.assertIn(b"ask for an IP address", answer.body)
+            self.assertEqual(200, self.ask(path, host="meta.example").status)
+        for path in ("/healthz", "/readyz", "/metrics"):
+            self.assertEqual(200, self.ask(path, host="probe.example", peer="127.0.0.1").status)
 
     def test_protocols(self) -> None:
         """By ALPN only HTTP/1.1 is offered, even where the h2 library is installed."""

@@ -262,6 +262,13 @@ class SocketTests(NotifyTestCase):
         self.clock.advance(INTERVAL)
         self.assertEqual(["READY=1\nSTATUS=ready"], self.told())
 
+    def test_what_is_no_utf8(self) -> None:
+        """A finding that quotes the name of a file that is no UTF-8 is told."""
+        self.readiness.add("files", lambda: "/x/\udcff cannot be read")
+        self.start()
+        self.clock.advance(INTERVAL)
+        self.assertEqual(["STATUS=not ready; files: /x/\\udcff cannot be read"], self.told())
+
     def test_nobody_listens(self) -> None:
         """The parts run all the same; the log says it once, and systemd is told when it is back."""
         Path(self.address).unlink()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from twisted.internet.task import Clock
 from twisted.logger import Logger, LogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.ops.diagnose.redaction import REDACTED
+from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.status.events import KEPT, RecentEvents
 
 
@@ -35,16 +38,41 @@ class RecentEventsTests(SynchronousTestCase):
         self.assertGreater(warning.last, 0)
 
     def test_repeats_are_counted(self) -> None:
-        """The same one again is counted and moves to the front."""
-        for text in ("one", "two", "one", "one"):
-            self.log.warn("{text}", text=text)
-        self.assertEqual(["one", "two"], self.texts())
+        """One of the same place in the code is counted, moves to the front, and is the text."""
+        self.log.warn("{text} is lost", text="one")
+        self.log.warn("another")
+        for text in ("two", "three"):
+            self.log.warn("{text} is lost", text=text)
+        self.assertEqual(["three is lost", "another"], self.texts())
         self.assertEqual([3, 1], [event.count for event in self.events.newest_first()])
+
+    def test_repeats_that_were_not_shown(self) -> None:
+        """What a warning says of others that were not shown makes no other place of it."""
+        clock = Clock()
+        log = RateLimitedLog(clock, self.log, 60.0)
+        for _ in range(3):
+            log.warn("refused")
+            log.warn("refused")
+            clock.advance(60)
+        self.assertEqual(["refused (1 more like this were not shown)"], self.texts())
+
+    def test_errors_stay(self) -> None:
+        """However many warnings there are, and whatever they say, they displace no error."""
+        self.log.error("the disk is full")
+        for number in range(3 * KEPT):
+            self.log.warn("refused {number}", number=number)
+            self.log.warn(f"warning {number}")
+        self.assertEqual(KEPT, len(self.texts()))
+        self.assertIn("the disk is full", self.texts())
+        for number in range(3 * KEPT):
+            self.log.error(f"error {number}")
+        self.assertEqual(KEPT, len(self.texts()))
+        self.assertNotIn("the disk is full", self.texts())
 
     def test_it_is_bounded(self) -> None:
         """Only the last ones are kept, and of each not more than some lines."""
         for number in range(3 * KEPT):
-            self.log.warn("{number} {text}", number=number, text="x" * 100_000)
+            self.log.warn(f"{number} {{text}}", text="x" * 100_000)
         self.assertEqual(KEPT, len(self.texts()))
         self.assertTrue(self.texts()[0].startswith(f"{3 * KEPT - 1} "))
         self.assertLessEqual(max(map(len, self.texts())), 500)
@@ -63,6 +91,10 @@ class RecentEventsTests(SynchronousTestCase):
         for secret in (
             f"{token}",
             "AbCdEf123",
+            "dXNlcjpwYXNz",
+            "abcdef.0123456789abcdef",
+            "p4ssw0rd",
+            "h1dden",
             "eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl",
             "MIIEvQIBADANBg",
         ):
@@ -70,13 +102,16 @@ class RecentEventsTests(SynchronousTestCase):
                 {
                     token: "refused {secret}.sha256:5e55",
                     "AbCdEf123": "Authorization: Bearer {secret}",
+                    "dXNlcjpwYXNz": "Authorization: Basic {secret}",
+                    "p4ssw0rd": "password={secret}",
+                    "h1dden": "https://user:{secret}@registry.example/ failed",
                     "MIIEvQIBADANBg": "-----BEGIN PRIVATE KEY-----\n{secret}\n"
                     "-----END PRIVATE KEY-----",
                 }.get(secret, "got {secret}!"),
                 secret=secret,
             )
             self.assertNotIn(secret, self.texts()[0])
-            self.assertIn("(secret)", self.texts()[0])
+            self.assertIn(REDACTED, self.texts()[0])
 
     def test_the_end(self) -> None:
         """After its end it listens no more."""

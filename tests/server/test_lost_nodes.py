@@ -63,8 +63,31 @@ class LostNodesTests(SynchronousTestCase):
         self.registry.add_remote(remote)
         self.go(session, "silent")
         self.assertEqual([], self.names())
+        self.clock.advance(500)
         self.registry.remove_remote(remote)
-        self.assertEqual(["edge-1"], self.names())
+        [lost] = self.lost.newest_first()
+        self.assertEqual(("edge-1", 1500), (lost.node, lost.last_seen))
+        self.assertIn("by another server", lost.why)
+
+    def test_here_after_a_sibling(self) -> None:
+        """What a sibling has lost is not lost as long as it is here, and then says why it went."""
+        session, remote = self.come("edge-1"), FakeSession("edge-1")
+        self.registry.add_remote(remote)
+        self.registry.remove_remote(remote)
+        self.assertEqual([], self.names())
+        self.go(session, "silent")
+        self.assertEqual(["silent"], [lost.why for lost in self.lost.newest_first()])
+
+    def test_at_siblings_only(self) -> None:
+        """A node that only siblings have had is lost when the last of them loses it."""
+        first, second = FakeSession("edge-1"), FakeSession("edge-1")
+        self.registry.add_remote(first)
+        self.registry.add_remote(second)
+        self.registry.remove_remote(first)
+        self.assertEqual([], self.names())
+        self.registry.remove_remote(second)
+        [lost] = self.lost.newest_first()
+        self.assertEqual(1000, lost.last_seen)
 
     def test_it_is_bounded(self) -> None:
         """The nodes that were lost last are remembered, the last of them first."""

@@ -21,12 +21,13 @@ from twisted.internet.interfaces import (
     IReactorTime,
     ISystemHandle,
 )
-from twisted.internet.protocol import ClientFactory
+from twisted.internet.protocol import ClientFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.agent.attempts import AttemptFailure, explain, interleave_families
+from yurttunnel.agent.dialed_ends import DialedEnds
 from yurttunnel.agent.policy import Address, DestinationPolicy, canonical_host, destination
 from yurttunnel.agent.resolver import NodeResolver, TooManyLookups
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
@@ -64,7 +65,8 @@ class Dialer:
     """Answers the requests of the servers' sessions with connections made from this node.
 
     ``reactor`` provides ``IReactorTCP`` and ``IReactorTime``; ``node`` is the node's name, for
-    sentences. ``durations`` gets how long each successful dial took.
+    sentences. ``durations`` gets how long each successful dial took. ``ends`` knows this node's
+    ends of the connections.
     """
 
     log = Logger()
@@ -84,6 +86,7 @@ class Dialer:
         self.node = node
         self.limits = limits or DialLimits()
         self.durations = durations
+        self.ends = DialedEnds(self.clock)
         self._resolver = resolver
         self._dials: set[_Dial] = set()
         self._pending_to: Counter[_Target] = Counter()
@@ -174,6 +177,7 @@ class _Dial:
         "_untried",
         "answered",
         "deadline",
+        "ends",
         "request",
         "started",
         "target",
@@ -183,6 +187,7 @@ class _Dial:
     def __init__(self, dialer: Dialer, request: IStreamRequest) -> None:
         self._dialer = dialer
         self.request: IStreamRequest = request
+        self.ends = dialer.ends
         self.wanted = destination(request.host, request.port)
         self.started = dialer.clock.seconds()
         self.deadline = self.started + min(request.timeout, dialer.limits.longest_dial)
@@ -373,7 +378,7 @@ class _Attempt(ClientFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> LocalConnection:
         """Make the protocol of the connected socket."""
-        return _DialedConnection(self, self._dial)
+        return _DialedConnection(self, self._dial, self._dial.ends)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """Pass the reason on to the dial."""
@@ -384,10 +389,18 @@ class _Attempt(ClientFactory):
 class _DialedConnection(LocalConnection):
     """A connected socket, which joins its stream before the reactor first reads it."""
 
-    def __init__(self, attempt: _Attempt, dial: _Dial) -> None:
+    def __init__(self, attempt: _Attempt, dial: _Dial, ends: DialedEnds) -> None:
         self._attempt = attempt
         self._dial = dial
+        self._ends = ends
 
     def connectionMade(self) -> None:
-        """Tell the dial."""
+        """Note this end, and tell the dial."""
+        self._end = self.transport.getHost()
+        self._ends.opened(self._end)
         self._dial.attempt_connected(self._attempt, self)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Note that this end is closed, and end the stream."""
+        self._ends.closed(self._end)
+        super().connectionLost(reason)

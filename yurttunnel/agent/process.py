@@ -123,8 +123,10 @@ class AgentProcess:
         )
         site = meta_site(reactor, status, self.readiness, self.metrics, figures.sessions)
         host, port = settings.meta_host, settings.meta_port
-        debug = Debug(reactor, self.agent.sessions, self.lag, shown_levels)
-        site.resource.putChild(b"debug", debug.page)
+        debug = Debug(
+            reactor, self.agent.sessions, self.lag, shown_levels, dialer.ends.__contains__
+        )
+        site.resource.putChild(b"debug", debug.pages)
         listen = partial(listen_tcp, reactor, "--meta-port", host, port, site)
         self.meta = StoppedInTurn()
         for part in (status, PortService(listen), debug):

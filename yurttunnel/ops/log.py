@@ -54,6 +54,10 @@ def forward_standard_logging(level: int = logging.WARNING) -> Callable[[], None]
     return lambda: root.removeHandler(handler)
 
 
+SUPPRESSED = " ({suppressed} more like this were not shown)"
+"""What :class:`RateLimitedLog` adds to the format of a message."""
+
+
 @dataclass(slots=True)
 class _Recent:
     shown_at: float
@@ -92,5 +96,5 @@ class RateLimitedLog:
         self._recent[format] = _Recent(now)
         if recent is not None and recent.suppressed:
             fields["suppressed"] = recent.suppressed
-            format += " ({suppressed} more like this were not shown)"
+            format += SUPPRESSED
         self._log.emit(level, format, **fields)

@@ -55,8 +55,9 @@ class FloodLimit:
         shown.count += 1
         suppressed, shown.suppressed = shown.suppressed, 0
         if suppressed and event.get("log_format"):
-            text = event["log_format"] + " ({suppressed} more like this were not shown)"
-            event = {**event, "log_format": text, "suppressed": suppressed}
+            # A message may say already how many others like it there were; these came after it.
+            text = event["log_format"] + " ({flood} more from this place were not shown)"
+            event = {**event, "log_format": text, "flood": suppressed}
         self._observer(event)
 
     def _shown_of(self, event: LogEvent) -> _Shown:

@@ -20,6 +20,7 @@ from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition
 from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.rebinding import refusal
 from yurttunnel.ops.status.page import POLICY, StatusPage
 from yurttunnel.ops.steering import SteeringReport
 from yurttunnel.ops.steering_page import steering_json
@@ -73,8 +74,8 @@ def meta_pages(
     root.putChild(b"healthz", _Page(lambda: _Answer(200, _TEXT, b"ok\n")))
     root.putChild(b"readyz", _Page(lambda: _readiness_answer(readiness)))
     root.putChild(b"metrics", _Page(lambda: _Answer(200, METRICS_TYPE, exposition(metrics))))
-    root.putChild(b"agents", _Page(lambda: _Answer(200, _JSON, _session_list(sessions()))))
-    root.putChild(b"steering", _Page(lambda: _steering_answer(steering())))
+    root.putChild(b"agents", _DetailedPage(lambda: _Answer(200, _JSON, _session_list(sessions()))))
+    root.putChild(b"steering", _DetailedPage(lambda: _steering_answer(steering())))
     return root
 
 
@@ -105,6 +106,14 @@ class _Page(_Root):
         return _answer(request, self._make)
 
 
+class _DetailedPage(_Page):
+    """A page that tells more than probes and scrapers need, and no foreign web page."""
+
+    def render(self, request: Request) -> bytes:
+        """Answer ``request``, or refuse it."""
+        return _refused(request) or super().render(request)
+
+
 class _StatusPage(_Root):
     """The page at ``/``; ``?q=`` filters what it shows."""
 
@@ -114,8 +123,8 @@ class _StatusPage(_Root):
         self._steering = steering
 
     def render(self, request: Request) -> bytes:
-        """Answer ``request``."""
-        return _answer(request, lambda: self._page(request))
+        """Answer ``request``, or refuse it."""
+        return _refused(request) or _answer(request, lambda: self._page(request))
 
     def _page(self, request: Request) -> _Answer:
         request.setHeader(b"content-security-policy", POLICY)
@@ -129,6 +138,11 @@ class _Missing(_Root):
     def render(self, request: Request) -> bytes:
         """Answer that there is no such page, and where to find those that there are."""
         return _send(request, _Answer(404, _TEXT, b"no such page; / lists those that exist\n"))
+
+
+def _refused(request: Request) -> bytes | None:
+    refused = refusal(request)
+    return None if refused is None else _send(request, _Answer(403, _TEXT, f"{refused}\n".encode()))
 
 
 def _answer(request: Request, make: Callable[[], _Answer]) -> bytes:
@@ -163,7 +177,9 @@ def _readiness_answer(readiness: Readiness) -> _Answer:
         for finding in findings
     ]
     lines.append("ready\n" if ready else "not ready\n")
-    return _Answer(200 if ready else 503, _TEXT, "".join(lines).encode())
+    # Problems may quote names of files, which need not be UTF-8.
+    body = "".join(lines).encode("utf-8", "backslashreplace")
+    return _Answer(200 if ready else 503, _TEXT, body)
 
 
 def _session_list(sessions: Iterable[SessionSnapshot]) -> bytes:

@@ -44,8 +44,10 @@ class NotifySocket:
 
         When systemd is behind, or away for a moment, it has not, and it is to be tried again.
         """
+        # A status may quote names of files, which need not be UTF-8.
+        data = "\n".join(assignments).encode("utf-8", "backslashreplace")
         try:
-            self._socket.sendto("\n".join(assignments).encode(), self._address)
+            self._socket.sendto(data, self._address)
         except BlockingIOError:
             return False
         except OSError as error:

@@ -35,11 +35,18 @@ class LostNodes:
         self._most_remembered = most_remembered
         self._lost: dict[str, LostNode] = {}
         registry.on_direct_changed.append(self._changed)
+        registry.on_remote_gone.append(self._remote_gone)
 
     def ended(self, node: str, why: str) -> None:
         """Note why the session of ``node`` has ended, if that was its last one."""
-        if self._registry.direct(node) is not None:
-            return
+        if self._registry.direct(node) is None:
+            self._note(node, why)
+
+    def _remote_gone(self, node: str) -> None:
+        if not self._registry.reaches(node):
+            self._note(node, "the way to it by another server, which was the last one, has gone")
+
+    def _note(self, node: str, why: str) -> None:
         # Taken out first, so that the order of the table is the order of time.
         self._lost.pop(node, None)
         self._lost[node] = LostNode(node, self._clock.seconds(), why)

@@ -120,6 +120,8 @@ class SessionRegistry:
         self._remote: set[INodeSession] = set()
         self.on_direct_changed: list[Callable[[str], object]] = []
         """Who is told of each node whose direct session has come, changed or gone."""
+        self.on_remote_gone: list[Callable[[str], object]] = []
+        """Who is told of each node to which a way by a sibling has gone."""
         self.is_anothers: Callable[[str, str], bool] = lambda node, host: False
         """Says of a node and of a host or address that the latter is another node's, whatever the
         certificate of the former says: certificates outlive what they say."""
@@ -167,6 +169,8 @@ class SessionRegistry:
             self._remote.remove(session)
             self._release(session)
             self._remember(session)
+            for callback in list(self.on_remote_gone):
+                callback(session.node)
 
     @property
     def remote_nodes(self) -> int:

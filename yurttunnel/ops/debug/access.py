@@ -3,28 +3,36 @@
 The meta port may listen on other addresses than loopback, and a browser on this machine carries
 requests of whatever page is open in it. So the address of the client has to be loopback, the Host
 field has to name it (against names that are made to lead here, DNS rebinding), and a browser has
-to say that the request is of no other site (Fetch Metadata, and Origin of RFC 6454).
+to say that the request is of no other site (Fetch Metadata, and Origin of RFC 6454). An agent
+makes connections for callers of the tunnel, who are elsewhere: they come from loopback, too.
 """
 
 from __future__ import annotations
 
-from ipaddress import IPv6Address, ip_address
+from collections.abc import Callable
 
 from twisted.internet.address import IPv4Address as TcpAddress
 from twisted.internet.address import IPv6Address as Tcp6Address
+from twisted.internet.interfaces import IAddress
 from twisted.web.server import Request
 
 from yurttunnel.http.authority import BadAuthority, split_optional_port
+from yurttunnel.ops.rebinding import is_loopback
 
 _OWN_REQUEST = (b"same-origin", b"none")
 """What a browser says in Sec-Fetch-Site of requests of this page itself, or of the user."""
 
 
-def refusal(request: Request) -> str | None:
-    """Say in one line why ``request`` is refused, ``None`` when it is not."""
+def refusal(request: Request, is_tunnelled: Callable[[IAddress], bool]) -> str | None:
+    """Say in one line why ``request`` is refused, ``None`` when it is not.
+
+    ``is_tunnelled`` says whether the client with that address comes through the tunnel.
+    """
     peer = request.getClientAddress()
-    if not isinstance(peer, TcpAddress | Tcp6Address) or not _is_loopback(peer.host):
+    if not isinstance(peer, TcpAddress | Tcp6Address) or not is_loopback(peer.host):
         return "/debug is for this machine alone: connect to the meta port by a loopback address"
+    if is_tunnelled(peer):
+        return "/debug is for this machine alone: it is not served through the tunnel"
     hosts = request.requestHeaders.getRawHeaders(b"host", [])
     if len(hosts) != 1 or not _names_loopback(hosts[0]):
         return "/debug wants a loopback address, or localhost, in the Host field"
@@ -42,14 +50,4 @@ def _names_loopback(field: bytes) -> bool:
         host, _ = split_optional_port(field.decode("ascii"))
     except (UnicodeDecodeError, BadAuthority):
         return False
-    return host.lower() == "localhost" or _is_loopback(host)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
+    return host.lower() == "localhost" or is_loopback(host)

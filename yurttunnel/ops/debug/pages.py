@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.resource import Resource
+from twisted.web.resource import Resource, getChildForRequest
 from twisted.web.server import NOT_DONE_YET, Request
 
 from yurttunnel.ops.debug.access import refusal
@@ -71,10 +72,7 @@ class Page(Resource):
         return Page(lambda parameters: text("no such page; /debug lists those that exist\n", 404))
 
     def render(self, request: Request) -> bytes | int:
-        """Answer who may ask, with twisted.web leaving the body out for HEAD."""
-        refused = refusal(request)
-        if refused is not None:
-            return _send(request, text(f"{refused}\n", 403))
+        """Answer, with twisted.web leaving the body out for HEAD."""
         handler = self._handlers.get(request.method)
         if handler is None:
             allowed = b", ".join(self._handlers)
@@ -113,6 +111,26 @@ class Page(Resource):
         if not gone:
             request.write(_send(request, given))
             request.finish()
+
+
+class GuardedPages(Resource):
+    """``first`` and all pages below it, for those who may ask; see :func:`refusal`."""
+
+    # The way on from here is found after the refusal.
+    isLeaf = True
+
+    def __init__(self, first: Page, is_tunnelled: Callable[[IAddress], bool]) -> None:
+        super().__init__()
+        self._first = first
+        self._is_tunnelled = is_tunnelled
+
+    def render(self, request: Request) -> bytes | int:
+        """Answer who may ask."""
+        refused = refusal(request, self._is_tunnelled)
+        if refused is not None:
+            return _send(request, text(f"{refused}\n", 403))
+        page: Page = getChildForRequest(self._first, request)
+        return page.render(request)
 
 
 def _send(request: Request, answer: Answer) -> bytes:

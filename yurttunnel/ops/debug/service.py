@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from twisted.application.service import MultiService
+from twisted.internet.interfaces import IAddress
 
 from yurttunnel.ops.debug.log_level import TemporaryLogLevel
 from yurttunnel.ops.debug.memory import MemoryTrace
-from yurttunnel.ops.debug.pages import HTML, Answer, Page
+from yurttunnel.ops.debug.pages import HTML, Answer, GuardedPages, Page
 from yurttunnel.ops.debug.reactor import reactor_page, stacks_page
 from yurttunnel.ops.debug.sessions import sessions_page
 from yurttunnel.ops.lag import ReactorLag
@@ -26,9 +27,10 @@ _PAGES = (
 
 
 class Debug(MultiService):
-    """The pages below ``/debug``; ``page`` is the first of them.
+    """The resource ``pages``: ``/debug`` and what is below it.
 
-    As a service it ends what they have begun: tracing memory, another log level.
+    ``is_tunnelled`` says of a client's address that it comes through the tunnel. As a service
+    this ends what the pages have begun: tracing memory, another log level.
     """
 
     def __init__(
@@ -37,19 +39,21 @@ class Debug(MultiService):
         sessions: Callable[[], Iterable[TunnelSession]],
         lag: ReactorLag,
         levels: ShownLevels,
+        is_tunnelled: Callable[[IAddress], bool] = lambda client: False,
     ) -> None:
         super().__init__()
         memory = MemoryTrace(reactor)
         log_level = TemporaryLogLevel(reactor, levels)
         for service in (memory, log_level):
             service.setServiceParent(self)
-        self.page = Page(lambda parameters: Answer(HTML, _index()))
-        self.page.putChild(b"", self.page)
-        self.page.putChild(b"sessions", sessions_page(reactor, sessions))
-        self.page.putChild(b"reactor", reactor_page(reactor, lag))
-        self.page.putChild(b"memory", memory.page())
-        self.page.putChild(b"stacks", stacks_page(reactor))
-        self.page.putChild(b"log-level", log_level.page())
+        first = Page(lambda parameters: Answer(HTML, _index()))
+        first.putChild(b"", first)
+        first.putChild(b"sessions", sessions_page(reactor, sessions))
+        first.putChild(b"reactor", reactor_page(reactor, lag))
+        first.putChild(b"memory", memory.page())
+        first.putChild(b"stacks", stacks_page(reactor))
+        first.putChild(b"log-level", log_level.page())
+        self.pages = GuardedPages(first, is_tunnelled)
 
 
 def _index() -> bytes:

@@ -27,7 +27,10 @@ _MOST_BYTES = 1024 * 1024
 LEAST_FREE_BYTES = 64 * 1024 * 1024
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-_KEY = b"PRIVATE KEY-----"
+_SECRET = re.compile(
+    # A key, and in a kubeconfig a token or a key, with their values there or in the next lines.
+    rb"PRIVATE KEY-----|\b(?:token|client-key-data)[\"']?:[ \t]*[\"']?[\w|>+/=]"
+)
 _SECRET_NAMES = ("join-token",)
 
 _OLD_NAME = re.compile(r"-\d{4}(?:-\d\d){5}\.pem$")
@@ -35,7 +38,10 @@ _OLD_NAME = re.compile(r"-\d{4}(?:-\d\d){5}\.pem$")
 
 
 def files_part(directories: Iterable[Path], files: Iterable[Path], now: datetime.datetime) -> Part:
-    """Describe what is in ``directories``, and single ``files``; ``now`` has a timezone."""
+    """Describe what is in ``directories``, and single ``files``; ``now`` has a timezone.
+
+    Of links among ``files`` what they lead to is described, too.
+    """
     lines: list[str] = []
     findings: list[str] = []
     for directory in directories:
@@ -44,6 +50,9 @@ def files_part(directories: Iterable[Path], files: Iterable[Path], now: datetime
             _look(path, now, lines, findings)
     for path in files:
         _look(path, now, lines, findings)
+        if os.path.islink(path):
+            # What a flag names is used, wherever it leads.
+            _look(Path(os.path.realpath(path)), now, lines, findings)
     return Part("files", "".join(f"{line}\n" for line in lines), tuple(findings))
 
 
@@ -63,7 +72,7 @@ def _look(path: Path, now: datetime.datetime, lines: list[str], findings: list[s
         if not isinstance(error, FileNotFoundError):
             findings.append(f"{path} could not be read ({error.strerror}).")
         return
-    secret = _KEY in content or path.name in _SECRET_NAMES
+    secret = _SECRET.search(content) or path.name in _SECRET_NAMES
     if secret and status.st_mode & 0o077:
         findings.append(f"{path} holds a secret and is open to other users: chmod 0600 it.")
     for block in _CERTIFICATE.findall(content):

@@ -21,16 +21,30 @@ _WHOLE = re.compile(
 )
 
 _NAMES = (
-    r"(?:authorization|(?:[\w-]{0,40}[_-])?(?:token|password|passwd|secret)|client[_-]key[_-]data)"
+    r"(?<![\w-])[\w-]{0,80}?"
+    r"(?:authorization|token|password|passwd|secret|api[_-]?key|client[_-]key[_-]data)"
 )
 
-_VALUES = re.compile(
-    # A field of YAML, JSON or a header, or an assignment; the scheme of a header stays.
-    rf"(\b{_NAMES}[\"']?\s*[:=][ \t]*(?:(?:bearer|basic)[ \t]+)?)"
-    r"(\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|[^\s,;\"']+)"
-    r"|(\bbearer[ \t]+)(\S+)",
-    re.IGNORECASE,
-)
+_QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
+
+_SCHEMES = "bearer|basic|negotiate|digest|ntlm|token"
+
+_VALUES = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        # A block of YAML: all that is indented below the name.
+        rf"({_NAMES}[\"']?\s*:[ \t]*)[|>][^\n]*\n(?:[ \t]+[^\n]*(?:\n|\Z))+",
+        # Cookies, to the end of the line.
+        rf"(\b(?:set-)?cookie[\"']?\s*[:=][ \t]*)(?:{_QUOTED}|[^\n\"']+)",
+        # A field of YAML, JSON or a header, or an assignment; the scheme of a header stays.
+        rf"({_NAMES}[\"']?\s*[:=][ \t]*(?:(?:{_SCHEMES})[ \t]+)?)"
+        rf"(?:{_QUOTED}|[^\s,;\"']+)",
+        # What headers hold, without their names. The schemes but for the first are words, too.
+        r"(\bbearer[ \t]+)\S+",
+        r"(\b(?:basic|negotiate|ntlm)[ \t]+)[a-z0-9+/=_-]{12,}",
+        rf"((?=--){_NAMES}[ \t]+)(?!-)\S+",
+    )
+]
 
 _URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://)([^\s/@\"']+@)?([^\s?#\"']*)(\?[^\s\"']*)?", re.I)
 
@@ -43,7 +57,8 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in secrets:
         text = text.replace(secret, REDACTED)
     text = _WHOLE.sub(REDACTED, text)
-    text = _VALUES.sub(rf"\1\3{REDACTED}", text)
+    for values in _VALUES:
+        text = values.sub(rf"\1{REDACTED}", text)
     return _URL.sub(_without_query, text)
 
 

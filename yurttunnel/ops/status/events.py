@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,30 +18,24 @@ from twisted.logger import (
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.ops.diagnose.redaction import redact
+from yurttunnel.ops.log import SUPPRESSED
+
 KEPT = 50
-"""How many different ones are kept."""
+"""Of how many places in the code the last one is kept."""
 
 _LONGEST = 500
 """Characters of a text that are kept."""
 
 _NAMES = {LogLevel.warn: "warning", LogLevel.error: "error", LogLevel.critical: "critical"}
 
-# No message is meant to hold a secret. Errors of libraries quote what they were given, though, and
-# this page is read by more people than the log: join tokens, bearer tokens and JWTs go.
-_SECRETS = re.compile(
-    r"[0-9a-f]{16}\.[0-9a-f]{32}(?=\.sha256:)"
-    r"|(?<=bearer )\S+"
-    r"|eyJ[\w-]+\.[\w-]+\.[\w-]+"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
-    re.IGNORECASE | re.DOTALL,
-)
-
 
 @dataclass(slots=True)
 class RecentEvent:
     """A warning or an error: ``last`` is when it was logged last, in seconds since the epoch.
 
-    ``level`` is ``warning``, ``error`` or ``critical``; ``count`` says how often it was logged.
+    ``level`` is ``warning``, ``error`` or ``critical``. ``count`` says how often it was logged,
+    perhaps with another text, of which ``text`` is the last.
     """
 
     level: str
@@ -54,7 +47,11 @@ class RecentEvent:
 
 @implementer(ILogObserver)
 class RecentEvents(Service):
-    """Keeps the last :data:`KEPT` warnings and errors while it runs; the same one counts up."""
+    """Keeps the last warning or error of each place in the code, while it runs.
+
+    A place is what has the same level, namespace and format: whatever strangers make a message
+    say, it leaves the others where they are. Warnings make room for errors.
+    """
 
     def __init__(self, publisher: LogPublisher = globalLogPublisher) -> None:
         self._publisher = publisher
@@ -79,12 +76,15 @@ class RecentEvents(Service):
         level = _NAMES.get(event.get("log_level"))
         if level is None:
             return
-        key = level, str(event.get("log_namespace", "")), _text(event)
-        known = self._events.pop(key, None)
+        namespace = str(event.get("log_namespace", ""))
+        place = level, namespace, str(event.get("log_format", "")).removesuffix(SUPPRESSED)
+        known = self._events.pop(place, None)
         count = 1 if known is None else known.count + 1
-        self._events[key] = RecentEvent(*key, event.get("log_time", 0.0), count)
+        time = event.get("log_time", 0.0)
+        self._events[place] = RecentEvent(level, namespace, _text(event), time, count)
         if len(self._events) > KEPT:
-            _ = self._events.popitem(last=False)
+            warnings = (each for each, kept in self._events.items() if kept.level == "warning")
+            del self._events[next(warnings, next(iter(self._events)))]
 
 
 def _text(event: LogEvent) -> str:
@@ -94,5 +94,7 @@ def _text(event: LogEvent) -> str:
     if isinstance(failure, Failure):
         what = f"{failure.type.__name__ if failure.type else 'error'}: {failure.getErrorMessage()}"
         text = f"{text}: {what}" if text else what
-    text = _SECRETS.sub("(secret)", " ".join(text[: 4 * _LONGEST].split()))
+    # No message is meant to hold a secret. Errors of libraries quote what they were given, though,
+    # and the page is read by more people than the log.
+    text = " ".join(redact(text[: 4 * _LONGEST]).split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
