@@ -14,20 +14,29 @@ from tests.deploy.rendering import DEPLOY, named, of_kind, render, why_not_rende
 from tests.deploy.steering import all_steering_families
 from tests.ops.snapshots import snapshot
 from yurttunnel.http.pool import PoolStatistics
+from yurttunnel.ops.agent_servers import ServerFigures, agent_server_families
+from yurttunnel.ops.agents import agent_families
 from yurttunnel.ops.approval import ApprovalCounters, approval_families
+from yurttunnel.ops.audit import AuditFigures, audit_families
 from yurttunnel.ops.authorization import (
     PROOFS,
     RESULTS,
     AuthorizationCounters,
     authorization_families,
 )
-from yurttunnel.ops.cluster_trust import ClusterTrustFigures, cluster_trust_families
+from yurttunnel.ops.cluster_trust import (
+    ClusterTrustFigures,
+    CommonCertificateCounters,
+    RequestCounters,
+    cluster_trust_families,
+)
 from yurttunnel.ops.interception import (
     InterceptionCounters,
     InterceptionFigures,
     interception_families,
 )
 from yurttunnel.ops.metrics import Figures, add_families, agent_registry, server_registry
+from yurttunnel.ops.nodes import cloud_node_families
 from yurttunnel.ops.siblings import SiblingFigures, sibling_families
 from yurttunnel.pki.approval import Reason
 from yurttunnel.pki.approval_requests import Kind
@@ -80,7 +89,15 @@ def samples():
             *approval_families(approvals),
             *authorization_families(callers),
             *all_steering_families(),
-            *cluster_trust_families("yurttunnel_server_", ClusterTrustFigures({})),
+            *agent_families(Counter()),
+            *audit_families(AuditFigures()),
+            *cloud_node_families(int),
+            *cluster_trust_families(
+                "yurttunnel_server_",
+                ClusterTrustFigures(
+                    {"server": RequestCounters()}, common_certificates=CommonCertificateCounters()
+                ),
+            ),
             *sibling_families(
                 SiblingFigures(
                     known=int,
@@ -95,8 +112,18 @@ def samples():
             ),
         ],
     )
+    agent = agent_registry(figures, lambda: 0)
+    add_families(
+        agent,
+        lambda: [
+            *agent_server_families(ServerFigures()),
+            *cluster_trust_families(
+                "yurttunnel_agent_", ClusterTrustFigures({"agent": RequestCounters()})
+            ),
+        ],
+    )
     found: dict[str, dict[str, set[str]]] = {}
-    for registry in (server, agent_registry(figures, lambda: 0)):
+    for registry in (server, agent):
         for family in registry.collect():
             for sample in family.samples:
                 labels = found.setdefault(sample.name, {})

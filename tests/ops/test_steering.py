@@ -88,6 +88,7 @@ class MetricTests(SynchronousTestCase):
             ("flows_cut_total", "ipv4"): 5,
             ("dns_leader",): 1,
             ("dns_records",): 12,
+            ("dns_problem",): 1,
             ("dns_writes_total", "ConfigMap"): 3,
             ("dns_writes_total", "Service"): 1,
             ("passthrough_connections_total",): 9,
@@ -95,6 +96,17 @@ class MetricTests(SynchronousTestCase):
         }.items():
             self.assertEqual(value, shown[labels], labels)
         self.assertNotIn(("last_success_timestamp_seconds", "ipv6"), shown)
+
+    def test_dns_problem(self):
+        """There is one only where the records are this server's to write, and something fails."""
+        for leader, problem, value in (
+            (True, None, 0),
+            (True, "the ConfigMap cannot be written", 1),
+            (False, None, 0),
+            (False, "the ConfigMap cannot be written", 0),
+        ):
+            report = SteeringReport(dns=dataclasses.replace(DNS, leader=leader, problem=problem))
+            self.assertEqual(value, samples(report)["dns_problem",], (leader, problem))
 
     def test_names(self):
         """Every name has the prefix, and every family an explanation."""

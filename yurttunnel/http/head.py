@@ -3,9 +3,10 @@
 llhttp (by httptools) finds the fields and refuses what makes two readers disagree: bare CR and
 LF, folded lines, spaces around a name, control characters, repeated or signed Content-Length,
 Content-Length beside Transfer-Encoding, unknown methods. What it lets pass and this module
-refuses: several spaces in the start line, empty lines before it, HTTP/0.9 and HTTP/2.0 in it,
-other protocols than HTTP, control characters in a reason, a missing, repeated or malformed Host,
-targets of another form than the method has, and heads of any size.
+refuses: several spaces in the start line, a line feed within the target (HTTP/0.9, with the rest
+of the line as a field), empty lines before it, HTTP/0.9 and HTTP/2.0 in it, other protocols than
+HTTP, control characters in a reason, a missing, repeated or malformed Host, targets of another
+form than the method has, and heads of any size.
 
 Absolute targets (``GET http://host/path``) are refused: what they name and what Host names may
 differ, and those who ask for something on a node send the path alone.
@@ -21,7 +22,7 @@ import httptools
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields, Head, check_field, format_fields
 
-_REQUEST_LINE = re.compile(rb"([A-Z-]+) ([^ ]+) HTTP/(1\.[01])\r\n")
+_REQUEST_LINE = re.compile(rb"([A-Z-]+) ([\x21-\x7e]+) HTTP/(1\.[01])\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")
 _METHOD = re.compile(rb"[A-Z-]+")
 _TARGET = re.compile(rb"[\x21-\x7e]+")

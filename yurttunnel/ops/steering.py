@@ -198,6 +198,13 @@ def _dns(report: DnsReport) -> Iterator[Metric]:
         "there are nodes: nodes without address are left out, and /steering says so.",
         report.records,
     )
+    yield GaugeMetricFamily(
+        f"{_PREFIX}dns_problem",
+        "1 while the server that leads cannot make the records of nodes or the ports of the "
+        "Service what they should be, 0 when all is well and on servers that do not lead. Alert "
+        "when it stays: /steering and /readyz say what is wrong.",
+        int(report.leader and report.problem is not None),
+    )
     yield _counter(
         "dns_writes",
         "Objects that the DNS controller has written, by their kind. A steady rate without "

@@ -130,6 +130,10 @@ def certificate_problem(error: int, authority: str) -> str:
             return f"is not from {authority}"
         case codes.ERR_INVALID_PURPOSE:
             return "is not meant for this use"
+        case 66 | 67 | 68:
+            # EE_KEY_TOO_SMALL, CA_KEY_TOO_SMALL and CA_MD_TOO_WEAK of OpenSSL's x509_vfy.h, which
+            # have no names in pyOpenSSL.
+            return "has too weak a key or signature: use RSA from 2048 bits or ECDSA, with SHA-256"
         case _:
             return f"is refused (OpenSSL verification error {error})"
 

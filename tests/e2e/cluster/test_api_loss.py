@@ -99,6 +99,8 @@ class ApiLossTests(ClusterTestCase):
                 return False
             return True
 
+        # A connection that was kept may have died without a word, and a POST is not repeated.
+        await world.reconnect()
         # A real kube-apiserver asks itself at the same address, and has to find back to itself.
         await self.eventually(takes_pods, "the API takes pods again", 60, 1)
         await world.add_nodes("edge-3")

@@ -144,9 +144,14 @@ class World:
         # Not by -k, which kubectl 1.20 has in a form that cannot read it.
         manifests = {"apiVersion": "v1", "kind": "List", "items": read_base()}
         await self.kubectl.output("apply", "-f", "-", stdin=json.dumps(manifests).encode())
-        informers = Informers(reactor, self.client)
+        self._controllers = self._client_of(admin)
+        informers = Informers(reactor, self._controllers)
         self.signer = CertificateSigner(
-            reactor, self.client, informers, identities.signing_authority(), self._signed_seconds
+            reactor,
+            self._controllers,
+            informers,
+            identities.signing_authority(),
+            self._signed_seconds,
         )
         self._run(informers, self.signer)
 
@@ -155,6 +160,7 @@ class World:
         problems = [await self._end(program) for program in reversed(self._programs)]
         for part in reversed(self._parts):
             await part.stopService()
+        await self._controllers.close()
         await self.client.close()
         await self.api.stop()
         if self._own_network is not None:
@@ -259,6 +265,11 @@ class World:
         """Replace what the server's ConfigMap has."""
         config = await self.client.get(CONFIG_MAPS, "yurt-tunnel-server-cfg", NAMESPACE)
         await self.client.update(CONFIG_MAPS, {**config, "data": data})
+
+    async def reconnect(self) -> None:
+        """Have this test ask the API by new connections from now on."""
+        former, self.client = self.client, self._client_of(Path(self.kubeconfig))
+        await former.close()
 
     def renew(self) -> None:
         """Give everybody but the tunnel new certificates, and the authorities of now."""

@@ -1,0 +1,66 @@
+"""The messages that the operator's manual has to have are found in the source."""
+
+from __future__ import annotations
+
+import ast
+
+from twisted.trial import unittest
+
+from tests.deploy.messages import Messages
+
+
+def found_in(source, handed_on=frozenset()):
+    """Give the keys of the messages in a piece of source."""
+    messages = Messages(set(handed_on))
+    messages.visit(ast.parse(source))
+    return set(messages.found), messages.wordless
+
+
+class CollectingTests(unittest.SynchronousTestCase):
+    """What counts as a message is found."""
+
+    def test_logged(self):
+        """Warnings and worse are messages, whatever is filled in; information is none."""
+        source = """
+log.warn("{node}: gone for {seconds:g} s", node=node)
+self._log.failure(f"{what!r} failed")
+text = "kept under a name"
+log.error(text)
+log.info("all is well")
+"""
+        found, wordless = found_in(source)
+        self.assertEqual({"…: gone for … s", "… failed", "kept under a name"}, found)
+        self.assertFalse(wordless)
+
+    def test_without_words(self):
+        """A message that is made elsewhere is noticed."""
+        self.assertEqual((set(), True), found_in('log.warn("{text}", text=text)'))
+        self.assertEqual((set(), True), found_in("log.warn(text)"))
+
+    def test_raised(self):
+        """What ends a start, or is told as a reason, is a message; other errors are none."""
+        source = """
+raise usage.UsageError(f"--{flag} is missing")
+raise CannotListen(flag, "the port is " + "taken")
+end_process(reactor, "internal error")
+raise ValueError("not told like this")
+"""
+        found, _ = found_in(source)
+        self.assertEqual({"--… is missing", "the port is taken", "internal error"}, found)
+
+    def test_handed_on(self):
+        """Sentences are found at calls, names, entries and functions that are listed."""
+        source = """
+def notes():
+    yield "from a function"
+def why():
+    return ("one of two", f"two of {2}")
+def other():
+    return "not listed"
+self.problem = "in an attribute"
+missing[4] = "in an entry"
+tell("in a call")
+"""
+        found, _ = found_in(source, {"notes", "why", "problem", "missing", "tell"})
+        expected = {"from a function", "one of two", "two of …", "in an attribute", "in an entry"}
+        self.assertEqual({*expected, "in a call"}, found)

@@ -1,0 +1,264 @@
+"""The operator's manual has all messages, metrics and alerts, and none that do not exist."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+
+import yaml
+from twisted.internet.task import Clock
+from twisted.trial import unittest
+
+from tests.deploy.messages import (
+    HANDED_ON,
+    has_words,
+    key,
+    messages_of,
+    source_files,
+)
+from tests.deploy.rendering import REPOSITORY
+from tests.deploy.test_documents import (
+    FLAG,
+    LIMITS,
+    LINK,
+    OTHER_PROGRAMS,
+    PATH,
+    flags_that_exist,
+    headings,
+)
+from tests.deploy.test_monitoring import RULES, samples
+from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.ops import audit, http_site, log_floods
+from yurttunnel.ops.debug import log_level, memory
+from yurttunnel.ops.debug import sessions as debug_sessions
+from yurttunnel.ops.debug.service import Debug
+from yurttunnel.ops.lag import ReactorLag
+from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.status import events, sessions, view
+from yurttunnel.pki import authority
+from yurttunnel.pki.held_certificate import RENEWED_FROM, RENEWED_UNTIL
+from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
+from yurttunnel.server.options import Options as ServerOptions
+from yurttunnel.server.siblings.feed import MAX_NODES
+from yurttunnel.server.siblings.service import MAX_SIBLINGS
+
+OPERATIONS = REPOSITORY / "docs" / "operations.md"
+
+CELL = re.compile(r"^\| (`.*?`) \|", re.MULTILINE)
+CODE = re.compile(r"`([^`]+)`")
+METRIC = re.compile(r"(?:yurttunnel|konnectivity|process)_\w+")
+ALERT = re.compile(r"YurtTunnel\w+")
+DEFECT = "Defect:"
+OPS = "yurttunnel.ops."
+"""The modules that make metrics."""
+
+MORE_FLAGS = {
+    *("now", "flag"),
+    *("cluster-signing-cert-file", "show-labels", "log-file"),
+}
+"""Of systemctl, in the place of any, and of kube-controller-manager, kubectl and twist."""
+
+
+def section(title):
+    """Give the text below a heading of the second level."""
+    (found,) = re.findall(
+        rf"^## {title}$(.*?)(?=^## |\Z)", OPERATIONS.read_text(), re.DOTALL | re.MULTILINE
+    )
+    return found
+
+
+def first_cells(text):
+    """Give what stands as code in the first column of tables."""
+    return {code for cell in CELL.findall(text) for code in CODE.findall(cell)}
+
+
+@functools.cache
+def collected():
+    """Give the messages of each file of the programs, by its name."""
+    return {name: messages_of(path, name) for path, name in source_files(REPOSITORY)}
+
+
+def all_messages():
+    """Give where each message is in the source, by its key."""
+    return {
+        text: f"{name}:{line}"
+        for name, messages in collected().items()
+        for text, line in messages.found.items()
+    }
+
+
+class MessageTests(unittest.SynchronousTestCase):
+    """Messages of the programs and of the document are the same."""
+
+    def setUp(self):
+        """Collect both."""
+        self.messages = all_messages()
+        self.documented = {key(code): code for code in first_cells(section("Messages"))}
+
+    def test_each_is_documented(self):
+        """Every message has its row, but for defects, which all have one cure."""
+        missing = {
+            f"{place}: {text}"
+            for text, place in self.messages.items()
+            if text not in self.documented and not text.startswith(DEFECT)
+        }
+        self.assertEqual([], sorted(missing))
+        self.assertIn(f"`{DEFECT}`", section("Messages"))
+
+    def test_each_exists(self):
+        """No row is about a message that no program has."""
+        gone = [code for text, code in self.documented.items() if text not in self.messages]
+        self.assertEqual([], sorted(gone))
+
+    def test_each_can_be_searched(self):
+        """No row stands for a message without words."""
+        self.assertEqual([], [code for code in self.documented.values() if not has_words(code)])
+
+    def test_no_message_is_passed_on_from_nowhere(self):
+        """Where a message has no words of its own, it is known what makes the sentence."""
+        wordless = {name for name, messages in collected().items() if messages.wordless}
+        self.assertLessEqual(wordless, HANDED_ON.keys())
+
+    def test_what_hands_on_is_there(self):
+        """Each call, attribute, name and function that is listed is in its file."""
+        for name, makers in HANDED_ON.items():
+            text = (REPOSITORY / name).read_text()
+            for maker in makers:
+                self.assertRegex(text, rf"\b{maker}\b", name)
+
+
+class MonitoringTests(unittest.SynchronousTestCase):
+    """Metrics and alerts of the document are those that exist."""
+
+    def test_metrics(self):
+        """Each metric has its row, and each row its metric."""
+        documented = {
+            code for code in first_cells(section("Metrics and alerts")) if METRIC.fullmatch(code)
+        }
+        names = set(samples())
+        for histogram in [each for each in names if each.endswith("_bucket")]:
+            name = histogram.removesuffix("_bucket")
+            names -= {f"{name}_bucket", f"{name}_count", f"{name}_sum"}
+            names.add(name)
+        self.assertEqual(names, documented)
+
+    def test_every_family_is_looked_at(self):
+        """What the commands have a scrape show is among the metrics that are compared."""
+        compared = (REPOSITORY / "tests" / "deploy" / "test_monitoring.py").read_text()
+        for path, _ in source_files(REPOSITORY):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(OPS):
+                    for alias in node.names:
+                        if re.fullmatch(r"(?!add_)\w+_families", alias.name):
+                            self.assertIn(f"{alias.name}(", compared, path)
+
+    def test_each_metric_has_an_alert_or_a_reason(self):
+        """The third column names alerts, or begins with a dash and says why there is none."""
+        for row in section("Metrics and alerts").splitlines():
+            if METRIC.search(row) and row.startswith("| `"):
+                alert = row.split(" | ")[2]
+                self.assertRegex(alert, r"^(- \w|`YurtTunnel\w+`)", row)
+
+    def test_alerts(self):
+        """Each alert is mentioned, and none that is not there."""
+        groups = yaml.safe_load(RULES.read_text())["groups"]
+        alerts = {rule["alert"] for group in groups for rule in group["rules"]}
+        self.assertEqual(alerts, set(ALERT.findall(OPERATIONS.read_text())))
+
+
+class ReferenceTests(unittest.SynchronousTestCase):
+    """Files, headings, flags and pages that are named exist."""
+
+    def test_links_lead_somewhere(self):
+        """Each relative link is to a file, and each anchor to a heading."""
+        for target, anchor in LINK.findall(OPERATIONS.read_text()):
+            path = (OPERATIONS.parent / target).resolve() if target else OPERATIONS
+            self.assertTrue(path.exists(), target)
+            if anchor:
+                self.assertIn(anchor, set(headings(path)), f"{target}{anchor}")
+
+    def test_paths_exist(self):
+        """Each path in the repository that is named is there."""
+        for path in PATH.findall(OPERATIONS.read_text()):
+            self.assertTrue((REPOSITORY / path.rstrip(".")).exists(), path)
+
+    def test_flags_exist(self):
+        """Each flag is one of the programs', or of a program that is known by name."""
+        known = flags_that_exist(ServerOptions, AgentOptions) | OTHER_PROGRAMS | MORE_FLAGS
+        for flag in FLAG.findall(OPERATIONS.read_text()):
+            self.assertIn(flag, known)
+
+    def test_readiness_checks(self):
+        """Each check of /readyz is described."""
+        checks = {
+            node.args[0].value
+            for path, _ in source_files(REPOSITORY)
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "add"
+            and ast.unparse(node.func.value).endswith("readiness")
+            and isinstance(node.args[0], ast.Constant)
+        }
+        self.assertIn("listeners", checks)
+        text = section("Looking inside")
+        table = text[text.index("The checks of `/readyz`") : text.index("### /debug")]
+        self.assertEqual(checks, first_cells(table))
+
+    def test_debug_pages(self):
+        """Each page of /debug is described."""
+        clock = Clock()
+        pages = Debug(clock, list, ReactorLag(clock), ShownLevels()).page.children
+        named = set(re.findall(r"`/debug/([a-z-]+)", section("Looking inside")))
+        self.assertEqual({name.decode() for name in pages} - {""}, named)
+
+    def test_readme_leads_here(self):
+        """Who looks for it in the README finds it."""
+        self.assertIn("docs/operations.md", (REPOSITORY / "README.md").read_text())
+
+
+class NumberTests(unittest.SynchronousTestCase):
+    """Numbers that are written down are those of the programs."""
+
+    def test_in_the_manual(self):
+        """Bounds, lives and shares are as they are in the source."""
+        text = " ".join(OPERATIONS.read_text().split())
+        drain = {name: value for name, _, value, _ in ServerOptions.optParameters}["drain-timeout"]
+        days = authority.DEFAULT_NODE_LIFETIME / authority.DAY
+        for phrase in (
+            f"`--drain-timeout` ({drain} s;",
+            f"up to the number of cloud nodes and {MAX_SIBLINGS};",
+            f"More than {MAX_SIBLINGS} servers",
+            f"More than {MAX_NODES:,} nodes",
+            f"at {100 * RENEWED_FROM:.0f} to {100 * RENEWED_UNTIL:.0f} % of their life",
+            f"a node's is valid for {days:.0f} days",
+            f"before `--join-token-lifetime` ({DEFAULT_TOKEN_LIFETIME / 3600:.0f} h) is over",
+            f"{log_floods.MOST_SHOWN} a minute from one place",
+            f"traces allocations for {memory.TRACED_SECONDS / 60:.0f} minutes",
+        ):
+            self.assertIn(phrase, text)
+
+    def test_in_the_limits(self):
+        """The bounds of the meta ports, the log and the audit log are those in the programs."""
+        text = LIMITS.read_text()
+        for row in (
+            f"| connections to a meta port | {http_site.MAX_CONNECTIONS} |",
+            f"| time for a request to it | {http_site.REQUEST_SECONDS} s |",
+            f"| body of a request to it | {http_site.MAX_BODY_BYTES // 1024} KiB |",
+            "| nodes, streams and lost nodes on the status page |"
+            f" {sessions.MOST_SHOWN}, {view.MOST_STREAMS}, {view.MOST_LOST} |",
+            f"| warnings and errors on the status page | {events.KEPT} |",
+            "| sessions and streams in `/debug/sessions` |"
+            f" {debug_sessions.MOST_SESSIONS}, {debug_sessions.MOST_STREAMS} |",
+            f"| time for which `/debug/memory` traces | {memory.TRACED_SECONDS:.0f} s |",
+            "| time of another log level by `/debug/log-level` |"
+            f" {log_level.DEFAULT_SECONDS} s, {log_level.MOST_SECONDS} s at most |",
+            "| warnings and errors from one place of the program |"
+            f" {log_floods.MOST_SHOWN} in {log_floods.PERIOD:.0f} s |",
+            f"| line of the audit log | {(audit.MAX_LINE + 1) // 1024} KiB |",
+            "| lines of the audit log that wait for the disk |"
+            f" {audit.MAX_WAITING // 1024**2} MiB, beside",
+            f"| time to write the last of them at the end | {audit.CLOSE_TIMEOUT:.0f} s |",
+        ):
+            self.assertIn(row, text)

@@ -1,0 +1,137 @@
+"""A server in a cloud and agents behind a real NAT, whose network a test then breaks."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+
+from tests.e2e.clients import EchoClient, Peer, Target
+from tests.e2e.network.sites import Sites
+from tests.e2e.programs import Agent, Program, Tunnel, free_ports
+from tests.e2e.support import EndToEndTestCase
+
+SERVER = "10.77.0.21"
+"""The address in the cloud at which the server is reached from everywhere."""
+
+SITE = "192.168.50"
+"""What the addresses of the edge nodes begin with, in front of the NAT."""
+
+
+class MachineAgent(Agent):
+    """An agent on a machine of the network, for a node that is called as the machine is."""
+
+    def __init__(
+        self, network: Sites, machine: str, directory: str, tunnel: Tunnel, *extra: str
+    ) -> None:
+        super().__init__(
+            reactor,
+            directory,
+            server_port=tunnel.server.agent_port,
+            token_path=tunnel.server.token_path,
+            node=machine,
+            state=machine,
+            extra=(
+                *("--tunnelserver-addr", f"{SERVER}:{tunnel.server.agent_port}"),
+                *("--node-ip", network.addresses[machine][0]),
+                *("--allow-destination", "127.0.0.1"),
+                *extra,
+            ),
+        )
+        self._network = network
+        self._machine = machine
+
+    def begin_with(self, *prefix: str) -> None:
+        """Put a program before it that becomes it, such as ``unshare``."""
+        self._prefix = prefix
+
+    def start(self) -> None:
+        """Start it there."""
+        with self._network.inside(self._machine):
+            super().start()
+
+    def get(self, path: str) -> Deferred[tuple[int, str]]:
+        """Fetch a page of its meta server, which listens on the machine's loopback address."""
+        with self._network.inside(self._machine):
+            return Deferred.fromCoroutine(super().get(path))
+
+
+class SiteTestCase(EndToEndTestCase):
+    """Gives a test the network, with a server in the cloud that has no agent yet."""
+
+    timeout = 180
+
+    server_extra: tuple[str, ...] = ()
+    """Further arguments of the server."""
+
+    async def setUp(self) -> None:
+        """Make the network and start the server."""
+        await super().setUp()
+        self.network = Sites()
+        self.addCleanup(self.network.close)
+        self.tunnel = self.make_tunnel(
+            server_extra=("--bind-address", "0.0.0.0", *self.server_extra)
+        )
+        self.server = self.tunnel.server
+        self.server.start()
+        await self.server.ready()
+
+    def make_agent(self, machine: str, *extra: str) -> MachineAgent:
+        """Prepare the agent of a machine; it is stopped and checked when the test ends."""
+        agent = MachineAgent(self.network, machine, self.directory, self.tunnel, *extra)
+        self.tunnel.others.append(agent)
+        return agent
+
+    async def start_agent(self, machine: str) -> MachineAgent:
+        """Start the agent of a machine, and wait until the server has it."""
+        agent = self.make_agent(machine)
+        agent.start()
+        await agent.ready()
+        return agent
+
+    def listen_on(self, machine: str, build) -> Target:
+        """Start a target at the loopback address of a machine; it ends with the test."""
+        with self.network.inside(machine):
+            return self.listen(build, free_ports.take())
+
+    async def reached(self, machine: str, target: Target, peer: Peer) -> int:
+        """Connect ``peer`` to a target of a machine through its agent; the status of the answer."""
+        headers = {"X-Tunnel-Proxy-Host": machine}
+        authority = f"127.0.0.1:{target.port}"
+        return (await self.connect(self.tunnel, authority, peer, headers)).status
+
+    async def echo(self, machine: str, target: Target) -> EchoClient:
+        """Make one round trip on a new stream to an echo of a machine, which must succeed."""
+        client = EchoClient(reactor)
+        self.assertEqual(await self.reached(machine, target, client), 200)
+        await self.within(10, client.round_trip(), f"an echo of {machine} answers")
+        return client
+
+    def through_nat(self, *rule: str) -> None:
+        """Have the NAT treat packets that it passes on by a rule, before all others."""
+        self.network.run("nat", "iptables", "-I", "FORWARD", *rule)
+
+    def heal_nat(self, *rule: str) -> None:
+        """Take such a rule away."""
+        self.network.run("nat", "iptables", "-D", "FORWARD", *rule)
+
+    async def source_port(self, node: str) -> int:
+        """Give the port from which the server sees the connection of a node to come."""
+        [port] = [
+            int(entry["address"].rpartition(":")[2])
+            for entry in await self.server.agents()
+            if entry["node"] == node
+        ]
+        return port
+
+    async def nothing_is_left(self, *programs: tuple[Program, str, dict[str, str]]) -> None:
+        """Require that no stream and no descriptor has stayed.
+
+        Of each program: the prefix of its metrics, and the descriptors it had before.
+        """
+        for program, prefix, before in programs:
+
+            async def no_streams(program=program, prefix=prefix) -> bool:
+                return await program.metric(f"{prefix}_open_streams") == 0
+
+            await self.eventually(no_streams, f"{prefix} has no stream", 20)
+            await self.descriptors_return(program, before)

@@ -1,0 +1,115 @@
+"""Programs that run out of descriptors."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.defer import gatherResults
+from twisted.internet.endpoints import UNIXClientEndpoint
+
+from tests.e2e.clients import Echo, EchoClient, Peer, connect_directly
+from tests.e2e.programs import Program
+from tests.e2e.support import EndToEndTestCase
+
+MOST = 64
+"""Descriptors that the program may have: some 20 are its own."""
+
+LOAD = 80
+"""Connections that want more."""
+
+BUSY_SHARE = 0.6
+"""The most of a processor that a program without work may take: one that spins takes it all."""
+
+WATCHED = 1.5
+"""Seconds for which that is watched."""
+
+
+class DescriptorTests(EndToEndTestCase):
+    """``ulimit -n 64`` for one of the two programs, and more connections than that."""
+
+    def limit(self, program: Program) -> None:
+        """Allow a program that runs only a few descriptors."""
+        resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (MOST, MOST))
+
+    async def rests(self, program: Program) -> None:
+        """Require that a program uses little of a processor for a while."""
+        before, began = self.processor_time(program), reactor.seconds()
+        await self.pause(WATCHED)
+        used = self.processor_time(program) - before
+        share = used / (reactor.seconds() - began)
+        print(f"\n{share:.2f} of a processor without descriptors")
+        self.assertLess(share, BUSY_SHARE)
+
+    def processor_time(self, program: Program) -> float:
+        """Give the seconds of a processor that a program has used."""
+        fields = Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / 100
+
+    async def test_an_agent_without_descriptors_refuses_dials_and_recovers(self) -> None:
+        """New dials are a 503 that says so, existing streams go on, and room is used again."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_tunnel()
+        self.limit(tunnel.agent)
+        old = await self.connected(tunnel, echo, EchoClient(reactor))
+        await old.round_trip()
+        before = [(program, program.descriptors()) for program in (tunnel.server, tunnel.agent)]
+
+        held, refused = [], []
+        for _ in range(LOAD):
+            answer = await self.connect(tunnel, f"127.0.0.1:{echo.port}", EchoClient(reactor))
+            (held if answer.peer is not None else refused).append(answer)
+        print(f"\n{len(held)} dials succeeded, {len(refused)} were refused")
+        self.assertTrue(held)
+        self.assertEqual({answer.status for answer in refused}, {503})
+        self.assertIn("too many open files", refused[0].body)
+        await old.round_trip()
+        await gatherResults([self.finished(answer.peer) for answer in held[1:]])
+        await held[0].peer.round_trip()
+        await self.rests(tunnel.agent)
+
+        await self.finished(held[0].peer)
+        for program, descriptors in before:
+            await self.descriptors_return(program, descriptors)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+
+    def finished(self, peer: Peer):
+        """End a client's connection; fires when it has ended."""
+        peer.drop()
+        return peer.when_lost()
+
+    async def test_a_server_without_descriptors_serves_who_is_there_and_recovers(self) -> None:
+        """Its node and streams stay, nobody who waits makes it spin, and room is used again."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_tunnel()
+        self.limit(tunnel.server)
+        old = await self.connected(tunnel, echo, EchoClient(reactor))
+        await old.round_trip()
+        before = [(program, program.descriptors()) for program in (tunnel.server, tunnel.agent)]
+
+        endpoint = UNIXClientEndpoint(reactor, tunnel.socket_path)
+        crowd = [await connect_directly(endpoint, Peer()) for _ in range(LOAD)]
+        for peer in crowd:
+            self.end_with_test(peer)
+        await self.eventually(
+            lambda: len(tunnel.server.descriptors()) >= MOST - 2, "all descriptors are in use"
+        )
+        await old.round_trip()
+        await self.rests(tunnel.server)
+        await old.round_trip()
+        turned_away = [peer for peer in crowd if peer.read_ended or peer.lost_reason is not None]
+        print(f"{len(turned_away)} of {LOAD} connections were ended at once")
+
+        await gatherResults([self.finished(peer) for peer in crowd])
+        for program, descriptors in before:
+            await self.descriptors_return(program, descriptors)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        [session] = await tunnel.server.agents()
+        self.assertEqual(session["resumptions"], 0)
+
+    def end_with_test(self, peer: Peer) -> None:
+        """End a client's connection when the test ends, if it has not."""
+        self.addCleanup(self.finished, peer)

@@ -1,0 +1,103 @@
+"""Name servers that are silent, and names that lead elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from twisted.internet import defer, reactor
+from twisted.internet.defer import Deferred
+from twisted.names import dns, error
+from twisted.names.server import DNSServerFactory
+
+from tests.e2e.clients import Echo
+from tests.e2e.outages.site import SERVER, SiteTestCase
+from tests.e2e.support import which
+
+NAME = "tunnel.example"
+SECOND = "fd77::22"
+"""Another address of the server."""
+
+
+class Names:
+    """What a name server answers: nothing while it is ``silent``, else the addresses."""
+
+    def __init__(self) -> None:
+        self.silent = True
+        self.asked = 0
+        self.ipv4: list[str] = []
+        self.ipv6: list[str] = []
+
+    def query(self, query: dns.Query, timeout=None) -> Deferred:
+        """Answer a question, as the resolvers of twisted.names do."""
+        self.asked += 1
+        if self.silent:
+            return Deferred()
+        if query.name.name.rstrip(b".").decode() != NAME:
+            return defer.fail(error.DomainError())
+        records = {dns.A: (dns.Record_A, self.ipv4), dns.AAAA: (dns.Record_AAAA, self.ipv6)}
+        make, addresses = records.get(query.type, (None, []))
+        answers = [
+            dns.RRHeader(query.name.name, query.type, ttl=1, payload=make(address, ttl=1))
+            for address in addresses
+        ]
+        return defer.succeed((answers, [], []))
+
+
+class NameServerTests(SiteTestCase):
+    """An agent that has only the name of its server, and one name server to ask."""
+
+    server_extra = (
+        *("--bind-address", "::", "--insecure-bind-address", "127.0.0.1"),
+        *("--cert-dns-names", NAME),
+    )
+
+    def start_name_server(self) -> Names:
+        """Have a name server listen in the cloud; it ends with the test."""
+        names = Names()
+        factory = DNSServerFactory(clients=[names])
+        factory.noisy = False
+        protocol = dns.DNSDatagramProtocol(factory, reactor=reactor)
+        port = reactor.listenUDP(dns.PORT, protocol, interface=SERVER)
+        self.addCleanup(port.stopListening)
+        return names
+
+    def make_asking_agent(self):
+        """Prepare an agent that asks this name server, and knows no other way."""
+        configuration = os.path.join(self.directory, "resolv.conf")
+        Path(configuration).write_text(f"nameserver {SERVER}\noptions timeout:1 attempts:1\n")
+        agent = self.make_agent("edge-1", "--tunnelserver-addr", f"{NAME}:{self.server.agent_port}")
+        mount = f'{which("mount")} --bind {configuration} /etc/resolv.conf && exec "$@"'
+        agent.begin_with(which("unshare"), "--mount", "sh", "-c", mount, "sh")
+        return agent
+
+    async def test_silent_name_servers_block_nothing_and_new_addresses_are_found(self) -> None:
+        """The agent waits and tells so, follows its server to another family, streams go on."""
+        names = self.start_name_server()
+        agent = self.make_asking_agent()
+        agent.start()
+        await self.eventually(lambda: names.asked > 0, "the name is asked for", 30)
+
+        async def says_so() -> bool:
+            status, _ = await agent.get("/readyz")
+            return status == 503 and NAME in agent.log
+
+        await self.eventually(says_so, "the agent tells that it waits", 30)
+
+        names.ipv4 = [SERVER]
+        names.silent = False
+        await agent.ready(60)
+        echo = self.listen_on("edge-1", Echo)
+        before = agent.descriptors()
+        client = await self.echo("edge-1", echo)
+
+        names.ipv4, names.ipv6 = [], [SECOND]
+        gone = ("-p", "tcp", "-d", SERVER, "-j", "REJECT", "--reject-with", "tcp-reset")
+        answer = Deferred.fromCoroutine(client.round_trip())
+        self.through_nat(*gone)
+        await self.within(60, answer, "the stream goes on at the new address")
+        [session] = await self.server.agents()
+        self.assertIn("fd77::254", session["address"])
+        self.assertEqual(await agent.metric("yurttunnel_agent_resumptions_total"), 1)
+        client.drop()
+        await self.nothing_is_left((agent, "yurttunnel_agent", before))

@@ -1,0 +1,210 @@
+"""A NAT that forgets, answers with resets or swallows what is large."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.clients import Download, Echo, Sink, Source
+from tests.e2e.outages.site import SERVER, SiteTestCase
+from tests.e2e.support import which
+
+DIALS = 50
+"""Dials of which none may be lost."""
+
+BULK = 3_000_000
+"""Bytes each way past a NAT that swallows full packets."""
+
+LOSSY_BULK = 1_000_000
+"""Bytes each way past one that loses some packets."""
+
+ECHOES = 100
+"""Round trips beside them."""
+
+LARGE = "1300:65535"
+"""Lengths of packets that such a NAT swallows, below the 1500 that both of its networks carry."""
+
+SWALLOWED = 1400
+"""Bytes of a datagram that is."""
+
+ALWAYS = "2"
+"""tcp_mtu_probing that begins with packets of 1,024 bytes, and not after some losses only."""
+
+STORM_ATTEMPTS = 3
+"""Attempts of an agent to connect that a storm of resets lasts at least."""
+
+
+class ForgettingTests(SiteTestCase):
+    """The mapping of an agent's connection is gone."""
+
+    async def all_dials_succeed(self, target) -> None:
+        """Make many dials to ``edge-1`` at once, of which each has to succeed."""
+        dials = [Deferred.fromCoroutine(self.echo("edge-1", target)) for _ in range(DIALS)]
+        for client in await gatherResults(dials, consumeErrors=True):
+            client.drop()
+
+    async def test_a_flushed_table_loses_no_dial(self) -> None:
+        """Dials from the moment on at which the table is flushed succeed, and streams go on."""
+        which("conntrack")
+        agent = await self.start_agent("edge-1")
+        echo = self.listen_on("edge-1", Echo)
+        before = [(agent, "yurttunnel_agent", agent.descriptors())]
+        client = await self.echo("edge-1", echo)
+        port = await self.source_port("edge-1")
+
+        # As a real NAT it takes no connection up in the middle, tells its own side of that, and
+        # keeps quiet towards everybody else.
+        with self.network.inside("nat"):
+            Path("/proc/sys/net/netfilter/nf_conntrack_tcp_loose").write_text("0")
+        refused = ("-p", "tcp", "-m", "conntrack", "--ctstate", "INVALID")
+        self.through_nat(*refused, "-j", "DROP")
+        self.through_nat("-i", "site", *refused, "-j", "REJECT", "--reject-with", "tcp-reset")
+        self.network.run("nat", "iptables", "-A", "INPUT", "-i", "lan", "-j", "DROP")
+        self.network.run("nat", "conntrack", "-F")
+        await self.all_dials_succeed(echo)
+        await self.within(30, client.round_trip(), "the stream goes on")
+        self.assertNotEqual(await self.source_port("edge-1"), port)
+        self.assertEqual(await agent.metric("yurttunnel_agent_resumptions_total"), 1)
+        self.assertEqual(len(await self.server.agents()), 1)
+        client.drop()
+        await self.nothing_is_left(*before)
+
+    async def test_a_return_after_a_loss_of_power_loses_no_dial(self) -> None:
+        """As soon as the new agent is there all dials succeed; the old streams end once."""
+        agent = await self.start_agent("edge-1")
+        echo = self.listen_on("edge-1", Echo)
+        old = await self.echo("edge-1", echo)
+        before = self.server.descriptors()
+        port = str(await self.source_port("edge-1"))
+
+        # Nothing of the end of the old process reaches the server, nor an answer the machine.
+        lan = ("-p", "tcp", "-d", SERVER, "--sport", port, "-j", "DROP")
+        self.network.run("nat", "iptables", "-t", "mangle", "-A", "POSTROUTING", *lan)
+        agent.kill()
+        again = self.make_agent("edge-1")
+        again.start()
+        await again.ready()
+        await self.all_dials_succeed(echo)
+        await self.within(5, old.when_ended(), "the old stream ends")
+        self.assertEqual(len(await self.server.agents()), 1)
+        ends = await self.server.metric("yurttunnel_server_stream_ends_total", reason="replaced")
+        self.assertEqual(ends, 1)
+        await self.nothing_is_left((self.server, "yurttunnel_server", before))
+
+
+class ResetStormTests(SiteTestCase):
+    """Every packet of an agent is answered with a reset."""
+
+    # Resets reach the server, too, to which they mostly say that the agent has died.
+    server_extra = ("--return-grace", "30s")
+
+    async def test_attempts_and_lines_of_the_log_stay_few(self) -> None:
+        """The agent tries again and again, ever more slowly, tells of it once, and comes back."""
+        agent = await self.start_agent("edge-1")
+        echo = self.listen_on("edge-1", Echo)
+        client = await self.echo("edge-1", echo)
+        before = agent.descriptors()
+        lines = len(agent.log.splitlines())
+
+        storm = ("-p", "tcp", "-d", SERVER, "-j", "REJECT", "--reject-with", "tcp-reset")
+        self.through_nat(*storm)
+        began = reactor.seconds()
+        answer = Deferred.fromCoroutine(client.round_trip())
+
+        async def attempts() -> float:
+            name = "konnectivity_network_proxy_agent_server_connection_failure_count"
+            return await agent.metric(name, direction="to_server")
+
+        async def enough() -> bool:
+            return await attempts() >= STORM_ATTEMPTS
+
+        await self.eventually(enough, "the agent has tried several times", 60, 0.2)
+        lasted = reactor.seconds() - began
+        tried = await attempts()
+        written = len(agent.log.splitlines()) - lines
+        print(f"\n{tried:.0f} attempts and {written} lines in {lasted:.1f} s")
+        # A loop without pauses makes thousands; pauses are drawn at random, from 1 s upwards.
+        self.assertLess(tried, 10 + 4 * lasted)
+        self.assertLess(written, 20)
+
+        self.heal_nat(*storm)
+        await self.within(60, answer, "the stream goes on")
+        client.drop()
+        await self.nothing_is_left((agent, "yurttunnel_agent", before))
+
+
+class LossTests(SiteTestCase):
+    """One packet of twenty is lost, in each direction."""
+
+    async def test_all_bytes_arrive_once_and_echoes_go_on(self) -> None:
+        """Transfers both ways are whole, an echo beside them is answered, no session ends."""
+        agent = await self.start_agent("edge-1")
+        before = agent.descriptors()
+        source = self.listen_on("edge-1", lambda: Source(LOSSY_BULK))
+        sink = self.listen_on("edge-1", Sink)
+        echo = self.listen_on("edge-1", Echo)
+        lost = ("-m", "statistic", "--mode", "nth", "--every", "20", "--packet", "0", "-j", "DROP")
+        for direction in ("-i", "-o"):
+            self.through_nat(direction, "lan", *lost)
+
+        download, upload = Download(), Source(LOSSY_BULK)
+        self.assertEqual(await self.reached("edge-1", source, download), 200)
+        self.assertEqual(await self.reached("edge-1", sink, upload), 200)
+        client = await self.echo("edge-1", echo)
+
+        def wanted() -> bool:
+            return len(client.latencies.samples) < ECHOES or download.lost_reason is None
+
+        latencies = await self.within(60, client.run(wanted), "the echo goes on")
+        await self.within(60, upload.when_read_ended(), "the upload ends")
+        print(f"\necho at a loss of 5 %: {latencies}")
+        self.assertEqual(download.digest, source.peers[0].payload.digest)
+        self.assertEqual(upload.answer.decode(), upload.payload.digest)
+        self.assertEqual(await agent.metric("yurttunnel_agent_session_ends_total"), 0)
+        client.drop()
+        upload.drop()
+        await self.nothing_is_left((agent, "yurttunnel_agent", before))
+
+
+class LargePacketTests(SiteTestCase):
+    """Packets of full size vanish, and nobody says so."""
+
+    async def test_transfers_go_on_with_smaller_packets(self) -> None:
+        """Where the kernels probe for the size that passes, all arrives, and no session ends."""
+        for machine in ("cloud", "edge-1"):
+            with self.network.inside(machine):
+                Path("/proc/sys/net/ipv4/tcp_mtu_probing").write_text(ALWAYS)
+        # Each packet by itself, as a real network has it, not many as one large.
+        for machine, interface in (("cloud", "lan"), ("edge-1", "site")):
+            self.network.run(machine, "ip", "link", "set", interface, "gso_max_segs", "1")
+        self.through_nat("-m", "length", "--length", LARGE, "-j", "DROP")
+        await self.swallows_large_packets()
+        agent = await self.start_agent("edge-1")
+        before = agent.descriptors()
+        source = self.listen_on("edge-1", lambda: Source(BULK))
+        sink = self.listen_on("edge-1", Sink)
+
+        download, upload = Download(), Source(BULK)
+        self.assertEqual(await self.reached("edge-1", source, download), 200)
+        self.assertEqual(await self.reached("edge-1", sink, upload), 200)
+        await self.within(60, download.when_lost(), "the download ends")
+        self.assertEqual(download.digest, source.peers[0].payload.digest)
+        await self.within(60, upload.when_read_ended(), "the upload ends")
+        self.assertEqual(upload.answer.decode(), upload.payload.digest)
+        self.assertEqual(await agent.metric("yurttunnel_agent_connections_lost_total"), 0)
+        upload.drop()
+        await self.nothing_is_left((agent, "yurttunnel_agent", before))
+
+    async def swallows_large_packets(self) -> None:
+        """Require that the NAT does what the test is about."""
+        with self.network.inside("edge-1"), socket.socket(type=socket.SOCK_DGRAM) as sender:
+            sender.sendto(bytes(SWALLOWED), (SERVER, 9))
+
+        def swallowed() -> bool:
+            counters = self.network.run("nat", "iptables", "-nvxL", "FORWARD", "1").split()
+            return int(counters[0]) > 0
+
+        await self.eventually(swallowed, "a large packet is swallowed")

@@ -1,0 +1,134 @@
+"""Peers that fall silent without a word: partitions of each kind, and a process that is frozen."""
+
+from __future__ import annotations
+
+import signal
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.clients import Echo, Question
+from tests.e2e.outages.site import SERVER, MachineAgent, SiteTestCase
+from tests.e2e.programs import Program
+
+DETECTION = 25.0
+"""Seconds in which a dead peer is seen without streams; with some it is 7.5 s (protocol.md)."""
+
+BUSY_DETECTION = 7.5
+SLACK = 10.0
+"""What a loaded machine may need beyond."""
+
+RESUME_WINDOW = "120s"
+
+DEADLINE = 30.0
+"""Seconds in which each dial is answered, one way or the other."""
+
+NODES = {"edge-1": "partition", "edge-2": "deaf", "other": "mute", "cloud-2": "frozen"}
+"""What happens to each. The first has no stream."""
+
+
+class SilenceTests(SiteTestCase):
+    """Four nodes, each cut off in its own way at the same moment."""
+
+    # An agent that hears nothing may be the first to give up. The reset that it then sends arrives,
+    # and says to the server that the agent has died, unless it is more patient than it mostly is.
+    # The streams have to outlive the test's wait for the node that has none.
+    server_extra = ("--return-grace", RESUME_WINDOW, "--resume-window", RESUME_WINDOW)
+
+    async def test_silence_is_noticed_on_both_sides_and_streams_go_on_after_it(self) -> None:
+        """Whichever direction is cut: dials then fail with a reason, and no stream is lost."""
+        agents = {
+            machine: self.make_agent(machine, "--resume-window", RESUME_WINDOW) for machine in NODES
+        }
+        for agent in agents.values():
+            agent.start()
+        await gatherResults([Deferred.fromCoroutine(one.ready(60)) for one in agents.values()])
+        targets = {machine: self.listen_on(machine, Echo) for machine in NODES}
+        clients = {}
+        for machine in list(NODES)[1:]:
+            clients[machine] = await self.echo(machine, targets[machine])
+        before = [(a, "yurttunnel_agent", a.descriptors()) for a in agents.values()]
+
+        self.cut(agents["cloud-2"])
+        cut = reactor.seconds()
+        answers = [Deferred.fromCoroutine(client.round_trip()) for client in clients.values()]
+        for machine in clients:
+            await self.eventually(
+                lambda machine=machine: self.is_lost(machine),
+                f"the server misses {machine}",
+                BUSY_DETECTION + SLACK,
+            )
+        for machine in ("edge-2", "other"):
+            await self.notices(agents[machine], machine, BUSY_DETECTION + SLACK)
+        print(f"\nwith a stream: noticed after {reactor.seconds() - cut:.1f} s")
+        dials = [
+            Deferred.fromCoroutine(self.reached(machine, targets[machine], Question()))
+            for machine in clients
+        ]
+        await self.eventually(
+            lambda: self.is_lost("edge-1"), "the server misses edge-1", DETECTION + SLACK
+        )
+        await self.notices(agents["edge-1"], "edge-1", SLACK)
+        print(f"without: noticed after {reactor.seconds() - cut:.1f} s")
+        statuses = await self.within(DEADLINE, gatherResults(dials), "the dials are answered")
+        self.assertEqual(statuses, [504] * len(dials))
+
+        self.heal(agents["cloud-2"])
+        await self.within(60, gatherResults(answers), "each echo gets its answer")
+        for machine in NODES:
+            await self.eventually(
+                lambda machine=machine: self.is_back(machine), f"{machine} is back", 60
+            )
+            (await self.echo(machine, targets[machine])).drop()
+        self.assertEqual(len(await self.server.agents()), len(NODES))
+        lost = await self.server.metric(
+            "yurttunnel_server_stream_ends_total", reason="session_lost"
+        )
+        self.assertEqual(lost, 0)
+        for client in clients.values():
+            client.drop()
+        await self.nothing_is_left(*before)
+
+    def cut(self, frozen: Program) -> None:
+        """Cut all four off."""
+        for rule in self.rules():
+            self.through_nat(*rule)
+        self.network.run("cloud", "iptables", "-A", "INPUT", *self.mute)
+        frozen.signal(signal.SIGSTOP)
+        self.addCleanup(frozen.signal, signal.SIGCONT)
+
+    def heal(self, frozen: Program) -> None:
+        """Undo that."""
+        frozen.signal(signal.SIGCONT)
+        for rule in self.rules():
+            self.heal_nat(*rule)
+        self.network.run("cloud", "iptables", "-D", "INPUT", *self.mute)
+
+    mute = ("-s", "10.77.0.61", "-d", SERVER, "-j", "DROP")
+    """What ``other`` sends does not arrive."""
+
+    def rules(self) -> list[tuple[str, ...]]:
+        """Nothing passes to and from ``edge-1``, and nothing to ``edge-2``."""
+        first, second = (self.network.addresses[name][0] for name in ("edge-1", "edge-2"))
+        return [
+            ("-s", first, "-j", "DROP"),
+            ("-d", first, "-j", "DROP"),
+            ("-d", second, "-j", "DROP"),
+        ]
+
+    async def is_lost(self, node: str) -> bool:
+        """Whether the server says that no connection carries the session of a node."""
+        return not await self.is_back(node)
+
+    async def is_back(self, node: str) -> bool:
+        """Whether it says that one does."""
+        agents = await self.server.agents()
+        return any(entry["node"] == node and entry["connected"] for entry in agents)
+
+    async def notices(self, agent: MachineAgent, machine: str, seconds: float) -> None:
+        """Wait until an agent has seen that its connection is dead."""
+
+        async def noticed() -> bool:
+            return await agent.metric("yurttunnel_agent_connections_lost_total") > 0
+
+        await self.eventually(noticed, f"the agent of {machine} misses its server", seconds)

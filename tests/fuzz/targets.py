@@ -1,0 +1,18 @@
+"""All fuzz targets by name."""
+
+from __future__ import annotations
+
+from tests.fuzz import client_hello, http, wire
+
+TARGETS = {
+    target.name: target
+    for target in (
+        *wire.SESSIONS,
+        wire.HELLO,
+        http.REQUEST,
+        http.RESPONSE,
+        http.CHUNKS,
+        http.AUTHORITY,
+        client_hello.CLIENT_HELLO,
+    )
+}
