@@ -209,9 +209,9 @@ class ReferenceTests(unittest.SynchronousTestCase):
     def test_debug_pages(self):
         """Each page of /debug is described."""
         clock = Clock()
-        pages = Debug(clock, list, ReactorLag(clock), ShownLevels()).page.children
+        first = Debug(clock, list, ReactorLag(clock), ShownLevels()).pages.first
         named = set(re.findall(r"`/debug/([a-z-]+)", section("Looking inside")))
-        self.assertEqual({name.decode() for name in pages} - {""}, named)
+        self.assertEqual({name.decode() for name in first.children} - {""}, named)
 
     def test_readme_leads_here(self):
         """Who looks for it in the README finds it."""

@@ -121,7 +121,7 @@ class GuardedPages(Resource):
 
     def __init__(self, first: Page, is_tunnelled: Callable[[IAddress], bool]) -> None:
         super().__init__()
-        self._first = first
+        self.first = first
         self._is_tunnelled = is_tunnelled
 
     def render(self, request: Request) -> bytes | int:
@@ -129,7 +129,7 @@ class GuardedPages(Resource):
         refused = refusal(request, self._is_tunnelled)
         if refused is not None:
             return _send(request, text(f"{refused}\n", 403))
-        page: Page = getChildForRequest(self._first, request)
+        page: Page = getChildForRequest(self.first, request)
         return page.render(request)
 
 
