@@ -31,6 +31,7 @@ from yurttunnel.steering.firewall.cleanup import remove_leftovers_elsewhere
 from yurttunnel.steering.firewall.detection import find_firewalls
 from yurttunnel.steering.interception import Match, Target
 from yurttunnel.steering.interfaces import Firewalls
+from yurttunnel.steering.looks import LEAST_PAUSE
 from yurttunnel.steering.manager import SteeringManager
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.flows import Flows
@@ -44,11 +45,9 @@ SECURE_PORT, INSECURE_PORT = 10263, 10264
 CONFIGURED_PORTS = "9100, 9443, 9445"
 """With the two of kubelets they are five."""
 
-PERIOD = 1.0
-"""Seconds from sync to sync: the usual 60 make no sync dearer, and a run so much longer."""
-
-QUIET_PERIODS = 3
-"""How many unchanged syncs are measured together."""
+PERIOD = LEAST_PAUSE + 1
+"""Seconds from sync to sync: the usual 60 make no sync dearer, and a run so much longer. Sooner
+than after the least pause rules are not read."""
 
 LONGEST = 120.0
 """Seconds until a sync is given up."""
@@ -65,12 +64,12 @@ class Cost:
     child_cpu: float
     processes: int
 
-    def since(self, before: Cost, times: int = 1) -> Cost:
-        """Give what was added, for one of ``times``."""
+    def since(self, before: Cost) -> Cost:
+        """Give what was added."""
         return Cost(
-            (self.own_cpu - before.own_cpu) / times,
-            (self.child_cpu - before.child_cpu) / times,
-            (self.processes - before.processes) // times,
+            self.own_cpu - before.own_cpu,
+            self.child_cpu - before.child_cpu,
+            self.processes - before.processes,
         )
 
 
@@ -135,11 +134,15 @@ class Steered:
         return Sync(self._last_success() - began, self._cost().since(before))
 
     async def unchanged(self) -> Sync:
-        """Let some periods pass; the cost is all that the process does in one of them."""
+        """Let a period pass after the first sync; the cost is all that the process does in it.
+
+        The rules are read once in it, as after every change. Later they would not be read at all
+        where the kernel counts changes.
+        """
         await deferLater(self._reactor, PERIOD / 2)
         before = self._cost()
-        await deferLater(self._reactor, QUIET_PERIODS * PERIOD)
-        cost = self._cost().since(before, QUIET_PERIODS)
+        await deferLater(self._reactor, PERIOD)
+        cost = self._cost().since(before)
         reports = self._manager.report().families
         if any(report.syncs.get("repaired") for report in reports):
             raise BenchmarkFailed(f"a sync found changes where there were none: {reports}")

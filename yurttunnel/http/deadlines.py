@@ -78,4 +78,5 @@ class Deadlines(Generic[T]):
         try:
             self._expired(item)
         except Exception:
+            # The deadlines of others have to be kept all the same.
             log.failure("Defect: ending what has taken too long failed")

@@ -251,6 +251,7 @@ class ServerExchange(ExchangeSide):
             try:
                 callback(error)
             except Exception:
+                # The other callbacks are called all the same.
                 self._log.failure("Defect: a callback at the end of an HTTP exchange failed")
 
     # -- helpers -------------------------------------------------------------------------------

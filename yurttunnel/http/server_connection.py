@@ -115,6 +115,7 @@ class ServerConnection(HTTPConnection):
         try:
             factory.handler.request_received(exchange)
         except Exception:
+            # It is anybody's code, and the caller waits for an answer.
             self._log.failure("Defect: the handler of an HTTP request failed")
             exchange.fail(500, "the server has a defect; its log has more")
 

@@ -83,6 +83,7 @@ class InterceptionContexts(CallerContexts):
             if host is not None:
                 connection.use_certificate(self._certificate_for(host))
         except Exception:
+            # OpenSSL calls this: nobody else would hear of an error.
             _log.failure("choosing a certificate for a caller failed")
         finally:
             # The protocol refers to the connection.

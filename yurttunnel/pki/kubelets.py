@@ -180,6 +180,7 @@ class KubeletConnectionCreator:
             try:
                 problem = self._problem(certificate.to_cryptography(), error, depth, bool(valid))
             except Exception:
+                # OpenSSL calls this: what cannot be verified is refused.
                 log.failure("verifying the certificate of {node} failed", node=self._node)
                 return False
             if problem is not None:

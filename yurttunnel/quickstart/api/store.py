@@ -359,6 +359,7 @@ class Store:
             try:
                 watcher.callback(event)
             except Exception:
+                # The other watchers are told all the same.
                 self._log.failure("a watcher of {plural} failed", plural=event.kind.plural)
 
     def _events_since(self, kind: Resource, since: int | None) -> _Events:
