@@ -336,6 +336,21 @@ class ResumptionTests(SessionTestCase):
         self.pair.clock.advance(30)
         self.assertTrue(self.pair.agent.closed)
 
+    def test_end_of_a_connection_that_was_not_in_order(self):
+        """A peer that has not answered before it went may live: it has the resume window."""
+        self.join()
+        while not self.pair.agent_carrier.abandoned:
+            self.pair.clock.advance(0.25)
+            self.pair.server_carrier.take(1 << 20)
+            self.pair.move()
+        # What it gives up is reset, and so is noticed.
+        self.pair.server.connection_lost(told=True)
+        self.pair.clock.pump([1] * 29)
+        self.assertFalse(self.pair.server.closed)
+        self.pair.connect()
+        self.pair.pump()
+        self.assertEqual(([], []), (self.near_user.reasons, self.far_user.reasons))
+
     def test_return_grace_of_distant_peers(self):
         """The moment is longer for a peer that is far away."""
         pair = SessionPair(return_grace=0.5)

@@ -397,6 +397,85 @@ class LivenessTests(SynchronousTestCase):
         end.advance(10.0)
         self.assertEqual((Code.SESSION_LOST, False), end.log.close)
 
+    @conformance("C-134")
+    def test_unanswered_ping(self) -> None:
+        """A connection is in order as long as no PING waits for its answer for long."""
+        end = End()
+        end.advance(0.0)
+        end.advance(0.25)
+        end.feed(frames.offset_frame(PONG, 0, 1))
+        end.advance(9.75)
+        self.assertTrue(end.session.in_order(end.now))
+        end.advance(1.5 + 0.24)
+        # That the peer is heard does not help.
+        end.feed(frames.offset_frame(PING, 0, 7))
+        self.assertTrue(end.session.in_order(end.now))
+        end.advance(0.01)
+        self.assertFalse(end.session.in_order(end.now))
+        end.feed(frames.offset_frame(PONG, 0, 2))
+        self.assertTrue(end.session.in_order(end.now))
+
+    @conformance("C-134")
+    def test_late_pong_is_an_answer(self) -> None:
+        """So is the PONG of an earlier PING than the last, but one of none is not."""
+        end = End()
+        end.open(answered=True)
+        for _ in range(2):
+            end.advance(2.5)
+        self.assertFalse(end.session.in_order(end.now))
+        end.feed(frames.offset_frame(PONG, 0, 0), frames.offset_frame(PONG, 0, 99))
+        self.assertFalse(end.session.in_order(end.now))
+        end.feed(frames.offset_frame(PONG, 0, 1))
+        self.assertTrue(end.session.in_order(end.now))
+
+    @conformance("C-134")
+    def test_acknowledgements_are_answers(self) -> None:
+        """An ACK of more than before shows as well that the peer hears this side."""
+        end = End()
+        end.open(answered=True)
+        end.advance(5.0)
+        self.assertFalse(end.session.in_order(end.now))
+        end.feed(frames.offset_frame(frames.ACK, 0, 0))
+        self.assertFalse(end.session.in_order(end.now), "nothing new")
+        end.feed(frames.offset_frame(frames.ACK, 0, 9))
+        self.assertTrue(end.session.in_order(end.now))
+
+    @conformance("C-134")
+    def test_a_new_connection_is_in_order(self) -> None:
+        """What was not answered on one connection says nothing of the next."""
+        end = End()
+        end.advance(5.0)
+        end.session.detach(end.now, 30.0)
+        end.session.attach(0, end.now)
+        self.assertTrue(end.session.in_order(end.now))
+
+    @conformance("C-134")
+    def test_deaf_peer_gives_up(self) -> None:
+        """When a peer gives up what it hears nothing from, the other end knows it did not hear.
+
+        Whenever one direction is cut, and although the other one works until then.
+        """
+        for step in range(51):
+            pair = Pair()
+            pair.open()
+            self.pass_time(pair, 10.0 + step * 0.05)
+            while not pair.agent.log.calls:
+                self.assertEqual([], pair.server.log.calls)
+                self.pass_time(pair, 0.05, deaf=True)
+            self.assertEqual(["silent"], pair.agent.log.calls)
+            self.assertFalse(pair.server.session.in_order(pair.server.now))
+
+    def pass_time(self, pair: Pair, seconds: float, deaf: bool = False) -> None:
+        """Let time pass in steps, and all arrive, but at the agent nothing if it is ``deaf``."""
+        for _ in range(round(seconds / 0.05)):
+            for end in pair.ends.values():
+                end.advance(0.05)
+            if deaf:
+                pair.server.sent_bytes()
+                pair.move(Side.AGENT, 1 << 20)
+            else:
+                pair.settle()
+
     def test_round_trip(self) -> None:
         """The round trip is what a PONG took."""
         end = End()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.wire.conformance import conformance
-from tests.wire.harness import REQUEST, End, limits, user_of
+from tests.wire.harness import LIMITS, REQUEST, End, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.flood import CANCELS_PER_SECOND, FRAMES_PER_SECOND
@@ -37,7 +37,7 @@ MALFORMED: dict[str, tuple[bytes, Code]] = {
     "FAIL for an open stream": (F.frame(F.FAIL, 2, bytes(2)), Code.PROTOCOL),
     "FAIL with too long a text": (F.frame(F.FAIL, 1, bytes(1027)), Code.PROTOCOL),
     "DATA empty": (F.frame(F.DATA, 2), Code.PROTOCOL),
-    "DATA too long": (F.HEADER.pack(65537, F.DATA, 2) + b"x", Code.FRAME_TOO_LARGE),
+    "DATA too long": (F.HEADER.pack(LIMITS.max_frame + 1, F.DATA, 2) + b"x", Code.FRAME_TOO_LARGE),
     "DATA of the highest length": (
         F.HEADER.pack(0xFFFFFFFF, F.DATA, 2) + b"x",
         Code.FRAME_TOO_LARGE,

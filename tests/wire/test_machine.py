@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.wire.conformance import conformance
 from tests.wire.harness import Pair, examples, limits, user_of
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.outbox import MAX_CONTROL, MAX_KEPT
+from yurttunnel.wire.outbox import MAX_CONTROL
+from yurttunnel.wire.pace import MAX_KEPT
 from yurttunnel.wire.session import Side
 from yurttunnel.wire.session_events import OpenRefused, SessionState
 from yurttunnel.wire.stream import FULL_ABOVE, Stream, StreamState
@@ -248,7 +249,8 @@ class TwoSessions(RuleBasedStateMachine):
             assert end.session.state is SessionState.ATTACHED
             assert not end.session.streams
             assert end.session.memory.used == 0
-            assert not end.session._outbox.queue.active
+            assert not end.session._outbox.queue.new
+            assert not end.session._outbox.queue.old
 
 
 class TwoSessionsTests(SynchronousTestCase):

@@ -9,13 +9,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.wire.conformance import conformance
 from tests.wire.harness import LIMITS, Pair, user_of
 from yurttunnel.wire.hello import Limits
-from yurttunnel.wire.outbox import MIN_KEPT
 from yurttunnel.wire.session import Side
 from yurttunnel.wire.stream import Stream
 
 KIB = 1024
 MIB = KIB * KIB
 BLOCK = bytes(128 * KIB)
+
+SEGMENT = 1448
+"""What a packet carries, bytes; they arrive by themselves on a path that is slow."""
 
 
 class Download:
@@ -71,9 +73,12 @@ class Path:
     def send(self, side: Side) -> None:
         """Put all that an end has to send into the buffer before the path."""
         session = self.pair.ends[side].session
-        while piece := session.data_to_send(session.chunk):
-            self.free[side] = max(self.now, self.free[side]) + len(piece) / self.rate
-            self.wires[side].append((self.free[side] + self.delay, piece))
+        segment = max(SEGMENT, int(self.rate * self.STEP))
+        while chunk := session.data_to_send(session.chunk):
+            for start in range(0, len(chunk), segment):
+                piece = chunk[start : start + segment]
+                self.free[side] = max(self.now, self.free[side]) + len(piece) / self.rate
+                self.wires[side].append((self.free[side] + self.delay, piece))
 
     def run_until_requested(self, number: int) -> None:
         """Let time pass until the agent has the OPEN of stream ``number``."""
@@ -97,10 +102,10 @@ class RateTests(SynchronousTestCase):
 
     @conformance("C-106")
     def test_long_and_fast(self) -> None:
-        """A path of 60 ms with 100 MB/s is filled by one stream, a second after its beginning."""
+        """A path of 60 ms with 100 MB/s is filled by one stream, half a second after it began."""
         path = Path(0.06, 100e6)
         download = Download(path)
-        path.run(1.0)
+        path.run(0.5)
         self.assertGreater(path.throughput(download, 0.5), 0.97)
         self.assertGreater(path.pair.server.session.kept, 6_000_000)
 
@@ -118,12 +123,36 @@ class RateTests(SynchronousTestCase):
 
     @conformance("C-106")
     def test_slow(self) -> None:
-        """On a slow path no more than 1 MiB is under way, and it is filled."""
+        """On a slow path no more than it needs is under way, and it is filled."""
         path = Path(0.06, 2e6)
         download = Download(path)
         path.run(1.0)
-        self.assertGreater(path.throughput(download, 1.0), 0.9)
-        self.assertLess(path.pair.server.session.kept, MIN_KEPT + 64 * KIB)
+        self.assertGreater(path.throughput(download, 1.0), 0.97)
+        for _ in range(20):
+            path.run(0.01)
+            self.assertLess(path.queued, 0.25)
+            self.assertLess(path.pair.server.session.kept, 600_000)
+
+    @conformance("C-106")
+    def test_thin(self) -> None:
+        """On a path of 256 kbit/s nothing waits for a second, and the path is filled."""
+        path = Path(0.1, 32e3)
+        download = Download(path)
+        path.run(4.0)
+        self.assertGreater(path.throughput(download, 4.0), 0.97)
+        for _ in range(100):
+            path.run(0.02)
+            self.assertLess(path.queued, 0.8)
+
+    def test_beginning(self) -> None:
+        """A long and fast path is full three round trips after the first byte has arrived."""
+        path = Path(0.06, 125e6)
+        download = Download(path)
+        began = path.now
+        while download.received < 100e6:
+            path.run(0.01)
+        # The answer to OPEN comes with the first window.
+        self.assertLess(path.now - began - 100e6 / path.rate, 0.06 + 3 * 0.06)
 
 
 class ShareTests(SynchronousTestCase):
@@ -150,8 +179,7 @@ class ShareTests(SynchronousTestCase):
         path.run(2.5)
         share = memory.limit // 2 // 9
         windows = [download.far.window for download in (first, *later)]
-        self.assertEqual({4 * MIB}, {window.size for window in windows})
-        self.assertTrue(share // 2 < 4 * MIB <= share)
-        self.assertEqual(36 * MIB, memory.used)
         for window in windows:
+            self.assertTrue(share // 2 <= window.size <= share)
             self.assertLessEqual(window.limit - window.consumed, window.size)
+        self.assertLessEqual(memory.used, memory.limit // 2)

@@ -176,14 +176,14 @@ class WritableTests(SynchronousTestCase):
         self.user.on["writable"] = send_and_ask
         sent = self.end.sent_bytes(100_000)
         self.assertEqual([b""], nested)
-        self.assertEqual(70_000 + 10 + 3 * 9, len(sent))
+        self.assertEqual(70_000 + 10 + 2 * 9, len(sent))
         self.assertTrue(sent.endswith(b"2" * 10))
 
     def test_close(self) -> None:
         """A session closed when more is asked for still gives what was sent before CLOSE."""
         self.user.on["writable"] = lambda: self.end.session.close(Code.REPLACED, "")
         kinds = [kind for kind, _, _ in self.end.sent()]
-        self.assertEqual([F.DATA, F.DATA, F.CLOSE], kinds)
+        self.assertEqual([F.DATA, F.CLOSE], kinds)
         self.assertEqual(Code.REPLACED, self.user.end)
 
     def test_close_ends_other_full_streams(self) -> None:
@@ -201,7 +201,7 @@ class WritableTests(SynchronousTestCase):
         """A user that fails when asked for more loses its stream; the bytes are given."""
         self.user.on["writable"] = fail
         kinds = [kind for kind, _, _ in self.end.sent()]
-        self.assertEqual([F.DATA, F.DATA, F.RESET], kinds)
+        self.assertEqual([F.DATA, F.RESET], kinds)
         self.assertEqual([("failed", 1, "defect")], self.end.log.calls)
 
 

@@ -154,8 +154,9 @@ class SessionConnection(Protocol):
         self._cancel_deadline()
         self._greeted = True
         self._session = session
-        # Found once, so that each read is one call into the session.
+        # Found once, so that each read is one call into the session, and each write one into TLS.
         self.dataReceived = session.data_received  # type: ignore[method-assign] # see above
+        self.write = self.transport.write  # type: ignore[method-assign] # see above
         session.carry(self, hello.received)
 
     def refuse(self, code: Code, text: str) -> None:

@@ -86,9 +86,10 @@ class Carrier(Protocol):
 class TunnelSession:
     """One session, from the first HELLO until no connection will carry it any more.
 
-    ``return_grace`` is how long, in seconds, the session is kept after a connection was closed
-    or reset by the peer's side, which a living peer would notice; after a loss that nobody was
-    told of it is kept for the whole resume window of the HELLOs.
+    ``return_grace`` is how long, in seconds, the session is kept after a connection in order was
+    closed or reset by the peer's side, which is what the death of its process looks like. After a
+    loss that nobody was told of, and after the end of a connection on which the peer did not
+    answer any more, it is kept for the whole resume window of the HELLOs.
     """
 
     _log = Logger()
@@ -269,10 +270,12 @@ class TunnelSession:
         if self.closed:
             return
         self._counters.connections_lost += 1
+        now = self.clock.seconds()
         keep = self._resume_window
-        if told:
+        # A peer that lives resets what it gives up, but that was not in order before.
+        if told and self.wire.in_order(now):
             keep = min(keep, self._return_grace + 4 * (self.wire.round_trip or 0.0))
-        self.wire.detach(self.clock.seconds(), keep)
+        self.wire.detach(now, keep)
 
     def close(self, code: Code, text: str) -> None:
         """End the session and every stream in it with a reason."""
@@ -351,13 +354,15 @@ class TunnelSession:
         before = wire.bytes_sent
         self._flushing = True
         try:
-            while wire.may_send and not self._busy:
+            while not self._busy:
                 chunk = wire.data_to_send(wire.chunk)
                 if not chunk or self._carrier is not carrier:
                     break
                 carrier.write(chunk)
                 if self._at_end_of_round is None:
                     self._last_sent = self.clock.seconds()
+                if not wire.may_send:
+                    break
         finally:
             self._flushing = False
         self._counters.bytes_sent += wire.bytes_sent - before
@@ -410,13 +415,11 @@ class TunnelSession:
             self.connection_lost(told=False)
 
     def timer_moved(self, when: float) -> None:
-        """Wake the wire in time."""
-        delay = max(0.0, when - self.clock.seconds())
-        timer = self._timer
-        if timer is not None and timer.active():
-            timer.reset(delay)
-        elif delay != float("inf"):
-            self._timer = self.clock.callLater(delay, self._tick)
+        """Wake the wire in time: earlier than it has asked for before."""
+        if self._timer is not None and self._timer.active():
+            # Not reset: for an earlier time the reactor would search all its timers.
+            self._timer.cancel()
+        self._timer = self.clock.callLater(max(0.0, when - self.clock.seconds()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None

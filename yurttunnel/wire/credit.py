@@ -18,6 +18,14 @@ from typing import Final
 MAX_STREAM_WINDOW: Final = 16 * 1024 * 1024
 """No stream's window grows beyond this: 16 MiB carry 2 Gbit/s over 60 ms."""
 
+GROWTH: Final = 2
+LONG_GROWTH: Final = 16
+"""How many times larger a window becomes that limits the rate, the latter where a round trip is
+longer than :data:`LEAST_ROUND_TRIP`: each step takes one, and two of these get from 64 KiB to all
+of :data:`MAX_STREAM_WINDOW`. Where it is short, so are many steps, and less is promised to streams
+whose users soon stop to read. Such a stream keeps what it was promised, so the large step is taken
+only while less than half of what windows may grow into is used."""
+
 SHRINK_AFTER: Final = 5.0
 """Seconds that half a window must have lasted before it is halved again."""
 
@@ -37,14 +45,46 @@ class MemoryBudget:
         self.limit = limit
         self.used = 0
         self._parent = parent
+        # Streams whose window has grown: those that compete for the half that windows grow into.
+        self._grown = 0
 
     def reserve(self, amount: int) -> bool:
         """Take ``amount`` bytes if they are there."""
-        return self._reserve(amount, 1)
+        if self.used + amount > self.limit:
+            return False
+        if self._parent is not None and not self._parent.reserve(amount):
+            return False
+        self.used += amount
+        return True
 
-    def reserve_growth(self, amount: int) -> bool:
-        """Take ``amount`` bytes unless that leaves less than half for new streams."""
-        return self._reserve(amount, 2)
+    def reserve_growth(self, amount: int) -> int:
+        """Take as much of ``amount`` as leaves half for new streams; give how many bytes."""
+        amount = max(0, min(amount, self.limit // 2 - self.used))
+        if self._parent is not None:
+            amount = self._parent.reserve_growth(amount)
+        self.used += amount
+        return amount
+
+    def count_grown(self, change: int) -> None:
+        """Count one more, or one less, stream whose window has grown."""
+        self._grown += change
+        if self._parent is not None:
+            self._parent.count_grown(change)
+
+    @property
+    def is_ample(self) -> bool:
+        """Whether less than half of what windows may grow into is used, here and there."""
+        parent = self._parent
+        return self.used < self.limit // 4 and (parent is None or parent.is_ample)
+
+    @property
+    def share(self) -> int:
+        """The even share of a stream whose window has grown, bytes.
+
+        Streams that have never grown, of which there may be many, leave their part to the others.
+        """
+        share = self.limit // 2 // max(1, self._grown)
+        return share if self._parent is None else min(share, self._parent.share)
 
     def charge(self, amount: int) -> None:
         """Take ``amount`` bytes that are in memory already."""
@@ -64,23 +104,17 @@ class MemoryBudget:
         if self._parent is not None:
             self._parent.release(amount)
 
-    def _reserve(self, amount: int, divisor: int) -> bool:
-        if self.used + amount > self.limit // divisor:
-            return False
-        if self._parent is not None and not self._parent._reserve(amount, divisor):
-            return False
-        self.used += amount
-        return True
-
 
 class ReceiveWindow:
     """The credit that this end gives to its peer, for one stream or a whole session.
 
     ``received`` and ``consumed`` count payload bytes, ``limit`` is the credit given so far.
-    A new limit is due once ``limit - consumed`` has fallen to ``threshold``.
+    A new limit is due once ``limit - consumed`` has fallen to ``threshold``. ``since`` is when
+    the use of the present limit began: when it was given, or, where nothing was held then, when
+    the first byte came after it. That is the one behind the ``untouched`` ones.
     """
 
-    __slots__ = ("consumed", "last_grant", "limit", "received", "size", "threshold")
+    __slots__ = ("consumed", "limit", "received", "since", "size", "threshold", "untouched")
 
     def __init__(self, size: int, threshold: int, now: float) -> None:
         self.size = size
@@ -88,12 +122,14 @@ class ReceiveWindow:
         self.threshold = threshold
         self.received = 0
         self.consumed = 0
-        self.last_grant = now
+        self.since = now
+        self.untouched = 0
 
     def grant(self, now: float) -> int:
         """Raise the limit to a full window beyond what has been consumed, and give it."""
+        self.untouched = self.consumed
         self.limit = self.consumed + self.size
-        self.last_grant = now
+        self.since = now
         return self.limit
 
 
@@ -108,21 +144,24 @@ def tune(
     """Fit a stream's window to what its user and the path can do; called before each grant.
 
     Half a window consumed in less than two round trips means that the window, not the user,
-    limits the rate: it doubles, if the budget allows. Half a window that took longer than that
-    and than :data:`SHRINK_AFTER` means that less would do as well: it halves. The rule is that
-    of go-yamux and rust-yamux with shrinking added. Windows stay between ``initial`` and
-    ``most`` bytes; ``most`` is a stream's even share, so that the first to grow leaves the
-    others their part.
+    limits the rate: it grows (:data:`GROWTH`) as far as the budget allows. Half a window
+    that took longer than that and than :data:`SHRINK_AFTER` means that less would do as well: it
+    halves. The rule is that of go-yamux and rust-yamux with shrinking added, and larger steps.
+    Windows stay between ``initial`` and ``most`` bytes; ``most`` is a stream's even share, so
+    that the first to grow leaves the others their part.
     """
-    elapsed = now - window.last_grant
+    elapsed = now - window.since
     size = window.size
     hurried = round_trip is not None and elapsed < 2 * max(round_trip, LEAST_ROUND_TRIP)
-    if hurried and 2 * size <= most and budget.reserve_growth(size):
-        window.size = 2 * size
-    elif size > initial and (size > most or (elapsed > SHRINK_AFTER and not hurried)):
-        # At a grant at most half of the window is still promised: halving takes nothing back.
-        window.size = size // 2
+    is_long = round_trip is not None and round_trip > LEAST_ROUND_TRIP
+    # At a grant at most half of the window is still promised: halving takes nothing back.
+    if size > most:
+        window.size = max(size // 2, most)
+    elif hurried:
+        larger = size * (LONG_GROWTH if is_long and budget.is_ample else GROWTH)
+        window.size += budget.reserve_growth(min(larger, most) - size)
+    elif elapsed > SHRINK_AFTER:
+        window.size = max(size // 2, initial)
+    if window.size < size:
         budget.release(size - window.size)
-    else:
-        return
     window.threshold = window.size // 2

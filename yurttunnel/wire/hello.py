@@ -57,7 +57,7 @@ class Limits:
     - ``resume_window``: milliseconds for which a lost connection's session is kept.
     """
 
-    max_frame: int = 64 * 1024
+    max_frame: int = 256 * 1024
     max_streams: int = 1000
     session_window: int = 96 * 1024 * 1024
     stream_window: int = 64 * 1024

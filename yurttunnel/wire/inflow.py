@@ -14,77 +14,79 @@ class Inflow:
     """Checks what the peer sends against its credit, and collects the credit to be given.
 
     ``budget`` backs the windows of the streams; it is three quarters of the session's window.
+    ``is_due`` says whether there is credit to be given.
     """
 
     def __init__(self, limits: Limits, parent: MemoryBudget | None, now: float) -> None:
         self.budget = MemoryBudget(limits.session_window // 4 * 3, parent)
         self.window = ReceiveWindow(limits.session_window, limits.session_window // 8 * 7, now)
         self._initial = limits.stream_window
-        # Streams whose window has grown: those that compete for the budget.
-        self._grown = 0
         self._due: list[Stream] = []
         self._session_due = False
+        self.is_due = False
 
-    def arrived(self, stream: Stream | None, size: int) -> None:
-        """Count ``size`` bytes for ``stream``, or for one that is closed.
+    def arrived(self, stream: Stream, size: int, now: float) -> None:
+        """Count ``size`` bytes for ``stream``.
 
         Raises :class:`Violation` when there was no credit for them.
         """
-        window = self.window
-        window.received += size
-        if window.received > window.limit:
+        session, window = self.window, stream.window
+        session.received += size
+        if session.received > session.limit:
             raise Violation(Code.FLOW_CONTROL, "more data than the session has credit for")
-        if stream is None:
-            self.consumed(size)
-            return
-        window = stream.window
+        if window.received == window.untouched:
+            window.since = now
         window.received += size
         if window.received > window.limit:
             text = f"more data than stream {stream.number} has credit for"
             raise Violation(Code.FLOW_CONTROL, text)
 
-    def consumed(self, size: int) -> None:
-        """Count bytes that take no memory any more."""
+    def dropped(self, size: int) -> None:
+        """Count ``size`` bytes for a stream that is closed; raises :class:`Violation` likewise."""
+        window = self.window
+        window.received += size
+        if window.received > window.limit:
+            raise Violation(Code.FLOW_CONTROL, "more data than the session has credit for")
+        self._consumed(size)
+
+    def _consumed(self, size: int) -> None:
         window = self.window
         window.consumed += size
         if window.limit - window.consumed <= window.threshold:
-            self._session_due = True
+            self._session_due = self.is_due = True
 
     def delivered(self, stream: Stream, size: int, now: float, round_trip: float | None) -> None:
         """Count bytes that the user of ``stream`` has taken."""
-        window = self.window
-        window.consumed += size
-        if window.limit - window.consumed <= window.threshold:
-            self._session_due = True
-        window = stream.window
+        session, window = self.window, stream.window
+        session.consumed += size
+        if session.limit - session.consumed <= session.threshold:
+            self._session_due = self.is_due = True
         window.consumed += size
         if window.limit - window.consumed <= window.threshold and not stream.credit_due:
             if not stream.closed:
                 self._tune(window, now, round_trip)
-            stream.credit_due = True
+            stream.credit_due = self.is_due = True
             self._due.append(stream)
 
     def removed(self, stream: Stream, kept: int) -> None:
         """Count the ``kept`` bytes of a stream that has closed as consumed."""
-        self._grown -= stream.window.size > self._initial
-        self.consumed(kept)
+        if stream.window.size > self._initial:
+            self.budget.count_grown(-1)
+        self._consumed(kept)
 
     def _tune(self, window: ReceiveWindow, now: float, round_trip: float | None) -> None:
-        had_grown = window.size > self._initial
-        # Idle streams, of which there may be many, leave their part to the others.
-        competing = self._grown + (not had_grown)
-        most = min(MAX_STREAM_WINDOW, max(self.budget.limit // 2 // competing, self._initial))
-        tune(window, now, round_trip, self._initial, most, self.budget)
-        self._grown += (window.size > self._initial) - had_grown
-
-    @property
-    def is_due(self) -> bool:
-        """Whether there is credit to be given."""
-        return self._session_due or bool(self._due)
+        budget, initial = self.budget, self._initial
+        if window.size <= initial:
+            budget.count_grown(1)
+        most = min(MAX_STREAM_WINDOW, max(budget.share, initial))
+        tune(window, now, round_trip, initial, most, budget)
+        if window.size <= initial:
+            budget.count_grown(-1)
 
     def credit(self, now: float) -> list[bytes]:
         """Give the CREDIT frames that are due."""
         parts: list[bytes] = []
+        self.is_due = False
         if self._session_due:
             self._session_due = False
             parts.append(frames.offset_frame(frames.CREDIT, 0, self.window.grant(now)))

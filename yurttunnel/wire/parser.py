@@ -14,8 +14,9 @@ from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 
-DATA = frames.DATA
-HEADER_SIZE = frames.HEADER_SIZE
+# Found once, for each frame.
+DATA, LINK = frames.DATA, frames.LINK
+HEADER_SIZE, CONTROL_LIMIT = frames.HEADER_SIZE, frames.CONTROL_LIMIT
 _unpack_header = frames.HEADER.unpack_from
 
 
@@ -56,36 +57,34 @@ class FrameParser:
         end = len(data)
         while end - position >= HEADER_SIZE:
             length, kind, stream = _unpack_header(data, position)
-            body = position + HEADER_SIZE
+            position += HEADER_SIZE
             if kind == DATA:
-                position = self._begin_data(data, body, length, stream)
+                if not 0 < length <= self._max_frame:
+                    raise _unacceptable(length)
+                available = end - position
+                size = length if length <= available else available
+                self._stream = stream
+                self._left = length - size
+                self.received += HEADER_SIZE + size
+                if size:
+                    piece = data[position : position + size]
+                    position += size
+                    self._on_data(stream, piece)
                 continue
-            if length > frames.CONTROL_LIMIT:
+            if length > CONTROL_LIMIT:
                 raise Violation(
                     Code.FRAME_TOO_LARGE, f"a control frame of {length} bytes is too long"
                 )
-            if end - body < length:
+            if end - position < length:
+                position -= HEADER_SIZE
                 break
-            position = body + length
-            if not kind & frames.LINK:
+            payload = data[position : position + length]
+            position += length
+            if not kind & LINK:
                 self.received += HEADER_SIZE + length
-            self._on_control(kind, stream, data[body:position])
+            self._on_control(kind, stream, payload)
         if position < end:
             self._buffer = data[position:]
-
-    def _begin_data(self, data: bytes, body: int, length: int, stream: int) -> int:
-        if length > self._max_frame:
-            raise Violation(Code.FRAME_TOO_LARGE, f"a DATA frame of {length} bytes is too long")
-        if not length:
-            raise Violation(Code.PROTOCOL, "a DATA frame is empty")
-        piece = data[body : body + length]
-        size = len(piece)
-        self._stream = stream
-        self._left = length - size
-        self.received += HEADER_SIZE + size
-        if size:
-            self._on_data(stream, piece)
-        return body + size
 
     def _continue_data(self, data: bytes) -> int:
         piece = data if len(data) <= self._left else data[: self._left]
@@ -95,3 +94,10 @@ class FrameParser:
         if size:
             self._on_data(self._stream, piece)
         return size
+
+
+def _unacceptable(length: int) -> Violation:
+    """Say what is wrong with the length of DATA."""
+    if not length:
+        return Violation(Code.PROTOCOL, "a DATA frame is empty")
+    return Violation(Code.FRAME_TOO_LARGE, f"a DATA frame of {length} bytes is too long")

@@ -47,6 +47,7 @@ from yurttunnel.wire.hello import Hello
 from yurttunnel.wire.inflow import Inflow
 from yurttunnel.wire.liveness import Liveness
 from yurttunnel.wire.outbox import MAX_CONTROL, Outbox
+from yurttunnel.wire.pace import ACK_DELAY, ACK_EVERY
 from yurttunnel.wire.parser import FrameParser
 from yurttunnel.wire.session_events import OpenRefused, SessionEvents, SessionState
 from yurttunnel.wire.stream import WRITABLE_BELOW, Stream, StreamEvents, StreamState
@@ -57,18 +58,14 @@ MAX_ANSWERS: Final = 1024 * 1024
 frames, reads no answers: a flood. An honest one gets there with thousands of refused streams
 in the seconds until a dead connection is noticed, if at all."""
 
-ACK_EVERY: Final = 128 * 1024
-"""An ACK goes out by itself once this much has come in since the last one, bytes."""
-
 ACK_ALONG: Final = 16 * 1024
 """An ACK goes along with other frames once this much has come in, bytes."""
-
-ACK_DELAY: Final = 0.2
-"""No byte stays unacknowledged longer than this, seconds."""
 
 NEVER: Final = float("inf")
 
 OPENING, ANSWERING = StreamState.OPENING, StreamState.ANSWERING
+OPEN, CLOSED = StreamState.OPEN, StreamState.CLOSED
+ATTACHED = SessionState.ATTACHED
 
 ANSWER_GRACE: Final = 0.5
 """How much longer than the dial's timeout an opener waits for the peer's answer, seconds."""
@@ -154,12 +151,20 @@ class Session:
     @property
     def chunk(self) -> int:
         """How much to ask :meth:`data_to_send` for at a time, bytes."""
-        return self._outbox.chunk
+        return self._outbox.pace.chunk
 
     @property
     def round_trip(self) -> float | None:
         """The smallest of the last measured round trips, in seconds."""
         return self._liveness.round_trip
+
+    def in_order(self, now: float) -> bool:
+        """Whether the connection is in order: no PING has been without an answer for long.
+
+        The end of such a one is the peer's doing. That of another says nothing of the peer: it
+        gives up what it hears nothing from, and whatever lies in between may have forgotten it.
+        """
+        return self._liveness.in_order(now)
 
     @property
     def memory(self) -> MemoryBudget:
@@ -179,9 +184,9 @@ class Session:
             credit_left=outbox.payload_limit - outbox.payload_sent,
             control_queued=outbox.control_size,
             unacknowledged=self.kept,
-            most_unacknowledged=outbox.most_kept,
+            most_unacknowledged=outbox.pace.most_kept,
             to_send_again=sum(map(len, outbox.log.again)),
-            chunk=outbox.chunk,
+            chunk=outbox.pace.chunk,
             memory_used=self.memory.used,
             memory_limit=self.memory.limit,
         )
@@ -292,12 +297,14 @@ class Session:
     def may_send(self) -> bool:
         """Whether :meth:`data_to_send` may give something; it gives nothing when this is false."""
         outbox = self._outbox
+        queue = outbox.queue
         return bool(
-            outbox.queue.active
+            queue.new
+            or queue.old
             or outbox.control_size
             or outbox.link
-            or outbox.log.again
             or self._inflow.is_due
+            or outbox.log.again
         )
 
     def data_to_send(self, limit: int) -> bytes:
@@ -307,25 +314,31 @@ class Session:
         has been closed this gives the CLOSE, once.
         """
         outbox = self._outbox
-        if self.state is not SessionState.ATTACHED:
+        if self.state is not ATTACHED:
             return outbox.take_link()
         if self._settling:
             # Asked by an event below: the bytes before have not been given to the caller yet.
             return b""
-        again = outbox.log.next_again() if outbox.log.again else b""
-        chunk = again
-        if not again and not outbox.is_full:
-            inflow = self._inflow
-            chunk = outbox.next_chunk(limit, inflow.credit(self._now) if inflow.is_due else ())
-        if chunk and self._parser.received - self._acknowledged >= ACK_ALONG:
-            self._append_ack()
+        if outbox.log.again:
+            # It may begin in the middle of a frame, but always ends with one.
+            chunk = outbox.log.next_again()
+            self._acknowledge_along()
+            return chunk + outbox.take_link()
+        if self._inflow.is_due and not outbox.is_full:
+            for frame in self._inflow.credit(self._now):
+                outbox.put(frame)
+        chunk = outbox.next_chunk(limit)
+        if chunk:
+            self._acknowledge_along()
         if outbox.link:
-            link = outbox.take_link()
-            # What is sent again may begin in the middle of a frame, but always ends with one.
-            chunk = chunk + link if again else link + chunk
+            chunk = outbox.take_link() + chunk
         if outbox.queue.touched:
             self._settle_touched()
         return chunk
+
+    def _acknowledge_along(self) -> None:
+        if self._parser.received - self._acknowledged >= ACK_ALONG:
+            self._append_ack()
 
     def _settle_touched(self) -> None:
         queue = self._outbox.queue
@@ -390,10 +403,12 @@ class Session:
         would. A stream that the peer opened must have been accepted before, else
         :class:`RuntimeError` is raised.
         """
-        if stream.state is StreamState.CLOSED or stream.will_end or not data:
-            return
-        if stream.state is ANSWERING:
+        if stream.state is not OPEN:
+            if stream.state is CLOSED:
+                return
             _check_accepted(stream)
+        if stream.will_end or not data:
+            return
         stream.push(data)
         if not stream.queued and stream.send_limit > stream.sent:
             self._outbox.queue.add(stream)
@@ -439,23 +454,24 @@ class Session:
 
     def receive(self, data: bytes, now: float) -> None:
         """Take bytes from the connection; what they mean is told by events before it returns."""
-        if self.state is not SessionState.ATTACHED:
+        if self.state is not ATTACHED:
             return
         self._now = now
         self._liveness.awaiting = None
+        parser = self._parser
         try:
-            self._parser.feed(data)
+            parser.feed(data)
         except Violation as violation:
             self.close(violation.code, violation.text)
-        self._acknowledge()
+        if parser.received != self._acknowledged:
+            self._acknowledge()
 
     def _acknowledge(self) -> None:
         """Have an ACK sent, now or in time, for what has come."""
-        unacknowledged = self._parser.received - self._acknowledged
-        if not unacknowledged or self.state is not SessionState.ATTACHED:
+        if self.state is not ATTACHED:
             return
         # A peer that goes away stays only to learn that all it sent has arrived.
-        if unacknowledged >= ACK_EVERY or self.peer_going_away:
+        if self._parser.received - self._acknowledged >= ACK_EVERY or self.peer_going_away:
             self._append_ack()
         elif self._ack_at == NEVER:
             self._ack_at = self._now + ACK_DELAY
@@ -465,16 +481,19 @@ class Session:
         # What is wrong with the stream comes before what is wrong with the amount: so the same
         # bytes end in the same code however the connection has cut them.
         stream = self._streams.get(number) or self._table.find(number)
-        if stream is not None and (stream.receive_ended or stream.state is OPENING):
-            raise Violation(Code.PROTOCOL, f"data for stream {number}, which cannot have any now")
         size = len(piece)
-        self._inflow.arrived(stream, size)
+        if stream is None:
+            self._inflow.dropped(size)
+            self.bytes_received += size
+            return
+        if stream.receive_ended or stream.state is OPENING:
+            raise Violation(Code.PROTOCOL, f"data for stream {number}, which cannot have any now")
+        self._inflow.arrived(stream, size, self._now)
         self.bytes_received += size
-        if stream is not None:
-            if stream.paused:
-                stream.keep(piece)
-            else:
-                self._deliver(stream, piece)
+        if stream.paused:
+            stream.keep(piece)
+        else:
+            self._deliver(stream, piece)
 
     def _deliver(self, stream: Stream, piece: bytes) -> None:
         try:
@@ -583,7 +602,8 @@ class Session:
 
     def _on_ack(self, number: int, payload: bytes) -> None:
         position = frames.decode_offset(payload)
-        self._outbox.acknowledged(position, self._now, self._liveness.round_trip)
+        if self._outbox.acknowledged(position, self._now, self._liveness.round_trip):
+            self._liveness.answered()
 
     def _on_ping(self, number: int, payload: bytes) -> None:
         ping = frames.decode_offset(payload)

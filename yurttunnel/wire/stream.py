@@ -16,6 +16,12 @@ from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import ReceiveWindow
 
+HEADER = frames.HEADER
+DATA = frames.DATA
+
+Buffer = bytes | memoryview
+"""What frames are joined from."""
+
 
 class StreamState(enum.Enum):
     """Where a stream is in its life."""
@@ -110,7 +116,7 @@ class Stream:
         self.deliver: Callable[[bytes], object]
         self.deadline = 0.0
         # The window is as old as the stream.
-        self.since = window.last_grant
+        self.since = window.since
         # Receiving.
         self.window = window
         self.paused = True
@@ -137,11 +143,6 @@ class Stream:
         """Whether the stream has left its session."""
         return self.state is StreamState.CLOSED
 
-    @property
-    def sendable(self) -> bool:
-        """Whether there are data to be sent and credit for them."""
-        return self.pending_size > 0 and self.send_limit > self.sent
-
     def keep(self, piece: bytes) -> None:
         """Keep ``piece`` until the user is ready for it."""
         backlog = self.backlog
@@ -157,29 +158,30 @@ class Stream:
         if self.pending_size > FULL_ABOVE:
             self.full = True
 
-    def take(self, parts: list[bytes], allowance: int) -> int:
+    def take(self, parts: list[Buffer], allowance: int) -> int:
         """Move up to ``allowance`` bytes into ``parts``, as DATA frames; give how many.
 
-        Less is taken when there is less, or less credit; FIN follows the last byte when the
-        stream is to end.
+        There must be data and credit. Less is taken when there is less of either; FIN follows
+        the last byte when the stream is to end.
         """
+        pending = self.pending
         total = min(allowance, self.pending_size, self.send_limit - self.sent)
-        left = total
-        if 0 < total <= self.max_frame and len(self.pending[0]) == total and not self.head_offset:
+        if len(pending[0]) == total <= self.max_frame and not self.head_offset:
             # One piece makes one frame, as most do.
-            parts.append(frames.HEADER.pack(total, frames.DATA, self.number))
-            parts.append(self.pending.popleft())
-            left = 0
-        while left > 0:
-            size = min(left, self.max_frame)
-            parts.append(frames.HEADER.pack(size, frames.DATA, self.number))
-            self._take_bytes(parts, size)
-            left -= size
+            parts.append(HEADER.pack(total, DATA, self.number))
+            parts.append(pending.popleft())
+        else:
+            left = total
+            while left > 0:
+                size = min(left, self.max_frame)
+                parts.append(HEADER.pack(size, DATA, self.number))
+                self._take_bytes(parts, size)
+                left -= size
         self.sent += total
         self.pending_size -= total
         if self.will_end and not self.pending_size:
             self.send_ended = True
-            parts.append(frames.HEADER.pack(0, frames.FIN, self.number))
+            parts.append(HEADER.pack(0, frames.FIN, self.number))
         return total
 
     def drop_pending(self) -> None:
@@ -189,16 +191,18 @@ class Stream:
         self.pending_size = self.head_offset = 0
         self.end_waiting = False
 
-    def _take_bytes(self, parts: list[bytes], size: int) -> None:
+    def _take_bytes(self, parts: list[Buffer], size: int) -> None:
         pending = self.pending
         while size > 0:
             head = pending[0]
-            available = len(head) - self.head_offset
+            start = self.head_offset
+            available = len(head) - start
             if available > size:
-                parts.append(head[self.head_offset : self.head_offset + size])
-                self.head_offset += size
+                # Copied once, when the parts are joined.
+                parts.append(memoryview(head)[start : start + size])
+                self.head_offset = start + size
                 return
-            parts.append(head[self.head_offset :] if self.head_offset else head)
+            parts.append(memoryview(head)[start:] if start else head)
             pending.popleft()
             self.head_offset = 0
             size -= available

@@ -10,6 +10,7 @@ from typing import Any
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IHalfCloseableDescriptor
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+from twisted.internet.selectreactor import SelectReactor
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -205,6 +206,39 @@ class DescriptorSetTests(SynchronousTestCase):
         self.serve()
         (other,) = (member for member in members if member is not told[0])
         self.assertEqual(other.told, ["write"])
+
+    def test_what_comes_soon_is_waited_for(self) -> None:
+        """A reactor with nothing to do by its clock is not gone back to before the answer."""
+        self.descriptors = DescriptorSet(self.real_reactor())
+        asking, answering = self.member(), self.member(ready=False)
+        answers = [lambda: answering.peer.send(b"x"), lambda: None]
+        asking.on["read"] = lambda: answers.pop(0)() and None
+        self.serve()
+        self.assertEqual((asking.told, answering.told), (["read"], ["read"]))
+
+    def test_nothing_is_waited_for_when_a_timer_is_due(self) -> None:
+        """It is the reactor's turn then."""
+        self.assert_not_waited_for(lambda reactor: reactor.callLater(0, lambda: None))
+
+    def test_nothing_is_waited_for_when_a_thread_has_called(self) -> None:
+        """Nor does a thread wait for the sockets."""
+        self.assert_not_waited_for(lambda reactor: reactor.callFromThread(lambda: None))
+
+    def assert_not_waited_for(self, occupy: Callable[[SelectReactor], object]) -> None:
+        """Check that the answer to what is served is left for later, when the reactor is busy."""
+        reactor = self.real_reactor()
+        self.descriptors = DescriptorSet(reactor)
+        asking, answering = self.member(), self.member(ready=False)
+        asking.on["read"] = lambda: answering.peer.send(b"x") and None
+        occupy(reactor)
+        self.serve()
+        self.assertEqual((asking.told, answering.told), (["read"], []))
+
+    def real_reactor(self) -> SelectReactor:
+        """Give a reactor of Twisted's that nobody runs."""
+        reactor = SelectReactor()
+        self.addCleanup(reactor.disconnectAll)
+        return reactor
 
     # The end of a round
 

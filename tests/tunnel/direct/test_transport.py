@@ -478,3 +478,70 @@ class DirectTransportTests(TransportContract, TestCase):
         peer = await self.connect(user)
         user.transport.write(b"now")
         self.assertEqual(peer.read().received, b"now")
+
+    # Sockets that go to another process, and come from one
+
+    async def test_a_socket_that_is_given_up_is_another_ones(self) -> None:
+        """It stays open, and its protocol is told nothing any more."""
+        user = User()
+        peer = await self.connect(user)
+        connection = user.transport.release()
+        peer.socket.sendall(b"for the other")
+        await turns()
+        self.assertEqual(user.told, ["made"])
+        with connection:
+            self.assertEqual(connection.recv(100), b"for the other")
+            connection.sendall(b"from the other")
+        await until(lambda: peer.read().ended)
+        self.assertEqual(peer.received, b"from the other")
+        await turns()
+        self.assertEqual(user.told, ["made"])
+        # What the user does with it from now on does nothing.
+        user.transport.write(b"late")
+        user.transport.loseConnection()
+        user.transport.abortConnection()
+        user.told.append("lost")
+
+    async def test_a_socket_cannot_be_given_up_at_any_time(self) -> None:
+        """Neither with something unsent, nor while it closes, nor after that."""
+        user = User()
+        peer = await self.connect(user)
+        user.transport.write(MUCH)
+        self.assertRaises(RuntimeError, user.transport.release)
+        user.transport.loseConnection()
+        self.assertRaises(RuntimeError, user.transport.release)
+        await until(lambda: peer.read().ended and user.lost)
+        self.assertEqual(len(peer.received), len(MUCH))
+        self.assertRaises(RuntimeError, user.transport.release)
+
+    async def test_a_socket_from_elsewhere_is_as_one_accepted_here(self) -> None:
+        """It is read from the beginning, and half-closed, and ended."""
+        user = HalfCloseUser()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            peer = Peer(socket.create_connection(listening.getsockname()))
+            connection, address = listening.accept()
+        self.addCleanup(self.end, user, peer)
+        seen = []
+        adopted = self.reactor.adopt(connection, lambda address: seen.append(address) or user)
+        self.assertIs(adopted, user)
+        self.assertEqual([(each.host, each.port) for each in seen], [address])
+        peer.socket.sendall(b"x")
+        peer.socket.shutdown(socket.SHUT_WR)
+        await until(lambda: "read lost" in user.told)
+        self.assertEqual(user.received, b"x")
+        user.transport.write(MUCH)
+        user.transport.loseConnection()
+        await until(lambda: peer.read().ended)
+        self.assertEqual(len(peer.received), len(MUCH))
+        await until(lambda: user.lost)
+
+    async def test_a_socket_from_elsewhere_that_nobody_wants_is_closed(self) -> None:
+        """As is one whose peer has gone."""
+        one, other = socket.socketpair()
+        with other:
+            self.assertIsNone(self.reactor.adopt(one, lambda address: None))
+            self.assertEqual(other.recv(1), b"")
+        unconnected = socket.socket()
+        self.assertIsNone(self.reactor.adopt(unconnected, lambda address: User()))
+        for each in (one, unconnected):
+            self.assertEqual(each.fileno(), -1)

@@ -8,8 +8,10 @@ from functools import partial
 from typing import Any
 
 from twisted.internet.interfaces import (
+    IAddress,
     IConnector,
     IListeningPort,
+    IProtocol,
     IReactorPluggableNameResolver,
     IReactorTCP,
     IReactorTime,
@@ -19,6 +21,7 @@ from zope.interface import implementer
 from yurttunnel.tunnel.direct.connector import SocketConnector
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.ports import DirectPort, accepted
+from yurttunnel.tunnel.direct.transport import address_of
 from yurttunnel.tunnel.interfaces import IRounds
 from yurttunnel.tunnel.outgoing import PreparingReactor
 
@@ -43,6 +46,7 @@ class DirectReactor:
         # Found once: these are called for each piece of data.
         self.seconds = reactor.seconds
         self.callLater = reactor.callLater
+        self.at_end_of_round = self._descriptors.at_end_of_round
         # What ports for Unix sockets make of the connections they accept.
         self.unix_transport = partial(accepted, self._descriptors)
 
@@ -50,9 +54,25 @@ class DirectReactor:
         """Be the reactor in everything else."""
         return getattr(self._reactor, name)
 
-    def at_end_of_round(self, call: Callable[[], object]) -> bool:
-        """Have ``call`` called after all that is ready; see :class:`IRounds`."""
-        return self._descriptors.at_end_of_round(call)
+    def adopt(
+        self, connection: socket.socket, build: Callable[[IAddress], IProtocol | None]
+    ) -> IProtocol | None:
+        """Connect the protocol that ``build`` makes, if any, to a connected stream socket.
+
+        It is one that has come from elsewhere. ``None``, and it is closed, if it has no protocol,
+        or its peer has gone.
+        """
+        try:
+            peer = connection.getpeername()
+        except OSError:
+            connection.close()
+            return None
+        protocol = build(address_of(connection.family, peer))
+        if protocol is None:
+            connection.close()
+            return None
+        protocol.makeConnection(accepted(self._descriptors, connection, protocol, peer))
+        return protocol
 
     def getReaders(self) -> list[Any]:
         """Give what is read, here and by the reactor."""

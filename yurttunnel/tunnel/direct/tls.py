@@ -118,7 +118,12 @@ class TLSTransport(Protocol):
             reason = Failure(ConnectionLost("the peer did not end TLS"))
         self._closed = True
         self._producer = None
-        self.wrappedProtocol.connectionLost(self._error or reason)
+        try:
+            self.wrappedProtocol.connectionLost(self._error or reason)
+        finally:
+            # Its buffers are as large as the largest chunk, and it is part of a cycle, so that it
+            # would be kept until the garbage collector looks at what is old.
+            self.__dict__.pop("_tls", None)
 
     # -- ITransport: for the protocol ----------------------------------------------------------
 
@@ -170,7 +175,7 @@ class TLSTransport(Protocol):
     # -- what TLS adds -------------------------------------------------------------------------
 
     def getPeerCertificate(self) -> X509 | None:
-        """Give what the peer has shown, verified; there once the handshake is over."""
+        """Give what the peer has shown, verified; there from the handshake until the end."""
         return self._tls.get_peer_certificate()
 
     @property
@@ -314,19 +319,25 @@ class TLSTransport(Protocol):
 class RecordCounter:
     """Follows the records of TLS in a stream of bytes (RFC 8446 section 5.1)."""
 
-    __slots__ = ("_header", "_missing")
+    __slots__ = ("_between", "_header", "_missing")
 
     def __init__(self) -> None:
+        # Whether the last record is complete and nothing of the next one has come.
+        self._between = True
         # What has come of a header that is not complete, or what is to come of a record.
         self._header = b""
         self._missing = 0
 
     def feed(self, data: bytes) -> int:
         """Give how many records ``data`` completes, counting one that is too long to be true."""
+        end = len(data)
+        if self._between and end > HEADER and end == HEADER + (data[3] << 8 | data[4]):
+            # One record, as most of what is not bulk.
+            return 1
         if self._header:
             data = self._header + data
             self._header = b""
-        end = len(data)
+            end = len(data)
         position = self._missing
         complete = 1 if 0 < position <= end else 0
         while end - position >= HEADER:
@@ -337,6 +348,7 @@ class RecordCounter:
         self._missing = max(0, position - end)
         if not self._missing:
             self._header = data[position:]
+        self._between = not self._missing and not self._header
         return complete
 
 

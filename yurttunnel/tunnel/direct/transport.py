@@ -87,6 +87,8 @@ class SocketTransport:
         self._asking = False
         self._producer_paused = False
         self._connected = True
+        # Whether nothing is wanted for now; the reactor is told only when something comes.
+        self._paused = False
         # Whether it may be read, and what is written is not dropped.
         self._readable = True
         self._writable = True
@@ -143,6 +145,19 @@ class SocketTransport:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             self._fail(ConnectionAborted())
 
+    def release(self) -> socket.socket:
+        """Give the open socket up, of which the protocol is told nothing any more.
+
+        For a connection that another process goes on with. Nothing may wait to be sent, and
+        the connection must not have been closed or lost.
+        """
+        if self._waiting or not self._connected or self.disconnecting:
+            raise RuntimeError("the connection is not in a state to be given up")
+        self._connected = self._readable = self._writable = False
+        self._reactor.removeReader(self)
+        self._reactor.removeWriter(self)
+        return self._socket
+
     def getPeer(self) -> IAddress:
         """Give the address of the other end."""
         return self._peer
@@ -187,11 +202,16 @@ class SocketTransport:
             self._reactor.callLater(0, self._close_when_sent)
 
     def pauseProducing(self) -> None:
-        """Read no more for now."""
-        self._reactor.removeReader(self)
+        """Read no more for now.
+
+        Most pauses are over before anything comes, and to have it watched no more and again
+        costs as much as to read it.
+        """
+        self._paused = True
 
     def resumeProducing(self) -> None:
         """Read again; after the peer's end that means to be told of it again."""
+        self._paused = False
         if self._readable:
             self._reactor.addReader(self)
 
@@ -210,7 +230,10 @@ class SocketTransport:
         return type(self.protocol).__name__
 
     def doRead(self) -> Any:
-        """Read once and hand it on."""
+        """Read once and hand it on; while paused, have it watched no more."""
+        if self._paused:
+            self._reactor.removeReader(self)
+            return None
         try:
             data = self._receive(READ_SIZE)
         except BlockingIOError:
