@@ -5,22 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest import mock
 
+from twisted.internet.defer import succeed
 from twisted.internet.error import ConnectionLost
 from twisted.internet.testing import StringTransport
 from twisted.logger import globalLogPublisher
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
+from zope.interface import implementer
 
 from tests.network import MemoryNetwork, context_with
 from tests.pki.support import Issuer, clock_now
 from tests.tunnel.memory import Acceptor, HalfCloseUser
+from yurttunnel.agent.company import FIRST_DELAY
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts, ServerContexts
 from yurttunnel.pki.identity import BadIdentity, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.problems import refusal
 from yurttunnel.server import agents
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
-from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.node_session import RETURN_PATIENCE
+from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.connection import CLOSE_TIMEOUT, HELLO_TIMEOUT, SessionConnection
 from yurttunnel.tunnel.direct.tls import TLSFactory
@@ -89,6 +93,28 @@ class Agent:
     def connection_ended(self, connection, reason):
         """Note why."""
         self.error = reason.value
+
+
+@implementer(INodeSession)
+class Way:
+    """A way to a node by a sibling, which leads there."""
+
+    draining = False
+    connected = True
+
+    def __init__(self, node):
+        self.node = node
+        self.identifiers = parse_identifiers(f"host={node}")
+
+    def open_here(self, host, port, timeout, request_id):
+        """Give what tells this way from others."""
+        return succeed("by the sibling")
+
+    open_stream = open_here
+
+    def snapshot(self):
+        """Nobody asks."""
+        raise NotImplementedError
 
 
 class ListenerTests(TestCase):
@@ -629,6 +655,122 @@ class ConnectionTests(ListenerTests):
         self.network.settle()
         self.network.cut()
         self.assertEqual(([("edge-1", False)], []), (self.changes, self.idle))
+
+
+class AwayTests(ListenerTests):
+    """Dials to a node whose agent has lost its connection."""
+
+    def setUp(self):
+        """Have an agent fall silent, which leaves its session the whole resume window."""
+        super().setUp()
+        self.connected_agent = self.connected()
+        self.session = self.registry.direct("edge-1")
+        self.network.links[-1].lost = True
+        while self.session.connected:
+            self.clock.advance(0.25)
+        self.network.cut()
+
+    def dial_node(self):
+        """Open a stream to the node; give what becomes of it."""
+        return self.registry.find("edge-1").open_stream("192.0.2.80", 80, 15.0, "r")
+
+    def come_back(self):
+        """Have the agent resume its session."""
+        self.connected_agent.ask_to_resume()
+        self.dial(self.connected_agent)
+
+    def assert_failed(self, dial, seconds):
+        """Check that a dial has failed, with the node and the time in its text."""
+        error = self.failureResultOf(dial, StreamFailed).value
+        self.assertEqual(Code.SESSION_LOST, error.code)
+        self.assertIn("node edge-1", error.text)
+        self.assertIn(f"{seconds} s ago", error.text)
+
+    def accept(self):
+        """Have the agent accept the newest of the streams that it was asked for."""
+        self.connected_agent.acceptor.requests[-1].accept()
+        self.network.settle()
+
+    def test_soon_back(self):
+        """A dial waits for an agent that is back in time, and goes on."""
+        dial = self.dial_node()
+        self.clock.advance(RETURN_PATIENCE - 0.1)
+        self.assertNoResult(dial)
+        self.come_back()
+        self.accept()
+        self.successResultOf(dial)
+
+    def test_told_twice(self):
+        """The ends of two connections may be told in a row; its return is that of both."""
+        self.session.connection_lost()
+        self.come_back()
+        dial = self.dial_node()
+        self.network.settle()
+        self.clock.advance(RETURN_PATIENCE + 1)
+        self.accept()
+        self.successResultOf(dial)
+
+    def test_waited_for_too_long(self):
+        """Dials that wait fail together when the agent is not back in time."""
+        dials = [self.dial_node() for _ in range(3)]
+        self.clock.advance(RETURN_PATIENCE)
+        for dial in dials:
+            self.assert_failed(dial, 5)
+
+    def test_long_away(self):
+        """Later ones fail at once, and say for how long the agent has been away."""
+        self.clock.advance(12)
+        self.assert_failed(self.dial_node(), 12)
+        self.assertEqual(1, self.context.counters.dials[Code.SESSION_LOST])
+
+    def test_back_after_long(self):
+        """When the agent is back they are served again, also after a further short loss."""
+        self.clock.advance(12)
+        self.come_back()
+        for _ in range(2):
+            dial = self.dial_node()
+            self.network.settle()
+            self.accept()
+            self.successResultOf(dial)
+            self.network.cut()
+            self.come_back()
+
+    def test_streams_wait_on(self):
+        """Streams that were open have nothing to do with it."""
+        self.come_back()
+        user = self.stream(self.connected_agent)
+        self.network.links[-1].lost = True
+        while self.session.connected:
+            self.clock.advance(0.25)
+        self.network.cut()
+        self.clock.advance(2 * RETURN_PATIENCE)
+        self.assert_failed(self.dial_node(), 10)
+        self.come_back()
+        user.transport.write(b"goes on")
+        self.network.settle()
+        self.assertEqual(b"goes on", bytes(self.connected_agent.far.received))
+
+    def test_another_way(self):
+        """New dials go at once by a sibling that has the node, those that wait when it is time."""
+        waits = self.dial_node()
+        way = Way("edge-1")
+        self.registry.add_remote(way)
+        self.addCleanup(self.registry.remove_remote, way)
+        self.assertIs(way, self.registry.find("edge-1"))
+        self.clock.advance(RETURN_PATIENCE)
+        self.assertEqual("by the sibling", self.successResultOf(waits))
+
+    def test_session_ends_first(self):
+        """A dial that waits ends with the session, and nobody waits for the agent any more."""
+        dial = self.dial_node()
+        self.session.tunnel.close(Code.SESSION_LOST, "the agent has been restarted")
+        self.assertIn("restarted", self.failureResultOf(dial, StreamFailed).value.text)
+
+    def test_as_long_as_a_living_agent_takes(self):
+        """The time is that of an agent's first four attempts, and a moment for the last one."""
+        attempts = sum(FIRST_DELAY * 2**number for number in range(4))
+        self.assertEqual(4.5, attempts)
+        self.assertLess(attempts, RETURN_PATIENCE)
 
 
 class SeveralServersTests(ListenerTests):

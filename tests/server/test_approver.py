@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, generate_latest
 from twisted.internet.defer import fail
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
@@ -25,7 +24,8 @@ from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, NODES, PODS
 from yurttunnel.ops.approval import ApprovalCounters, approval_families
-from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.families import MetricRegistry
 from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
 from yurttunnel.server.approver import (
     LONGEST_PAUSE,
@@ -431,12 +431,12 @@ class ApproverTests(SynchronousTestCase):
         """A scrape shows what was decided."""
         self.put(for_agent(), "a")
         self.put(for_agent("system:node:edge-2"), "b")
-        registry = CollectorRegistry()
-        add_families(registry, lambda: approval_families(self.counters))
-        text = generate_latest(registry).decode()
+        registry = MetricRegistry()
+        registry.add(lambda: approval_families(self.counters))
+        text = exposition(registry).decode()
         for line in (
-            'certificate_requests_approved_total{kind="agent"} 1.0',
-            'certificate_requests_left_alone_total{kind="agent",reason="requester"} 1.0',
-            "certificate_request_failures_total 0.0",
+            'certificate_requests_approved_total{kind="agent"} 1\n',
+            'certificate_requests_left_alone_total{kind="agent",reason="requester"} 1\n',
+            "certificate_request_failures_total 0\n",
         ):
             self.assertIn(f"yurttunnel_server_{line}", text)

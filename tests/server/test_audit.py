@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession, MemoryConnection
-from tests.server.passthrough.hellos import client_hello
+from tests.server.hellos import client_hello
 from tests.server.passthrough.test_listener import Accepted
 from tests.server.test_connect import ESTABLISHED, connect
 from yurttunnel.cluster.nodes import Nodes

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prometheus_client import generate_latest
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.server.test_options import parse
 from yurttunnel.ops.audit_sinks import AuditSettings
+from yurttunnel.ops.exposition import exposition
 from yurttunnel.server.process import ServerProcess
 
-LOST = b"yurttunnel_server_audit_lines_lost_total 0.0"
+LOST = b"yurttunnel_server_audit_lines_lost_total 0\n"
 
 
 class OptionTests(SynchronousTestCase):
@@ -64,7 +64,7 @@ class ProcessTests(SynchronousTestCase):
         """Nothing is there when nothing is asked for."""
         process = self.process()
         self.assertIsNone(process.audit)
-        self.assertNotIn(b"audit", generate_latest(process.metrics))
+        self.assertNotIn(b"audit", exposition(process.metrics))
 
     def test_with(self):
         """The file is there at once, and so are the metrics."""
@@ -72,7 +72,7 @@ class ProcessTests(SynchronousTestCase):
         process = self.process("--audit-log-path", str(path))
         self.assertIsNotNone(process.audit)
         self.assertEqual(path.stat().st_mode & 0o777, 0o600)
-        self.assertIn(LOST, generate_latest(process.metrics))
+        self.assertIn(LOST, exposition(process.metrics))
 
     def test_unusable(self):
         """The process ends with a sentence that names the flag."""

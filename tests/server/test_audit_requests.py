@@ -9,7 +9,7 @@ from tests.server.interception import test_listeners
 from tests.server.interception.test_authorization import ALLOWED, AuthorizedWorld
 from tests.server.interception.world import RESPONSE_TIMEOUT, World
 from yurttunnel.server.audit import Audit
-from yurttunnel.server.audit_requests import _subject
+from yurttunnel.server.audit_requests import subject_of
 from yurttunnel.server.interception.listeners import Interception
 from yurttunnel.wire.codes import Code
 
@@ -289,7 +289,7 @@ class SubjectTests(World):
 
     def subject(self, target, *expected):
         """Check the path class and what it is about."""
-        self.assertEqual(tuple(_subject(target.encode("latin-1")).values()), expected)
+        self.assertEqual(tuple(subject_of(target.encode("latin-1")).values()), expected)
 
     def test_paths(self):
         """Namespace, pod and container where they are, the first segment anywhere else."""

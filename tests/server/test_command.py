@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 from twisted.application.service import IService
+from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.logger import formatEvent, globalLogPublisher
@@ -267,6 +268,8 @@ class MakeServiceTests(SynchronousTestCase):
 
     def setUp(self):
         """Choose a state directory."""
+        # The reactor that runs the tests keeps its clock: it would be given the programs' own.
+        self.patch(reactor, "seconds", reactor.seconds)
         self.state = self.mktemp()
 
     def make(self, *arguments):
@@ -329,6 +332,11 @@ class MakeServiceTests(SynchronousTestCase):
 
 class ClusterTests(SynchronousTestCase):
     """What ends the process before it has begun, in a cluster."""
+
+    def setUp(self):
+        """Keep what is everybody's."""
+        # The reactor that runs the tests keeps its clock: it would be given the programs' own.
+        self.patch(reactor, "seconds", reactor.seconds)
 
     def make(self, *arguments):
         """Make the service; give what the process ends with."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from yurttunnel.ops.families import CounterMetricFamily, GaugeMetricFamily, MetricFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class ServerFigures:
     refusals: int = 0
 
 
-def agent_server_families(figures: ServerFigures) -> Iterator[Metric]:
+def agent_server_families(figures: ServerFigures) -> Iterator[MetricFamily]:
     """Give the families of metrics."""
     servers = GaugeMetricFamily(
         "yurttunnel_agent_servers",

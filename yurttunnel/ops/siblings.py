@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
+from yurttunnel.ops.families import CounterMetricFamily, GaugeMetricFamily, MetricFamily
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
 
@@ -35,7 +33,7 @@ class SiblingFigures:
     failed_attempts: Callable[[], int]
 
 
-def sibling_families(figures: SiblingFigures) -> Iterator[Metric]:
+def sibling_families(figures: SiblingFigures) -> Iterator[MetricFamily]:
     """Give the families of metrics."""
     siblings = GaugeMetricFamily(
         f"{_PREFIX}siblings",
@@ -82,7 +80,7 @@ def sibling_families(figures: SiblingFigures) -> Iterator[Metric]:
     )
 
 
-def _openings(outgoing: Counter[Code], incoming: Counter[Code]) -> Metric:
+def _openings(outgoing: Counter[Code], incoming: Counter[Code]) -> MetricFamily:
     family = CounterMetricFamily(
         f"{_PREFIX}sibling_stream_openings",
         "Streams that were asked for between servers, by how the asking ended: DONE, or the code "

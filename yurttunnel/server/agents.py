@@ -35,8 +35,11 @@ from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import NO_SESSION, SERVERS, Hello, Limits, held_processes
 from yurttunnel.wire.stream_table import Side
 
-MAX_UNFINISHED = 2048
-"""Connections that may be before the end of their HELLO at the same time."""
+MAX_UNFINISHED = 1024
+"""Connections that may be before the end of their HELLO at the same time.
+
+Each has the same time for it (:data:`~yurttunnel.tunnel.connection.HELLO_TIMEOUT`), and a session
+takes 3 to 6 ms to begin. More at a time than can be served in that would all fail together."""
 
 
 @implementer(IStreamAcceptor)
@@ -106,10 +109,16 @@ class AgentListener(Factory):
         """Who is told of each session that has ended, by the name of its node, and why."""
         self.on_closing: list[Callable[[Code, str], object]] = []
         """Who ends, together with the sessions, what else shares the port."""
+        self.on_revoked: list[Callable[[str], object]] = []
+        """Who is told of each node of which something has been revoked."""
 
     def sessions(self) -> list[TunnelSession]:
         """Give all sessions, those too that have been replaced and still end their streams."""
         return [session.tunnel for session in self._sessions.values()]
+
+    def node_sessions(self) -> list[NodeSession]:
+        """Give the same with the nodes that they are of."""
+        return list(self._sessions.values())
 
     def drain(self, text: str) -> None:
         """Take no new agents, and let the sessions end with their last stream."""
@@ -143,12 +152,23 @@ class AgentListener(Factory):
         for callback in self.on_sessions_drain:
             callback(sessions)
 
+    @property
+    def replicas(self) -> int | None:
+        """How many servers there are; ``None`` where that is not known here."""
+        return self._replicas()
+
+    def is_revoked(self, identity: NodeIdentity) -> bool:
+        """Say whether a node's identity is no longer good."""
+        return self._is_revoked(identity)
+
     def revoke(self, node: str) -> None:
         """End the sessions of a node that has been revoked, or that the cluster has no more."""
         for session in list(self._sessions.values()):
             if session.node == node and self._is_revoked(session.identity):
-                self._log.info("{text}; its session is ended", text=_revoked(node), node=node)
-                session.tunnel.close(Code.REVOKED, _revoked(node))
+                self._log.info("{text}; its session is ended", text=revoked(node), node=node)
+                session.tunnel.close(Code.REVOKED, revoked(node))
+        for callback in self.on_revoked:
+            callback(node)
 
     # -- Factory, ConnectionOwner --------------------------------------------------------------
 
@@ -182,7 +202,26 @@ class AgentListener(Factory):
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the agent asks for, or begin a new one."""
-        identity = self._identity(connection)
+        certificate = connection.peer_certificate
+        if certificate is None:
+            raise Violation(Code.NOT_AUTHORIZED, "the agent has shown no certificate")
+        self.admit(connection, hello, self.identity_of(certificate))
+
+    def identity_of(self, certificate: x509.Certificate) -> NodeIdentity:
+        """Say which node's agent may come in with a certificate, which TLS has verified.
+
+        Raises :class:`Violation` for one that may not.
+        """
+        try:
+            identity = self._identify(certificate)
+        except BadIdentity as error:
+            raise Violation(Code.NOT_AUTHORIZED, str(error)) from error
+        if self._is_revoked(identity):
+            raise Violation(Code.REVOKED, revoked(identity.node))
+        return identity
+
+    def admit(self, connection: SessionConnection, hello: Hello, identity: NodeIdentity) -> None:
+        """Resume the session that the agent of ``identity`` asks for, or begin a new one."""
         identifiers = granted_identifiers(identity, hello)
         session = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
         if session is not None and _belongs_to(session, identity, hello):
@@ -240,6 +279,7 @@ class AgentListener(Factory):
         self._carried[connection] = session
         connection.start(tunnel, hello)
         if not connected:
+            session.resumed()
             self._registry.direct_changed(session.node)
         self._log.info("{node}: back, its session goes on", node=identity.node)
 
@@ -325,18 +365,6 @@ class AgentListener(Factory):
             certificate_not_after=identity.not_after,
         )
 
-    def _identity(self, connection: SessionConnection) -> NodeIdentity:
-        certificate = connection.peer_certificate
-        if certificate is None:
-            raise Violation(Code.NOT_AUTHORIZED, "the agent has shown no certificate")
-        try:
-            identity = self._identify(certificate)
-        except BadIdentity as error:
-            raise Violation(Code.NOT_AUTHORIZED, str(error)) from error
-        if self._is_revoked(identity):
-            raise Violation(Code.REVOKED, _revoked(identity.node))
-        return identity
-
     def _hello(self, session: bytes, received: int) -> Hello:
         properties = {"software": self._settings.software}
         replicas = self._replicas()
@@ -359,7 +387,8 @@ def _belongs_to(session: NodeSession, identity: NodeIdentity, hello: Hello) -> b
     )
 
 
-def _revoked(node: str) -> str:
+def revoked(node: str) -> str:
+    """Say for people that a node's certificate is good no more."""
     return f"node {node} has been revoked, or is no node of the cluster any more"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.audit import Value, format_line
+from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.server.audit_peers import Peer, peer_behind
 from yurttunnel.server.quoting import quotable
 from yurttunnel.wire.codes import Code
@@ -35,9 +36,9 @@ class Audit:
         return AuditEntry(self, kind, self._clock.seconds())
 
     def record(self, began: float, fields: Mapping[str, Value]) -> None:
-        """Write what has ended now; ``began`` is in seconds since 1970."""
-        now = self._clock.seconds()
-        record = {"time": _iso(now), **fields, "duration": round(max(0.0, now - began), 3)}
+        """Write what has ended now; ``began`` is in seconds of the clock."""
+        duration = round(self._clock.seconds() - began, 3)
+        record = {"time": _iso(time_of_day(self._clock)), **fields, "duration": duration}
         self._write(format_line(record))
 
 

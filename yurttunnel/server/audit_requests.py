@@ -172,7 +172,7 @@ def _ended(
     entry.status = status
     entry.request = {
         "method": head.method[:_LONGEST_METHOD].decode("ascii", "backslashreplace"),
-        **_subject(head.target),
+        **subject_of(head.target),
         "upgraded": status == 101,
     }
     refusal = exchange.refusal or request.refusal
@@ -194,7 +194,7 @@ def _how(exchange: _AuditedExchange, error: ExchangeFailed | None) -> tuple[Code
     return Code.CONNECTION_LOST, f"{error.text}: {cause}"
 
 
-def _subject(target: bytes) -> dict[str, Value]:
+def subject_of(target: bytes) -> dict[str, Value]:
     """Say what a path is about, without the query, and nothing that is not a plain name.
 
     The path is decoded before it is split, as kubelets do it.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 from twisted.internet.interfaces import (
@@ -14,13 +14,14 @@ from twisted.internet.interfaces import (
     IProtocol,
     IProtocolFactory,
 )
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 
 from yurttunnel import __version__
 from yurttunnel.ops.agents import agent_families
 from yurttunnel.ops.interception import interception_families
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings
@@ -30,13 +31,16 @@ from yurttunnel.server.forward import ForwardFactory
 from yurttunnel.server.interception.listeners import Interception
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.options import Settings
-from yurttunnel.server.process import ServerProcess
+from yurttunnel.server.process import MEMORY_BUDGET, ServerProcess
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import Listener, ServerService, SessionHolder
 from yurttunnel.server.steered import other_addresses
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.sockets import tune_session_socket
 from yurttunnel.wire.hello import Limits
+
+if TYPE_CHECKING:
+    from yurttunnel.server.workers.service import Workers
 
 log = Logger()
 
@@ -86,8 +90,57 @@ def agent_listener(
     )
     process.sessions = agents.sessions
     agents.on_ended.append(process.lost_nodes.ended)
-    add_families(process.metrics, lambda: agent_families(agents.refusals))
+    process.metrics.add(lambda: agent_families(agents.refusals))
     return agents
+
+
+def worker_processes(
+    reactor: Any,
+    settings: Settings,
+    process: ServerProcess,
+    agents: AgentListener,
+    contexts: ServerContexts,
+) -> Workers | None:
+    """Make what runs the further processes that --workers asks for, ``None`` for none.
+
+    ``contexts`` are those of the agents' port.
+    """
+    if settings.workers == 1:
+        return None
+    # What only these need takes time and memory to import.
+    from yurttunnel.ops.workers import worker_families
+    from yurttunnel.server.workers.running import FirstProcess
+    from yurttunnel.server.workers.service import Workers
+    from yurttunnel.server.workers.settings import WorkerSettings
+
+    first = FirstProcess(
+        registry=process.registry,
+        budget=process.context.budget,
+        identity_of=agents.identity_of,
+        is_revoked=agents.is_revoked,
+        replicas=lambda: agents.replicas,
+        drains=agents.sessions_drain,
+        ended=process.lost_nodes.ended,
+        counters=process.context.counters,
+        refusals=agents.refusals,
+        audit=process.write_audit,
+    )
+    template = WorkerSettings(
+        number=0,
+        process=agents.process.hex(),
+        resume_window=settings.resume_window,
+        return_grace=settings.return_grace,
+        drain_timeout=settings.drain_timeout,
+        budget=MEMORY_BUDGET // settings.workers,
+        audited=process.audit is not None,
+        verbose=shown_levels.level == LogLevel.debug,
+    )
+    workers = Workers(reactor, settings.workers, template, first, contexts)
+    agents.on_revoked.append(workers.revoked)
+    process.workers = workers
+    process.readiness.add("workers", workers.problem)
+    process.metrics.add(lambda: worker_families(workers.figures()))
+    return workers
 
 
 def cloud_end(
@@ -98,10 +151,12 @@ def cloud_end(
     agents: AgentListener,
     middlewares: Sequence[IMiddleware],
     others: Sequence[SessionHolder] = (),
+    workers: Workers | None = None,
     passthrough: tuple[int, DialingFactory] | None = None,
 ) -> ServerService:
     """Compose what listens, but for the meta port; ``others`` have sessions besides ``agents``.
 
+    ``workers`` are further processes that agents' connections are passed on to, if there are any.
     ``passthrough`` is --passthrough-port with what takes connections there, if there is one.
     """
     callers = _callers(reactor, process.registry, settings)
@@ -122,15 +177,15 @@ def cloud_end(
         audit=process.audit,
     )
     agents.on_sessions_drain.append(interception.sessions_drain)
-    add_families(process.metrics, partial(interception_families, interception.figures))
+    process.metrics.add(partial(interception_families, interception.figures))
     return ServerService(
         reactor,
         [
-            *_listeners(reactor, settings, trust, agents, callers),
+            *_listeners(reactor, settings, trust, agents, workers, callers),
             *_interception_listeners(reactor, settings, trust, interception),
             *passing,
         ],
-        [agents, *others],
+        [agents, *others, *([] if workers is None else [workers])],
         [interception, *callers.values()],
         settings.drain_timeout,
     )
@@ -153,17 +208,25 @@ def _listeners(
     settings: Settings,
     trust: Trust,
     agents: AgentListener,
+    workers: Workers | None,
     callers: Mapping[str, DialingFactory],
 ) -> list[Listener]:
     """Say what to listen on, each with the flag that an error names."""
     tcp = partial(listen_tcp, reactor)
+    secured: IProtocolFactory = tls.server_side(reactor, trust.agents, agents)
+    if workers is not None:
+        from yurttunnel.server.workers.sorter import AgentSorter
+
+        sorter = AgentSorter(reactor, secured, workers)
+        agents.on_closing.append(sorter.close)
+        secured = sorter
     flag = "--tunnel-agent-connect-port"
     listen = partial(
         tcp,
         flag,
         settings.bind_address,
         settings.agent_port,
-        tls.server_side(reactor, trust.agents, agents),
+        secured,
         tune=tune_session_socket,
     )
     listeners = [Listener(flag, listen)]

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from twisted.application.service import IService
 
+from yurttunnel.ops.clocks import make_steady
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.bundle import BadBundle
 from yurttunnel.pki.directory import StateError
@@ -23,6 +24,7 @@ def makeService(options: Options) -> IService:
     """Build the server from its command line; what is wrong ends the process with a sentence."""
     from twisted.internet import reactor
 
+    make_steady(reactor)
     settings = options.settings
     if options["diagnose"]:
         _diagnose(options)

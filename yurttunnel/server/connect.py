@@ -55,11 +55,13 @@ from yurttunnel.server.dialing import (
     MAX_PENDING_DIALS,
     DialingConnection,
     DialingFactory,
+    ITakesCallers,
 )
 from yurttunnel.server.quoting import quotable
 from yurttunnel.server.refused_peers import RefusedPeers
-from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.tunnel.direct.transport import SocketTransport
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.wire.codes import Code
@@ -152,6 +154,8 @@ class ConnectProtocol(DialingConnection):
         self._factory = factory
         self._state = _State.HEAD
         self._reader = RequestHeadReader(factory.limits)
+        # All that has been read, while the head is.
+        self._received = b""
         self._accept: list[bytes] = []
         self._destination = ""
         self._early = b""
@@ -180,6 +184,7 @@ class ConnectProtocol(DialingConnection):
     def dataReceived(self, data: bytes) -> None:
         """Take bytes of the head, or bytes that the caller sends ahead of the answer."""
         if self._state is _State.HEAD:
+            self._received += data
             self._read_head(data)
         elif self._state is not _State.REFUSED:
             self._early += data
@@ -228,6 +233,18 @@ class ConnectProtocol(DialingConnection):
     def close_overdue(self) -> None:
         """End a connection that the caller does not close."""
         self.transport.abortConnection()
+
+    def passed_on(self, session: INodeSession) -> bool:
+        """Pass the socket on where it is one of ours, and not one under TLS."""
+        taker = ITakesCallers(session, None)
+        transport = self.transport
+        if taker is None or not isinstance(transport, SocketTransport):
+            return False
+        if not taker.take_caller(transport.getHandle(), self._received):
+            return False
+        transport.release().close()
+        self._factory.connections.discard(self)
+        return True
 
     def stream_opened(self, stream: IStream) -> None:
         """Answer 200, and join once nothing else can be sent along with it."""
@@ -289,6 +306,7 @@ class ConnectProtocol(DialingConnection):
             self._early = reader.early
             self.transport.pauseProducing()
         self.dial(node, host, port)
+        self._received = b""
 
     def _join_when_read(self, delay: float) -> None:
         """Join if the caller has read the 200, else look again in ``delay`` seconds."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import Interface
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.server.audit import Audit, AuditEntry
 from yurttunnel.server.audit_streams import audited
-from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
@@ -22,6 +25,17 @@ DIAL_TIMEOUT = 15.0
 
 MAX_PENDING_DIALS = 4096
 """Dials of one listener that may wait at a time; each holds one connection and a few KiB."""
+
+
+class ITakesCallers(Interface):
+    """A way to a node that leads through another process of this server."""
+
+    def take_caller(connection: socket.socket, received: bytes) -> bool:
+        """Have that process serve the caller at ``connection``, beginning with ``received``.
+
+        ``False`` when it cannot take one now. Else this process has done with the caller, and
+        closes its own descriptor.
+        """
 
 
 class DialingFactory(ServerFactory):
@@ -102,12 +116,18 @@ class DialingConnection(LocalConnection):
         except NodeNotConnected as error:
             self._not_opened(error)
             return
+        if self.passed_on(session):
+            return
         if self._entry is not None:
             self._entry.node = session.node
         dialer.pending_dials += 1
         dialing = session.open_stream(host, port, dialer.dial_timeout, self.request_id)
         self._dialing = dialing
         _ = dialing.addBoth(self._dial_ended)
+
+    def passed_on(self, session: INodeSession) -> bool:
+        """Have another process serve the caller, if it can; nothing is to be done here then."""
+        return False
 
     def stream_opened(self, stream: IStream) -> None:
         """The far end has connected; the implementation joins ``stream`` or aborts it."""

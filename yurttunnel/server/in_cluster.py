@@ -28,7 +28,6 @@ from yurttunnel.ops.approval import ApprovalCounters, approval_families
 from yurttunnel.ops.authorization import AuthorizationCounters, authorization_families
 from yurttunnel.ops.cluster_trust import cluster_trust_families
 from yurttunnel.ops.drain import within
-from yurttunnel.ops.metrics import add_families
 from yurttunnel.ops.nodes import cloud_node_families
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
@@ -37,7 +36,7 @@ from yurttunnel.pki.cluster_server import ClusterServerTrust, ClusterTrustSettin
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.server.agents import AgentListener
 from yurttunnel.server.approver import Approver
-from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
+from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.interception.authorization import Authorization
 from yurttunnel.server.interception.localhost_ports import LocalhostPorts
 from yurttunnel.server.interception.middleware import (
@@ -142,11 +141,10 @@ class ClusterServer:
         readiness.add("Kubernetes API", self._informers.problem, required=False)
         readiness.add("approver", self._election.problem, required=False)
         readiness.add("reviews", self._reviews.problem, required=False)
-        add_families(
-            process.metrics,
+        process.metrics.add(
             lambda: cluster_trust_families("yurttunnel_server_", self._trust.figures()),
         )
-        add_families(process.metrics, lambda: cloud_node_families(self._nodes.cloud_addresses))
+        process.metrics.add(lambda: cloud_node_families(self._nodes.cloud_addresses))
         parts = Supervised(self._reactor, readiness)
         for part in (
             process.meta,
@@ -202,14 +200,14 @@ class ClusterServer:
             counters,
         )
         self._process.readiness.add("approval", approver.problem, required=False)
-        add_families(self._process.metrics, lambda: approval_families(counters))
+        self._process.metrics.add(lambda: approval_families(counters))
         return LeaderElection(
             self._reactor, self._client, self._namespace, APPROVER_LEASE, instance, approver
         )
 
     def _make_reviews(self) -> Reviews:
         self._authorization = AuthorizationCounters()
-        add_families(self._process.metrics, lambda: authorization_families(self._authorization))
+        self._process.metrics.add(lambda: authorization_families(self._authorization))
         return Reviews(self._reactor, self._client, self._authorization)
 
     def _make_middlewares(self) -> list[IMiddleware]:
@@ -260,6 +258,7 @@ class ClusterServer:
             self._replicas,
             SiblingSettings(server_name=server_name(self._namespace), software=__version__),
         )
+        workers = worker_processes(self._reactor, self._settings, process, agents, trust.contexts)
         server: ServerService = cloud_end(
             self._reactor,
             self._settings,
@@ -268,16 +267,18 @@ class ClusterServer:
             agents,
             self._middlewares,
             [siblings],
+            workers,
             self._steering.passthrough,
         )
         self._informers.informer(NODES_SPEC).add_handler(partial(_revoke_deleted, agents))
         process.readiness.add("kubelet trust", lambda: trust.kubelets.problem, required=False)
         process.readiness.add("siblings", siblings.problem, required=False)
-        add_families(process.metrics, lambda: sibling_families(siblings.figures))
+        process.metrics.add(lambda: sibling_families(siblings.figures))
         self._tunnel.not_accepting = server.not_accepting
         parts = StoppedInTurn()
-        for part in (siblings, server):
-            part.setServiceParent(parts)
+        for part in (siblings, workers, server):
+            if part is not None:
+                part.setServiceParent(parts)
         return parts
 
 

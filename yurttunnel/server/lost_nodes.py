@@ -8,6 +8,7 @@ from itertools import islice
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.status.sources import LostNode
 from yurttunnel.server.registry import SessionRegistry
 
@@ -49,7 +50,7 @@ class LostNodes:
     def _note(self, node: str, why: str) -> None:
         # Taken out first, so that the order of the table is the order of time.
         self._lost.pop(node, None)
-        self._lost[node] = LostNode(node, self._clock.seconds(), why)
+        self._lost[node] = LostNode(node, time_of_day(self._clock), why)
         if len(self._lost) > self._most_remembered:
             del self._lost[next(iter(self._lost))]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
 
 from yurttunnel.pki.identity import Identifiers, NodeIdentity, parse_identifiers, uncovered
@@ -19,10 +19,22 @@ from yurttunnel.wire.hello import Hello
 _ELSEWHERE = frozenset({Code.GOING_AWAY, Code.SESSION_LOST, Code.REPLACED})
 """What a dial ends with that has not come to the node: another way may lead there."""
 
+RETURN_PATIENCE = 5.0
+"""Seconds for which dials wait for an agent that has lost its connection.
+
+An agent that can reach the server is back after its next attempt. The first four come within 0.3,
+0.6, 1.2 and 2.4 s of each other at the most (:mod:`yurttunnel.agent.company`), together 4.5 s;
+the rest is for the last one's handshakes. Who is not back by then is cut off: its streams go on
+waiting, but nobody else need wait to be told so."""
+
 
 @implementer(INodeSession)
 class NodeSession:
-    """The session that this server has with a node's agent; ``registry`` knows other ways to it."""
+    """The session that this server has with a node's agent; ``registry`` knows other ways to it.
+
+    While no connection carries it dials wait, each for :data:`RETURN_PATIENCE` after the loss at
+    most; later ones fail at once.
+    """
 
     def __init__(
         self,
@@ -33,10 +45,14 @@ class NodeSession:
     ) -> None:
         self._registry = registry
         self._dials: set[Deferred[IStream]] = set()
+        # When the connection was lost, while there is none.
+        self._lost_at: float | None = None
+        self._patience: IDelayedCall | None = None
         self.node = identity.node
         self.identity = identity
         self.identifiers = identifiers
         self.tunnel = tunnel
+        tunnel.on_closed.append(lambda code, text: self._wait_no_more())
 
     @property
     def draining(self) -> bool:
@@ -62,23 +78,53 @@ class NodeSession:
         return Deferred.fromCoroutine(self._open_here(host, port, timeout, request_id))
 
     def connection_lost(self) -> None:
-        """Have dials that wait go another way, if there is one: it may be long until it is back."""
+        """Have dials that wait go another way, now if there is one, or soon end."""
+        # Of two connections that the session has had the ends may be told one after the other.
+        self._wait_no_more()
+        clock = self.tunnel.clock
+        self._lost_at = clock.seconds()
+        self._patience = clock.callLater(RETURN_PATIENCE, self._end_dials)
         another = self._registry.find_another(self)
-        if another is None or not another.connected:
-            return
+        if another is not None and another.connected:
+            self._end_dials()
+
+    def resumed(self) -> None:
+        """Let dials wait for their answers again: a connection carries the session."""
+        self._wait_no_more()
+
+    def _wait_no_more(self) -> None:
+        self._lost_at = None
+        patience, self._patience = self._patience, None
+        if patience is not None and patience.active():
+            patience.cancel()
+
+    def _end_dials(self) -> None:
         dials, self._dials = self._dials, set()
         for dial in dials:
             dial.cancel()
 
+    def _away(self) -> float:
+        """Give for how many seconds no connection has carried the session."""
+        return 0.0 if self._lost_at is None else self.tunnel.clock.seconds() - self._lost_at
+
+    def _missing(self) -> StreamFailed:
+        text = (
+            f"the connection to the agent of node {self.node} was lost {self._away():.0f} s ago,"
+            " and it has not come back yet"
+        )
+        return StreamFailed(Code.SESSION_LOST, text)
+
     async def _open_here(self, host: str, port: int, timeout: float, request_id: str) -> IStream:
+        if self._away() >= RETURN_PATIENCE:
+            self.tunnel.dial_answered(Code.SESSION_LOST)
+            raise self._missing()
         dial = self.tunnel.open_stream(host, port, timeout, request_id)
         self._dials.add(dial)
         try:
             return await dial
         except StreamFailed as error:
             if error.code is Code.CANCELLED and dial not in self._dials:
-                text = f"the connection to the agent of node {self.node} is lost"
-                raise StreamFailed(Code.SESSION_LOST, text) from error
+                raise self._missing() from error
             raise
         finally:
             self._dials.discard(dial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -53,6 +54,9 @@ _STANDALONE_FLAGS = (
 
 DEFAULT_RETURN_GRACE = 0.8
 """Seconds: an agent that lives is back sooner, and the streams of a dead one end within 1 s."""
+
+MAX_WORKERS = 64
+"""Processes of one server; each takes some 40 MiB."""
 
 _Address = IPv4Address | IPv6Address
 
@@ -131,6 +135,8 @@ class Settings:
     certificate_names: tuple[str, ...]
     certificate_addresses: tuple[_Address, ...]
     audit: AuditSettings | None = None
+    workers: int = 1
+    """How many processes carry sessions, this one included."""
 
 
 class Options(CommandOptions[Settings]):
@@ -206,6 +212,8 @@ class Options(CommandOptions[Settings]):
         ["drain-timeout", None, "30", "How long SIGTERM waits for streams to end."],
         ["transport", None, "direct", "What sends and encrypts: direct, made for this tunnel, or "
          "twisted, Twisted's own, which is slower."],
+        ["workers", None, "1", "How many processes share the nodes, to use as many processors. "
+         "The first one, which does all the rest, starts the others."],
         ["cert-dns-names", None, None, "Names, separated by commas, that the server's certificate "
          "is to have, by which agents connect."],
         ["cert-ips", None, None, "Addresses, separated by commas, that it is to have."],
@@ -286,11 +294,17 @@ class Options(CommandOptions[Settings]):
             return_grace=self._return_grace(resume_window),
             drain_timeout=self.value("drain-timeout", flags.duration),
             transport=self.value("transport", known_transports),
+            workers=self.value("workers", _workers),
             certificate_names=self.optional_value("cert-dns-names", _names, ()),
             certificate_addresses=self.optional_value("cert-ips", _addresses, ()),
             audit=audit_settings(self),
         )
         _check_ports(settings)
+        if settings.workers > 1 and settings.transport != "direct":
+            raise usage.UsageError(
+                "--workers needs --transport direct, whose connections can be passed on: leave one"
+                " of the two flags out"
+            )
         if settings.kubelet_ca and settings.kubelet_verify is KubeletVerification.SKIP:
             raise usage.UsageError(
                 "--kubelet-ca has no effect with --kubelet-verify skip: leave one of them out"
@@ -388,6 +402,13 @@ def _node_name(text: str) -> str:
         return check_node_name(text)
     except BadIdentity as reason:
         raise ValueError(str(reason)) from None
+
+
+def _workers(text: str) -> int:
+    """Parse how many processes there are to be."""
+    if not re.fullmatch("[0-9]{1,3}", text, re.ASCII) or not 1 <= int(text) <= MAX_WORKERS:
+        raise ValueError(f"{text!r} is not a number from 1 to {MAX_WORKERS}")
+    return int(text)
 
 
 def _verification(text: str) -> KubeletVerification:

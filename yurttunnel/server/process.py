@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.ops.audit import AuditLog, audit_families
@@ -15,7 +15,7 @@ from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_site
-from yurttunnel.ops.metrics import Figures, add_families, server_registry
+from yurttunnel.ops.metrics import Figures, server_registry
 from yurttunnel.ops.own_thread import in_own_thread
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
@@ -28,8 +28,12 @@ from yurttunnel.server.lost_nodes import LostNodes
 from yurttunnel.server.options import Settings
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
-from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.wire.credit import MemoryBudget
+
+if TYPE_CHECKING:
+    # It takes memory, and most servers have one process.
+    from yurttunnel.server.workers.service import Workers
 
 MEMORY_BUDGET = 512 * 1024 * 1024
 """What the streams of all sessions may be promised together, bytes."""
@@ -40,9 +44,10 @@ class ServerProcess:
 
     ``certificates()`` gives when each certificate in use ends, ``nodes`` has those of the cluster
     where there is one. ``lost_nodes`` is told of sessions that end. ``meta`` listens on
-    ``--meta-port``. What comes later is put into ``sessions``, a function that gives those of all
-    agents, into ``steering``, one that tells how callers are led here, and added to ``readiness``
-    and ``metrics``. ``audit`` is where to write what callers do, ``None`` where that is not wanted.
+    ``--meta-port``. What comes later is put into ``sessions``, a function that gives those that
+    this process has with agents, into ``workers`` what has the others, into ``steering``, one that
+    tells how callers are led here, and added to ``readiness`` and ``metrics``. ``audit`` is where
+    to write what callers do, ``write_audit`` takes lines of it, ``None`` where that is not wanted.
     """
 
     def __init__(
@@ -53,20 +58,21 @@ class ServerProcess:
         nodes: Nodes | None = None,
     ) -> None:
         counters = TunnelCounters()
-        budget = MemoryBudget(MEMORY_BUDGET)
+        budget = MemoryBudget(MEMORY_BUDGET // settings.workers)
         self.context = SessionContext(reactor, counters, budget, RefuseStreams())
         self.registry = SessionRegistry(reactor)
         self.lost_nodes = LostNodes(reactor, self.registry, nodes)
         self.sessions: Callable[[], Iterable[TunnelSession]] = tuple
+        self.workers: Workers | None = None
         self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.readiness = Readiness()
         self.lag = ReactorLag(reactor)
         figures = Figures(
             counters=counters,
-            sessions=lambda: [session.snapshot() for session in self.sessions()],
+            sessions=self._snapshots,
             certificates=certificates,
-            memory=budget,
-            reactor_lag=self.lag.worst,
+            memory=self,
+            reactor_lag=self._worst_lag,
         )
         self.metrics = server_registry(figures)
         status = StatusPage(
@@ -79,9 +85,11 @@ class ServerProcess:
                 sessions=lambda: self.sessions(),
                 snapshots=figures.sessions,
                 certificates=certificates,
-                reactor_lag=self.lag.worst,
+                reactor_lag=self._worst_lag,
                 steering=lambda: self.steering(),
                 lost_nodes=self.lost_nodes.newest_first,
+                other_sessions=lambda: () if self.workers is None else self.workers.snapshots(),
+                other_streams=lambda: () if self.workers is None else self.workers.streams(),
             ),
         )
         site = meta_site(
@@ -94,14 +102,33 @@ class ServerProcess:
         )
         address, port = settings.insecure_address, settings.meta_port
         debug = Debug(reactor, lambda: self.sessions(), self.lag, shown_levels)
-        site.resource.putChild(b"debug", debug.pages)
+        site.root.putChild(b"debug", debug.pages)
         listen = partial(listen_tcp, reactor, "--meta-port", address, port, site)
         self.meta = StoppedInTurn()
         self.audit: Audit | None = None
+        self.write_audit: Callable[[bytes], None] | None = None
         if settings.audit is not None:
             self.audit = self._open_audit(reactor, settings.audit)
         for part in (status, PortService(listen), debug):
             part.setServiceParent(self.meta)
+
+    @property
+    def used(self) -> int:
+        """Of the memory for streams what is in use, that of workers included."""
+        return self.context.budget.used + (0 if self.workers is None else self.workers.memory())
+
+    @property
+    def limit(self) -> int:
+        """What all processes of this server together may use for streams."""
+        return MEMORY_BUDGET
+
+    def _snapshots(self) -> list[SessionSnapshot]:
+        snapshots = [session.snapshot() for session in self.sessions()]
+        return snapshots if self.workers is None else [*snapshots, *self.workers.snapshots()]
+
+    def _worst_lag(self) -> float:
+        own = self.lag.worst()
+        return own if self.workers is None else max(own, self.workers.lag())
 
     def _open_audit(self, reactor: Any, settings: AuditSettings) -> Audit:
         """Open the audit log, which is closed when all that can end has ended."""
@@ -113,6 +140,7 @@ class ServerProcess:
             ) from None
         log = AuditLog(reactor, sink, partial(in_own_thread, reactor, "yurttunnel audit log"))
         log.setServiceParent(self.meta)
-        add_families(self.metrics, lambda: audit_families(log.figures))
+        self.write_audit = log.write
+        self.metrics.add(lambda: audit_families(log.figures))
         self.readiness.add("audit log", lambda: log.problem, required=False)
         return Audit(reactor, log.write)

@@ -16,11 +16,16 @@ def quotable(text: str) -> str:
     """Give ``text`` without user information and queries, cut to :data:`LONGEST_QUOTED`.
 
     User information is what stands before an ``@``, as in the URL of a proxy; in queries of
-    kubelets are commands. One that was cut has ``...`` at its end.
+    kubelets are commands. What is cut is as :func:`shortened` has it.
     """
     backwards = _QUERY.sub(_without_query, text)[::-1]
     shown = _USER_INFORMATION_BACKWARDS.sub("@***", backwards)[::-1]
-    return shown if len(shown) <= LONGEST_QUOTED else f"{shown[:LONGEST_QUOTED]}..."
+    return shortened(shown)
+
+
+def shortened(text: str) -> str:
+    """Give ``text`` cut to :data:`LONGEST_QUOTED`; one that was cut has ``...`` at its end."""
+    return text if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]}..."
 
 
 def _without_query(query: re.Match[str]) -> str:

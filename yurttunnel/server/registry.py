@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import Attribute
 
+from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.tunnel.interfaces import IStream, IStreamOpener
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
@@ -240,7 +241,7 @@ class SessionRegistry:
                 serving = [session for session in reversed(claimants) if not session.draining]
                 connected = (session for session in serving if session.connected)
                 return next(connected, serving[0] if serving else claimants[-1])
-        raise NodeNotConnected(host, self._last_seen.get(str(wanted)), self._clock.seconds())
+        raise NodeNotConnected(host, self._last_seen.get(str(wanted)), time_of_day(self._clock))
 
     def _check_unambiguous(self, wanted: str | _Address, claimants: list[INodeSession]) -> None:
         """Raise :class:`AmbiguousAddress` when an address is that of several nodes.
@@ -250,7 +251,7 @@ class SessionRegistry:
         """
         nodes = {claimant.node for claimant in claimants}
         if len(nodes) > 1 and not isinstance(wanted, str) and not wanted.is_loopback:
-            raise AmbiguousAddress(str(wanted), sorted(nodes), self._clock.seconds())
+            raise AmbiguousAddress(str(wanted), sorted(nodes), time_of_day(self._clock))
 
     def _keys_of_destination(self, wanted: str | _Address) -> Iterator[_Key]:
         yield _Own(str(wanted))
@@ -289,7 +290,7 @@ class SessionRegistry:
                     del lengths[key[1]]
 
     def _remember(self, session: INodeSession) -> None:
-        now = self._clock.seconds()
+        now = time_of_day(self._clock)
         for key in _keys(session):
             name = key.name if isinstance(key, _Own) else key
             if isinstance(name, str | _Address):

@@ -13,7 +13,7 @@ from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.identity import identity_from_certificate
 from yurttunnel.pki.standalone import ServerTrust
-from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end
+from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.interception.middleware import (
     IMiddleware,
     find_middlewares,
@@ -47,7 +47,8 @@ def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> I
     enrolment = partial(kept.enrolment_factory.buildProtocol, None)
     agents = agent_listener(settings, process, trust, {ENROLMENT_PROTOCOL: enrolment})
     kept.on_revoked(agents.revoke)
-    server = cloud_end(reactor, settings, process, trust, agents, middlewares)
+    workers = worker_processes(reactor, settings, process, agents, kept.contexts)
+    server = cloud_end(reactor, settings, process, trust, agents, middlewares, workers=workers)
     readiness = process.readiness
     readiness.add("listeners", server.not_accepting)
     readiness.add("certificate", lambda: kept.renewal.last_error or None)
@@ -56,8 +57,9 @@ def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> I
     readiness.add("kubelet trust", lambda: kept.kubelets.problem, required=False)
     parts = Supervised(reactor, readiness)
     # The trust ends after the sessions: a node can be revoked in a drain.
-    for part in (process.meta, process.lag, kept, server):
-        part.setServiceParent(parts)
+    for part in (process.meta, process.lag, kept, workers, server):
+        if part is not None:
+            part.setServiceParent(parts)
     return parts
 
 

@@ -16,7 +16,6 @@ from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.interfaces import IInformers, IKubeClient
 from yurttunnel.kube.lease import LeaderElection
-from yurttunnel.ops.metrics import add_families
 from yurttunnel.ops.services import StoppedInTurn
 from yurttunnel.ops.steering import (
     DnsReport,
@@ -66,7 +65,7 @@ class ClusterSteering:
         flags = self._flags
         if flags.iptables or flags.dns or self.passthrough is not None:
             process.steering = self._report
-            add_families(process.metrics, lambda: steering_families(self._report()))
+            process.metrics.add(lambda: steering_families(self._report()))
 
     def dns_election(
         self,

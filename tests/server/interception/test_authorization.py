@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from OpenSSL import SSL
-from prometheus_client import CollectorRegistry, generate_latest
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.internet.protocol import Factory
 from zope.interface import implementer
@@ -17,7 +16,8 @@ from tests.pki.support import Issuer, client_context
 from tests.server.interception.world import World
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.ops.authorization import AuthorizationCounters, authorization_families
-from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.families import MetricRegistry
 from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import parse_identifiers
@@ -433,16 +433,16 @@ class PortTests(AuthorizedWorld):
         self.ask(self.user("eve"))
         self.client.fail(ApiUnreachable("no"))
         self.ask(self.user("joe"))
-        registry = CollectorRegistry()
-        add_families(registry, lambda: authorization_families(self.decided))
-        text = generate_latest(registry).decode()
+        registry = MetricRegistry()
+        registry.add(lambda: authorization_families(self.decided))
+        text = exposition(registry).decode()
         for line in (
-            'caller_decisions_total{proof="allowed_name",result="allowed"} 1.0',
-            'caller_decisions_total{proof="certificate",result="denied"} 1.0',
-            'caller_decisions_total{proof="certificate",result="unavailable"} 1.0',
-            'caller_lookups_total{review="access",source="asked"} 2.0',
-            'caller_lookups_total{review="token",source="kept"} 0.0',
-            'caller_review_failures_total{review="access"} 1.0',
+            'caller_decisions_total{result="allowed",proof="allowed_name"} 1\n',
+            'caller_decisions_total{result="denied",proof="certificate"} 1\n',
+            'caller_decisions_total{result="unavailable",proof="certificate"} 1\n',
+            'caller_lookups_total{review="access",source="asked"} 2\n',
+            'caller_lookups_total{review="token",source="kept"} 0\n',
+            'caller_review_failures_total{review="access"} 1\n',
         ):
             self.assertIn(f"yurttunnel_server_{line}", text)
 

@@ -25,15 +25,23 @@ from yurttunnel.ops.interception import (
 from yurttunnel.pki.authorities import MAX_BUNDLE
 from yurttunnel.pki.certificate_requests import MAX_WAIT
 from yurttunnel.pki.interception import MAX_CERTIFICATES
+from yurttunnel.server.agents import MAX_UNFINISHED
 from yurttunnel.server.dialing import DIAL_TIMEOUT
 from yurttunnel.server.interception.kubelets import HANDSHAKE_TIMEOUT
 from yurttunnel.server.interception.listeners import SETTINGS
 from yurttunnel.server.interception.reviews import MAX_REVIEWS, REVIEW_TIMEOUT
 from yurttunnel.server.interception.shared_answers import MAX_ENTRIES
-from yurttunnel.server.options import Options
+from yurttunnel.server.node_session import RETURN_PATIENCE
+from yurttunnel.server.options import MAX_WORKERS, Options
+from yurttunnel.server.process import MEMORY_BUDGET
 from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
 from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
 from yurttunnel.server.siblings.service import MAX_SIBLINGS
+from yurttunnel.server.workers.channel import MOST_WAITING
+from yurttunnel.server.workers.program import REPORT_INTERVAL
+from yurttunnel.server.workers.running import SILENCE, START_TIMEOUT
+from yurttunnel.server.workers.service import FIRST_DELAY, LONGEST_DELAY
+from yurttunnel.tunnel.connection import HELLO_TIMEOUT
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "limits.md"
 KIB = 1024
@@ -64,6 +72,7 @@ VALUES = {
     "requests that wait": [POOL.max_waiting],
     "time that a request waits": [POOL.waiting_timeout],
     "time for the agent": [DIAL_TIMEOUT],
+    "wait for an agent": [RETURN_PATIENCE],
     "time for the TLS handshake with": [HANDSHAKE_TIMEOUT],
     "time to the head": [float(Options()["response-timeout"])],
     "time in which a kubelet": [float(Options()["response-timeout"]), 0, UPLOAD_TIMEOUT],
@@ -73,6 +82,14 @@ VALUES = {
     "time for one side": [RelaySettings().linger],
     "certificates kept": [MAX_CERTIFICATES],
     "time to end all": [float(Options()["drain-timeout"])],
+    "processes, the first": [MAX_WORKERS],
+    "connections to the agents' port": [MAX_UNFINISHED, HELLO_TIMEOUT],
+    "messages that a process leaves": [MOST_WAITING / KIB / KIB],
+    "time that a worker": [START_TIMEOUT],
+    "time for which nothing": [SILENCE],
+    "pause before a worker": [FIRST_DELAY * 1000, LONGEST_DELAY],
+    "age of the figures": [REPORT_INTERVAL],
+    "memory for streams": [MEMORY_BUDGET / KIB / KIB],
     "answer of the API": [MAX_BODY / KIB / KIB],
     "line of a watch": [MAX_WATCH_LINE / KIB / KIB],
     "reviews of callers": [MAX_REVIEWS, REVIEW_TIMEOUT],
@@ -118,8 +135,7 @@ class LimitsTests(SynchronousTestCase):
         )
         names = set()
         for family in interception_families(figures):
-            total = "_total" if family.type == "counter" else ""
-            names.add(f"`{family.name.removeprefix('yurttunnel_server_')}{total}`")
+            names.add(f"`{family.name.removeprefix('yurttunnel_server_')}`")
         told = {row[0] for row in self.rows() if len(row) == 2}
         self.assertEqual(5, len(told))
         self.assertEqual(set(), told - names)

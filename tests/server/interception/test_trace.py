@@ -137,6 +137,21 @@ class TraceTests(SynchronousTestCase):
         gc.collect()
         self.assertEqual(0, len(trace._callers))
 
+    def test_hostile_names(self):
+        """Whoever chose the name of a caller, the line stays one, of bounded length."""
+        name = "\n2026 [-] forged \x1b[2J" + "x" * 5000
+
+        def authorize(intercepted):
+            intercepted.caller = name
+
+        for error in (None, ExchangeFailed(name)):
+            intercepted = request()
+            self.handle(intercepted, authorize)
+            intercepted.exchange.end(200, error=error)
+        for line in self.lines:
+            self.assertLess(len(line), 1000)
+        self.assertTrue(self.lines[0].isprintable(), self.lines[0])
+
     def test_secrets(self):
         """Nothing of the path but its class, and nothing of the query, gets into the log."""
         intercepted = request(head("POST", "/exec/default/web/web?command=secret"))

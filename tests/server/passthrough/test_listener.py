@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession, MemoryConnection
-from tests.server.passthrough.hellos import client_hello, fragmented
+from tests.server.hellos import client_hello, fragmented
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server.passthrough.figures import Refusal

@@ -22,6 +22,7 @@ from yurttunnel.server.interception.request import (
     path_class_of,
     verb_of,
 )
+from yurttunnel.server.quoting import quotable, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class _Peer:
 
     def described(self, caller: str) -> str:
         """Say who has asked; ``caller`` is as whom it has been authorized, if it was."""
-        names = repr(caller) if caller else self.names
+        names = repr(shortened(caller)) if caller else self.names
         return f"by {names} from {self.address}" if names else f"from {self.address}"
 
 
@@ -41,7 +42,8 @@ class _Peer:
 class Trace:
     """Logs requests when they end: who has asked whom for what, and what has become of it.
 
-    Of the path only its class is logged: the rest, and the query, may hold commands and names.
+    Of the path only its class is logged: the rest, and the query, may hold commands and names. No
+    text of a caller makes the line longer than some hundred characters.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -77,7 +79,7 @@ class Trace:
         exchange = request.exchange
         head, destination = exchange.head, request.destination
         where = destination.authority if destination is not None else "nowhere"
-        trouble = f"; {error}" if error is not None else ""
+        trouble = f"; {quotable(str(error))}" if error is not None else ""
         who = peer.described(request.caller)
         line = (
             f"{verb_of(head)} {path_class_of(head)} to {where} on {request.node or 'no node'}"
@@ -97,4 +99,4 @@ def _peer_behind(transport: Any) -> _Peer:
     if certificate is None:
         return _Peer(address)
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return _Peer(address, ", ".join(repr(name.value) for name in names))
+    return _Peer(address, shortened(", ".join(repr(name.value) for name in names)))

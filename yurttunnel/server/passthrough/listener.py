@@ -21,6 +21,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.server.client_hello import BadClientHello, ClientHelloReader
 from yurttunnel.server.dialing import (
     DIAL_TIMEOUT,
     MAX_PENDING_DIALS,
@@ -28,7 +29,6 @@ from yurttunnel.server.dialing import (
     DialingFactory,
 )
 from yurttunnel.server.interception.destination import Destination
-from yurttunnel.server.passthrough.client_hello import BadClientHello, ClientHelloReader
 from yurttunnel.server.passthrough.figures import PassthroughFigures, Refusal
 from yurttunnel.server.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.passthrough.original_destination import SocketAddress, led_here_from

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.pki.problems import problem_with_peer
+from yurttunnel.server.siblings.remote import RemoteNodes
 from yurttunnel.server.siblings.replicas import Address
 from yurttunnel.server.siblings.session import SiblingContext, SiblingSession
 from yurttunnel.tunnel.connection import SIBLING_ALPN, SessionConnection
@@ -258,7 +259,8 @@ class SiblingClient:
             description,
             context.settings.return_grace,
         )
-        sibling = SiblingSession(context, tunnel)
+        nodes = RemoteNodes(self._clock, context.registry, tunnel, context.drains)
+        sibling = SiblingSession(tunnel, nodes)
         tunnel.on_closed.append(lambda code, text: self._session_closed(sibling, code, text))
         tunnel.on_going_away.append(lambda: self._leave(sibling))
         self._current = sibling

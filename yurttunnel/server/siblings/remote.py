@@ -47,15 +47,15 @@ class RemoteNodes:
         number = entry if isinstance(entry, int) else entry.number
         node = self._nodes.get(number)
         if node is not None and isinstance(entry, NodeEntry) and node.is_same(entry):
-            self._set_drains(node, entry.draining)
+            self.set_drains(node, entry.draining)
             return
         if node is not None:
             self._remove(number, node)
         if isinstance(entry, NodeEntry):
             if len(self._nodes) >= MAX_NODES:
                 raise ValueError(f"it has more than {MAX_NODES} nodes")
-            self._nodes[number] = node = RemoteNodeSession(self, entry)
-            self.registry.add_remote(node)
+            self._nodes[number] = node = self.make(entry)
+            self.add(node)
 
     def connection_lost(self) -> None:
         """Use none of the nodes until the sibling is back, and end the dials that wait.
@@ -78,23 +78,40 @@ class RemoteNodes:
     def clear(self) -> None:
         """Forget all nodes: the session is over, and what was open in it has ended with it."""
         self.reachable = False
-        for node in self._nodes.values():
-            self.registry.remove_remote(node)
-        self._nodes.clear()
+        nodes, self._nodes = self._nodes, {}
+        for node in nodes.values():
+            self.remove(node)
+
+    # -- what else has nodes makes another way of them -----------------------------------------
+
+    def make(self, entry: NodeEntry) -> RemoteNodeSession:
+        """Make the way to a node."""
+        return RemoteNodeSession(self, entry)
+
+    def add(self, node: RemoteNodeSession) -> None:
+        """Have the node served by that way."""
+        self.registry.add_remote(node)
+
+    def remove(self, node: RemoteNodeSession) -> None:
+        """Have it served no longer by that way."""
+        self.registry.remove_remote(node)
+
+    def set_drains(self, node: RemoteNodeSession, drains: bool) -> None:
+        """Note whether nothing new is to be opened by a way."""
+        begins = drains and not node.drains
+        node.drains = drains
+        if begins:
+            self._drains(frozenset({node}))
+
+    # -- helpers -------------------------------------------------------------------------------
 
     def _all_drain(self) -> None:
         self._drains(frozenset(self._nodes.values()))
 
     def _remove(self, number: int, node: RemoteNodeSession) -> None:
         del self._nodes[number]
-        self.registry.remove_remote(node)
-        self._set_drains(node, True)
-
-    def _set_drains(self, node: RemoteNodeSession, drains: bool) -> None:
-        begins = drains and not node.drains
-        node.drains = drains
-        if begins:
-            self._drains(frozenset({node}))
+        self.remove(node)
+        self.set_drains(node, True)
 
 
 @implementer(INodeSession)

@@ -41,11 +41,11 @@ class SiblingContext:
 
 
 class SiblingSession:
-    """One session with a sibling, and what is known by it."""
+    """One session with a sibling, ``tunnel``, and the ``nodes`` that are known by it."""
 
-    def __init__(self, context: SiblingContext, tunnel: TunnelSession) -> None:
+    def __init__(self, tunnel: TunnelSession, nodes: RemoteNodes) -> None:
         self.tunnel = tunnel
-        self.nodes = RemoteNodes(context.sessions.clock, context.registry, tunnel, context.drains)
+        self.nodes = nodes
         self._reader = FeedReader(self._told, self._feed_failed)
         self._feed: Deferred[IStream] | None = None
         self._left = False

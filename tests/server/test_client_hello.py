@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.server.passthrough.hellos import (
+from tests.server.hellos import (
     GREASE,
     VERSIONS,
     client_hello,
@@ -19,7 +19,7 @@ from tests.server.passthrough.hellos import (
     server_name,
     vector,
 )
-from yurttunnel.server.passthrough.client_hello import (
+from yurttunnel.server.client_hello import (
     LARGEST_FLIGHT,
     LARGEST_HELLO,
     BadClientHello,

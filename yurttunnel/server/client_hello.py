@@ -1,12 +1,14 @@
-"""Which host a TLS client wants to reach, read from the first bytes that it sends.
+"""What a TLS client wants, read from the first bytes that it sends: which host, which protocols.
 
 Records are those of RFC 8446 section 5.1, the ClientHello is that of section 4.1.2, and the
-extension that names the host is that of RFC 6066 section 3. They are the same from TLS 1.0 on.
+extensions that name the host and the protocols are those of RFC 6066 section 3 and of RFC 7301
+section 3.1. They are the same from TLS 1.0 on.
 Under Encrypted ClientHello it is the outer name that counts, which is all there is to be read.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from yurttunnel.cluster.fields import canonical_host
@@ -27,6 +29,7 @@ _CLIENT_HELLO = 1
 _VERSION_AND_RANDOM = 2 + 32
 _SERVER_NAME = 0
 _HOST_NAME = 0
+_PROTOCOLS = 16
 
 
 class BadClientHello(Exception):
@@ -38,9 +41,11 @@ class ClientHello:
     """What a ClientHello says.
 
     ``server_name`` is in lower case and without a final dot, ``None`` when no name is sent.
+    ``protocols`` are those offered by ALPN, in their order.
     """
 
     server_name: str | None
+    protocols: tuple[bytes, ...] = ()
 
 
 class ClientHelloReader:
@@ -72,7 +77,8 @@ class ClientHelloReader:
             self._message += fragment
             hello = self._complete_hello()
             if hello is not None:
-                return ClientHello(_server_name(hello))
+                extensions = _extensions(hello)
+                return ClientHello(_server_name(extensions), _protocols(extensions))
         return None
 
     def _next_fragment(self) -> bytearray | None:
@@ -136,7 +142,7 @@ class _Fields:
         return self.take(self.number(size))
 
 
-def _server_name(hello: bytearray) -> str | None:
+def _extensions(hello: bytearray) -> list[tuple[int, bytes]]:
     fields = _Fields(hello)
     fields.take(_VERSION_AND_RANDOM)
     fields.vector(1)  # legacy_session_id
@@ -144,16 +150,31 @@ def _server_name(hello: bytearray) -> str | None:
     fields.vector(1)  # legacy_compression_methods
     if fields.at_end:
         # Before TLS 1.3 there may be no extensions.
-        return None
+        return []
     extensions = _Fields(fields.vector(2))
     found = []
     while not extensions.at_end:
-        kind, content = extensions.number(2), extensions.vector(2)
-        if kind == _SERVER_NAME:
-            found.append(content)
+        found.append((extensions.number(2), extensions.vector(2)))
+    return found
+
+
+def _server_name(extensions: list[tuple[int, bytes]]) -> str | None:
+    found = [content for kind, content in extensions if kind == _SERVER_NAME]
     if len(found) > 1:
         raise BadClientHello("its ClientHello has more than one server_name extension")
     return _host_name(found[0]) if found else None
+
+
+def _protocols(extensions: list[tuple[int, bytes]]) -> tuple[bytes, ...]:
+    """Read the ``ProtocolNameList``; of a damaged one, or several, TLS itself will complain."""
+    content = next((content for kind, content in extensions if kind == _PROTOCOLS), None)
+    found: list[bytes] = []
+    if content is not None:
+        with contextlib.suppress(BadClientHello):
+            names = _Fields(_Fields(content).vector(2))
+            while not names.at_end:
+                found.append(names.vector(1))
+    return tuple(found)
 
 
 def _host_name(extension: bytes) -> str:
