@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 
+from twisted.internet import reactor
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.agent.kubernetes_objects import service
@@ -252,6 +253,11 @@ class ClusterTests(SynchronousTestCase):
 
 class ErrorTests(SynchronousTestCase):
     """What cannot work is one line, and the end."""
+
+    def setUp(self):
+        """Keep what is everybody's."""
+        # The reactor that runs the tests keeps its clock: it would be given the programs' own.
+        self.patch(reactor, "seconds", reactor.seconds)
 
     def options(self, *arguments):
         """Parse a command line."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from twisted.internet import reactor
 from twisted.internet.error import ConnectionLost
 from twisted.internet.protocol import Factory
 from twisted.internet.testing import StringTransport
@@ -44,6 +45,8 @@ class CommandTests(SynchronousTestCase):
 
     def setUp(self):
         """Choose state directories."""
+        # The reactor that runs the tests keeps its clock: it would be given the programs' own.
+        self.patch(reactor, "seconds", reactor.seconds)
         self.reactor = ProgramReactor()
         self.state = self.mktemp()
         self.server_state = self.mktemp()

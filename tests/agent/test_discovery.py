@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.agent.kubernetes_objects import NAMESPACE, node, service, slice_of
 from tests.kube.fakes import FakeKubeClient
 from yurttunnel.agent.address_file import FILE_NAME, AddressFile
-from yurttunnel.agent.discovery import DiscoveredAddresses, FixedAddresses
+from yurttunnel.agent.discovery import DiscoveredAddresses
+from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.service_addresses import SERVICE_NAME
 from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
 from yurttunnel.kube.informer import Informers

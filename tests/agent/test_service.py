@@ -13,7 +13,7 @@ from tests.pki.support import EDGE_1, clock_now
 from tests.tunnel.memory import Acceptor, HalfCloseUser
 from yurttunnel.agent import service
 from yurttunnel.agent.company import ClientSettings
-from yurttunnel.agent.discovery import FixedAddresses
+from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.service import AgentService
 from yurttunnel.agent.trust import EnrolledTrust

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
 from yurttunnel.cluster.nodes import Nodes, node_from
 from yurttunnel.kube.resources import NODES
-from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.families import MetricRegistry
 from yurttunnel.ops.nodes import cloud_node_families
 
 
@@ -182,8 +181,6 @@ class NodesTests(SynchronousTestCase):
     def test_metric(self):
         """A scrape shows the count under the name that yurttunnel 1.2 gave it."""
         self.put("cloud-1", "192.0.2.1", labels=CLOUD)
-        registry = CollectorRegistry()
-        add_families(registry, lambda: cloud_node_families(self.nodes.cloud_addresses))
-        self.assertIn(
-            "yurttunnel_server_cloud_nodes_counter 1.0", generate_latest(registry).decode()
-        )
+        registry = MetricRegistry()
+        registry.add(lambda: cloud_node_families(self.nodes.cloud_addresses))
+        self.assertIn("yurttunnel_server_cloud_nodes_counter 1\n", exposition(registry).decode())

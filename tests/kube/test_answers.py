@@ -98,13 +98,13 @@ class AnswersTestCase(SynchronousTestCase):
         received, self.server.received = self.server.received, b""
         return received.decode()
 
-    def answer(self, status, body, *fields, complete=True):
-        """Answer with JSON or bytes."""
+    def answer(self, status, body, *fields, complete=True, to=None):
+        """Answer with JSON or bytes, on the newest connection unless another one is given."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         length = len(data) if complete else len(data) + 1
         lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {length}", *fields, "", ""]
         self.network.settle()
-        self.server.transport.write("\r\n".join(lines).encode() + data)
+        (to or self.server).transport.write("\r\n".join(lines).encode() + data)
         self.network.settle()
 
     def get(self):
@@ -176,6 +176,28 @@ class RequestTests(AnswersTestCase):
         self.clock.advance(61)
         self.network.settle()
         self.assertIsNotNone(self.server.transport.closed_with)
+
+    def test_a_lost_connection_takes_the_others_along(self):
+        """An API that was restarted costs one call that changes something, not one a connection.
+
+        Such a call is not sent again by itself, since nobody knows what has become of it.
+        """
+        body = {"metadata": {"name": "n1"}}
+        both = [self.client.create(NODES, body) for _ in range(2)]
+        for conversation in self.conversations:
+            self.answer(201, {}, to=conversation)
+        for asked in both:
+            self.successResultOf(asked)
+        asked = self.client.create(NODES, body)
+        self.network.settle()
+        [used] = [each for each in self.conversations if each.received.count(b"POST") == 2]
+        used.transport.loseConnection()
+        self.network.settle()
+        self.failureResultOf(asked, ApiUnreachable)
+        asked = self.client.create(NODES, body)
+        self.answer(201, {})
+        self.successResultOf(asked)
+        self.assertEqual(3, len(self.conversations))
 
     def test_no_token(self):
         """Without a token none is sent."""

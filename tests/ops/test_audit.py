@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
@@ -23,7 +22,8 @@ from yurttunnel.ops.audit import (
     format_line,
 )
 from yurttunnel.ops.audit_sinks import AuditFile
-from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.families import MetricRegistry
 
 
 class LineTests(SynchronousTestCase):
@@ -208,8 +208,8 @@ class LogTests(SynchronousTestCase):
         """A scrape has both counters."""
         self.log.write(b"1\n")
         self.clock.advance(FLUSH_DELAY)
-        registry = CollectorRegistry()
-        add_families(registry, lambda: audit_families(self.log.figures))
-        text = generate_latest(registry).decode()
-        self.assertIn("yurttunnel_server_audit_lines_total 1.0", text)
-        self.assertIn("yurttunnel_server_audit_lines_lost_total 0.0", text)
+        registry = MetricRegistry()
+        registry.add(lambda: audit_families(self.log.figures))
+        text = exposition(registry).decode()
+        self.assertIn("yurttunnel_server_audit_lines_total 1\n", text)
+        self.assertIn("yurttunnel_server_audit_lines_lost_total 0\n", text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.cluster_trust import (
@@ -11,7 +10,6 @@ from yurttunnel.ops.cluster_trust import (
     RequestCounters,
     cluster_trust_families,
 )
-from yurttunnel.ops.metrics import add_families
 
 SERVER, AGENT = "yurttunnel_server_", "yurttunnel_agent_"
 
@@ -21,9 +19,12 @@ class ClusterTrustTests(SynchronousTestCase):
 
     def scrape(self, prefix, figures):
         """Give a function that gives a sample's value."""
-        registry = CollectorRegistry()
-        add_families(registry, lambda: cluster_trust_families(prefix, figures))
-        return lambda name, **labels: registry.get_sample_value(prefix + name, labels)
+        values = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in cluster_trust_families(prefix, figures)
+            for sample in family.samples
+        }
+        return lambda name, **labels: values.get((prefix + name, frozenset(labels.items())))
 
     def test_requests(self):
         """Requests are counted by certificate and result, from the first scrape on."""

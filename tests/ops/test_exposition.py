@@ -1,31 +1,33 @@
-"""Metric families as text, checked against the library's own writer and parser."""
+"""Metric families as text, checked against the parser and writer of ``prometheus_client``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.families import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    MetricFamily,
+    MetricRegistry,
+)
+from yurttunnel.ops.histograms import duration_histogram
+from yurttunnel.tunnel.statistics import Durations
 
 
-class Families(Collector):
-    """A collector of the families that it is given."""
+class Parsed(Collector):
+    """What the library's parser makes of a text."""
 
-    def __init__(self, *families: Metric) -> None:
-        self._families = families
+    def __init__(self, text: bytes) -> None:
+        self._families = list(text_string_to_metric_families(text.decode()))
 
     def collect(self) -> Iterable[Metric]:
-        """Give them."""
+        """Give the families."""
         return self._families
 
 
@@ -33,43 +35,55 @@ class ExpositionTests(SynchronousTestCase):
     """What is written for each type, and for values that need care."""
 
     def test_same_as_the_library(self) -> None:
-        """Counters, gauges and histograms come out exactly as prometheus_client writes them."""
+        """What the library reads and writes again is the same, but for the form of integers."""
         gauge = GaugeMetricFamily("g", "a \\ and\na line", labels=["node"])
         gauge.add_metric(['back\\slash "quoted"\nline'], 0.25)
-        gauge.add_metric(["plain"], float("inf"))
+        gauge.add_metric(["infinite"], float("inf"))
+        gauge.add_metric(["as little"], float("-inf"))
+        gauge.add_metric(["no number"], float("nan"))
         gauge.add_metric(["größe"], 1e20)
+        gauge.add_metric(["small"], 1.5e-7)
         counter = CounterMetricFamily("c", "counts", labels=["a", "b"])
         counter.add_metric(["1", "2"], 3.0)
-        histogram = HistogramMetricFamily("h", "durations", labels=[])
-        histogram.add_metric([], buckets=[("0.5", 1.0), ("+Inf", 2.0)], sum_value=1.5)
+        durations = Durations((0.5, 10.0))
+        durations.observe(0.25)
+        histogram = duration_histogram("h", "durations", durations)
         empty = CounterMetricFamily("e", "nothing yet", labels=["a"])
-        families = Families(gauge, counter, histogram, empty)
-        self.assertEqual(generate_latest(families), exposition(families))
+        text = exposition([gauge, counter, histogram, empty])
+        again = (
+            generate_latest(Parsed(text)).replace(b" 1.0\n", b" 1\n").replace(b" 0.0\n", b" 0\n")
+        )
+        self.assertEqual(again, text)
+
+    def test_labels(self) -> None:
+        """A sample has a value for each label."""
+        family = CounterMetricFamily("c", "counts", labels=["a", "b"])
+        self.assertRaises(ValueError, family.add_metric, ["1"], 3)
 
     def test_exact_counter_name(self) -> None:
         """A counter whose samples do not end in _total is announced under its own name."""
-        family = Metric("failure_count", "failures", "counter")
-        family.samples.append(Sample("failure_count", {"direction": "to"}, 7))
+        family = MetricFamily("failure_count", "counter", "failures", labels=["direction"])
+        family.add_metric(["to"], 7)
         self.assertEqual(
             b"# HELP failure_count failures\n"
             b"# TYPE failure_count counter\n"
             b'failure_count{direction="to"} 7\n',
-            exposition(Families(family)),
+            exposition([family]),
         )
 
     def test_integers(self) -> None:
         """Integers of any size are written without loss."""
         family = CounterMetricFamily("c", "bytes", 2**60 + 1)
-        self.assertIn(b"c_total 1152921504606846977\n", exposition(Families(family)))
+        self.assertIn(b"c_total 1152921504606846977\n", exposition([family]))
 
     def test_truth_values(self) -> None:
         """A truth value is written as a number."""
         family = GaugeMetricFamily("g", "up")
         family.add_metric([], True)
-        text = exposition(Families(family)).decode()
+        text = exposition([family]).decode()
         [parsed] = text_string_to_metric_families(text)
         self.assertEqual(1.0, parsed.samples[0].value)
 
     def test_empty_registry(self) -> None:
-        """A registry without collectors gives an empty text."""
-        self.assertEqual(b"", exposition(CollectorRegistry()))
+        """A registry without sources gives an empty text."""
+        self.assertEqual(b"", exposition(MetricRegistry()))

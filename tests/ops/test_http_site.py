@@ -12,11 +12,38 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.http import Request
+from twisted.web.resource import Resource
 from twisted.web.static import Data
 
 from yurttunnel.ops.http_site import MAX_BODY_BYTES, REQUEST_SECONDS, LimitedSite
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: meta\r\n"
+
+
+BROKEN = b"the page could not be made: the log says why\n"
+
+
+TOO_LARGE = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class CountingPage(Resource):
+    """A page that counts how often it is made."""
+
+    renders = 0
+
+    def render(self, request: Request) -> bytes:
+        """Count."""
+        self.renders += 1
+        return b"counted"
+
+
+class BrokenPage(Resource):
+    """A page with a defect."""
+
+    def render(self, request: Request) -> bytes:
+        """Fail."""
+        raise ArithmeticError
 
 
 class TcpTransport(StringTransport):
@@ -68,20 +95,23 @@ class LimitTests(SynchronousTestCase):
             self.clock.advance(1)
         self.assertTrue(transport.disconnecting)
 
-    def test_time_for_each_request(self) -> None:
-        """The time begins anew after each answer."""
+    def test_many_requests_at_once(self) -> None:
+        """Of requests in one write the first is answered, and no other page is made."""
+        page = CountingPage()
+        self.site.root.putChild(b"", page)
         channel, transport = self.connect()
-        for _ in range(3):
-            self.clock.advance(REQUEST_SECONDS - 1)
-            channel.dataReceived(REQUEST + b"\r\n")
-        self.assertFalse(transport.disconnecting)
-        self.clock.advance(REQUEST_SECONDS)
+        channel.dataReceived((REQUEST + b"\r\n") * 1000)
+        self.assertEqual(1, page.renders)
+        self.assertEqual(1, transport.value().count(b"HTTP/1.1 200 OK\r\n"))
+        self.assertRegex(transport.value(), rb"(?i)\r\nconnection: close\r\n")
+        self.assertTrue(transport.value().endswith(b"\r\n\r\ncounted"), transport.value())
         self.assertTrue(transport.disconnecting)
 
     def test_client_that_does_not_read(self) -> None:
-        """A last answer that is not read does not keep the connection for ever."""
+        """An answer that is not read does not keep the connection for ever."""
         channel, transport = self.connect()
-        channel.dataReceived(REQUEST + b"Connection: close\r\n\r\n")
+        self.clock.advance(REQUEST_SECONDS - 1)
+        channel.dataReceived(REQUEST + b"\r\n")
         self.assertFalse(transport.disconnected)
         self.clock.pump([REQUEST_SECONDS, REQUEST_SECONDS])
         self.assertTrue(transport.disconnected)
@@ -117,23 +147,28 @@ class LimitTests(SynchronousTestCase):
         channel, transport = self.connect()
         channel.dataReceived(REQUEST + b"Content-Length: %d\r\n\r\n" % MAX_BODY_BYTES)
         channel.dataReceived(b"x" * MAX_BODY_BYTES)
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 200 "), transport.value())
         self.assertTrue(transport.value().endswith(b"\r\n\r\npage"))
-        self.assertFalse(transport.disconnecting)
 
     def test_large_body(self) -> None:
         """A body over the limit ends the connection with 413, however it is framed."""
-        for framing in (
-            b"Content-Length: 10000000\r\n\r\n",
-            b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % (3 * MAX_BODY_BYTES),
+        page = CountingPage()
+        self.site.root.putChild(b"", page)
+        size = MAX_BODY_BYTES + 2
+        for framing, end in (
+            (b"Content-Length: %d\r\n\r\n" % size, b""),
+            (b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % size, b"\r\n0\r\n\r\n"),
         ):
             channel, transport = self.connect()
             channel.dataReceived(REQUEST + framing + b"x" * MAX_BODY_BYTES)
             self.assertFalse(transport.disconnecting)
             channel.dataReceived(b"x")
-            self.assertTrue(transport.value().startswith(b"HTTP/1.1 413 "), transport.value())
+            self.assertEqual(TOO_LARGE, transport.value())
             self.assertTrue(transport.disconnecting)
-            channel.dataReceived(b"x")
-            self.assertEqual(1, transport.value().count(b"HTTP/1.1"))
+            channel.dataReceived(b"x" + end)
+            self.assertEqual(TOO_LARGE, transport.value())
+            self.disconnect(channel)
+        self.assertEqual(0, page.renders)
 
     def test_no_file_for_bodies(self) -> None:
         """No temporary file is made for a body that is announced as large."""
@@ -144,10 +179,33 @@ class LimitTests(SynchronousTestCase):
 
     def test_no_access_log(self) -> None:
         """A request leaves no line in the log."""
-        self.site.startFactory()
-        self.addCleanup(self.site.stopFactory)
         channel, transport = self.connect()
         with capturedLogs() as events:
             channel.dataReceived(REQUEST + b"\r\n")
         self.assertIn(b"page", transport.value())
         self.assertEqual([], events)
+
+    def test_broken_page(self) -> None:
+        """A page that raises is answered with 500, and the log says why."""
+        self.site.root.putChild(b"broken", BrokenPage())
+        channel, transport = self.connect()
+        channel.dataReceived(b"GET /broken HTTP/1.1\r\nHost: meta\r\n\r\n")
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 500 "), transport.value())
+        self.assertTrue(transport.value().endswith(b"\r\n\r\n" + BROKEN), transport.value())
+        self.assertEqual(1, len(self.flushLoggedErrors(ArithmeticError)))
+        channel, transport = self.connect()
+        channel.dataReceived(REQUEST + b"\r\n")
+        self.assertIn(b"page", transport.value())
+
+    def test_decoded_path(self) -> None:
+        """Pages are found by their names, however the path spells them."""
+        self.site.root.putChild(b"a/b", Data(b"found", "text/plain"))
+        channel, transport = self.connect()
+        channel.dataReceived(b"GET /%61%2Fb?a/c HTTP/1.1\r\nHost: meta\r\n\r\n")
+        self.assertTrue(transport.value().endswith(b"\r\n\r\nfound"), transport.value())
+
+    def test_date(self) -> None:
+        """Answers say when they were made (RFC 9110, section 6.6.1)."""
+        channel, transport = self.connect()
+        channel.dataReceived(REQUEST + b"\r\n")
+        self.assertRegex(transport.value(), rb"(?i)\r\ndate: \w{3}, \d\d \w{3} \d{4} .* GMT\r\n")

@@ -6,11 +6,14 @@ import io
 import json
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from typing import Any
+from pathlib import Path
+from typing import IO, Any, cast
 
 from twisted.application.twist import _options
+from twisted.internet.testing import MemoryReactor
 from twisted.logger import (
     FilteringLogObserver,
+    ILogObserver,
     LogEvent,
     Logger,
     LogLevel,
@@ -32,7 +35,8 @@ MOMENT = datetime(2026, 7, 5, 12, 30, 1, 250_000, tzinfo=UTC)
 def logged(format: str = "", **fields: object) -> LogEvent:
     """Give what a warning becomes."""
     events: list[LogEvent] = []
-    logger = Logger(namespace="yurttunnel.server.agents", observer=events.append)
+    observer = cast(ILogObserver, events.append)
+    logger = Logger(namespace="yurttunnel.server.agents", observer=observer)
     logger.warn(format, **fields)
     events[0]["log_time"] = MOMENT.timestamp()
     return events[0]
@@ -195,13 +199,13 @@ class FlagTests(SynchronousTestCase):
         """Parse a command line; a plugin is the command."""
         twist = _options.TwistOptions()
         twist["plugins"] = {"command": _Plugin()}
-        twist["reactor"] = None
+        twist["reactor"] = MemoryReactor()
         twist.parseOptions([*of_twist, "command", *arguments])
         return twist
 
     def written(self, twist: _options.TwistOptions) -> str:
         """Log one message of each kind by what ``twist`` says, and give what is written."""
-        file = io.StringIO()
+        file = self.file()
         # As twist's Runner does it.
         observer = FilteringLogObserver(
             twist["fileLogObserverFactory"](file), [LogLevelFilterPredicate(twist["logLevel"])]
@@ -213,7 +217,11 @@ class FlagTests(SynchronousTestCase):
         requests.info("request")
         requests.warn("trouble")
         logger.error("failure")
-        return file.getvalue()
+        return Path(file.name).read_text()
+
+    def file(self) -> IO[str]:
+        """Open an empty file, as the flag ``--log-file`` of twist does."""
+        return self.enterContext(Path(self.mktemp()).open("a"))
 
     def shown(self, *arguments: str, of_twist: tuple[str, ...] = ()) -> list[str]:
         """Give the messages that are shown with a command line."""
@@ -287,11 +295,18 @@ class FlagTests(SynchronousTestCase):
 
     def test_floods(self) -> None:
         """What repeats is written now and then only."""
-        file = io.StringIO()
+        file = self.file()
         logger = Logger(observer=self.parse()["fileLogObserverFactory"](file))
         for _ in range(1000):
             logger.warn("again")
-        self.assertLess(len(file.getvalue().splitlines()), 100)
+        self.assertLess(len(Path(file.name).read_text().splitlines()), 100)
+
+    def test_the_last_lines(self) -> None:
+        """When the process has stopped, what is still to be written has some time for it."""
+        twist = self.parse()
+        twist["fileLogObserverFactory"](self.file())
+        [(close, _, _)] = twist["reactor"].triggers["after"]["shutdown"]
+        self.assertEqual("close", close.__name__)
 
     def test_without_twist(self) -> None:
         """A command that another program makes leaves the log alone."""

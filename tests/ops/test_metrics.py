@@ -6,7 +6,6 @@ import datetime
 import platform
 from collections import Counter
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -14,12 +13,13 @@ from tests.ops.snapshots import NOT_AFTER, SINCE, snapshot
 from yurttunnel import __version__
 from yurttunnel.http.pool import PoolStatistics
 from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.families import MetricRegistry
 from yurttunnel.ops.interception import (
     InterceptionCounters,
     InterceptionFigures,
     interception_families,
 )
-from yurttunnel.ops.metrics import Figures, add_families, agent_registry, server_registry
+from yurttunnel.ops.metrics import Figures, agent_registry, server_registry
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
@@ -105,10 +105,10 @@ class ScrapeTestCase(SynchronousTestCase):
             counters=self.interception, pool=lambda: self.pool, refusals=lambda: self.refusals
         )
         self.server = server_registry(self.figures)
-        add_families(self.server, lambda: interception_families(interception))
+        self.server.add(lambda: interception_families(interception))
         self.agent = agent_registry(self.figures, lambda: self.failed_attempts)
 
-    def samples(self, registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
+    def samples(self, registry: MetricRegistry, name: str) -> dict[tuple[str, ...], float]:
         """Scrape, and give the samples of one name by their label values."""
         return {
             tuple(sample.labels.values()): sample.value
@@ -117,13 +117,13 @@ class ScrapeTestCase(SynchronousTestCase):
             if sample.name == name
         }
 
-    def value(self, registry: CollectorRegistry, name: str) -> float:
+    def value(self, registry: MetricRegistry, name: str) -> float:
         """Scrape, and give the one sample of a name that has no labels."""
         [(labels, value)] = self.samples(registry, name).items()
         self.assertEqual((), labels)
         return value
 
-    def announced(self, registry: CollectorRegistry) -> dict[str, str]:
+    def announced(self, registry: MetricRegistry) -> dict[str, str]:
         """Give the type by name, as the TYPE lines say."""
         lines = exposition(registry).decode().splitlines()
         types = [line.split() for line in lines if line.startswith("# TYPE ")]
@@ -153,7 +153,7 @@ class NameTests(ScrapeTestCase):
     def test_help(self) -> None:
         """Every family has a help text that is a sentence."""
         for registry in (self.server, self.agent):
-            for family in registry.collect():
+            for family in registry:
                 self.assertTrue(family.documentation.endswith("."), family.name)
 
 

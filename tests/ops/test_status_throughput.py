@@ -49,6 +49,13 @@ class ThroughputTests(SynchronousTestCase):
         self.clock.advance(INTERVAL)
         self.assertEqual([], self.throughput.of(b"a").both())
 
+    def test_idle_sessions_share_their_samples(self) -> None:
+        """Thousands of sessions that carry nothing have no number each for each sample."""
+        self.sessions = [Carrying()]
+        self.clock.pump([INTERVAL] * 4)
+        rates = self.throughput.of(b"a")
+        self.assertEqual(1, len({id(rate) for rate in (*rates.received, *rates.sent)}))
+
     def test_a_late_sample(self) -> None:
         """A reactor that was held up makes no rate seem higher than it was."""
         self.counters.bytes_received += 6000

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.metrics import add_families
+from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.families import MetricRegistry
 from yurttunnel.ops.steering import (
     RESULTS,
     AddressReport,
@@ -132,11 +131,11 @@ class MetricTests(SynchronousTestCase):
 
     def test_scrape(self):
         """The text that Prometheus reads can be made of it."""
-        registry = CollectorRegistry()
-        add_families(registry, lambda: steering_families(REPORT))
-        text = generate_latest(registry).decode()
+        registry = MetricRegistry()
+        registry.add(lambda: steering_families(REPORT))
+        text = exposition(registry).decode()
         self.assertIn(
-            'yurttunnel_server_steering_syncs_total{family="ipv4",result="repaired"} 1.0', text
+            'yurttunnel_server_steering_syncs_total{family="ipv4",result="repaired"} 1\n', text
         )
 
 

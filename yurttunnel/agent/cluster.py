@@ -7,8 +7,9 @@ from typing import Any
 from twisted.application.service import IService
 
 from yurttunnel.agent.address_file import AddressFile
-from yurttunnel.agent.discovery import DiscoveredAddresses, FixedAddresses
+from yurttunnel.agent.discovery import DiscoveredAddresses
 from yurttunnel.agent.process import AgentProcess
+from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.service_addresses import SERVICE_NAME
 from yurttunnel.agent.settings import ClusterSettings, Settings
 from yurttunnel.agent.trust import claimable
@@ -16,7 +17,6 @@ from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.informer import Informers
 from yurttunnel.ops.cluster_trust import cluster_trust_families
-from yurttunnel.ops.metrics import add_families
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.services import ClosedAtTheEnd
 from yurttunnel.pki.cluster_agent import ClusterAgentTrust
@@ -58,9 +58,7 @@ def build(reactor: Any, settings: Settings, mode: ClusterSettings) -> IService:
         expected=EXPECTED_SERVERS,
     )
     process.readiness.add("certificate renewal", trust.warning, required=False)
-    add_families(
-        process.metrics, lambda: cluster_trust_families("yurttunnel_agent_", trust.figures())
-    )
+    process.metrics.add(lambda: cluster_trust_families("yurttunnel_agent_", trust.figures()))
     parts = Supervised(reactor, process.readiness)
     # The port comes first: when it is taken, nothing else has begun, and it is closed last.
     for part in (process.meta, ClosedAtTheEnd(client.close), informers, trust, process.lag):

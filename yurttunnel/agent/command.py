@@ -10,6 +10,7 @@ from yurttunnel.agent import standalone
 from yurttunnel.agent.options import Options
 from yurttunnel.agent.process import check_identifiers
 from yurttunnel.agent.settings import Settings, StandaloneSettings
+from yurttunnel.ops.clocks import make_steady
 from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import BadIdentity
@@ -22,6 +23,7 @@ def makeService(options: Options) -> IService:
     """Build the agent from its command line; what is wrong ends the process with a sentence."""
     from twisted.internet import reactor
 
+    make_steady(reactor)
     settings = options.settings
     if options["diagnose"]:
         _diagnose(options)

@@ -1,4 +1,4 @@
-"""Where the servers are: as the command line says, or as the cluster says at each moment."""
+"""Where the servers are, as the cluster says at each moment."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from zope.interface import Interface, implementer
+from zope.interface import implementer
 
 from yurttunnel.agent.address_file import AddressFile
 from yurttunnel.agent.routes import Location
+from yurttunnel.agent.server_addresses import Follower, IServerAddresses
 from yurttunnel.agent.service_addresses import (
     ADDRESS_ANNOTATION,
     CLOUD_NODES,
@@ -31,34 +32,6 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.errors import NotAllowed
 from yurttunnel.kube.interfaces import IInformer, IInformers, InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
-
-Follower = Callable[[Sequence[Location]], object]
-
-
-class IServerAddresses(Interface):
-    """Knows where the servers can be dialed."""
-
-    def follow(changed: Follower) -> None:
-        """Have ``changed(locations)`` called at once when they are known, and for each change."""
-
-    def problem() -> str | None:
-        """Say what is missing to know them, and what to do; ``None`` when nothing is."""
-
-
-@implementer(IServerAddresses)
-class FixedAddresses:
-    """What ``--tunnelserver-addr`` says."""
-
-    def __init__(self, locations: Sequence[Location]) -> None:
-        self._locations = locations
-
-    def follow(self, changed: Follower) -> None:
-        """Tell once."""
-        changed(self._locations)
-
-    def problem(self) -> str | None:
-        """Give ``None``: they are known."""
-        return None
 
 
 @implementer(IServerAddresses)

@@ -10,7 +10,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from yurttunnel.agent.dialer import Dialer
-from yurttunnel.agent.discovery import IServerAddresses
+from yurttunnel.agent.server_addresses import IServerAddresses
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.trust import NodeTrust
 from yurttunnel.ops.agent_servers import ServerFigures

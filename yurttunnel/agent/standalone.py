@@ -6,8 +6,8 @@ from typing import Any
 
 from twisted.application.service import IService
 
-from yurttunnel.agent.discovery import FixedAddresses
 from yurttunnel.agent.process import AgentProcess, server_endpoint
+from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import EnrolledTrust
 from yurttunnel.ops.notify import Supervised

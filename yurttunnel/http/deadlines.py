@@ -39,6 +39,10 @@ class Deadlines(Generic[T]):
         """Tell whether ``item`` waits."""
         return item in self._deadlines
 
+    def items(self) -> list[T]:
+        """Give the items that wait, the oldest first."""
+        return list(self._deadlines)
+
     def add(self, item: T) -> None:
         """Give ``item``, which must not be in, its time; after :meth:`stop` it has no end."""
         if self._stopped:

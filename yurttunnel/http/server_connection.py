@@ -5,8 +5,8 @@ to the one before is complete, and at most one read of it is held. A client that
 responses is not read from either.
 
 A client over plain TCP that ends its direction behind its request still gets its answer. One that
-has left looks the same, except over a Unix socket, so after ``half_closed_timeout`` the exchange
-is given up. Over TLS an end is an end.
+has left looks the same, so after ``half_closed_timeout`` the exchange is given up. Over TLS an end
+is an end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IHandshakeListener, IProtocol, IUNIXTransport
+from twisted.internet.interfaces import IHandshakeListener, IProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -337,10 +337,7 @@ class ServerConnection(HTTPConnection):
 
     def answer_overdue(self) -> None:
         """Give up the exchange of a client that may have left; see the module's text."""
-        if IUNIXTransport.providedBy(self.transport) and not has_hung_up(self.transport):
-            self._factory.half_closed.add(self)
-        else:
-            self._client_left()
+        self._client_left()
 
     def linger_over(self) -> None:
         """Close a connection that the client does not close.

@@ -206,11 +206,14 @@ class KubeClient:
         try:
             return cast("_Result", await waiting.addTimeout(seconds, self._reactor))
         except DeferredTimeout:
-            raise ApiUnreachable(f"{what}: no answer within {seconds:.0f} s") from None
+            problem = f"no answer within {seconds:.0f} s"
         except ApiUnreachable as error:
-            raise ApiUnreachable(f"{what}: {error}") from None
+            problem = str(error)
         except _TROUBLE as error:
-            raise ApiUnreachable(f"{what}: {described(error)}") from None
+            problem = described(error)
+        # Those that are kept are mostly dead, too, and each would cost one more call.
+        self._drop_connections()
+        raise ApiUnreachable(f"{what}: {problem}")
 
     async def _answer(self, method: str, target: str, body: Object | None) -> IResponse:
         """Get an answer that is no error, with its body still to be read.

@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from yurttunnel.kube.errors import AlreadyExists, ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import EVENTS, Object
+from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.log import RateLimitedLog
 
 MAX_REMEMBERED = 4096
@@ -228,12 +229,12 @@ class EventRecorder(Service):
 
     def _name(self, involved: str) -> str:
         """Make a name of the nanoseconds since 1970, two of which are never the same."""
-        self._last_stamp = max(self._last_stamp + 1, int(self._clock.seconds() * 1e9))
+        self._last_stamp = max(self._last_stamp + 1, int(time_of_day(self._clock) * 1e9))
         end = f".{self._last_stamp:x}"
         return involved[: _MAX_NAME - len(end)] + end
 
     def _timestamp(self) -> str:
-        moment = datetime.datetime.fromtimestamp(self._clock.seconds(), datetime.UTC)
+        moment = datetime.datetime.fromtimestamp(time_of_day(self._clock), datetime.UTC)
         return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable, ICredentialsSource
+from yurttunnel.ops.clocks import time_of_day
 
 PLUGIN_SECONDS = 60.0
 """How long a program may take."""
@@ -57,7 +58,7 @@ class ExecCredentials:
     def current(self, reactor: Any) -> Deferred[Credentials]:
         """Give what is known, or run the program; it runs once for all who wait."""
         if self._known is not None and (
-            self._expires is None or reactor.seconds() < self._expires - _EXPIRY_MARGIN
+            self._expires is None or time_of_day(reactor) < self._expires - _EXPIRY_MARGIN
         ):
             return succeed(self._known)
         waiting: Deferred[Credentials] = Deferred(self._stop_waiting)

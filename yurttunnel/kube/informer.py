@@ -84,7 +84,7 @@ class Informer(Service):
         return described(self.spec) + (f" ({error})" if error is not None else "")
 
     def unheard_since(self) -> float | None:
-        """Give when the API was last heard of, in the clock's seconds.
+        """Give when the API was last heard of, in seconds since 1970.
 
         ``None`` when it answers, has not answered for less than :data:`OUT_OF_TOUCH_SECONDS`, or
         never has.

@@ -22,6 +22,7 @@ from twisted.internet.interfaces import IReactorTime
 from yurttunnel.kube.errors import AlreadyExists, Conflict, NotFound
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import LEASES, Object
+from yurttunnel.ops.clocks import time_of_day
 
 LEASE_SECONDS = 15
 """How long a lease lasts that is not renewed."""
@@ -105,7 +106,7 @@ class LeaseLock:
             if self._lease is None or self.holder != self._identity:
                 self._may_be_ours = False
                 return
-            now = micro_time(self._clock.seconds())
+            now = micro_time(time_of_day(self._clock))
             spec = {
                 **self._spec,
                 "holderIdentity": "",
@@ -133,7 +134,7 @@ class LeaseLock:
     async def _write(self) -> None:
         """Make it ours from now on, if it still is what it was when it was looked at."""
         sent_at = self._clock.seconds()
-        spec = self._own_spec(sent_at)
+        spec = self._own_spec()
         self._is_current = False
         self._may_be_ours = True
         if self._lease is None:
@@ -146,17 +147,18 @@ class LeaseLock:
         self._is_current = True
         self.renewed_at = sent_at
 
-    def _own_spec(self, now: float) -> Object:
+    def _own_spec(self) -> Object:
+        now = micro_time(time_of_day(self._clock))
         spec = {
             **self._spec,
             "holderIdentity": self._identity,
             "leaseDurationSeconds": LEASE_SECONDS,
-            "renewTime": micro_time(now),
+            "renewTime": now,
         }
         if self.holder != self._identity:
             transitions = self._spec.get("leaseTransitions")
             spec["leaseTransitions"] = transitions + 1 if isinstance(transitions, int) else 0
-            spec["acquireTime"] = micro_time(now)
+            spec["acquireTime"] = now
         return spec
 
     def _observe(self, lease: Object) -> None:

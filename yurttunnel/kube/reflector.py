@@ -21,6 +21,7 @@ from yurttunnel.kube.cache import Cache, Key
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, Expired
 from yurttunnel.kube.interfaces import IKubeClient, InformerSpec
 from yurttunnel.kube.resources import Object
+from yurttunnel.ops.clocks import time_of_day
 
 PAGE_OBJECTS = 250
 """How many objects are asked for at a time; between pages the reactor does other work."""
@@ -43,8 +44,9 @@ _LONGEST_RETRY_AFTER = 60.0
 class Reflector:
     """Follows what ``spec`` says, into ``cache``; ``complete()`` is called after each list.
 
-    ``heard`` is when the API was last heard of, ``failing_since`` when it began not to answer,
-    both in the clock's seconds; ``error`` is what happened last, ``None`` while all is well.
+    ``heard`` is when the API was last heard of, in seconds since 1970, ``failing_since`` when it
+    began not to answer, in the clock's seconds; ``error`` is what happened last, ``None`` while
+    all is well.
     """
 
     _log = Logger()
@@ -211,7 +213,7 @@ class Reflector:
     # -- good and bad times --------------------------------------------------------------------
 
     def _heard(self) -> None:
-        self.heard = self._clock.seconds()
+        self.heard = time_of_day(self._clock)
         if self.error is not None:
             self._log.info("{what}: followed again", what=self._what)
         self.error = self.failing_since = None

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily
+from yurttunnel.ops.families import CounterMetricFamily, MetricFamily
 
 REFUSALS = ("not_authorized", "revoked", "tls", "timeout", "version", "going_away", "lost")
 """Why connections come to nothing; what else there is counts as ``protocol``."""
 
 
-def agent_families(refusals: Counter[str]) -> Iterator[Metric]:
+def agent_families(refusals: Counter[str]) -> Iterator[MetricFamily]:
     """Give the families of metrics."""
     family = CounterMetricFamily(
         "yurttunnel_server_refused_agents",

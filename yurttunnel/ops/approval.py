@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily
+from yurttunnel.ops.families import CounterMetricFamily, MetricFamily
 
 _PREFIX = "yurttunnel_server_"
 
@@ -29,7 +28,7 @@ class ApprovalCounters:
     failures: int = 0
 
 
-def approval_families(counters: ApprovalCounters) -> Iterator[Metric]:
+def approval_families(counters: ApprovalCounters) -> Iterator[MetricFamily]:
     """Give the families of metrics."""
     approved = CounterMetricFamily(
         f"{_PREFIX}certificate_requests_approved",

@@ -11,8 +11,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -21,6 +19,7 @@ from twisted.logger import Logger
 from zope.interface import Interface
 
 from yurttunnel.ops.drain import within
+from yurttunnel.ops.families import CounterMetricFamily, MetricFamily
 from yurttunnel.ops.log import RateLimitedLog
 
 FLUSH_DELAY = 0.1
@@ -77,7 +76,7 @@ class AuditFigures:
     lost: int = 0
 
 
-def audit_families(figures: AuditFigures) -> Iterator[Metric]:
+def audit_families(figures: AuditFigures) -> Iterator[MetricFamily]:
     """Give the families of metrics."""
     yield CounterMetricFamily(
         "yurttunnel_server_audit_lines", "Lines written to the audit log.", figures.written

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily
+from yurttunnel.ops.families import CounterMetricFamily, MetricFamily
 
 RESULTS = ("allowed", "denied", "unauthenticated", "unavailable")
 PROOFS = ("allowed_name", "certificate", "token", "none")
@@ -43,14 +42,14 @@ class AuthorizationCounters:
     failures: Counter[str] = field(default_factory=Counter)
 
 
-def authorization_families(counters: AuthorizationCounters) -> Iterator[Metric]:
+def authorization_families(counters: AuthorizationCounters) -> Iterator[MetricFamily]:
     """Give the families of metrics."""
     yield _decisions(counters)
     yield _lookups(counters)
     yield _failures(counters)
 
 
-def _decisions(counters: AuthorizationCounters) -> Metric:
+def _decisions(counters: AuthorizationCounters) -> MetricFamily:
     family = CounterMetricFamily(
         f"{_PREFIX}caller_decisions",
         "Requests on --secure-port by what was decided, and by what the caller proved itself: a "
@@ -65,7 +64,7 @@ def _decisions(counters: AuthorizationCounters) -> Metric:
     return family
 
 
-def _lookups(counters: AuthorizationCounters) -> Metric:
+def _lookups(counters: AuthorizationCounters) -> MetricFamily:
     family = CounterMetricFamily(
         f"{_PREFIX}caller_lookups",
         "What had to be known about callers, by the kind of review and how it was come by: kept "
@@ -81,7 +80,7 @@ def _lookups(counters: AuthorizationCounters) -> Metric:
     return family
 
 
-def _failures(counters: AuthorizationCounters) -> Metric:
+def _failures(counters: AuthorizationCounters) -> MetricFamily:
     family = CounterMetricFamily(
         f"{_PREFIX}caller_review_failures",
         "Reviews of callers that came to nothing because the API was out of reach, or refused to "

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from yurttunnel.ops.families import CounterMetricFamily, GaugeMetricFamily, MetricFamily
 
 
 @dataclass(slots=True)
@@ -39,7 +38,7 @@ class ClusterTrustFigures:
     common_certificates: CommonCertificateCounters | None = field(default=None)
 
 
-def cluster_trust_families(prefix: str, figures: ClusterTrustFigures) -> Iterator[Metric]:
+def cluster_trust_families(prefix: str, figures: ClusterTrustFigures) -> Iterator[MetricFamily]:
     """Give the families of metrics, whose names begin with ``prefix``: ``yurttunnel_agent_``."""
     requests = CounterMetricFamily(
         f"{prefix}certificate_requests",
@@ -65,7 +64,7 @@ def cluster_trust_families(prefix: str, figures: ClusterTrustFigures) -> Iterato
         yield _common(prefix, figures.common_certificates)
 
 
-def _common(prefix: str, counters: CommonCertificateCounters) -> Metric:
+def _common(prefix: str, counters: CommonCertificateCounters) -> MetricFamily:
     family = CounterMetricFamily(
         f"{prefix}common_agent_certificates",
         "Sessions begun or resumed, or asked for, with a certificate that all agents of "

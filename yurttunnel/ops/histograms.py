@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from prometheus_client import Metric
-from prometheus_client.core import HistogramMetricFamily
-
+from yurttunnel.ops.families import MetricFamily, Sample
 from yurttunnel.tunnel.statistics import Durations
 
 
-def duration_histogram(name: str, help_text: str, durations: Durations) -> Metric:
+def duration_histogram(name: str, help_text: str, durations: Durations) -> MetricFamily:
     """Make a histogram without labels of ``durations``."""
     # Written as Go writes them, without a trailing .0: Prometheus 2 compares them as text.
     bounds = [f"{bound:g}" for bound in durations.bounds] + ["+Inf"]
-    buckets, total = [], 0
+    family = MetricFamily(name, "histogram", help_text)
+    total = 0
     for bound, count in zip(bounds, durations.buckets, strict=True):
         total += count
-        buckets.append((bound, total))
-    family = HistogramMetricFamily(name, help_text, labels=[])
-    family.add_metric([], buckets=buckets, sum_value=durations.total_seconds)
+        family.samples.append(Sample(f"{name}_bucket", {"le": bound}, total))
+    family.samples.append(Sample(f"{name}_count", {}, total))
+    family.samples.append(Sample(f"{name}_sum", {}, durations.total_seconds))
     return family

@@ -1,23 +1,26 @@
 """``twisted.web`` with the limits that a port for operators needs.
 
-Clients get a fixed time for a request, few connections, small requests without bodies, and
-HTTP/1.1 only.
+Clients get a fixed time for a request, few connections with one request each, small requests
+without bodies, and HTTP/1.1 only. ``twisted.web.server`` is left out: its sessions, templates and
+remote objects are of no use here, and take 2.5 MiB of each process.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
-from twisted.internet.interfaces import IAddress, IReactorTime
-from twisted.internet.protocol import connectionDone
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
+from twisted.internet.protocol import ServerFactory, connectionDone
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http
-from twisted.web.resource import IResource
-from twisted.web.server import Request, Site
+from twisted.web.resource import Resource, getChildForRequest
 
 REQUEST_SECONDS = 15
-"""How long a connection may take to send its next request completely."""
+"""How long a connection may take to send its request completely, and then to read the answer."""
 
 MAX_CONNECTIONS = 64
 """Connections at a time: some scrapers, probes and people. More are closed at once."""
@@ -25,42 +28,18 @@ MAX_CONNECTIONS = 64
 MAX_BODY_BYTES = 16 * 1024
 """What a client may send as a body; it is thrown away, since no page here reads one."""
 
+ANSWERED_LATER = 1
+"""What a page's ``render`` gives when it will write the answer itself, and finish the request."""
 
-class _LimitedChannel(http.HTTPChannel):
-    """HTTP/1.1 with a fixed time for each request instead of an idle timeout.
 
-    The limit of 16 KiB for the head is the one of twisted.web.
+class PageRequest(http.Request):
+    """A request for one of the pages, without a body.
+
+    ``prepath`` and ``postpath`` are the decoded segments of its path before and after the page
+    at which the search has arrived.
     """
 
-    maxHeaders = 100
-    # After the time is over: how long the rest of an answer may take to be sent.
-    abortTimeout = 15
-
-    site: LimitedSite
-
-    def connectionMade(self) -> None:
-        """Count the connection."""
-        self.site.connections += 1
-        super().connectionMade()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Count the connection no more."""
-        self.site.connections -= 1
-        super().connectionLost(reason)
-
-    def resetTimeout(self) -> None:
-        """Leave the deadline where it is: a byte now and then buys no more time."""
-
-    def requestDone(self, request: http.Request) -> None:
-        """Give the client time to read the last answer; twisted.web would wait for ever."""
-        super().requestDone(request)
-        if not self.persistent:
-            self.setTimeout(REQUEST_SECONDS)
-
-
-class _LimitedRequest(Request):
-    """A request whose body is thrown away, and refused when it is large."""
-
+    _log = Logger()
     _body_bytes = 0
 
     def gotLength(self, length: int | None) -> None:
@@ -77,38 +56,98 @@ class _LimitedRequest(Request):
             )
             self.channel.loseConnection()
 
+    def process(self) -> None:
+        """Find the page, and answer with what it gives."""
+        if self._body_bytes > MAX_BODY_BYTES:
+            # It has been answered.
+            return
+        self.prepath: list[bytes] = []
+        self.postpath = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
+        self.setHeader(b"date", http.datetimeToString())
+        try:
+            body = getChildForRequest(self.channel.factory.root, self).render(self)
+        except Exception:
+            # Whatever it is, the client waits for an answer; the log has it.
+            self._log.failure("{path!r} could not be answered", path=self.path)
+            self.setResponseCode(http.INTERNAL_SERVER_ERROR)
+            self.setHeader(b"content-type", b"text/plain; charset=utf-8")
+            body = b"the page could not be made: the log says why\n"
+        if body is not ANSWERED_LATER:
+            self.setHeader(b"content-length", b"%d" % len(body))
+            # For HEAD it sends the header fields alone.
+            self.write(body)
+            self.finish()
 
-class LimitedSite(Site):
-    """A site with limits and without an access log, on ``clock`` instead of the global reactor.
 
-    ``connections`` is how many are open.
+class _LimitedChannel(http.HTTPChannel):
+    """HTTP/1.1 with one request, and a fixed time for it instead of an idle timeout.
+
+    The limit of 16 KiB for the head is the one of twisted.web.
+    """
+
+    requestFactory = PageRequest
+    timeOut = REQUEST_SECONDS
+    maxHeaders = 100
+    # After the time is over: how long the rest of an answer may take to be sent.
+    abortTimeout = 15
+
+    factory: LimitedSite
+
+    def connectionMade(self) -> None:
+        """Count the connection."""
+        self.factory.connections += 1
+        super().connectionMade()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Count the connection no more."""
+        self.factory.connections -= 1
+        super().connectionLost(reason)
+
+    def callLater(self, period: float, func: Callable[[], object]) -> IDelayedCall:
+        """Have time limits run by the site's clock."""
+        return self.factory.clock.callLater(period, func)
+
+    def resetTimeout(self) -> None:
+        """Leave the deadline where it is: a byte now and then buys no more time."""
+
+    def checkPersistence(self, request: http.Request, version: bytes) -> bool:
+        """End the connection after one request.
+
+        Whoever sent many at once would have all of them answered in one turn of the reactor.
+        """
+        request.responseHeaders.setRawHeaders(b"connection", [b"close"])
+        return False
+
+    def requestDone(self, request: http.Request) -> None:
+        """Give the client time to read the answer; twisted.web would wait for ever."""
+        super().requestDone(request)
+        self.setTimeout(REQUEST_SECONDS)
+
+
+class LimitedSite(ServerFactory):
+    """The pages below ``root``, with limits and without an access log, by the time of ``clock``.
+
+    Each page answers whatever method it is asked by: its ``render`` gives the body, or
+    :data:`ANSWERED_LATER`. ``connections`` is how many are open.
     """
 
     noisy = False
-    protocol = _LimitedChannel  # type: ignore[assignment] # twisted.web's own proxies to this class
 
     def __init__(
-        self, resource: IResource, clock: IReactorTime, max_connections: int = MAX_CONNECTIONS
+        self, root: Resource, clock: IReactorTime, max_connections: int = MAX_CONNECTIONS
     ) -> None:
-        super().__init__(
-            resource,
-            requestFactory=_LimitedRequest,
-            parsePOSTFormSubmission=False,
-            timeout=REQUEST_SECONDS,
-            reactor=clock,
-        )
+        self.root = root
         self.connections = 0
+        self.clock = clock
         self._max_connections = max_connections
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """Make the protocol of a connection, or refuse it (``None``) when there are too many."""
         if self.connections >= self._max_connections:
             return None
-        return super().buildProtocol(addr)
-
-    def acceptableProtocols(self) -> list[bytes]:
-        """Offer HTTP/1.1 alone by ALPN; twisted.web adds h2 when that library is there."""
-        return [b"http/1.1"]
+        channel = _LimitedChannel()
+        channel.factory = self
+        return channel
 
     def log(self, request: http.Request) -> None:
         """Write no access log: scrapes and probes every few seconds would bury what matters."""

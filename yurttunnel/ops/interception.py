@@ -10,13 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import Metric
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-)
-
 from yurttunnel.http.pool import PoolStatistics
+from yurttunnel.ops.families import CounterMetricFamily, GaugeMetricFamily, MetricFamily
 from yurttunnel.ops.histograms import duration_histogram
 from yurttunnel.tunnel.statistics import Durations
 
@@ -59,7 +54,7 @@ class InterceptionFigures:
     refusals: Callable[[], Mapping[int, int]]
 
 
-def interception_families(figures: InterceptionFigures) -> Iterator[Metric]:
+def interception_families(figures: InterceptionFigures) -> Iterator[MetricFamily]:
     """Give the families of metrics."""
     counters = figures.counters
     yield from _in_hand(counters.in_hand)
@@ -87,7 +82,7 @@ def interception_families(figures: InterceptionFigures) -> Iterator[Metric]:
     yield from _pool(figures.pool())
 
 
-def _pool(statistics: PoolStatistics) -> Iterator[Metric]:
+def _pool(statistics: PoolStatistics) -> Iterator[MetricFamily]:
     connections = GaugeMetricFamily(
         f"{_PREFIX}kubelet_connections",
         "Connections to kubelets now, over all nodes: in use by a request, those that follow and "
@@ -122,7 +117,7 @@ def _pool(statistics: PoolStatistics) -> Iterator[Metric]:
     )
 
 
-def _in_hand(in_hand: Counter[tuple[str, str]]) -> Iterator[Metric]:
+def _in_hand(in_hand: Counter[tuple[str, str]]) -> Iterator[MetricFamily]:
     by_path = GaugeMetricFamily(
         f"{_PREFIX}in_proxy_requests",
         "Requests to kubelets that are being served now, by verb and first segment of the path. "
@@ -141,7 +136,7 @@ def _in_hand(in_hand: Counter[tuple[str, str]]) -> Iterator[Metric]:
     )
 
 
-def _answered(answered: Counter[tuple[str, str, str]]) -> Metric:
+def _answered(answered: Counter[tuple[str, str, str]]) -> MetricFamily:
     family = CounterMetricFamily(
         f"{_PREFIX}proxied_requests",
         "Requests to kubelets that have ended, by the status that the caller got, 101 for those "
@@ -154,7 +149,7 @@ def _answered(answered: Counter[tuple[str, str, str]]) -> Metric:
     return family
 
 
-def _refused(refusals: Mapping[int, int]) -> Metric:
+def _refused(refusals: Mapping[int, int]) -> MetricFamily:
     family = CounterMetricFamily(
         f"{_PREFIX}refused_requests",
         "Requests that were answered by the ports themselves, by status; they are in no other "
@@ -168,7 +163,7 @@ def _refused(refusals: Mapping[int, int]) -> Metric:
     return family
 
 
-def _durations(durations: Durations) -> Metric:
+def _durations(durations: Durations) -> MetricFamily:
     return duration_histogram(
         f"{_PREFIX}proxied_request_duration_seconds",
         "How long requests to kubelets took, from the head of the request to the end of the "
@@ -181,7 +176,7 @@ def _durations(durations: Durations) -> Metric:
 
 def _by_label(
     name: str, help_text: str, label: str, values: Iterable[str], counts: Counter[str]
-) -> Metric:
+) -> MetricFamily:
     """Count by a label whose values are all there from the start, so ``rate`` sees the first."""
     family = CounterMetricFamily(f"{_PREFIX}{name}", help_text, labels=[label])
     for value in values:

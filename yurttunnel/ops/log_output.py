@@ -9,16 +9,18 @@ from collections.abc import Callable, MutableMapping
 from typing import IO, Any
 
 from twisted.logger import (
-    FileLogObserver,
     FilteringLogObserver,
     ILogObserver,
     LogEvent,
+    Logger,
     LogLevel,
     formatEvent,
     formatEventAsClassicLogText,
 )
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
+from yurttunnel.ops.log_file import LogFile
 from yurttunnel.ops.log_floods import FloodLimit
 from yurttunnel.ops.log_levels import ShownLevels
 
@@ -78,6 +80,41 @@ FORMATS: dict[str, Callable[[LogEvent], str | None]] = {"text": text_line, "json
 """What ``--log-format`` may be."""
 
 
+@implementer(ILogObserver)
+class LogOutput:
+    """Writes events to ``file``, in one of :data:`FORMATS`, and tells when lines are lost.
+
+    While they are, it is the status page that shows it.
+    """
+
+    _log = Logger()
+
+    def __init__(self, file: LogFile, format: Callable[[LogEvent], str | None]) -> None:
+        self._file = file
+        self._format = format
+        self._losing = False
+        self._lost_before = 0
+
+    def __call__(self, event: LogEvent) -> None:
+        """See :class:`ILogObserver`."""
+        line = self._format(event)
+        if not line:
+            return
+        file = self._file
+        lost = file.lost
+        file.write(line.encode("utf-8", "backslashreplace"))
+        # What is said here comes back here: what it depends on is set before.
+        if file.lost != self._lost_before and not self._losing:
+            self._losing = True
+            self._log.warn(
+                "The log cannot be written: {problem}; its lines are lost, traffic goes on",
+                problem=file.problem,
+            )
+        elif self._losing and file.lost == lost and file.keeps_up:
+            count, self._lost_before, self._losing = lost - self._lost_before, lost, False
+            self._log.warn("The log is written again; {lost} lines were lost", lost=count)
+
+
 def take_over_log(
     twist: MutableMapping[str, Any],
     format: str,
@@ -98,7 +135,11 @@ def take_over_log(
         levels.set_verbosity(verbosity)
 
     def observer(file: IO[Any]) -> ILogObserver:
-        limited = FloodLimit(FileLogObserver(file, FORMATS[format]))
+        file.flush()
+        log_file = LogFile(file.fileno())
+        # Behind what stops the services, which have something to say.
+        twist["reactor"].addSystemEventTrigger("after", "shutdown", log_file.close)
+        limited = FloodLimit(LogOutput(log_file, FORMATS[format]))
         return FilteringLogObserver(limited, [levels])
 
     twist["logFormat"] = format

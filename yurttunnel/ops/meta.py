@@ -11,14 +11,13 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from prometheus_client.registry import Collector
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
-from twisted.web.server import Request
 
 from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.ops.families import MetricRegistry
+from yurttunnel.ops.http_site import LimitedSite, PageRequest
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.rebinding import refusal
 from yurttunnel.ops.status.page import POLICY, StatusPage
@@ -48,7 +47,7 @@ def meta_site(
     clock: IReactorTime,
     status: StatusPage,
     readiness: Readiness,
-    metrics: Collector,
+    metrics: MetricRegistry,
     sessions: Callable[[], Iterable[SessionSnapshot]],
     steering: Callable[[], SteeringReport | None] = lambda: None,
 ) -> LimitedSite:
@@ -64,7 +63,7 @@ def meta_site(
 def meta_pages(
     status: StatusPage,
     readiness: Readiness,
-    metrics: Collector,
+    metrics: MetricRegistry,
     sessions: Callable[[], Iterable[SessionSnapshot]],
     steering: Callable[[], SteeringReport | None] = lambda: None,
 ) -> Resource:
@@ -89,7 +88,7 @@ class _Answer:
 class _Root(Resource):
     """Finds pages by their exact path; everything else is not there."""
 
-    def getChild(self, path: bytes, request: Request) -> Resource:
+    def getChild(self, path: bytes, request: PageRequest) -> Resource:
         """Answer for a path that has no page."""
         return _Missing()
 
@@ -101,7 +100,7 @@ class _Page(_Root):
         super().__init__()
         self._make = make
 
-    def render(self, request: Request) -> bytes:
+    def render(self, request: PageRequest) -> bytes:
         """Answer ``request``."""
         return _answer(request, self._make)
 
@@ -109,7 +108,7 @@ class _Page(_Root):
 class _DetailedPage(_Page):
     """A page that tells more than probes and scrapers need, and no foreign web page."""
 
-    def render(self, request: Request) -> bytes:
+    def render(self, request: PageRequest) -> bytes:
         """Answer ``request``, or refuse it."""
         return _refused(request) or super().render(request)
 
@@ -122,11 +121,11 @@ class _StatusPage(_Root):
         self._status = status
         self._steering = steering
 
-    def render(self, request: Request) -> bytes:
+    def render(self, request: PageRequest) -> bytes:
         """Answer ``request``, or refuse it."""
         return _refused(request) or _answer(request, lambda: self._page(request))
 
-    def _page(self, request: Request) -> _Answer:
+    def _page(self, request: PageRequest) -> _Answer:
         request.setHeader(b"content-security-policy", POLICY)
         request.setHeader(b"referrer-policy", b"no-referrer")
         wanted = (request.args or {}).get(b"q", [b""])[0].decode("utf-8", "replace")
@@ -135,17 +134,17 @@ class _StatusPage(_Root):
 
 
 class _Missing(_Root):
-    def render(self, request: Request) -> bytes:
+    def render(self, request: PageRequest) -> bytes:
         """Answer that there is no such page, and where to find those that there are."""
         return _send(request, _Answer(404, _TEXT, b"no such page; / lists those that exist\n"))
 
 
-def _refused(request: Request) -> bytes | None:
+def _refused(request: PageRequest) -> bytes | None:
     refused = refusal(request)
     return None if refused is None else _send(request, _Answer(403, _TEXT, f"{refused}\n".encode()))
 
 
-def _answer(request: Request, make: Callable[[], _Answer]) -> bytes:
+def _answer(request: PageRequest, make: Callable[[], _Answer]) -> bytes:
     """Send what ``make`` gives; twisted.web leaves the body out for HEAD."""
     if request.method not in (b"GET", b"HEAD"):
         request.setHeader(b"allow", b"GET, HEAD")
@@ -153,7 +152,7 @@ def _answer(request: Request, make: Callable[[], _Answer]) -> bytes:
     return _send(request, make())
 
 
-def _send(request: Request, answer: _Answer) -> bytes:
+def _send(request: PageRequest, answer: _Answer) -> bytes:
     request.setResponseCode(answer.status)
     request.setHeader(b"content-type", answer.content_type)
     request.setHeader(b"cache-control", b"no-store")

@@ -1,6 +1,6 @@
 """The figures of a process as Prometheus metrics, computed when somebody scrapes.
 
-Nothing is counted here: the collectors read :class:`TunnelCounters` and session snapshots, so
+Nothing is counted here: these functions read :class:`TunnelCounters` and session snapshots, so
 the data path pays nothing for metrics, and a node that leaves is gone from the next scrape.
 
 Names that begin with ``konnectivity_network_proxy_`` are those of Konnectivity and of yurttunnel
@@ -21,25 +21,36 @@ import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-
-from prometheus_client import CollectorRegistry, Metric, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-)
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from typing import Protocol
 
 from yurttunnel import __version__
+from yurttunnel.ops.families import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    MetricFamily,
+    MetricRegistry,
+)
 from yurttunnel.ops.histograms import duration_histogram
+from yurttunnel.ops.process_figures import process_figures
 from yurttunnel.tunnel.statistics import (
     SessionSnapshot,
     TunnelCounters,
 )
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.credit import MemoryBudget
 
 _KONNECTIVITY = "konnectivity_network_proxy_"
+
+
+class Memory(Protocol):
+    """A budget as the metrics show it, in bytes."""
+
+    @property
+    def used(self) -> int:
+        """What has been promised or is kept."""
+
+    @property
+    def limit(self) -> int:
+        """What may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,83 +65,60 @@ class Figures:
     counters: TunnelCounters
     sessions: Callable[[], Iterable[SessionSnapshot]]
     certificates: Callable[[], Mapping[str, datetime.datetime]]
-    memory: MemoryBudget
+    memory: Memory
     reactor_lag: Callable[[], float]
 
 
-def server_registry(figures: Figures) -> CollectorRegistry:
-    """Build the registry of a server process; :func:`add_families` adds those of its parts."""
-    registry = CollectorRegistry()
-    registry.register(_ServerCollector(figures))
-    ProcessCollector(registry=registry)
+def server_registry(figures: Figures) -> MetricRegistry:
+    """Build the registry of a server process; its parts add theirs."""
+    registry = MetricRegistry()
+    registry.add(lambda: _server_families(figures))
+    registry.add(process_figures())
     return registry
 
 
-def agent_registry(figures: Figures, failed_attempts: Callable[[], int]) -> CollectorRegistry:
-    """Build the registry of an agent process.
+def agent_registry(figures: Figures, failed_attempts: Callable[[], int]) -> MetricRegistry:
+    """Build the registry of an agent process; its parts add theirs.
 
     ``failed_attempts`` gives the number of attempts to connect to a server, since the process
     started, that did not get as far as the server's HELLO.
     """
-    registry = CollectorRegistry()
-    registry.register(_AgentCollector(figures, failed_attempts))
-    ProcessCollector(registry=registry)
+    registry = MetricRegistry()
+    registry.add(lambda: _agent_families(figures, failed_attempts()))
+    registry.add(process_figures())
     return registry
 
 
-def add_families(registry: CollectorRegistry, families: Callable[[], Iterable[Metric]]) -> None:
-    """Have every scrape of ``registry`` show what ``families()`` gives, too."""
-    registry.register(_Families(families))
+def _server_families(figures: Figures) -> Iterator[MetricFamily]:
+    """Read all figures once and give their families."""
+    sessions = list(figures.sessions())
+    newest = _newest(sessions, lambda session: session.node)
+    yield from _registered_agents(newest)
+    yield duration_histogram(
+        f"{_KONNECTIVITY}server_dial_duration_seconds",
+        "How long agents took to reach a target, seen from the server; successful dials "
+        "only. Compare with the round trip times: a dial is one round trip more than what "
+        "the node itself needs.",
+        figures.counters.dial_durations,
+    )
+    yield from _process_wide("yurttunnel_server_", figures, sessions)
+    yield from _per_peer("yurttunnel_server_", "node", newest)
 
 
-class _Families(Collector):
-    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        """Give the families."""
-        return self._families()
-
-
-class _ServerCollector(Collector):
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
-
-    def collect(self) -> Iterator[Metric]:
-        """Read all figures once and give their families."""
-        sessions = list(self._figures.sessions())
-        newest = _newest(sessions, lambda session: session.node)
-        yield from _registered_agents(newest)
-        yield duration_histogram(
-            f"{_KONNECTIVITY}server_dial_duration_seconds",
-            "How long agents took to reach a target, seen from the server; successful dials "
-            "only. Compare with the round trip times: a dial is one round trip more than what "
-            "the node itself needs.",
-            self._figures.counters.dial_durations,
-        )
-        yield from _process_wide("yurttunnel_server_", self._figures, sessions)
-        yield from _per_peer("yurttunnel_server_", "node", newest)
-
-
-class _AgentCollector(Collector):
-    def __init__(self, figures: Figures, failed_attempts: Callable[[], int]) -> None:
-        self._figures = figures
-        self._failed_attempts = failed_attempts
-
-    def collect(self) -> Iterator[Metric]:
-        """Read all figures once and give their families."""
-        sessions = list(self._figures.sessions())
-        counters = self._figures.counters
-        yield duration_histogram(
-            f"{_KONNECTIVITY}agent_dial_duration_seconds",
-            "How long targets took to accept a connection of this agent; successful dials "
-            "only. High values mean slow or distant targets, not a slow tunnel.",
-            counters.dial_durations,
-        )
-        yield _connection_failures(counters.connections_lost, self._failed_attempts())
-        yield from _process_wide("yurttunnel_agent_", self._figures, sessions)
-        newest = _newest(sessions, lambda session: session.address)
-        yield from _per_peer("yurttunnel_agent_", "server", newest)
+def _agent_families(figures: Figures, failed_attempts: int) -> Iterator[MetricFamily]:
+    """Read all figures once and give their families."""
+    sessions = list(figures.sessions())
+    counters = figures.counters
+    yield duration_histogram(
+        f"{_KONNECTIVITY}agent_dial_duration_seconds",
+        "How long targets took to accept a connection of this agent; successful dials "
+        "only. High values mean slow or distant targets, not a slow tunnel.",
+        counters.dial_durations,
+    )
+    yield _connection_failures(counters.connections_lost, failed_attempts)
+    yield from _process_wide("yurttunnel_agent_", figures, sessions)
+    newest = _newest(sessions, lambda session: session.address)
+    yield from _per_peer("yurttunnel_agent_", "server", newest)
 
 
 def _newest(
@@ -149,7 +137,7 @@ def _newest(
     return newest
 
 
-def _registered_agents(newest: Mapping[str, SessionSnapshot]) -> Iterator[Metric]:
+def _registered_agents(newest: Mapping[str, SessionSnapshot]) -> Iterator[MetricFamily]:
     registered = GaugeMetricFamily(
         f"{_KONNECTIVITY}server_registered_agents",
         "1 for a node whose agent is connected, 0 for one whose agent is expected back within "
@@ -169,32 +157,32 @@ def _registered_agents(newest: Mapping[str, SessionSnapshot]) -> Iterator[Metric
     )
 
 
-def _connection_failures(lost: int, failed_attempts: int) -> Metric:
+def _connection_failures(lost: int, failed_attempts: int) -> MetricFamily:
     # Not a CounterMetricFamily: that would append _total to the agreed name.
-    name = f"{_KONNECTIVITY}agent_server_connection_failure_count"
-    family = Metric(
-        name,
+    family = MetricFamily(
+        f"{_KONNECTIVITY}agent_server_connection_failure_count",
+        "counter",
         "Connections between this agent and its servers that failed: direction to_server counts "
         "attempts that ended before the server's HELLO (look at address, firewall and "
         "certificates), from_server counts established connections that broke (look at the "
         "network between).",
-        "counter",
+        labels=["direction"],
     )
-    family.samples.append(Sample(name, {"direction": "from_server"}, lost))
-    family.samples.append(Sample(name, {"direction": "to_server"}, failed_attempts))
+    family.add_metric(["from_server"], lost)
+    family.add_metric(["to_server"], failed_attempts)
     return family
 
 
 def _process_wide(
     prefix: str, figures: Figures, sessions: list[SessionSnapshot]
-) -> Iterator[Metric]:
+) -> Iterator[MetricFamily]:
     yield from _traffic(prefix, figures.counters)
     yield from _endings(prefix, figures.counters)
     yield from _sessions(prefix, figures.counters, sessions)
     yield from _resources(prefix, figures)
 
 
-def _traffic(prefix: str, counters: TunnelCounters) -> Iterator[Metric]:
+def _traffic(prefix: str, counters: TunnelCounters) -> Iterator[MetricFamily]:
     transferred = CounterMetricFamily(
         f"{prefix}bytes",
         "Payload of streams, received from and sent to the other ends of this process's "
@@ -207,7 +195,7 @@ def _traffic(prefix: str, counters: TunnelCounters) -> Iterator[Metric]:
     yield transferred
 
 
-def _endings(prefix: str, counters: TunnelCounters) -> Iterator[Metric]:
+def _endings(prefix: str, counters: TunnelCounters) -> Iterator[MetricFamily]:
     yield _by_reason(
         f"{prefix}dial_results",
         "Answers to requests for a stream: done is success. refused, unreachable, timeout and "
@@ -234,7 +222,7 @@ def _endings(prefix: str, counters: TunnelCounters) -> Iterator[Metric]:
     )
 
 
-def _by_reason(name: str, help_text: str, counts: Counter[Code]) -> Metric:
+def _by_reason(name: str, help_text: str, counts: Counter[Code]) -> MetricFamily:
     """Count by code; every code is there from the start, so that ``rate`` sees the first one."""
     family = CounterMetricFamily(name, help_text, labels=["reason"])
     for code in Code:
@@ -244,7 +232,7 @@ def _by_reason(name: str, help_text: str, counts: Counter[Code]) -> Metric:
 
 def _sessions(
     prefix: str, counters: TunnelCounters, sessions: list[SessionSnapshot]
-) -> Iterator[Metric]:
+) -> Iterator[MetricFamily]:
     connected = sum(session.connected for session in sessions)
     by_state = GaugeMetricFamily(
         f"{prefix}sessions",
@@ -288,7 +276,7 @@ def _sessions(
     )
 
 
-def _resources(prefix: str, figures: Figures) -> Iterator[Metric]:
+def _resources(prefix: str, figures: Figures) -> Iterator[MetricFamily]:
     memory = figures.memory
     yield GaugeMetricFamily(
         f"{prefix}memory_budget_used_bytes",
@@ -317,7 +305,7 @@ def _resources(prefix: str, figures: Figures) -> Iterator[Metric]:
     yield build
 
 
-def _certificate_expiry(prefix: str, certificates: Mapping[str, datetime.datetime]) -> Metric:
+def _certificate_expiry(prefix: str, certificates: Mapping[str, datetime.datetime]) -> MetricFamily:
     family = GaugeMetricFamily(
         f"{prefix}certificate_expiry_timestamp_seconds",
         "When each certificate in use ends, in seconds since 1970. Renewal happens long before; "
@@ -329,7 +317,9 @@ def _certificate_expiry(prefix: str, certificates: Mapping[str, datetime.datetim
     return family
 
 
-def _per_peer(prefix: str, label: str, newest: Mapping[str, SessionSnapshot]) -> Iterator[Metric]:
+def _per_peer(
+    prefix: str, label: str, newest: Mapping[str, SessionSnapshot]
+) -> Iterator[MetricFamily]:
     round_trip = GaugeMetricFamily(
         f"{prefix}session_round_trip_seconds",
         "Round trip time by PING, absent before the first answer. Every new stream and every "

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
+from yurttunnel.ops.families import GaugeMetricFamily, MetricFamily
 
 
-def cloud_node_families(cloud_addresses: Callable[[], int]) -> Iterator[Metric]:
+def cloud_node_families(cloud_addresses: Callable[[], int]) -> Iterator[MetricFamily]:
     """Give the families of metrics; the name is that of yurttunnel 1.2."""
     yield GaugeMetricFamily(
         "yurttunnel_server_cloud_nodes_counter",

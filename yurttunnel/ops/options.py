@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Generic, TypeVar
 
 from twisted.logger import Logger
 from twisted.python import usage
 
+from yurttunnel import __version__
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.log_output import FORMATS, take_over_log
 
@@ -107,7 +107,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     def opt_version(self) -> None:
         """Print the version of yurttunnel and exit."""
-        print(f"yurttunnel {version('yurttunnel')}")
+        print(f"yurttunnel {__version__}")
         raise SystemExit(0)
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:

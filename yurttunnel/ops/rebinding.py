@@ -11,7 +11,7 @@ from ipaddress import IPv6Address, ip_address
 
 from twisted.internet.address import IPv4Address as TcpAddress
 from twisted.internet.address import IPv6Address as Tcp6Address
-from twisted.web.server import Request
+from twisted.web.http import Request
 
 from yurttunnel.http.authority import BadAuthority, split_optional_port
 

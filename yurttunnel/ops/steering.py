@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from yurttunnel.ops.families import CounterMetricFamily, GaugeMetricFamily, MetricFamily
 
 UNCHANGED, CHANGED, REPAIRED, FAILED = RESULTS = ("unchanged", "changed", "repaired", "failed")
 """How a sync of the rules ends; one that ``repaired`` something wanted nothing else than the one
@@ -119,7 +118,7 @@ class SteeringReport:
     passthrough: PassthroughReport | None = None
 
 
-def steering_families(report: SteeringReport) -> Iterator[Metric]:
+def steering_families(report: SteeringReport) -> Iterator[MetricFamily]:
     """Give the families of metrics."""
     if report.rules is not None:
         yield from _rules(report.rules.families)
@@ -129,7 +128,7 @@ def steering_families(report: SteeringReport) -> Iterator[Metric]:
         yield from _passthrough(report.passthrough)
 
 
-def _rules(families: Iterable[FamilyReport]) -> Iterator[Metric]:
+def _rules(families: Iterable[FamilyReport]) -> Iterator[MetricFamily]:
     families = tuple(families)
     yield _syncs(families)
     yield _gauge(
@@ -156,7 +155,7 @@ def _rules(families: Iterable[FamilyReport]) -> Iterator[Metric]:
     )
 
 
-def _syncs(families: Iterable[FamilyReport]) -> Metric:
+def _syncs(families: Iterable[FamilyReport]) -> MetricFamily:
     family = CounterMetricFamily(
         f"{_PREFIX}syncs",
         "Looks at the rules of the firewall, by family of addresses and result. changed: nodes or "
@@ -171,7 +170,7 @@ def _syncs(families: Iterable[FamilyReport]) -> Metric:
     return family
 
 
-def _addresses(families: Iterable[FamilyReport]) -> Metric:
+def _addresses(families: Iterable[FamilyReport]) -> MetricFamily:
     family = GaugeMetricFamily(
         f"{_PREFIX}addresses",
         "Addresses of nodes that the rules know: edge, to which connections are led through the "
@@ -185,7 +184,7 @@ def _addresses(families: Iterable[FamilyReport]) -> Metric:
     return family
 
 
-def _dns(report: DnsReport) -> Iterator[Metric]:
+def _dns(report: DnsReport) -> Iterator[MetricFamily]:
     yield GaugeMetricFamily(
         f"{_PREFIX}dns_leader",
         "1 on the server that writes the records of nodes, 0 on the others. The sum over all "
@@ -214,7 +213,7 @@ def _dns(report: DnsReport) -> Iterator[Metric]:
     )
 
 
-def _passthrough(report: PassthroughReport) -> Iterator[Metric]:
+def _passthrough(report: PassthroughReport) -> Iterator[MetricFamily]:
     yield CounterMetricFamily(
         f"{_PREFIX}passthrough_connections",
         "Connections on --passthrough-port that were led to a node. What of them failed on the way "
@@ -230,7 +229,7 @@ def _passthrough(report: PassthroughReport) -> Iterator[Metric]:
     )
 
 
-def _gauge(name: str, help_text: str, values: Mapping[str, float | None]) -> Metric:
+def _gauge(name: str, help_text: str, values: Mapping[str, float | None]) -> MetricFamily:
     family = GaugeMetricFamily(f"{_PREFIX}{name}", help_text, labels=["family"])
     for label, value in values.items():
         if value is not None:
@@ -238,7 +237,7 @@ def _gauge(name: str, help_text: str, values: Mapping[str, float | None]) -> Met
     return family
 
 
-def _counter(name: str, help_text: str, label: str, counts: Mapping[str, int]) -> Metric:
+def _counter(name: str, help_text: str, label: str, counts: Mapping[str, int]) -> MetricFamily:
     family = CounterMetricFamily(f"{_PREFIX}{name}", help_text, labels=[label])
     for value, count in sorted(counts.items()):
         family.add_metric([value], count)

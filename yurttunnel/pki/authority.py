@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.internet.interfaces import IReactorTime
 
+from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.pki.credentials import (
     Credentials,
     PrivateKey,
@@ -61,8 +62,8 @@ class BadRequest(Exception):
 
 
 def utc_now(clock: IReactorTime) -> datetime.datetime:
-    """Give the date and time of ``clock``: a reactor's seconds count from 1970 in UTC."""
-    return datetime.datetime.fromtimestamp(clock.seconds(), datetime.UTC)
+    """Give the date and the time of day, as ``clock`` tells it."""
+    return datetime.datetime.fromtimestamp(time_of_day(clock), datetime.UTC)
 
 
 def key_of_request(pem: str) -> PublicKey:

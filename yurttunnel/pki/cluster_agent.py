@@ -80,7 +80,7 @@ class ClusterAgentTrust(MultiService):
         """
         await self._manager.when_ready()
         if self._contexts is None:
-            self._contexts = ClientContexts(self._credentials())
+            self._contexts = ClientContexts(self._credentials(), node=self._node)
             self._live.follow(self._contexts, self._credentials)
         return self._contexts
 

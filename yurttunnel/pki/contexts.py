@@ -38,6 +38,7 @@ from yurttunnel.pki.credentials import BadCredentials, Credentials
 from yurttunnel.pki.identity import host_is_address
 from yurttunnel.pki.problems import certificate_problem, refusal
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
+from yurttunnel.tunnel.placement import placement_protocol
 
 ENROLMENT_PROTOCOL = b"yurttunnel-enroll/1"
 """ALPN: an enrolment or a renewal; a certificate is not needed, but verified when presented."""
@@ -56,6 +57,9 @@ _OPTIONS = (
 PEER_MUST_PRESENT = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
 """The mode of verification that refuses peers without a certificate."""
 
+_PARTIAL_WRITES = 0x1
+"""SSL_MODE_ENABLE_PARTIAL_WRITE of OpenSSL's ssl.h, which pyOpenSSL sets and does not name."""
+
 _log = Logger()
 
 
@@ -64,10 +68,14 @@ class ServerNotTrusted(Exception):
 
 
 class RotatingContexts:
-    """The context for the connections to come, whose ``credentials`` can be replaced."""
+    """The context for the connections to come, whose ``credentials`` can be replaced.
+
+    Each function in ``on_rotated`` is called when they have been.
+    """
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
+        self.on_rotated: list[Callable[[], object]] = []
         self._context = self._build(credentials)
 
     def prepare(self, credentials: Credentials, now: datetime.datetime) -> Callable[[], None]:
@@ -81,6 +89,8 @@ class RotatingContexts:
         def swap() -> None:
             self._context = context
             self.credentials = credentials
+            for callback in self.on_rotated:
+                callback()
 
         return swap
 
@@ -155,12 +165,18 @@ class ServerContexts(RotatingContexts):
 class ClientContexts(RotatingContexts):
     """Contexts for connections to the servers.
 
-    ``protocol`` is the only ALPN protocol offered. Servers are verified by the authorities of
-    the credentials and by the name or address that was dialed.
+    ``protocol`` is the only ALPN protocol that may be selected. ``node``, that of an agent, is
+    told by another one (:mod:`yurttunnel.tunnel.placement`). Servers are verified by the
+    authorities of the credentials and by the name or address that was dialed.
     """
 
-    def __init__(self, credentials: Credentials, protocol: bytes = TUNNEL_PROTOCOL) -> None:
-        self._protocol = protocol
+    def __init__(
+        self,
+        credentials: Credentials,
+        protocol: bytes = TUNNEL_PROTOCOL,
+        node: str | None = None,
+    ) -> None:
+        self._offered = [protocol] if node is None else [protocol, placement_protocol(node)]
         super().__init__(credentials)
 
     def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
@@ -172,7 +188,7 @@ class ClientContexts(RotatingContexts):
         return _ClientConnectionCreator(lambda: self._context, server_name)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
-        context = client_context(credentials, self._protocol)
+        context = client_context(credentials, *self._offered)
         context.set_verify(PEER_MUST_PRESENT)
         return context
 
@@ -226,14 +242,14 @@ def server_context(credentials: Credentials) -> SSL.Context:
     return context
 
 
-def client_context(credentials: Credentials, protocol: bytes) -> SSL.Context:
-    """Make a context that presents ``credentials`` and offers ``protocol``, and verifies nothing.
+def client_context(credentials: Credentials, *protocols: bytes) -> SSL.Context:
+    """Make a context that presents ``credentials``, offers ``protocols``, and verifies nothing.
 
     Its user says by ``set_verify`` what it demands of servers.
     """
     context = _new_context(SSL.TLS_CLIENT_METHOD, credentials.authorities)
     _present(context, credentials)
-    context.set_alpn_protos([protocol])
+    context.set_alpn_protos(list(protocols))
     return context
 
 
@@ -242,6 +258,8 @@ def _new_context(method: int, authorities: Sequence[x509.Certificate]) -> SSL.Co
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_options(_OPTIONS)
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)
+    # Into memory everything can be written, and in one call however many records it makes.
+    context.clear_mode(_PARTIAL_WRITES)
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_cipher_list(_TLS12_CIPHERS)
     context.set_tls13_ciphersuites(_TLS13_CIPHERS)

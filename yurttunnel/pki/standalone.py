@@ -242,7 +242,7 @@ class AgentTrust(MultiService):
         async def obtain() -> Credentials:
             return await self._renew(servers)
 
-        self.contexts = ClientContexts(credentials)
+        self.contexts = ClientContexts(credentials, node=self._node)
         self.renewal = CertificateRenewal(
             self._clock, f"node {self._node}", self.contexts, obtain, self._store
         )

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.steering import (
     CHANGED,
@@ -55,7 +56,7 @@ class Record:
 
     def began(self) -> None:
         """A sync begins."""
-        self._last_sync = self._clock.seconds()
+        self._last_sync = time_of_day(self._clock)
 
     def made(self, former: Interception | None, wanted: Interception, differed: list[str]) -> None:
         """The rules are as ``wanted``; before, ``former`` had been made, and ``differed`` said."""
@@ -63,7 +64,7 @@ class Record:
             self._syncs[UNCHANGED] += 1
             return
         self._differed = tuple(differed)
-        self._last_change = self._clock.seconds()
+        self._last_change = time_of_day(self._clock)
         if wanted == former:
             self._syncs[REPAIRED] += 1
             self._limited.warn(
@@ -89,7 +90,7 @@ class Record:
         if self.problem is not None:
             self._log.info("IPv{version}: the rules are as wanted again", version=self._version)
         self.problem = None
-        self._last_success = self._clock.seconds()
+        self._last_success = time_of_day(self._clock)
         for note in notes:
             if note not in self._notes:
                 self._log.warn("{note}", note=note)

@@ -23,7 +23,6 @@ LIBRARIES = (
     "cryptography",
     "service-identity",
     "httptools",
-    "prometheus-client",
     "zope.interface",
     "kubernetes",
     "wsproto",

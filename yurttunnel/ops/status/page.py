@@ -13,6 +13,7 @@ from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel import __version__
+from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.events import RecentEvents
 from yurttunnel.ops.status.markup import Markup, element
@@ -44,7 +45,9 @@ class StatusPage(MultiService):
         self._clock = clock
         self._sources = sources
         self._started = clock.seconds()
-        self._throughput = Throughput(clock, sources.counters, sources.sessions)
+        self._throughput = Throughput(
+            clock, sources.counters, sources.sessions, sources.other_sessions
+        )
         self._events = RecentEvents()
         for part in (self._throughput, self._events):
             part.setServiceParent(self)
@@ -55,15 +58,14 @@ class StatusPage(MultiService):
         ``wanted`` is a filter: sessions, nodes and streams are shown that have it in their text.
         ``pages`` are the further pages there are, by name, each with what it is.
         """
-        now = self._clock.seconds()
         wanted = wanted[:LONGEST_FILTER].strip()
         view = View(
             self._sources,
             self._throughput,
             self._events,
             wanted,
-            words.at(now),
-            now - self._started,
+            words.at(time_of_day(self._clock)),
+            self._clock.seconds() - self._started,
         )
         program = self._sources.program
         title = f"{'' if view.ready else 'Not ready: '}{program} on {socket.gethostname()}"

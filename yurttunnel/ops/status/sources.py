@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.status.streams import StreamReport
 from yurttunnel.ops.steering import SteeringReport
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
@@ -51,7 +52,8 @@ class StatusSources:
     ``program`` is the name of the command. ``snapshots`` describes what ``sessions`` gives.
     ``certificates`` says when each certificate in use ends. ``steering`` is ``None`` where nothing
     is steered, ``lost_nodes`` at agents, and ``destinations``, which says what may be dialed, at
-    servers. ``reactor_lag`` is the worst of the last minute, in seconds.
+    servers. ``reactor_lag`` is the worst of the last minute, in seconds. ``other_sessions`` and
+    ``other_streams`` are those of other processes, which ``snapshots`` describes, too.
     """
 
     program: str
@@ -65,3 +67,5 @@ class StatusSources:
     steering: Callable[[], SteeringReport | None] = lambda: None
     lost_nodes: Callable[[], Sequence[LostNode]] | None = None
     destinations: Callable[[], Sequence[str]] | None = None
+    other_sessions: Callable[[], Iterable[SessionSnapshot]] = tuple
+    other_streams: Callable[[], Iterable[StreamReport]] = tuple

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.tunnel.session import TunnelSession
@@ -31,10 +31,16 @@ class StreamReport:
 
 
 def oldest_streams(
-    sessions: Iterable[TunnelSession], most: int, wanted: Callable[[StreamReport], bool]
+    sessions: Iterable[TunnelSession],
+    most: int,
+    wanted: Callable[[StreamReport], bool],
+    others: Iterable[StreamReport] = (),
 ) -> list[StreamReport]:
-    """Give up to ``most`` of the streams that are ``wanted``, the oldest first."""
-    reports = filter(wanted, islice(_reports(sessions), MOST_EXAMINED))
+    """Give up to ``most`` of the streams that are ``wanted``, the oldest first.
+
+    ``others`` are streams that other processes have told of.
+    """
+    reports = filter(wanted, islice(chain(others, _reports(sessions)), MOST_EXAMINED))
     return heapq.nlargest(most, reports, key=lambda report: report.age)
 
 

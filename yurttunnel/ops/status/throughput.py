@@ -10,7 +10,7 @@ from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from yurttunnel.tunnel.session import TunnelSession
-from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 
 INTERVAL = 5.0
 """Seconds between two samples."""
@@ -48,8 +48,9 @@ class _Measured:
     rates: Rates = field(default_factory=Rates)
 
     def sample(self, received: int, sent: int, seconds: float) -> None:
-        self.rates.received.append((received - self.received) / seconds)
-        self.rates.sent.append((sent - self.sent) / seconds)
+        # "or 0.0" is one object for all: most sessions are idle, and each float takes 24 bytes.
+        self.rates.received.append((received - self.received) / seconds or 0.0)
+        self.rates.sent.append((sent - self.sent) / seconds or 0.0)
         self.received, self.sent = received, sent
 
 
@@ -57,7 +58,8 @@ class Throughput(Service):
     """Samples all sessions of the process, and their sum, while it runs.
 
     A session is forgotten with its first sample after its end. Two thousand take some two
-    milliseconds a sample, which is why no snapshots are taken.
+    milliseconds a sample, which is why no snapshots are taken; ``others`` are those that other
+    processes have told of.
     """
 
     def __init__(
@@ -65,10 +67,12 @@ class Throughput(Service):
         clock: IReactorTime,
         counters: TunnelCounters,
         sessions: Callable[[], Iterable[TunnelSession]],
+        others: Callable[[], Iterable[SessionSnapshot]] = tuple,
     ) -> None:
         self._clock = clock
         self._counters = counters
         self._sessions = sessions
+        self._others = others
         self._total = _Measured(counters.bytes_received, counters.bytes_sent)
         self._measured: dict[bytes, _Measured] = {}
         self._sampled_at = 0.0
@@ -104,10 +108,24 @@ class Throughput(Service):
         self._total.sample(self._counters.bytes_received, self._counters.bytes_sent, seconds)
         before, self._measured = self._measured, {}
         for session in self._sessions():
-            session_id, wire = session.session_id, session.wire
-            measured = before.get(session_id)
-            if measured is None:
-                measured = _Measured(wire.bytes_received, wire.bytes_sent)
-            else:
-                measured.sample(wire.bytes_received, wire.bytes_sent, seconds)
-            self._measured[session_id] = measured
+            wire = session.wire
+            carried = (wire.bytes_received, wire.bytes_sent)
+            self._measure(before, session.session_id, *carried, seconds)
+        for other in self._others():
+            session_id = bytes.fromhex(other.session_id)
+            self._measure(before, session_id, other.bytes_received, other.bytes_sent, seconds)
+
+    def _measure(
+        self,
+        before: dict[bytes, _Measured],
+        session_id: bytes,
+        received: int,
+        sent: int,
+        seconds: float,
+    ) -> None:
+        measured = before.get(session_id)
+        if measured is None:
+            measured = _Measured(received, sent)
+        else:
+            measured.sample(received, sent, seconds)
+        self._measured[session_id] = measured

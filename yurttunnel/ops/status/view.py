@@ -148,7 +148,10 @@ class View:
 
     def _stream_section(self) -> Markup:
         total = sum(each.streams for each in self._sessions)
-        shown = oldest_streams(self._sources.sessions(), MOST_STREAMS, self._matches_stream)
+        sources = self._sources
+        shown = oldest_streams(
+            sources.sessions(), MOST_STREAMS, self._matches_stream, sources.other_streams()
+        )
         return _live(
             "streams",
             _heading("Streams", len(shown), total, "the oldest first"),

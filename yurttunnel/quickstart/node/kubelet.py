@@ -109,11 +109,11 @@ class Kubelet:
     def _figures(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         _only_reading(exchange)
         if list(parts) == ["resource"]:
-            collector = self._metrics.resource_metrics()
+            families = self._metrics.resource_metrics()
         else:
             _no_more_parts(parts)
-            collector = self._metrics.all_metrics()
-        exchange.respond(200, [(b"Content-Type", CONTENT_TYPE)], exposition(collector))
+            families = self._metrics.all_metrics()
+        exchange.respond(200, [(b"Content-Type", CONTENT_TYPE)], exposition(families))
 
     def _summary(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         _only_reading(exchange)

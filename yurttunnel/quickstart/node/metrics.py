@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 from twisted.internet.interfaces import IReactorTime
 
+from yurttunnel.ops.families import CounterMetricFamily, GaugeMetricFamily, MetricFamily
 from yurttunnel.quickstart.api.store import timestamp
 from yurttunnel.quickstart.node import leftovers
 from yurttunnel.quickstart.node.containers import Container, Running
@@ -45,13 +43,24 @@ class NodeMetrics:
         """Requests by what they asked for: the first part of a known path, or "other"."""
         self._cpu: dict[str, float] = {}
 
-    def all_metrics(self) -> Collector:
+    def all_metrics(self) -> Iterator[MetricFamily]:
         """Give everything, for ``/metrics``."""
-        return _Families(lambda: (*self._own(), *self._resources()))
+        yield from self._own()
+        yield from self.resource_metrics()
 
-    def resource_metrics(self) -> Collector:
+    def resource_metrics(self) -> Iterator[MetricFamily]:
         """Give what metrics-server asks for, for ``/metrics/resource`` (KEP-1206)."""
-        return _Families(self._resources)
+        machine = Machine.look()
+        yield CounterMetricFamily(
+            "node_cpu_usage_seconds", "Processor time that the machine used.", machine.cpu_seconds
+        )
+        yield GaugeMetricFamily(
+            "node_memory_working_set_bytes", "Memory that the machine uses.", machine.memory_used
+        )
+        measured = self._measure()
+        yield from _container_families(measured)
+        yield from _pod_families(measured)
+        yield GaugeMetricFamily("resource_scrape_error", "1 if figures are missing.", 0)
 
     def summary(self) -> dict[str, Any]:
         """Give the ``Summary`` of k8s.io/kubelet pkg/apis/stats/v1alpha1, for ``/stats``."""
@@ -87,7 +96,7 @@ class NodeMetrics:
         self._cpu = known
         return measured
 
-    def _own(self) -> Iterator[Metric]:
+    def _own(self) -> Iterator[MetricFamily]:
         node = GaugeMetricFamily("kubelet_node_name", "The node's name.", labels=["node"])
         node.add_metric([self.node], 1)
         yield node
@@ -115,7 +124,7 @@ class NodeMetrics:
         yield requests
         yield from self._process()
 
-    def _process(self) -> Iterator[Metric]:
+    def _process(self) -> Iterator[MetricFamily]:
         own = usage_of([os.getpid()])
         yield CounterMetricFamily(
             "process_cpu_seconds", "Processor time of the node's own process.", own.cpu_seconds
@@ -129,32 +138,8 @@ class NodeMetrics:
             len(os.listdir("/proc/self/fd")),
         )
 
-    def _resources(self) -> Iterator[Metric]:
-        machine = Machine.look()
-        yield CounterMetricFamily(
-            "node_cpu_usage_seconds", "Processor time that the machine used.", machine.cpu_seconds
-        )
-        yield GaugeMetricFamily(
-            "node_memory_working_set_bytes", "Memory that the machine uses.", machine.memory_used
-        )
-        measured = self._measure()
-        yield from _container_families(measured)
-        yield from _pod_families(measured)
-        yield GaugeMetricFamily("resource_scrape_error", "1 if figures are missing.", 0)
 
-
-class _Families(Collector):
-    """Metric families that ``collect()`` makes."""
-
-    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
-        self._collect = collect
-
-    def collect(self) -> Iterable[Metric]:
-        """Make them."""
-        return self._collect()
-
-
-def _container_families(measured: list[ContainerUsage]) -> Iterator[Metric]:
+def _container_families(measured: list[ContainerUsage]) -> Iterator[MetricFamily]:
     labels = ["container", "namespace", "pod"]
     cpu = CounterMetricFamily(
         "container_cpu_usage_seconds", "Processor time of a container.", labels=labels
@@ -175,7 +160,7 @@ def _container_families(measured: list[ContainerUsage]) -> Iterator[Metric]:
     yield from (cpu, memory, processes, started)
 
 
-def _pod_families(measured: list[ContainerUsage]) -> Iterator[Metric]:
+def _pod_families(measured: list[ContainerUsage]) -> Iterator[MetricFamily]:
     labels = ["namespace", "pod"]
     cpu = CounterMetricFamily("pod_cpu_usage_seconds", "Processor time of a pod.", labels=labels)
     memory = GaugeMetricFamily(

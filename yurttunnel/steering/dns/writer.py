@@ -17,6 +17,7 @@ from yurttunnel.kube.errors import (
 )
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import Object, Resource
+from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.log import RateLimitedLog
 
 
@@ -67,7 +68,7 @@ class Writer:
             # The resourceVersion in it is that of ``old``.
             await self._client.update(resource, new)
         self.writes[resource.kind] += 1
-        self.last_write = self._clock.seconds()
+        self.last_write = time_of_day(self._clock)
 
     def _problem(self, resource: Resource, name: str, error: ApiError | ApiUnreachable) -> str:
         needed = ""

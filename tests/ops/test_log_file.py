@@ -1,0 +1,242 @@
+"""The file of the log, on real pipes and terminals: with readers that read, stop, and go away."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import threading
+from pathlib import Path
+from typing import cast
+
+from twisted.logger import ILogObserver, LogEvent, Logger, LogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops import log_file
+from yurttunnel.ops.log_file import MAX_WAITING, LogFile
+from yurttunnel.ops.log_output import LogOutput, text_line
+
+LINE = b"x" * 999 + b"\n"
+SECONDS = 30.0
+"""In which a thread does what it has to, on a busy machine."""
+
+
+class PipeTestCase(SynchronousTestCase):
+    """A pipe and what writes to it."""
+
+    def setUp(self) -> None:
+        """Make them."""
+        self.reader: int | None
+        self.reader, self.writer = os.pipe()
+        self.addCleanup(self.close)
+        self.file = LogFile(self.writer)
+
+    def close(self) -> None:
+        """Let go of the pipe; a thread that still writes ends with that."""
+        if self.reader is not None:
+            os.close(self.reader)
+        self.finish()
+        self.file.close()
+        os.close(self.writer)
+
+    def finish(self) -> None:
+        """Wait until nothing waits."""
+        thread = self.file._thread
+        if thread is not None:
+            thread.join(SECONDS)
+        self.assertTrue(self.file.keeps_up)
+
+    def read(self, size: int) -> bytes:
+        """Read so many bytes, which are on their way."""
+        assert self.reader is not None
+        data = b""
+        while len(data) < size:
+            data += os.read(self.reader, size - len(data))
+        return data
+
+    def hang_up(self) -> None:
+        """Close the end that reads."""
+        assert self.reader is not None
+        os.close(self.reader)
+        self.reader = None
+
+    def fill(self) -> int:
+        """Write until the pipe is full and all the room beside it; give the bytes."""
+        for number in range(3 * MAX_WAITING // len(LINE)):
+            self.file.write(LINE)
+            if self.file.lost:
+                return number * len(LINE)
+        raise AssertionError("there is room without end")
+
+
+class LogFileTests(PipeTestCase):
+    """``LogFile`` waits for nobody."""
+
+    def test_at_once(self) -> None:
+        """While there is room a line is written before the call returns, however long it is."""
+        for line in (b"1\n", b"y" * 20_000 + b"\n"):
+            self.file.write(line)
+            self.assertTrue(self.file.keeps_up)
+            self.assertEqual(line, self.read(len(line)))
+
+    def test_nobody_reads(self) -> None:
+        """No call waits: lines do, up to a bound, and the others are lost and counted."""
+        size = self.fill()
+        self.assertTrue(MAX_WAITING <= size <= 2 * MAX_WAITING + 128 * 1024, size)
+        self.assertIn("it is not read", self.file.problem)
+        self.file.write(LINE)
+        self.assertEqual(2, self.file.lost)
+        self.assertFalse(self.file.keeps_up)
+
+    def test_read_again(self) -> None:
+        """What has waited is written in its order, and what follows is written at once again."""
+        lines = b"".join(b"%07d %s" % (number, LINE) for number in range(500))
+        for line in lines.splitlines(keepends=True):
+            self.file.write(line)
+        self.assertEqual(lines, self.read(len(lines)))
+        self.finish()
+        self.file.write(LINE)
+        self.assertEqual(LINE, self.read(len(LINE)))
+        self.assertEqual(0, self.file.lost)
+
+    def test_nobody_is_there(self) -> None:
+        """Without a reader lines are lost, and nothing is raised."""
+        self.hang_up()
+        self.file.write(LINE)
+        self.assertEqual((1, "Broken pipe"), (self.file.lost, self.file.problem))
+
+    def test_the_reader_leaves(self) -> None:
+        """So are those that wait when it goes."""
+        for _ in range(200):
+            self.file.write(LINE)
+        self.assertEqual(0, self.file.lost)
+        self.hang_up()
+        self.finish()
+        self.assertTrue(100 <= self.file.lost <= 200, self.file.lost)
+        self.assertEqual("Broken pipe", self.file.problem)
+
+    def test_blocking_for_others(self) -> None:
+        """What is given stays blocking, and can be written to after the end."""
+        self.assertTrue(os.get_blocking(self.writer))
+        own = self.file._descriptor
+        self.assertNotEqual(self.writer, own)
+        self.file.close()
+        self.assertRaises(OSError, os.fstat, own)
+        self.file.write(LINE)
+        self.assertEqual(LINE, self.read(len(LINE)))
+
+    def test_of_another_user(self) -> None:
+        """A pipe that may not be opened again is not waited for, whether it blocks or not."""
+
+        def refuse(path: str, flags: int) -> int:
+            raise PermissionError
+
+        self.patch(os, "open", refuse)
+        for blocking in (True, False):
+            self.file.close()
+            self.file = LogFile(self.writer)
+            os.set_blocking(self.writer, blocking)
+            self.check_500_lines()
+
+    def check_500_lines(self) -> None:
+        """Write more than the pipe takes, and read it after that."""
+        lines = LINE * 500
+        for _ in range(500):
+            self.file.write(LINE)
+        self.assertEqual(lines, self.read(len(lines)))
+        self.finish()
+
+    def test_close(self) -> None:
+        """At the end what waits is waited for, but not for ever."""
+        self.patch(log_file, "CLOSE_TIMEOUT", 0.01)
+        self.file.close()
+        self.fill()
+        self.file.close()
+        self.assertFalse(self.file.keeps_up)
+
+    def test_no_threads(self) -> None:
+        """Where there can be no thread to wait, lines are lost until there is room again."""
+
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        self.patch(threading.Thread, "start", start)
+        size = self.fill()
+        self.assertEqual("there can be no more threads", self.file.problem)
+        self.read(size)
+        self.file.write(LINE)
+        self.assertEqual(1, self.file.lost)
+
+    def test_full_disk(self) -> None:
+        """A line for which the disk has no room is lost."""
+        with Path("/dev/full").open("ab") as full:
+            file = LogFile(full.fileno())
+            file.write(LINE)
+            self.assertEqual((1, "No space left on device"), (file.lost, file.problem))
+
+
+class TerminalTests(PipeTestCase):
+    """Nor does it wait for a terminal."""
+
+    def setUp(self) -> None:
+        """Have a terminal instead of the pipe."""
+        self.patch(os, "pipe", pty.openpty)
+        super().setUp()
+
+    def test_held(self) -> None:
+        """Lines wait while nobody reads, all are written then, and others at once again."""
+        lines = b"".join(b"%07d %s" % (number, LINE) for number in range(500))
+        for line in lines.splitlines(keepends=True):
+            self.file.write(line)
+        self.assertFalse(self.file.keeps_up)
+        shown = lines.replace(b"\n", b"\r\n")
+        self.assertEqual(shown, self.read(len(shown)))
+        self.finish()
+        self.file.write(b"again\n")
+        self.assertEqual(b"again\r\n", self.read(7))
+        self.assertEqual(0, self.file.lost)
+
+
+class LogOutputTests(PipeTestCase):
+    """``LogOutput`` tells of lines that are lost, where they can still be seen."""
+
+    def setUp(self) -> None:
+        """Have events go to the pipe, and to a list as to the status page."""
+        super().setUp()
+        self.events: list[LogEvent] = []
+        page = cast(ILogObserver, self.events.append)
+        publisher = LogPublisher(page, LogOutput(self.file, text_line))
+        self.patch(LogOutput, "_log", Logger(observer=publisher))
+        self.log = Logger(namespace="part", observer=publisher)
+
+    def told(self) -> list[str]:
+        """Give what was told of the log itself."""
+        own = (event for event in self.events if event["log_namespace"].endswith("LogOutput"))
+        return [str(event["log_format"]) for event in own]
+
+    def test_lost_and_written_again(self) -> None:
+        """It is told once when lines begin to be lost, and with their number when that is over."""
+        for _ in range(2 * MAX_WAITING // len(LINE)):
+            if not self.told():
+                self.log.info("{text}", text="x" * 999)
+        self.log.info("{text}", text="x" * 999)
+        [begun] = self.told()
+        self.assertIn("The log cannot be written: {problem}", begun)
+        lost = self.file.lost
+        self.assertGreater(lost, 0)
+        reader = threading.Thread(target=self.read_until, args=(b"lines were lost\n",))
+        reader.start()
+        self.finish()
+        # All is in the pipe, of which the reader may have read nothing yet.
+        self.assertTrue(select.select([], [self.writer], [], SECONDS)[1])
+        self.log.info("again")
+        reader.join(SECONDS)
+        self.assertIn(f"again; {lost} lines were lost\n".encode(), self.last)
+        self.assertEqual(2, len(self.told()))
+
+    def read_until(self, end: bytes) -> None:
+        """Read until something ends so; keep the last of it."""
+        assert self.reader is not None
+        self.last = b""
+        while not self.last.endswith(end):
+            self.last = (self.last + os.read(self.reader, 65536))[-4000:]

@@ -1,0 +1,75 @@
+"""What the process tells of itself, against what the kernel and the test know."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.process_figures import process_figures
+
+
+def figures() -> dict[str, float]:
+    """Give the values by the names of the samples."""
+    return {
+        sample.name: sample.value for family in process_figures()() for sample in family.samples
+    }
+
+
+class ProcessFiguresTests(SynchronousTestCase):
+    """The figures of this very process."""
+
+    def test_memory(self) -> None:
+        """Resident memory grows with what is written to, and virtual memory is more."""
+        before = figures()
+        block = bytearray(b"x") * (32 * 2**20)
+        after = figures()
+        growth = after["process_resident_memory_bytes"] - before["process_resident_memory_bytes"]
+        self.assertGreater(growth, len(block) - 2**20)
+        self.assertGreater(
+            after["process_virtual_memory_bytes"], after["process_resident_memory_bytes"]
+        )
+
+    def test_descriptors(self) -> None:
+        """Open descriptors are counted; the limit is the soft one."""
+        before = figures()
+        opened = os.open("/dev/null", os.O_RDONLY)
+        self.addCleanup(os.close, opened)
+        after = figures()
+        self.assertEqual(1, after["process_open_fds"] - before["process_open_fds"])
+        self.assertEqual(resource.getrlimit(resource.RLIMIT_NOFILE)[0], after["process_max_fds"])
+
+    def test_time(self) -> None:
+        """It began before now, and uses processor time only when it works."""
+        before = figures()
+        self.assertLess(before["process_start_time_seconds"], time.time())
+        self.assertGreater(before["process_start_time_seconds"], time.time() - 86_400)
+        while time.process_time() < before["process_cpu_seconds_total"] + 0.01:
+            sum(range(1000))
+        used = figures()["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
+        self.assertGreaterEqual(used, 0.01)
+        self.assertLess(used, 10)
+
+    def test_start_when_the_clock_is_set(self) -> None:
+        """Another wall clock does not make it another start, which alerts would tell of."""
+        read = process_figures()
+        name = "process_start_time_seconds"
+        [before] = [each.samples[0].value for each in read() if each.name == name]
+        now = time.time()
+        self.patch(time, "time", lambda: now + 3600)
+        [after] = [each.samples[0].value for each in read() if each.name == name]
+        self.assertEqual(before, after)
+
+    def test_no_descriptor_left(self) -> None:
+        """Where nothing can be opened any more, the other figures are still given."""
+
+        def exhausted(path: str) -> list[str]:
+            raise OSError(24, "Too many open files", path)
+
+        self.patch(os, "listdir", exhausted)
+        left = figures()
+        self.assertIn("process_cpu_seconds_total", left)
+        self.assertIn("process_max_fds", left)
+        self.assertNotIn("process_open_fds", left)
