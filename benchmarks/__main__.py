@@ -6,16 +6,15 @@ import argparse
 import dataclasses
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import baseline, idle, machine, record, report
 from benchmarks.bench import Bench, Scale
 from benchmarks.lines import LINES, IdleLine, RatioLine
 from benchmarks.nginx import Nginx
-from benchmarks.processes import BenchmarkFailed
+from benchmarks.processes import BenchmarkFailed, working_directory
 from benchmarks.result import Result, compare
 from benchmarks.summary import Summary
 from benchmarks.tunnel import Settings
@@ -80,7 +79,19 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default="direct",
         help="the --transport of server and agent [default: %(default)s]",
     )
-    add("--reactor", default="epoll", help="Twisted's reactor [default: %(default)s]")
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        default=1,
+        help="the --workers of the server [default: %(default)s]",
+    )
+    add(
+        "--reactor",
+        default="epoll",
+        help="Twisted's reactor, or uvloop for asyncio's on that loop, if it is installed "
+        "[default: %(default)s]",
+    )
     chosen = parser.parse_args(arguments)
     for name in ("repeats", "seconds", "megabytes"):
         value = getattr(chosen, name)
@@ -120,13 +131,6 @@ def measure_idle(settings: Settings, lines: Sequence[IdleLine], repeats: int) ->
         yield Result(line, [each[line.name] for each in figures], [], [])
 
 
-@contextmanager
-def working_directory() -> Iterator[Path]:
-    """Make a directory, and remove it with everything in it."""
-    with tempfile.TemporaryDirectory(prefix="yurttunnel-benchmark-") as name:
-        yield Path(name)
-
-
 def run(chosen: argparse.Namespace) -> int:
     """Measure, print and record; the exit status. Raises :class:`BenchmarkFailed`."""
     earlier = {} if chosen.baseline is None else baseline.read_baseline(chosen.baseline)
@@ -135,7 +139,7 @@ def run(chosen: argparse.Namespace) -> int:
     idles = [line for line in lines if isinstance(line, IdleLine)]
     nginx = Nginx() if ratios else None
     facts = machine.facts(nginx)
-    settings = Settings(chosen.reactor, chosen.transport)
+    settings = Settings(chosen.reactor, chosen.transport, chosen.workers)
     scale = scale_of(chosen)
     repeats = chosen.repeats or (QUICK_REPEATS if chosen.quick else FULL_REPEATS)
     used = {"repeats": repeats, **dataclasses.asdict(scale), **dataclasses.asdict(settings)}

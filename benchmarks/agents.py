@@ -1,62 +1,144 @@
-"""Many agents in one process, each with its own certificate and session: ``--count`` of them.
+"""A program that is ``--count`` agents, for looking at the server; see :mod:`benchmarks.crowd`.
 
-They are the agent's own parts, once for each node. What the process takes is not what as many
-agents take; it is for looking at the server.
+First all get certificates, then ``--connect`` of them keep sessions. The meta port serves
+``/readyz``, which is 200 when that is so, ``/figures`` (JSON), and ``/connect?count=N&rate=R``
+(POST), which has N of them keep sessions, R more each second. What the process takes is not what
+as many agents take.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
+import resource
+import sys
 from pathlib import Path
+from typing import Any, cast
 
-from twisted.application.service import MultiService
 from twisted.internet import reactor  # This is a program, which runs it.
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import ServerFactory
+from twisted.internet.task import deferLater
+from twisted.logger import (
+    FilteringLogObserver,
+    LogLevel,
+    LogLevelFilterPredicate,
+    globalLogBeginner,
+    textFileLogObserver,
+)
+from twisted.python.failure import Failure
+from twisted.web.resource import Resource
+from twisted.web.server import Request, Site
 
-from benchmarks.ports import free_ports
-from yurttunnel.agent.command import build
-from yurttunnel.agent.options import Options
+from benchmarks.crowd import Crowd
 from yurttunnel.tunnel.direct.reactor import with_transports
 
-APART = 0.02
-"""Seconds between the starts of two agents, so that their handshakes do not come all at once."""
+RATE = 50.0
+"""Agents that begin each second unless something else is said."""
+
+ENDING_SECONDS = 0.5
+"""How long the last words of the sessions have to be sent."""
+
+DESCRIPTORS = 64
+"""What the process has open besides one connection for each agent."""
+
+
+class _Page(Resource):
+    """What is asked of the program; see the module."""
+
+    isLeaf = True
+
+    def __init__(self, crowd: Crowd, wanted: int) -> None:
+        super().__init__()
+        self._crowd = crowd
+        self._wanted = wanted
+
+    def render_GET(self, request: Request) -> bytes:
+        """Tell how far it is."""
+        figures = self._crowd.figures()
+        connected = len(figures.connected_since)
+        if request.path == b"/readyz":
+            ready = self._crowd.has_certificates and connected >= self._wanted
+            request.setResponseCode(200 if ready else 503)
+            return f"{connected} are connected\n".encode()
+        if request.path == b"/figures":
+            return json.dumps(dataclasses.asdict(figures)).encode()
+        request.setResponseCode(404)
+        return b"no such page\n"
+
+    def render_POST(self, request: Request) -> bytes:
+        """Have more agents keep sessions."""
+        if request.path != b"/connect":
+            request.setResponseCode(404)
+            return b"no such page\n"
+        arguments: Any = request.args
+        self._wanted = int(arguments[b"count"][0])
+        self._crowd.connect(self._wanted, float(arguments[b"rate"][0]))
+        return b"ok\n"
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--enrolling", type=int, required=True)
+    parser.add_argument("--connect", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--server", required=True, metavar="HOST:PORT")
-    parser.add_argument("--join-token-file", type=Path, required=True)
-    parser.add_argument("--state-dir", type=Path, required=True)
+    parser.add_argument("--server-state", type=Path, required=True)
+    parser.add_argument("--meta-port", type=int, required=True)
     parser.add_argument("--transport", default="direct")
     return parser.parse_args()
+
+
+def _log_warnings() -> None:
+    """Write what is not in order: that thousands of agents connect is expected."""
+    worth_it = LogLevelFilterPredicate(LogLevel.warn)
+    observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [worth_it])
+    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
+
+
+def _stop(crowd: Crowd) -> Deferred[None]:
+    crowd.stop()
+    return deferLater(reactor, ENDING_SECONDS)
 
 
 def main() -> None:
     """Run until a signal comes."""
     arguments = parse()
-    agents = MultiService()
-    agents.startService()
-    for number, meta_port in enumerate(free_ports(arguments.count)):
-        options = Options({})
-        options.parseOptions(
-            [
-                "--standalone",
-                "--state-dir", str(arguments.state_dir / f"many-{number}"),
-                "--node-name", f"many-{number}",
-                "--node-ip", f"127.1.{number // 256}.{number % 256}",
-                "--meta-host", "127.0.0.1",
-                "--meta-port", str(meta_port),
-                "--tunnelserver-addr", arguments.server,
-                "--join-token-file", str(arguments.join_token_file),
-                "--transport", arguments.transport,
-                "--drain-timeout", "1",
-            ]
-        )  # fmt: skip
-        agent = build(with_transports(reactor, arguments.transport), options.settings)
-        reactor.callLater(APART * number, agent.setServiceParent, agents)
-    reactor.addSystemEventTrigger("before", "shutdown", agents.stopService)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and most < arguments.count + DESCRIPTORS:
+        sys.exit(f"ulimit -n is {most}, too few for {arguments.count} connections")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _log_warnings()
+    host, _, port = arguments.server.rpartition(":")
+    crowd = Crowd(
+        with_transports(reactor, arguments.transport),
+        host,
+        int(port),
+        arguments.server_state,
+        arguments.count,
+        arguments.enrolling,
+    )
+    site = cast("ServerFactory[Any]", Site(_Page(crowd, arguments.connect)))
+    reactor.listenTCP(arguments.meta_port, site, interface="127.0.0.1")
+    failures: list[Failure] = []
+
+    def begin(result: None) -> None:
+        crowd.connect(arguments.connect, arguments.rate)
+
+    def failed(reason: Failure) -> None:
+        failures.append(reason)
+        reactor.stop()
+
+    reactor.callWhenRunning(
+        lambda: Deferred.fromCoroutine(crowd.get_certificates()).addCallbacks(begin, failed)
+    )
+    reactor.addSystemEventTrigger("before", "shutdown", _stop, crowd)
     reactor.run()
+    if failures:
+        sys.exit(f"not all agents got a certificate: {failures[0].value}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from benchmarks.certificates import Authority
 from benchmarks.lines import Contestant, Figure, Route
 from benchmarks.load import Driver, build
 from benchmarks.nginx import Nginx, Pair
+from benchmarks.processes import children
 from benchmarks.run import Run
 from benchmarks.tunnel import Agent, Server, Settings
 
@@ -58,13 +59,14 @@ class Bench:
             Agent(tunnel, settings, FAR, self._server, self._link(agent_port))
         )
         self._long_port = self._link(plain)
-        server = self._server.pid
-        self._tested = {
-            Route.PAIR: self._pair.pids,
-            Route.CONNECT: {"server": server, "agent": near.pid},
-            Route.INTERCEPTION: {"server": server, "agent": near.pid},
+        # With all processes of --workers.
+        server = [self._server.pid, *children(self._server.pid)]
+        self._tested: dict[Route, dict[str, list[int]]] = {
+            Route.PAIR: {name: [pid] for name, pid in self._pair.pids.items()},
+            Route.CONNECT: {"server": server, "agent": [near.pid]},
+            Route.INTERCEPTION: {"server": server, "agent": [near.pid]},
             Route.LONG_TCP: {},
-            Route.LONG_CONNECT: {"server": server, "agent": far.pid},
+            Route.LONG_CONNECT: {"server": server, "agent": [far.pid]},
         }
 
     def _link(self, port: int) -> int:
@@ -113,11 +115,14 @@ class Bench:
                 "seconds": scale.seconds,
                 "warm_up": scale.warm_up,
                 "bytes": scale.megabytes * 1_000_000 // work.clients,
-                "tested": list(tested.values()),
+                "tested": [pid for pids in tested.values() for pid in pids],
             }
         )
         # The keys of a JSON object are text.
-        cpu = {name: float(result["tested_cpu"][str(pid)]) for name, pid in tested.items()}
+        cpu = {
+            name: sum(float(result["tested_cpu"][str(pid)]) for pid in pids)
+            for name, pids in tested.items()
+        }
         driver = float(result["driver_cpu"])
         return Run(
             value=_value(work.figure, result),

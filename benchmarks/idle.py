@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.certificates import Authority
-from benchmarks.load import SOURCE
-from benchmarks.processes import Program, resident
-from benchmarks.tunnel import Agent, Server, Settings
+from benchmarks.processes import resident
+from benchmarks.tunnel import Agent, ManyAgents, Server, Settings
 
 FURTHER_AGENTS = 50
+
+RATE = 50.0
+"""How many of them connect each second, so that their handshakes do not come all at once."""
 
 CALM = 2.0
 """Seconds from the last event until memory is looked at."""
@@ -31,22 +32,10 @@ def measure(directory: Path, settings: Settings) -> dict[str, float]:
         time.sleep(CALM)
         before = resident(server.pid)
         both = before + resident(agent.pid)
-        command = [
-            sys.executable, "-m", "benchmarks.agents",
-            "--count", str(FURTHER_AGENTS),
-            "--server", f"127.0.0.1:{server.agent_port}",
-            "--join-token-file", str(server.join_token),
-            "--state-dir", str(directory),
-            "--transport", settings.transport,
-        ]  # fmt: skip
-        path = {"PYTHONPATH": str(SOURCE.parents[1])}
-        many = stack.enter_context(Program(command, directory / "many.log", path))
-        many.wait_until(
-            lambda: server.connected() == 1 + FURTHER_AGENTS,
-            "all its agents were connected",
-            seconds=60,
-            interval=0.5,
-        )
+        many = ManyAgents(directory, settings, server, FURTHER_AGENTS, FURTHER_AGENTS)
+        stack.enter_context(many)
+        many.have_certificates(60)
+        many.connect(FURTHER_AGENTS, RATE, 60)
         # What is measured is a process that has nothing to do.
         time.sleep(CALM)
         growth = resident(server.pid) - before

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +17,11 @@ STOP_SECONDS = 15.0
 
 class BenchmarkFailed(Exception):
     """What is to be measured could not be; the text says why and what to do."""
+
+
+WITH_PARENT = ("setpriv", "--pdeathsig", "TERM")
+"""What a program is started by so that it ends with the benchmark, however that ends; it is of
+util-linux."""
 
 
 class Program:
@@ -27,14 +34,21 @@ class Program:
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self.log = log
-        with log.open("ab") as output:
+        self._command = command
+        self._environment = {**os.environ, **(environment or {})}
+        # Who installs it has its modules compiled by the second start.
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        self._launch()
+
+    def _launch(self) -> None:
+        with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                command,
+                [*WITH_PARENT, *self._command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=log.parent,
-                env={**os.environ, **(environment or {})},
+                cwd=self.log.parent,
+                env=self._environment,
                 # Ctrl-C is for the benchmark, which ends its programs in order.
                 start_new_session=True,
             )
@@ -72,14 +86,25 @@ class Program:
         end = self.log.read_text("utf-8", "replace")[-2000:]
         return BenchmarkFailed(f"{self.log.stem}: {what}; its log ends:\n{end}")
 
+    def kill(self) -> None:
+        """End the process by force."""
+        self._process.kill()
+        self._process.wait()
+
     def stop(self) -> None:
         """End the process, by force when it does not end by itself."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
+
+
+@contextmanager
+def working_directory() -> Iterator[Path]:
+    """Make a directory, and remove it with everything in it."""
+    with tempfile.TemporaryDirectory(prefix="yurttunnel-benchmark-") as name:
+        yield Path(name)
 
 
 def children(parent: int) -> list[int]:
@@ -100,3 +125,17 @@ def resident(pid: int) -> int:
     """Give the resident memory of a process in bytes (proc(5), statm, field 2)."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_resident(pid: int) -> int:
+    """Give the most resident memory that a process has had, in bytes (proc(5), status, VmHWM)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise BenchmarkFailed(f"the kernel does not say how much memory process {pid} has had")
+
+
+def processor_seconds(pid: int) -> float:
+    """Give the CPU time of all threads of a process (proc(5), schedstat, field 1)."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9

@@ -5,24 +5,64 @@ from __future__ import annotations
 import http.client
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.ports import free_ports
 from benchmarks.processes import Program
 
+META_SECONDS = 20.0
+"""How long a page of the meta port may take; a server that thousands come back to is busy."""
+
 
 @dataclass(frozen=True)
 class Settings:
-    """What is common to server and agent: Twisted's reactor, and their --transport."""
+    """Of server and agent Twisted's reactor and their --transport; --workers of the server."""
 
     reactor: str = "epoll"
     transport: str = "direct"
+    workers: int = 1
 
 
-class Command(Program):
-    """One ``twist`` command with a meta port, waited for until it is ready.
+def twist(reactor: str) -> list[str]:
+    """Give what follows Python on the command line of ``twist`` on one of its reactors."""
+    if reactor == "uvloop":
+        # By its path: its working directory is not the checkout.
+        return [str(Path(__file__).with_name("uvloop_twist.py"))]
+    return ["-m", "twisted", "--reactor", reactor]
+
+
+class MetaProgram(Program):
+    """A program that has a meta port; ``command`` is given the port at its end."""
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        (self._meta_port,) = free_ports(1)
+        super().__init__([*command, "--meta-port", str(self._meta_port)], log, environment)
+
+    def is_ready(self) -> bool:
+        """Whether ``/readyz`` answers 200."""
+        try:
+            return self.get("/readyz")[0] == 200
+        except OSError:
+            return False
+
+    def get(self, path: str, method: str = "GET") -> tuple[int, bytes]:
+        """Fetch a page of the meta port; raises ``OSError``."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._meta_port, timeout=META_SECONDS)
+        try:
+            connection.request(method, path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+class Command(MetaProgram):
+    """One ``twist`` command, waited for until it is ready.
 
     ``seconds`` is the time from its start until it was.
     """
@@ -30,37 +70,27 @@ class Command(Program):
     def __init__(
         self, name: str, directory: Path, settings: Settings, arguments: Sequence[str]
     ) -> None:
-        (self._meta_port,) = free_ports(1)
         command = [
-            sys.executable, "-m", "twisted", "--reactor", settings.reactor,
+            sys.executable, *twist(settings.reactor),
             *arguments,
             "--standalone",
-            "--meta-port", str(self._meta_port),
             "--transport", settings.transport,
             "--drain-timeout", "1",
         ]  # fmt: skip
         super().__init__(command, directory / f"{name}.log")
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
         try:
-            self.seconds = self.wait_until(self._is_ready, "it was ready")
+            self.seconds = self.wait_until(self.is_ready, "it was ready")
         except BaseException:
             self.stop()
             raise
 
-    def _is_ready(self) -> bool:
-        try:
-            return self.get("/readyz")[0] == 200
-        except OSError:
-            return False
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        """Fetch a page of the meta port; raises ``OSError``."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._meta_port, timeout=5)
-        try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
+    def start_again(self) -> None:
+        """Start the command line anew, once the process has ended."""
+        self._launch()
+        self._wait_until_ready()
 
 
 class Server(Command):
@@ -80,6 +110,7 @@ class Server(Command):
             "--connect-endpoint", f"unix:{self.socket}",
             "--kubelet-verify", "ca",
             "--kubelet-ca", str(kubelet_authority),
+            "--workers", str(settings.workers),
         ]  # fmt: skip
         super().__init__("server", directory, settings, arguments)
 
@@ -108,3 +139,42 @@ class Agent(Command):
             "--join-token-file", str(server.join_token),
         ]  # fmt: skip
         super().__init__(node, directory, settings, arguments)
+
+
+class ManyAgents(MetaProgram):
+    """The agents of :mod:`benchmarks.agents`, ``count`` of them, none of which connects by itself.
+
+    ``enrolling`` of them get their certificates by the join token.
+    """
+
+    def __init__(
+        self, directory: Path, settings: Settings, server: Server, count: int, enrolling: int
+    ) -> None:
+        command = [
+            sys.executable, "-m", "benchmarks.agents",
+            "--count", str(count),
+            "--enrolling", str(enrolling),
+            "--server", f"127.0.0.1:{server.agent_port}",
+            "--server-state", str(server.state),
+            "--transport", settings.transport,
+        ]  # fmt: skip
+        checkout = {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+        super().__init__(command, directory / "agents.log", checkout)
+
+    def have_certificates(self, seconds: float) -> None:
+        """Wait until all of them have certificates."""
+        self.wait_until(self.is_ready, "all had certificates", seconds, interval=0.1)
+
+    def connect(self, count: int, rate: float, seconds: float) -> None:
+        """Have so many connected, ``rate`` more each second, and wait until they are."""
+        self.get(f"/connect?count={count}&rate={rate}", "POST")
+        self.all_connected(seconds)
+
+    def all_connected(self, seconds: float) -> None:
+        """Wait until those are connected that are to be."""
+        self.wait_until(self.is_ready, "all were connected", seconds, interval=0.1)
+
+    def figures(self) -> dict[str, Any]:
+        """Give :class:`benchmarks.crowd.Figures`."""
+        figures: dict[str, Any] = json.loads(self.get("/figures")[1])
+        return figures

@@ -23,6 +23,7 @@ type Command struct {
 	Seconds float64 `json:"seconds"` // requests and connections: how long they count
 	WarmUp  float64 `json:"warm_up"` // and how long they do not, before
 	Stalled int     `json:"stalled"` // requests: readers that stall meanwhile
+	Hosts   int     `json:"hosts"`   // requests: Way.Host has a %d, for a number below this
 
 	Bytes int `json:"bytes"` // download and upload: what each client carries
 

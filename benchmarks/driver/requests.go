@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// dialing is how many clients connect at a time: an agent has only so many dials under way.
+const dialing = 64
+
 // requests has clients that ask for little, again and again, each on a connection of its own.
 // Before, it leaves as many connections as the command says with an answer that nobody reads.
 func requests(command Command) (*Result, error) {
@@ -23,14 +26,21 @@ func requests(command Command) (*Result, error) {
 	if command.Stalled > 0 {
 		time.Sleep(settling)
 	}
-	return measured(command, func(window Window, times *Times) error {
-		client, err := command.Way.dial()
+	turns := make(chan struct{}, dialing)
+	return measured(command, func(number int, window Window, times *Times) error {
+		way := command.Way
+		if command.Hosts > 0 {
+			way.Host = fmt.Sprintf(way.Host, number%command.Hosts)
+		}
+		turns <- struct{}{}
+		client, err := way.dial()
+		<-turns
 		if err != nil {
 			return err
 		}
 		defer client.Close()
 		client.SetDeadline(window.end.Add(patience))
-		request := smallRequest(&command.Way)
+		request := smallRequest(&way)
 		for {
 			began := time.Now()
 			if !began.Before(window.end) {
@@ -50,7 +60,7 @@ func connections(command Command) (*Result, error) {
 		return nil, err
 	}
 	request := smallRequest(&command.Way)
-	return measured(command, func(window Window, times *Times) error {
+	return measured(command, func(_ int, window Window, times *Times) error {
 		for {
 			began := time.Now()
 			if !began.Before(window.end) {
@@ -122,14 +132,14 @@ func (times *Times) note(window Window, began, ended time.Time) {
 }
 
 // measured runs clients side by side and looks at the processes at both ends of the window.
-func measured(command Command, client func(Window, *Times) error) (*Result, error) {
+func measured(command Command, client func(int, Window, *Times) error) (*Result, error) {
 	begin := time.Now().Add(seconds(command.WarmUp))
 	window := Window{begin, begin.Add(seconds(command.Seconds))}
 	times := make([]Times, command.Clients)
 	failures := make(chan error, command.Clients)
 	for i := range times {
 		times[i].taken = make([]time.Duration, 0, 1<<16)
-		go func() { failures <- client(window, &times[i]) }()
+		go func() { failures <- client(i, window, &times[i]) }()
 	}
 	time.Sleep(time.Until(window.begin))
 	before := usage(command.Tested)

@@ -1,0 +1,187 @@
+"""Many agents in one process: each with its node, certificate, enrolment and session.
+
+They are the agent's own parts from the sessions down to TLS, with its delays. What an agent has
+once in its process (meta port, figures, dialer) they share, so that thousands fit into one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, ip_address
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.interfaces import IDelayedCall, IStreamClientEndpoint
+
+from yurttunnel.agent.company import ClientSettings
+from yurttunnel.agent.dialer import Dialer
+from yurttunnel.agent.policy import DestinationPolicy
+from yurttunnel.agent.process import server_endpoint
+from yurttunnel.agent.resolver import NodeResolver
+from yurttunnel.agent.servers import ServerSet
+from yurttunnel.pki.authority import Authority
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.enrolment_client import ServerAddress, enroll
+from yurttunnel.pki.identity import Identifiers, format_identifiers
+from yurttunnel.pki.token import JoinToken
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.session import SessionContext, TunnelSession
+from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.credit import MemoryBudget
+from yurttunnel.wire.hello import Limits
+
+FIRST_ADDRESS = int(ip_address("10.0.0.1"))
+"""The address of the first node; nobody connects to it, each node has one of its own."""
+
+LOOPBACK = ip_address("127.0.0.1")
+"""Where the names of all nodes lead to, seen from the node itself."""
+
+AT_A_TIME = 8
+"""Enrolments at a time, so that the server is asked as fast as it answers and no faster."""
+
+MEMORY_BUDGET = 1024 * 1024 * 1024
+"""What the streams of all sessions may be promised together, bytes."""
+
+
+NODE_NAME = "many-%d"
+"""The name of the node of an agent; they are counted from 0."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What can be told of the crowd at a moment.
+
+    ``enrolled`` of them have enrolled, in ``enrolment_seconds`` together. ``failed_attempts`` ended
+    before the server's HELLO. ``connected_since`` is when the session of each connected agent has
+    begun, in seconds since the epoch.
+    """
+
+    enrolled: int
+    enrolment_seconds: float
+    failed_attempts: int
+    connected_since: list[float] = field(default_factory=list)
+
+
+class Crowd:
+    """``count`` agents of the server at ``host`` and ``port`` whose state is in ``server_state``.
+
+    :meth:`get_certificates` has ``enrolling`` of them enrol; the others get certificates of the
+    same kind by the key of the authority itself, which takes less time. :meth:`connect` has some
+    of them begin. Every port of 127.0.0.1 may be reached through each of them, by the name of its
+    node.
+    """
+
+    def __init__(
+        self, reactor: Any, host: str, port: int, server_state: Path, count: int, enrolling: int
+    ) -> None:
+        self._reactor = reactor
+        self._location = (host, port)
+        self._server = ServerAddress(host, server_endpoint(reactor, host, port))
+        self._server_state = server_state
+        self._count = count
+        self._enrolling = min(enrolling, count)
+        self._contexts: dict[int, ClientContexts] = {}
+        self._enrolment_seconds = 0.0
+        self._agents: list[ServerSet] = []
+        self._starting: IDelayedCall | None = None
+        names = {NODE_NAME % number: (LOOPBACK,) for number in range(count)}
+        counters = TunnelCounters()
+        dialer = Dialer(
+            reactor,
+            DestinationPolicy("many", [LOOPBACK]),
+            NodeResolver(reactor.nameResolver, names),
+            "many",
+            counters.dial_durations,
+        )
+        self._context = SessionContext(reactor, counters, MemoryBudget(MEMORY_BUDGET), dialer)
+
+    async def get_certificates(self) -> None:
+        """Get a certificate for each agent; raises ``FirstError`` when one gets none."""
+        await self._enroll()
+        authority = Authority.open(self._reactor, StateDirectory.open_existing(self._server_state))
+        for number in range(self._enrolling, self._count):
+            key = new_key()
+            certificate = authority.sign_node(
+                NODE_NAME % number, _identifiers(number), key.public_key(), secrets.token_hex(8)
+            )
+            self._contexts[number] = ClientContexts(authority.credentials(key, certificate))
+
+    async def _enroll(self) -> None:
+        began = time.monotonic()
+        token = JoinToken.parse((self._server_state / "join-token").read_text("ascii").strip())
+        # Each worker takes the next number when it has done one.
+        work = (self._enroll_one(number, token) for number in range(self._enrolling))
+        workers = [self._context.cooperator.cooperate(work) for _ in range(AT_A_TIME)]
+        await gatherResults([each.whenDone() for each in workers], consumeErrors=True)
+        self._enrolment_seconds = time.monotonic() - began
+
+    def _enroll_one(self, number: int, token: JoinToken) -> Deferred[None]:
+        async def enrolment() -> None:
+            node, identifiers, key = NODE_NAME % number, _identifiers(number), new_key()
+            credentials = await enroll(self._reactor, self._server, token, node, identifiers, key)
+            self._contexts[number] = ClientContexts(credentials)
+
+        return Deferred.fromCoroutine(enrolment())
+
+    @property
+    def has_certificates(self) -> bool:
+        """Whether each agent has one."""
+        return len(self._contexts) == self._count
+
+    def connect(self, count: int, rate: float) -> None:
+        """Have the first ``count`` agents keep sessions, at most ``rate`` more each second."""
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
+        if len(self._agents) < min(count, self._count):
+            self._agents.append(self._start(len(self._agents)))
+            self._starting = self._reactor.callLater(1 / rate, self._connect_next, count, rate)
+
+    def _connect_next(self, count: int, rate: float) -> None:
+        self._starting = None
+        self.connect(count, rate)
+
+    def _start(self, number: int) -> ServerSet:
+        contexts, identifiers = self._contexts[number], format_identifiers(_identifiers(number))
+
+        def secured(host: str, port: int) -> IStreamClientEndpoint:
+            endpoint = server_endpoint(self._reactor, host, port)
+            return tls.SessionEndpoint(self._reactor, contexts.creator(host), endpoint)
+
+        settings = ClientSettings(NODE_NAME % number, lambda: identifiers, Limits(), "benchmark")
+        servers = ServerSet(self._context, settings, secured)
+        servers.use([self._location])
+        return servers
+
+    def sessions(self) -> list[TunnelSession]:
+        """Give all sessions."""
+        return [session for agent in self._agents for session in agent.sessions()]
+
+    def figures(self) -> Figures:
+        """Count."""
+        return Figures(
+            enrolled=self._enrolling,
+            enrolment_seconds=self._enrolment_seconds,
+            failed_attempts=sum(agent.failed_attempts() for agent in self._agents),
+            connected_since=[
+                session.since.timestamp() for session in self.sessions() if session.connected
+            ],
+        )
+
+    def stop(self) -> None:
+        """End all sessions."""
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
+        for agent in self._agents:
+            agent.close(Code.GOING_AWAY, "the agent has stopped")
+
+
+def _identifiers(number: int) -> Identifiers:
+    return Identifiers(frozenset(), frozenset({IPv4Address(FIRST_ADDRESS + number)}))

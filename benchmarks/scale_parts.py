@@ -1,0 +1,254 @@
+"""What is measured of a server with many agents, part by part; each has a server of its own."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.certificates import Authority
+from benchmarks.crowd import NODE_NAME
+from benchmarks.load import Driver, build
+from benchmarks.processes import peak_resident, processor_seconds, resident
+from benchmarks.tunnel import ManyAgents, Server, Settings
+
+ENROLLING = 200
+"""How many agents enrol by the token; the others' certificates are made at once."""
+
+RATE = 250.0
+"""Agents that connect each second while their number grows; less where the machine is slower."""
+
+CALM = 2.0
+"""Seconds from the last event until memory is looked at."""
+
+PINGS = 10.0
+"""Seconds for which a server is watched that has nothing to do: the time between two pings."""
+
+PATIENCE = 180.0
+"""Seconds within which whatever number of agents has to be connected."""
+
+MOST_MEMORY = 100.0
+"""KiB that each agent may take at the server (design, table of figures)."""
+
+MOST_RETURN = 60.0
+"""Seconds within which all have to be back after a restart of the server."""
+
+MOST_PEAK = 2.0
+"""How many times as much memory a server may have while all come back as when they did nothing."""
+
+PAGES = ("/metrics", "/agents", "/")
+LOOKS = 3
+"""How often each page is fetched."""
+
+STREAMS = (1, 10, 100, 1000)
+SOME_STREAMS = 10
+"""So many streams share a turn of the reactor; one alone has each for itself."""
+
+OPENING = 0.003
+"""Seconds of warm-up for each stream."""
+
+FLAT = 1.25
+"""How many times as much a request may cost with the most agents, or streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure with so many agents; ``most`` is what is demanded, if anything is."""
+
+    name: str
+    agents: int
+    value: float
+    unit: str
+    most: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Say whether it is as demanded; nothing where nothing is."""
+        if self.most is None:
+            return ""
+        return "holds" if self.value <= self.most else "misses"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How long the load runs: ``seconds`` of requests that count, after ``warm_up``."""
+
+    seconds: float
+    warm_up: float
+
+
+class World:
+    """A server, and ``count`` agents that have certificates and are not connected; ends with
+    ``stack``.
+    """
+
+    def __init__(self, stack: ExitStack, directory: Path, settings: Settings, count: int) -> None:
+        self.authority = Authority(directory)
+        self.server = stack.enter_context(Server(directory, settings, self.authority.certificate))
+        self.at_rest = self.memory()
+        self.agents = stack.enter_context(
+            ManyAgents(directory, settings, self.server, count, ENROLLING)
+        )
+        before = self.processor()
+        self.agents.have_certificates(PATIENCE)
+        self.enrolling = self.processor() - before
+
+    def connect(self, count: int) -> None:
+        """Have so many agents connected."""
+        self.agents.connect(count, RATE, PATIENCE)
+
+    def memory(self) -> int:
+        """Give the bytes that the server has, once nothing happens any more."""
+        # What is measured is a process that has nothing to do.
+        time.sleep(CALM)
+        return resident(self.server.pid)
+
+    def processor(self) -> float:
+        """Give the CPU seconds that the server has used."""
+        return processor_seconds(self.server.pid)
+
+
+def growth(directory: Path, settings: Settings, steps: Sequence[int]) -> Iterator[Figure]:
+    """Have more and more agents connect, and look at the server when they do nothing."""
+    with ExitStack() as stack:
+        world = World(stack, directory, settings, steps[-1])
+        enrolled = world.agents.figures()
+        count = enrolled["enrolled"]
+        yield Figure("enrolments", count, count / enrolled["enrolment_seconds"], "/s")
+        yield Figure("CPU of an enrolment", count, world.enrolling / count * 1e3, "ms")
+        connected, first = 0, 0
+        for step in steps:
+            before = world.processor()
+            world.connect(step)
+            cost = (world.processor() - before) / (step - connected)
+            yield Figure("CPU of a new session", step, cost * 1e3, "ms")
+            memory = world.memory()
+            if not connected:
+                first = memory
+            else:
+                each = (memory - first) / (step - steps[0]) / 1024
+                yield Figure("memory of an idle agent", step, each, "KiB", MOST_MEMORY)
+            yield Figure("memory of the server", step, memory / 2**20, "MiB")
+            connected = step
+            yield Figure("CPU at idle", step, _idle_share(world) * 100, "% of a core")
+            for page in PAGES:
+                yield Figure(f"GET {page}", step, _page_seconds(world, page) * 1e3, "ms")
+
+
+def _idle_share(world: World) -> float:
+    """Give how much of a processor the server takes while only pings pass."""
+    before, began = world.processor(), time.monotonic()
+    # The load is the time itself: each session has its pings within it.
+    time.sleep(PINGS)
+    return (world.processor() - before) / (time.monotonic() - began)
+
+
+def _page_seconds(world: World, page: str) -> float:
+    """Give the CPU time of a page of the meta port, in which nothing else can be done."""
+    before = world.processor()
+    for _ in range(LOOKS):
+        world.server.get(page)
+    return (world.processor() - before) / LOOKS
+
+
+def restarts(directory: Path, settings: Settings, count: int) -> Iterator[Figure]:
+    """Restart the server under so many agents, which come back by themselves."""
+    with ExitStack() as stack:
+        world = World(stack, directory, settings, count)
+        world.connect(count)
+        calm = world.memory()
+        for name, end in (("SIGKILL", world.server.kill), ("SIGTERM", world.server.stop)):
+            failed = world.agents.figures()["failed_attempts"]
+            ended = time.time()
+            end()
+            world.server.start_again()
+            world.agents.all_connected(PATIENCE)
+            figures = world.agents.figures()
+            since = [moment - ended for moment in figures["connected_since"]]
+            most = Counter(int(moment) for moment in since).most_common(1)[0][1]
+            peak = peak_resident(world.server.pid)
+            cost = world.processor() / count
+            tried = (figures["failed_attempts"] - failed) / count
+            yield Figure(f"{name}: ready again", count, world.server.seconds, "s")
+            yield Figure(f"{name}: half are back", count, statistics.median(since), "s")
+            yield Figure(f"{name}: all are back", count, max(since), "s", MOST_RETURN)
+            yield Figure(f"{name}: most in one second", count, most, "agents")
+            yield Figure(f"{name}: attempts in vain", count, tried, "each")
+            yield Figure(f"{name}: CPU, start included", count, cost * 1e3, "ms each")
+            yield Figure(f"{name}: peak memory", count, peak / 2**20, "MiB")
+            yield Figure(f"{name}: peak to calm before", count, peak / calm, "", MOST_PEAK)
+            world.memory()
+
+
+def requests(
+    directory: Path, settings: Settings, counts: Sequence[int], work: Work
+) -> Iterator[Figure]:
+    """Ask for little through one agent, and through all, while so many are connected."""
+    with ExitStack() as stack:
+        world = World(stack, directory, settings, counts[-1])
+        identity = world.authority.issue("backend")
+        driver = stack.enter_context(Driver(build(directory), identity))
+        costs: dict[tuple[int, int], float] = {}
+        for agents in counts:
+            world.connect(agents)
+            load = Load(world, driver, work, idle=_idle_share(world))
+            for streams in STREAMS:
+                cost = costs[agents, streams] = load.cost(streams, 1)
+                name = f"CPU of a request, {streams} streams to one agent"
+                yield Figure(name, agents, cost * 1e6, "us")
+            if agents > 1:
+                cost = load.cost(max(STREAMS), agents)
+                name = f"CPU of a request, {max(STREAMS)} streams to all agents"
+                yield Figure(name, agents, cost * 1e6, "us")
+        fewest, most = counts[0], counts[-1]
+        for streams in STREAMS:
+            ratio = costs[most, streams] / costs[fewest, streams]
+            name = f"the same, {most} : {fewest} agents, {streams} streams"
+            yield Figure(name, most, ratio, "", FLAT)
+        for agents in counts:
+            ratio = costs[agents, max(STREAMS)] / costs[agents, SOME_STREAMS]
+            name = f"the same, {max(STREAMS)} : {SOME_STREAMS} streams"
+            yield Figure(name, agents, ratio, "", FLAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Clients that ask for little again and again, each in a stream of its own.
+
+    ``idle`` is how much of a processor the server takes without them.
+    """
+
+    world: World
+    driver: Driver
+    work: Work
+    idle: float
+
+    def cost(self, streams: int, hosts: int) -> float:
+        """Give the CPU seconds of the server for each request, beyond what it takes when idle.
+
+        There are so many ``streams``, spread over so many agents.
+        """
+        server = self.world.server
+        result = self.driver.ask(
+            {
+                "work": "requests",
+                "way": {
+                    "kind": "connect",
+                    "address": str(server.socket),
+                    "host": f"{NODE_NAME}:{self.driver.plain_port}",
+                },
+                "clients": streams,
+                "hosts": hosts,
+                "seconds": self.work.seconds,
+                # Many streams take their time to be opened.
+                "warm_up": self.work.warm_up + streams * OPENING,
+                "tested": [server.pid],
+            }
+        )
+        used = float(result["tested_cpu"][str(server.pid)])
+        idle = self.idle * float(result["seconds"])
+        return (used - idle) / float(result["operations"])
