@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.agent.dialed_ends import KEPT_SECONDS, DialedEnds
 
 END = IPv4Address("TCP", "127.0.0.1", 40000)
+LISTENER = IPv4Address("TCP", "127.0.0.1", 10266)
 
 
 class DialedEndsTests(SynchronousTestCase):
@@ -21,34 +22,45 @@ class DialedEndsTests(SynchronousTestCase):
 
     def test_open(self) -> None:
         """An open end is known, by whatever a listener calls it, and no other one."""
-        self.ends.opened(END)
+        self.ends.opened(END, LISTENER)
         self.clock.advance(10 * KEPT_SECONDS)
-        self.assertIn(END, self.ends)
-        self.assertIn(IPv6Address("TCP", "::ffff:127.0.0.1", 40000), self.ends)
-        self.assertNotIn(IPv4Address("TCP", "127.0.0.1", 40001), self.ends)
-        self.assertNotIn(IPv6Address("TCP", "::1", 40000), self.ends)
+        self.assertTrue(self.ends.has(END, LISTENER))
+        mapped = IPv6Address("TCP", "::ffff:127.0.0.1", 40000)
+        self.assertTrue(self.ends.has(mapped, IPv6Address("TCP", "::ffff:127.0.0.1", 10266)))
+        self.assertFalse(self.ends.has(IPv4Address("TCP", "127.0.0.1", 40001), LISTENER))
+        self.assertFalse(self.ends.has(IPv6Address("TCP", "::1", 40000), LISTENER))
+
+    def test_one_port_for_two_places(self) -> None:
+        """An end that is connected elsewhere may share address and port with a local client."""
+        self.ends.opened(END, IPv4Address("TCP", "127.0.0.1", 10250))
+        self.assertFalse(self.ends.has(END, LISTENER))
+
+    def test_other_spellings_of_the_listener(self) -> None:
+        """What has been dialed as 0.0.0.0 has come to the listener on loopback."""
+        self.ends.opened(END, IPv4Address("TCP", "0.0.0.0", 10266))
+        self.assertTrue(self.ends.has(END, LISTENER))
 
     def test_closed(self) -> None:
         """A closed end is known until what it has sent must have been read."""
-        self.ends.opened(END)
-        self.ends.closed(END)
+        self.ends.opened(END, LISTENER)
+        self.ends.closed(END, LISTENER)
         self.clock.advance(KEPT_SECONDS - 1)
-        self.assertIn(END, self.ends)
+        self.assertTrue(self.ends.has(END, LISTENER))
         self.clock.advance(1)
-        self.assertNotIn(END, self.ends)
+        self.assertFalse(self.ends.has(END, LISTENER))
 
     def test_port_taken_again(self) -> None:
         """A port that the dialer has got again is known for as long as it has it."""
         for _ in range(2):
-            self.ends.opened(END)
-            self.ends.closed(END)
-        self.ends.opened(END)
+            self.ends.opened(END, LISTENER)
+            self.ends.closed(END, LISTENER)
+        self.ends.opened(END, LISTENER)
         self.clock.advance(KEPT_SECONDS)
-        self.assertIn(END, self.ends)
+        self.assertTrue(self.ends.has(END, LISTENER))
 
     def test_other_sockets(self) -> None:
         """What is no TCP socket did not come through the tunnel."""
         address = UNIXAddress("/run/x")
-        self.ends.opened(address)
-        self.ends.closed(address)
-        self.assertNotIn(address, self.ends)
+        self.ends.opened(address, address)
+        self.ends.closed(address, address)
+        self.assertFalse(self.ends.has(address, address))

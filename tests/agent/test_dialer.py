@@ -135,15 +135,15 @@ class AddressTests(DialerTests):
     def test_the_ends_of_connections_are_known(self) -> None:
         """Those of an open connection, and of one that has closed a moment ago."""
         self.ask("10.0.0.5")
-        self.assertNotIn(StringTransport().getHost(), self.dialer.ends)
         connected = self.socket()
         protocol = self.reactor.tcpClients[-1][2].buildProtocol(None)
         protocol.makeConnection(connected)
-        self.assertIn(connected.getHost(), self.dialer.ends)
+        ends = connected.getHost(), connected.getPeer()
+        self.assertTrue(self.dialer.ends.has(*ends))
         protocol.connectionLost(Failure(error.ConnectionLost()))
-        self.assertIn(connected.getHost(), self.dialer.ends)
+        self.assertTrue(self.dialer.ends.has(*ends))
         self.reactor.advance(KEPT_SECONDS)
-        self.assertNotIn(connected.getHost(), self.dialer.ends)
+        self.assertFalse(self.dialer.ends.has(*ends))
 
     def test_bytes_of_the_socket_go_into_the_stream(self) -> None:
         """The joined connection relays."""

@@ -9,11 +9,12 @@ from functools import partial
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionDone
 from twisted.internet.task import LoopingCall
-from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.ops.test_http_site import TcpTransport
 from tests.ops.test_meta import Answer, parse
 from tests.tunnel.memory import SessionPair, User
 from yurttunnel.ops.debug import sessions as debug_sessions
@@ -84,7 +85,7 @@ class DebugTestCase(SynchronousTestCase):
             lambda: self.sessions,
             self.lag,
             self.levels,
-            self.tunnelled.__contains__,
+            lambda *addresses: addresses in self.tunnelled,
         )
         self.debug.startService()
         self.addCleanup(self.debug.stopService)
@@ -98,7 +99,7 @@ class DebugTestCase(SynchronousTestCase):
     def begin(self, path, method="GET", hosts=(HERE,), peer="127.0.0.1", **headers):
         """Ask, and give the connection's two ends."""
         kind = IPv6Address if ":" in peer else IPv4Address
-        transport = StringTransport(peerAddress=kind("TCP", peer, 40000))
+        transport = TcpTransport(peerAddress=kind("TCP", peer, 40000))
         channel = self.site.buildProtocol(None)
         channel.makeConnection(transport)
         lines = [f"{method} {path} HTTP/1.1", *(f"Host: {host}" for host in hosts)]
@@ -139,7 +140,7 @@ class AccessTests(DebugTestCase):
 
     def test_the_tunnel(self):
         """Who comes through the tunnel comes from loopback, and is refused for any page."""
-        self.tunnelled.add(IPv4Address("TCP", "127.0.0.1", 40000))
+        self.tunnelled.add((IPv4Address("TCP", "127.0.0.1", 40000), TcpTransport().getHost()))
         for path in ("/", "/sessions", "/memory", "/nothing"):
             for method in ("GET", "POST"):
                 answer = self.ask(path, method)
@@ -148,7 +149,7 @@ class AccessTests(DebugTestCase):
 
     def test_unix_socket(self):
         """What does not come by TCP is not known to come from this machine."""
-        transport = StringTransport(peerAddress=object())
+        transport = TcpTransport(peerAddress=object())
         channel = self.site.buildProtocol(None)
         channel.makeConnection(transport)
         channel.dataReceived(f"GET / HTTP/1.1\r\nHost: {HERE}\r\n\r\n".encode())

@@ -12,15 +12,16 @@ from twisted.internet.interfaces import IAddress, IReactorTime
 KEPT_SECONDS = 30.0
 """How long a closed end is kept: what it has sent may not have been read yet by this process."""
 
-_End = tuple[str, int]
+_End = tuple[str, int, int]
+"""Host and port of an end, and the port that it is connected to: the system gives one port to
+several connections at a time when they lead to different places."""
 
 
 class DialedEnds:
     """Knows which clients of this process's own listeners come through the tunnel.
 
     Such a client has a loopback address as a program of this machine has. Its address and port
-    are those of an end that the dialer has opened, though. There are never more closed ends than
-    this machine has ports.
+    are those of an end that the dialer has connected to the listener's port, though.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -28,21 +29,21 @@ class DialedEnds:
         self._open: set[_End] = set()
         self._closed: OrderedDict[_End, float] = OrderedDict()
 
-    def __contains__(self, client: object) -> bool:
-        """Say whether ``client``, the address of a listener's peer, is such an end."""
-        end = _end(client)
+    def has(self, client: IAddress, listener: IAddress) -> bool:
+        """Say whether ``client``, the peer of a connection to ``listener``, is such an end."""
+        end = _end(client, listener)
         closed_at = self._closed.get(end) if end is not None else None
         return end in self._open or (closed_at is not None and not self._is_over(closed_at))
 
-    def opened(self, address: IAddress) -> None:
-        """Note the local address of a connection that has been made."""
-        end = _end(address)
+    def opened(self, local: IAddress, remote: IAddress) -> None:
+        """Note that ``local`` has been connected to ``remote``."""
+        end = _end(local, remote)
         if end is not None:
             self._open.add(end)
 
-    def closed(self, address: IAddress) -> None:
-        """Note that the connection with that local address has ended."""
-        end = _end(address)
+    def closed(self, local: IAddress, remote: IAddress) -> None:
+        """Note that the connection from ``local`` to ``remote`` has ended."""
+        end = _end(local, remote)
         if end is None:
             return
         self._open.discard(end)
@@ -55,9 +56,13 @@ class DialedEnds:
         return self._clock.seconds() - closed_at >= KEPT_SECONDS
 
 
-def _end(address: object) -> _End | None:
-    """Give host and port of a TCP address; a listener on all addresses has mapped ones."""
-    if not isinstance(address, TcpAddress | Tcp6Address):
+def _end(address: IAddress, other: IAddress) -> _End | None:
+    """Give what is kept of a TCP address; a listener on all addresses has mapped ones.
+
+    Of the other one it is the port alone: 0.0.0.0 and 127.0.0.1 lead to the same listener.
+    """
+    tcp = TcpAddress | Tcp6Address
+    if not isinstance(address, tcp) or not isinstance(other, tcp):
         return None
     host = ip_address(address.host)
-    return str(getattr(host, "ipv4_mapped", None) or host), address.port
+    return str(getattr(host, "ipv4_mapped", None) or host), address.port, other.port

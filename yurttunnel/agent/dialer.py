@@ -396,11 +396,11 @@ class _DialedConnection(LocalConnection):
 
     def connectionMade(self) -> None:
         """Note this end, and tell the dial."""
-        self._end = self.transport.getHost()
-        self._ends.opened(self._end)
+        self._addresses = self.transport.getHost(), self.transport.getPeer()
+        self._ends.opened(*self._addresses)
         self._dial.attempt_connected(self._attempt, self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Note that this end is closed, and end the stream."""
-        self._ends.closed(self._end)
+        self._ends.closed(*self._addresses)
         super().connectionLost(reason)

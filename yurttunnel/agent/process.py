@@ -13,9 +13,9 @@ from yurttunnel import __version__
 from yurttunnel.agent.company import MOST_SERVERS, ClientSettings
 from yurttunnel.agent.connector import EndpointWithDeadline
 from yurttunnel.agent.dialer import Dialer
-from yurttunnel.agent.discovery import IServerAddresses
 from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.resolver import NodeResolver
+from yurttunnel.agent.server_addresses import IServerAddresses
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.service import AgentService
 from yurttunnel.agent.settings import Settings
@@ -27,7 +27,7 @@ from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_site
-from yurttunnel.ops.metrics import Figures, add_families, agent_registry
+from yurttunnel.ops.metrics import Figures, agent_registry
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
@@ -102,7 +102,7 @@ class AgentProcess:
             reactor_lag=self.lag.worst,
         )
         self.metrics = agent_registry(figures, self.agent.failed_attempts)
-        add_families(self.metrics, lambda: agent_server_families(self.agent.figures()))
+        self.metrics.add(lambda: agent_server_families(self.agent.figures()))
         self.readiness = Readiness()
         self.readiness.add("servers", self.agent.not_connected)
         self.readiness.add("every server", self.agent.partly_connected, required=False)
@@ -123,10 +123,8 @@ class AgentProcess:
         )
         site = meta_site(reactor, status, self.readiness, self.metrics, figures.sessions)
         host, port = settings.meta_host, settings.meta_port
-        debug = Debug(
-            reactor, self.agent.sessions, self.lag, shown_levels, dialer.ends.__contains__
-        )
-        site.resource.putChild(b"debug", debug.pages)
+        debug = Debug(reactor, self.agent.sessions, self.lag, shown_levels, dialer.ends.has)
+        site.root.putChild(b"debug", debug.pages)
         listen = partial(listen_tcp, reactor, "--meta-port", host, port, site)
         self.meta = StoppedInTurn()
         for part in (status, PortService(listen), debug):

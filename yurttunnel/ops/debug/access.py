@@ -14,7 +14,7 @@ from collections.abc import Callable
 from twisted.internet.address import IPv4Address as TcpAddress
 from twisted.internet.address import IPv6Address as Tcp6Address
 from twisted.internet.interfaces import IAddress
-from twisted.web.server import Request
+from twisted.web.http import Request
 
 from yurttunnel.http.authority import BadAuthority, split_optional_port
 from yurttunnel.ops.rebinding import is_loopback
@@ -23,15 +23,16 @@ _OWN_REQUEST = (b"same-origin", b"none")
 """What a browser says in Sec-Fetch-Site of requests of this page itself, or of the user."""
 
 
-def refusal(request: Request, is_tunnelled: Callable[[IAddress], bool]) -> str | None:
-    """Say in one line why ``request`` is refused, ``None`` when it is not.
+IsTunnelled = Callable[[IAddress, IAddress], bool]
+"""Says of a client's address, and of the listener's, that they are joined through the tunnel."""
 
-    ``is_tunnelled`` says whether the client with that address comes through the tunnel.
-    """
+
+def refusal(request: Request, is_tunnelled: IsTunnelled) -> str | None:
+    """Say in one line why ``request`` is refused, ``None`` when it is not."""
     peer = request.getClientAddress()
     if not isinstance(peer, TcpAddress | Tcp6Address) or not is_loopback(peer.host):
         return "/debug is for this machine alone: connect to the meta port by a loopback address"
-    if is_tunnelled(peer):
+    if is_tunnelled(peer, request.getHost()):
         return "/debug is for this machine alone: it is not served through the tunnel"
     hosts = request.requestHeaders.getRawHeaders(b"host", [])
     if len(hosts) != 1 or not _names_loopback(hosts[0]):

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource, getChildForRequest
-from twisted.web.server import NOT_DONE_YET, Request
 
-from yurttunnel.ops.debug.access import refusal
+from yurttunnel.ops.debug.access import IsTunnelled, refusal
+from yurttunnel.ops.http_site import ANSWERED_LATER, PageRequest
 
 TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
@@ -67,11 +66,11 @@ class Page(Resource):
             self._handlers[b"POST"] = post
         self._parameters = parameters
 
-    def getChild(self, path: bytes, request: Request) -> Resource:
+    def getChild(self, path: bytes, request: PageRequest) -> Resource:
         """Answer for a path that has no page."""
         return Page(lambda parameters: text("no such page; /debug lists those that exist\n", 404))
 
-    def render(self, request: Request) -> bytes | int:
+    def render(self, request: PageRequest) -> bytes | int:
         """Answer, with twisted.web leaving the body out for HEAD."""
         handler = self._handlers.get(request.method)
         if handler is None:
@@ -86,9 +85,9 @@ class Page(Resource):
             return _send(request, answer)
         # It ends with the request, and lets no error through.
         _ = Deferred.fromCoroutine(self._send_later(request, answer))
-        return NOT_DONE_YET
+        return ANSWERED_LATER
 
-    def _read(self, request: Request) -> Parameters:
+    def _read(self, request: PageRequest) -> Parameters:
         found: dict[str, str] = {}
         for name, values in (request.args or {}).items():
             known = name.decode("utf-8", "backslashreplace")
@@ -98,7 +97,7 @@ class Page(Resource):
             found[known] = values[0].decode("utf-8", "backslashreplace")
         return found
 
-    async def _send_later(self, request: Request, answer: Deferred[Answer]) -> None:
+    async def _send_later(self, request: PageRequest, answer: Deferred[Answer]) -> None:
         gone: list[Failure] = []
         finished = request.notifyFinish()
         _ = finished.addErrback(gone.append)
@@ -119,12 +118,12 @@ class GuardedPages(Resource):
     # The way on from here is found after the refusal.
     isLeaf = True
 
-    def __init__(self, first: Page, is_tunnelled: Callable[[IAddress], bool]) -> None:
+    def __init__(self, first: Page, is_tunnelled: IsTunnelled) -> None:
         super().__init__()
         self.first = first
         self._is_tunnelled = is_tunnelled
 
-    def render(self, request: Request) -> bytes | int:
+    def render(self, request: PageRequest) -> bytes | int:
         """Answer who may ask."""
         refused = refusal(request, self._is_tunnelled)
         if refused is not None:
@@ -133,7 +132,7 @@ class GuardedPages(Resource):
         return page.render(request)
 
 
-def _send(request: Request, answer: Answer) -> bytes:
+def _send(request: PageRequest, answer: Answer) -> bytes:
     request.setResponseCode(answer.status)
     request.setHeader(b"content-type", answer.content_type)
     request.setHeader(b"cache-control", b"no-store")

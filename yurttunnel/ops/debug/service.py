@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from twisted.application.service import MultiService
-from twisted.internet.interfaces import IAddress
 
+from yurttunnel.ops.debug.access import IsTunnelled
 from yurttunnel.ops.debug.log_level import TemporaryLogLevel
 from yurttunnel.ops.debug.memory import MemoryTrace
 from yurttunnel.ops.debug.pages import HTML, Answer, GuardedPages, Page
@@ -29,8 +29,7 @@ _PAGES = (
 class Debug(MultiService):
     """The resource ``pages``: ``/debug`` and what is below it.
 
-    ``is_tunnelled`` says of a client's address that it comes through the tunnel. As a service
-    this ends what the pages have begun: tracing memory, another log level.
+    As a service this ends what the pages have begun: tracing memory, another log level.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Debug(MultiService):
         sessions: Callable[[], Iterable[TunnelSession]],
         lag: ReactorLag,
         levels: ShownLevels,
-        is_tunnelled: Callable[[IAddress], bool] = lambda client: False,
+        is_tunnelled: IsTunnelled = lambda client, listener: False,
     ) -> None:
         super().__init__()
         memory = MemoryTrace(reactor)
