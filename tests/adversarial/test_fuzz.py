@@ -51,9 +51,33 @@ class FuzzTests(SynchronousTestCase):
         """The name in a ClientHello does not depend on how it is cut."""
         self.survives("client-hello")
 
+    def test_enrolments(self) -> None:
+        """A request for enrolment, with its names and its key, is understood or refused."""
+        self.survives("enrolment")
+        self.survives("identifiers")
+        self.survives("certificate-request")
+
+    def test_certificates(self) -> None:
+        """A certificate names a node by the rules, or nobody."""
+        self.survives("certificate")
+
+    def test_siblings(self) -> None:
+        """A line in a sibling's list of nodes is read as it was written, or refused."""
+        self.survives("sibling")
+
+    def test_paths(self) -> None:
+        """What the logs tell of a request's path is plain words, and of the pod that it is for."""
+        self.survives("path")
+
+    def test_lines(self) -> None:
+        """What strangers have sent makes no line of a log, and no secret is quoted."""
+        campaign(TARGETS["line"], CASES, seed=7)
+        self.survives("quoted")
+
     def test_every_target_is_here(self) -> None:
         """No target is left out above."""
         names = "wire-server wire-agent hello request response chunks authority client-hello"
+        names += " enrolment identifiers certificate-request certificate path sibling line quoted"
         self.assertEqual(names.split(), list(TARGETS))
 
 

@@ -135,6 +135,10 @@ class Payload:
             self._hash.update(chunk)
         return chunk
 
+    def finish(self) -> None:
+        """Give nothing more."""
+        self._left = 0
+
     @property
     def digest(self) -> str:
         """The SHA-256 of everything taken so far, in hexadecimal."""
@@ -498,14 +502,14 @@ async def connect_directly(endpoint, peer: Peer) -> Peer:
 
 
 class Target:
-    """A listening loopback port that builds a peer for each connection and remembers it."""
+    """A listening port that builds a peer for each connection and remembers it."""
 
-    def __init__(self, reactor, build, port: int = 0) -> None:
+    def __init__(self, reactor, build, port: int = 0, address: str = "127.0.0.1") -> None:
         self.peers: list[Peer] = []
         self._build = build
         self._arrivals: list[Deferred[Peer]] = []
         factory = Factory.forProtocol(self._accept)
-        self._listener = reactor.listenTCP(port, factory, interface="127.0.0.1")
+        self._listener = reactor.listenTCP(port, factory, interface=address)
         self.port = self._listener.getHost().port
 
     def _accept(self) -> Peer:

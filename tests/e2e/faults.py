@@ -6,6 +6,7 @@ test: no fault happens by itself or at a random time.
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from dataclasses import dataclass
 
@@ -17,7 +18,10 @@ from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
 QUEUE_BOUND = 4 * 1024 * 1024
-"""Delayed bytes a direction holds before it stops reading (bytes)."""
+"""Delayed bytes that a direction holds, unless told otherwise."""
+
+SEGMENT = 1400
+"""Bytes of a segment of TCP, where that is to be as on a real line."""
 
 
 @dataclass
@@ -26,13 +30,15 @@ class Toxics:
 
     ``latency`` is in seconds, ``bandwidth`` in bytes a second, ``slice_size`` the largest
     piece in bytes that is written at once (pieces get 1 to that many bytes), ``limit`` the
-    number of bytes after which the connection is reset.
+    number of bytes after which the connection is reset, ``queue`` how many delayed bytes are held
+    before no more is read.
     """
 
     latency: float = 0.0
     bandwidth: float | None = None
     slice_size: int | None = None
     limit: int | None = None
+    queue: int = QUEUE_BOUND
 
     @property
     def idle(self) -> bool:
@@ -62,7 +68,7 @@ class Direction:
 
     def data(self, data: bytes) -> None:
         """Carry bytes that the source sent."""
-        if self.discarding:
+        if self.discarding or not self._link.passes(self):
             return
         limit = self.toxics.limit
         if limit is not None and self.passed + len(data) >= limit:
@@ -74,7 +80,7 @@ class Direction:
             return
         for piece in self._pieces(data):
             self._schedule(piece)
-        if self._queued > QUEUE_BOUND:
+        if self._queued > self.toxics.queue:
             self._source.transport.pauseProducing()
 
     def end(self) -> None:
@@ -105,7 +111,7 @@ class Direction:
     def resumeProducing(self) -> None:
         """Read again, unless the direction has been stopped."""
         self._sink_full = False
-        if not self.stopped and self._queued <= QUEUE_BOUND:
+        if not self.stopped and self._queued <= self.toxics.queue:
             self._source.transport.resumeProducing()
 
     def stopProducing(self) -> None:
@@ -142,7 +148,7 @@ class Direction:
         self._sink.transport.write(piece)
         if self._ended and not self._pending:
             self.end()
-        elif not self._sink_full and not self.stopped and self._queued <= QUEUE_BOUND:
+        elif not self._sink_full and not self.stopped and self._queued <= self.toxics.queue:
             self._source.transport.resumeProducing()
 
     def _cancel_all(self) -> None:
@@ -183,6 +189,9 @@ class Link:
         self.server = server
         self._proxy = proxy
         self._silent = False
+        self._turns = 0
+        self._speaker: Direction | None = None
+        self.held = False
         self.up = Direction(reactor, self, client, server, proxy.up)
         self.down = Direction(reactor, self, server, client, proxy.down)
         client.direction, server.direction = self.up, self.down
@@ -194,6 +203,16 @@ class Link:
     def works(self) -> bool:
         """Whether both sides are there and bytes pass."""
         return not (self._silent or self.client.lost or self.server.lost)
+
+    def passes(self, direction: Direction) -> bool:
+        """Whether bytes that come in a direction may pass, by :attr:`FaultProxy.turns`."""
+        if direction is not self._speaker:
+            self._speaker = direction
+            self._turns += 1
+        most = self._proxy.turns
+        if most is not None and self._turns > most:
+            self.held = True
+        return not self.held
 
     def reset(self) -> None:
         """Send RST to both sides."""
@@ -247,7 +266,9 @@ class FaultProxy:
     """Listens on a loopback port and carries connections to ``target_port``.
 
     ``up`` and ``down`` are the :class:`Toxics` of connections, shared by all of them and
-    changeable at any time.
+    changeable at any time. ``turns`` is how often the two sides may take turns in speaking on a
+    connection: what comes after is dropped, so that its handshake stays where it is, while the
+    end of one side still reaches the other. ``None`` is without end.
     """
 
     def __init__(self, reactor, target_port: int) -> None:
@@ -255,18 +276,29 @@ class FaultProxy:
         self._target_port = target_port
         self.up = Toxics()
         self.down = Toxics()
+        self.turns: int | None = None
         self.links: set[Link] = set()
         self.accepted = 0
         self._listener = None
         self._half_open: set = set()
         self.port = 0
 
-    def start(self) -> None:
-        """Listen; the first time on a free port, later on the same one."""
+    def start(self, receive_buffer: int | None = None) -> None:
+        """Listen; the first time on a free port, later on the same one.
+
+        With ``receive_buffer`` the kernel keeps about twice as many bytes of each accepted
+        connection that have not been read, where it otherwise keeps up to some MiB, and these come
+        in segments of the size that networks have.
+        """
         factory = Factory.forProtocol(_End)
         factory.buildProtocol = self._build
         self._listener = self._reactor.listenTCP(self.port, factory, interface="127.0.0.1")
         self.port = self._listener.getHost().port
+        if receive_buffer is not None:
+            listener = self._listener.socket
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            # On loopback a segment may be larger than the whole buffer, and waits for room then.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
 
     async def refuse(self) -> None:
         """Close the listening port, so that new connections are refused."""
@@ -335,3 +367,23 @@ class _Accepted(_End):
     def connectionMade(self) -> None:
         self.transport.pauseProducing()
         self._proxy.join(self)
+
+
+class FullQueue:
+    """A port whose connections nobody takes: who connects hears nothing until there is room."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self.port = self._listener.getsockname()[1]
+        # A queue of 0 has room for one.
+        self._filler = socket.create_connection(("127.0.0.1", self.port), 5)
+
+    def make_room(self) -> None:
+        """Take what has waited, so that one more connection is made, in a few seconds at most."""
+        accepted, _ = self._listener.accept()
+        accepted.close()
+
+    def close(self) -> None:
+        """Close the port; who still tries to connect is refused."""
+        self._filler.close()
+        self._listener.close()

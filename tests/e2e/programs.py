@@ -126,6 +126,10 @@ class Program:
         self._process: subprocess.Popen | None = None
         self._started = 0.0
 
+    def begin_with(self, *prefix: str) -> None:
+        """Put a program before it that becomes it, such as ``unshare``."""
+        self._prefix = prefix
+
     def start(self) -> None:
         """Start the process; its working directory is not the checkout."""
         environment = {
@@ -134,6 +138,8 @@ class Program:
             "PYTHONWARNINGS": "default",
             "PYTHONFAULTHANDLER": "1",
         }
+        # Who installs it has its modules compiled by the second start.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [*self._prefix, sys.executable, "-m", "twisted"]
         self._started = self._reactor.seconds()
         with open(self.log_path, "ab") as log:

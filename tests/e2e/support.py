@@ -58,9 +58,9 @@ class EndToEndTestCase(TestCase):
     def _end(self, tunnel: Tunnel) -> Deferred:
         return Deferred.fromCoroutine(tunnel.stop_and_check())
 
-    def listen(self, build, port: int = 0) -> Target:
+    def listen(self, build, port: int = 0, address: str = "127.0.0.1") -> Target:
         """Start a target; it ends with the test."""
-        target = Target(reactor, build, port)
+        target = Target(reactor, build, port, address)
         self.addCleanup(lambda: Deferred.fromCoroutine(target.stop()))
         return target
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
 
 from tests.e2e.clients import (
@@ -16,6 +17,7 @@ from tests.e2e.clients import (
     Stalled,
     is_broken,
 )
+from tests.e2e.faults import FullQueue
 from tests.e2e.support import EndToEndTestCase
 
 SIZE = 20_000_000
@@ -70,6 +72,32 @@ class FaultProxyTests(EndToEndTestCase):
         await download.when_lost()
         self.assertEqual(download.digest, target.peers[0].payload.digest)
         self.assertGreaterEqual(reactor.seconds() - started, 0.45)
+
+    async def test_turns_hold_a_conversation_where_it_is(self) -> None:
+        """What comes after so many turns is dropped, and the end of one side ends the other."""
+        target = self.listen(Echo)
+        proxy = self.fault_proxy(target.port)
+        for turns, answer in ((1, b""), (2, b"one")):
+            proxy.turns = turns
+            client = await self.dial(proxy.port, Question(b"one"))
+            if turns > 1:
+                await self.eventually(lambda client=client: client.answer == b"one", "it answers")
+                client.transport.write(b"two")
+            await self.eventually(lambda: any(link.held for link in proxy.links), "it is held")
+            self.assertEqual(client.answer, answer)
+            self.assertEqual(target.peers[-1].received, len(b"one"))
+            client.drop()
+            await self.within(5, target.peers[-1].when_lost(), "the target's side ends")
+
+    async def test_a_full_queue_answers_when_there_is_room(self) -> None:
+        """Who connects waits, and is connected when the one before has been taken."""
+        queue = FullQueue()
+        self.addCleanup(queue.close)
+        waiting = Deferred.fromCoroutine(self.dial(queue.port, Question()))
+        await self.pause(0.5)
+        self.assertFalse(waiting.called)
+        queue.make_room()
+        await self.within(5, waiting, "the connection is made")
 
     async def test_reset_breaks_both_sides(self) -> None:
         """Client and target both see their connection break."""

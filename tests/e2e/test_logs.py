@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from pathlib import Path
 
 from tests.e2e.clients import Peer
@@ -45,3 +47,22 @@ class LogTests(EndToEndTestCase):
         await tunnel.server.stop()
         self.assertRegex(tunnel.server.log, r"(?m)#info\] edge-1: connected from 127\.0\.0\.1:\d+")
         self.assertNotIn("asked-7", tunnel.server.log)
+
+    async def test_nobody_reads_it(self) -> None:
+        """A reader that stops stops nothing: requests are answered, and the server ends in time."""
+        tunnel = self.make_tunnel()
+        os.mkfifo(tunnel.server.log_path)
+        reader = os.open(tunnel.server.log_path, os.O_RDWR)
+        self.addCleanup(os.close, reader)
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+        tunnel.server.start()
+        # It has the pipe open; nobody else shall wait for it.
+        os.unlink(tunnel.server.log_path)
+        await tunnel.server.ready()
+        tunnel.agent.start()
+        await tunnel.agent.ready()
+        for _ in range(100):
+            await self.refused(tunnel)
+        _, stacks = await tunnel.server.get("/debug/stacks")
+        self.assertIn("thread log\n", stacks)
+        await tunnel.server.stop()

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import shutil
 import signal
+from functools import partial
 
 from twisted.internet import reactor
 from twisted.internet.endpoints import UNIXClientEndpoint
 
 from tests.e2e.clients import Echo, EchoClient, Question, connect
+from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import Server, Tunnel
 from tests.e2e.support import EndToEndTestCase
 
+DIALS = 5
+"""New dials after a server was killed."""
 
-class SeveralServersTests(EndToEndTestCase):
+NEW_DIALS = 1.0
+"""Seconds within which all of them have succeeded."""
+
+BACK = 10.0
+"""Seconds from the moment a server is ready again until the agent has a session with it."""
+
+
+class SeveralServersTests(LeakTestCase):
     """An agent keeps a session with each server of ``--tunnelserver-addr``."""
 
     async def start_pair(self) -> tuple[Tunnel, Server]:
@@ -32,6 +43,9 @@ class SeveralServersTests(EndToEndTestCase):
         await second.ready()
         tunnel.agent.start()
         await tunnel.agent.ready()
+        for server in (tunnel.server, second):
+            await self.eventually(server.agents, "each server has the agent")
+        await self.watch(tunnel.agent, tunnel.server, second)
         return tunnel, second
 
     async def status_through(self, server: Server, port: int) -> int:
@@ -54,6 +68,35 @@ class SeveralServersTests(EndToEndTestCase):
         second.kill()
         await client.round_trip()
         self.assertEqual(await self.status_through(tunnel.server, echo.port), 200)
+        # While one is missing, the agent tries again and again.
+        second.start()
+        await second.ready()
+        await self.eventually(second.agents, "the agent is back", 20)
+
+    async def test_kill_9_of_one_of_two_costs_new_dials_less_than_a_second(self) -> None:
+        """Every dial by the other server succeeds, and the agent is back soon after a restart."""
+        tunnel, second = await self.start_pair()
+        echo = self.listen(Echo)
+        for killed, other in ((second, tunnel.server), (tunnel.server, second)):
+            killed.kill()
+            began = reactor.seconds()
+            for _ in range(DIALS):
+                self.assertEqual(await self.status_through(other, echo.port), 200)
+            slowest = reactor.seconds() - began
+            self.assertLess(slowest, NEW_DIALS)
+
+            killed.start()
+            await killed.ready()
+            began = reactor.seconds()
+            await self.eventually(
+                partial(self.reaches, killed, echo.port), "the agent is back", BACK
+            )
+            back = reactor.seconds() - began
+            print(f"\n{DIALS} dials in {slowest:.3f} s after a kill, back in {back:.1f} s", end="")
+
+    async def reaches(self, server: Server, port: int) -> bool:
+        """Whether a dial through a server succeeds."""
+        return await self.status_through(server, port) == 200
 
     async def test_a_server_that_comes_back_is_found_again(self) -> None:
         """After a restart on the same state the agent is back without being told."""
@@ -63,10 +106,7 @@ class SeveralServersTests(EndToEndTestCase):
         second.start()
         await second.ready()
 
-        async def reached() -> bool:
-            return await self.status_through(second, echo.port) == 200
-
-        await self.eventually(reached, "the agent is back", 20)
+        await self.eventually(partial(self.reaches, second, echo.port), "the agent is back", 20)
         self.assertEqual(await self.status_through(tunnel.server, echo.port), 200)
 
     async def test_a_draining_server_keeps_its_streams_and_the_other_takes_the_new(self) -> None:

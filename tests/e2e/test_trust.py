@@ -19,7 +19,8 @@ from tests.e2e.certificates import (
     identity_of,
     signed_again,
 )
-from tests.e2e.clients import Echo, EchoClient, HttpTarget, Question
+from tests.e2e.clients import Echo, EchoClient, HttpTarget, Question, Sink
+from tests.e2e.crowds import Crowd
 from tests.e2e.programs import Program, Server, Tunnel, free_ports
 from tests.e2e.support import EndToEndTestCase, which
 
@@ -92,11 +93,13 @@ class CertificateTests(EndToEndTestCase):
         self.assertEqual(stat.S_IMODE(os.stat(tunnel.socket_path).st_mode), 0o660)
 
     async def test_a_certificate_is_renewed_without_losing_a_stream(self) -> None:
-        """With short lifetimes the agent changes certificates while an echo runs on."""
+        """With short lifetimes the agent changes certificates while a hundred streams run on."""
         lifetime = ("--node-certificate-lifetime", "12s")
         tunnel = await self.start_tunnel(server_extra=lifetime)
-        echo = self.listen(Echo)
+        echo, sink = self.listen(Echo), self.listen(Sink)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
+        crowd = Crowd(self, sink, lambda one: self.connected(tunnel, sink, one))
+        await crowd.gather(100)
         first = identity_of(tunnel.agent.state).certificate.serial_number
 
         async def renewed() -> bool:
@@ -108,6 +111,9 @@ class CertificateTests(EndToEndTestCase):
         # Beyond the end of the first certificate, a new connection uses the second.
         await self.pause(6)
         await client.round_trip()
+        await crowd.goes_on()
+        await crowd.ends_well()
+        self.assertEqual(await tunnel.server.metric("yurttunnel_server_sessions_started_total"), 1)
 
 
 class TokenTests(EndToEndTestCase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.fuzz.cases import PLAN, Target, cut
-from tests.server.passthrough.hellos import (
+from tests.server.hellos import (
     VERSIONS,
     client_hello,
     extension,
@@ -14,7 +14,7 @@ from tests.server.passthrough.hellos import (
     records,
     server_name,
 )
-from yurttunnel.server.passthrough.client_hello import (
+from yurttunnel.server.client_hello import (
     LARGEST_FLIGHT,
     BadClientHello,
     ClientHelloReader,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import client_hello, http, wire
+from tests.fuzz import client_hello, http, pki, texts, wire
 
 TARGETS = {
     target.name: target
@@ -14,5 +14,13 @@ TARGETS = {
         http.CHUNKS,
         http.AUTHORITY,
         client_hello.CLIENT_HELLO,
+        pki.ENROLMENT,
+        pki.IDENTIFIERS,
+        pki.CERTIFICATE_REQUEST,
+        pki.CERTIFICATE,
+        texts.PATH,
+        texts.SIBLING,
+        texts.LINE,
+        texts.QUOTED,
     )
 }

@@ -25,10 +25,6 @@ class PlacedProgram(Program):
         super().__init__(reactor, arguments, log_path, meta_port, meta_host=meta_host)
         self._place = place
 
-    def begin_with(self, *prefix: str) -> None:
-        """Put a program before it that becomes it, such as ``unshare``."""
-        self._prefix = prefix
-
     def start(self) -> None:
         """Start it there."""
         with self._place():

@@ -9,13 +9,19 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from twisted.internet import reactor
+from twisted.internet.endpoints import UNIXClientEndpoint
 from twisted.internet.utils import getProcessOutputAndValue
 
+from tests.e2e.clients import Sink, connect
 from tests.e2e.cluster.support import ClusterTestCase
-from tests.e2e.cluster.world import AGENT_PORT, SECURE_PORT, SERVERS, World
+from tests.e2e.cluster.world import AGENT_PORT, NODES, SECURE_PORT, SERVERS, World
+from tests.e2e.crowds import Crowd, Trickle
 from tests.e2e.programs import Program
 from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.certificate_store import AGENT_PREFIX, PROXY_CLIENT_PREFIX, SERVER_PREFIX
+
+STREAMS = 100
+"""Streams that run all the time, besides a shell and a log."""
 
 SHORT_LIFE = 25.0
 """Seconds for which a certificate is good; it is renewed when 2.5 to 7.5 of them are left."""
@@ -75,6 +81,7 @@ class RotationTests(ClusterTestCase):
         await self.run_pod(world, "web", "edge-1")
         sessions = await self.sessions()
         work = Work(self, world, "web")
+        crowd = await self.crowd(world)
         seen = {holder: set() for holder in self.holders()}
         while min(len(ends) for ends in seen.values()) < 3:
             await work.goes_on()
@@ -92,6 +99,8 @@ class RotationTests(ClusterTestCase):
                 self.assertGreaterEqual(shown.not_valid_after_utc.timestamp(), end)
         self.assertEqual(await self.sessions(), sessions)
         await self.resume(world)
+        await crowd.goes_on()
+        await crowd.ends_well()
         await work.ends_well()
         self.assertEqual(await self.sessions(), sessions)
 
@@ -104,6 +113,7 @@ class RotationTests(ClusterTestCase):
         await self.run_pod(world, "web", "edge-1")
         sessions = await self.sessions()
         work = Work(self, world, "web")
+        crowd = await self.crowd(world)
         identities = world.identities
         old = identities.authority.certificate
         identities.client("caller", CALLER_NAME)
@@ -135,6 +145,8 @@ class RotationTests(ClusterTestCase):
         self.assertNotEqual(identities.authority.certificate, old)
         self.assertEqual(await self.sessions(), sessions)
         await self.resume(world)
+        await crowd.goes_on()
+        await crowd.ends_well()
         await world.add_nodes("edge-3")
         self.agents["edge-3"] = new = await world.agent("edge-3")
         new.start()
@@ -146,6 +158,20 @@ class RotationTests(ClusterTestCase):
         self.assertLess(set(sessions), set(await self.sessions()))
 
     # -- helpers -------------------------------------------------------------------------------
+
+    async def crowd(self, world: World) -> Crowd:
+        """Have many streams run by the first server's CONNECT to the first node."""
+        sink = self.listen(Sink, address=NODES["edge-1"])
+        endpoint = UNIXClientEndpoint(reactor, world.socket_path(SERVERS[0]))
+
+        async def open_one(client: Trickle) -> None:
+            answer = await connect(endpoint, f"edge-1:{sink.port}", client)
+            self.assertEqual(answer.status, 200, answer.body)
+            self._end_peer_with_test(client)
+
+        crowd = Crowd(self, sink, open_one)
+        await crowd.gather(STREAMS)
+        return crowd
 
     def holders(self) -> list[tuple[Program, str]]:
         """Give all programs with the names of their certificates."""
@@ -223,6 +249,14 @@ class RotationTests(ClusterTestCase):
             reactor=reactor,
         )
         return out.decode() if status == 0 else error.decode()
+
+
+class WorkersRotationTests(RotationTests):
+    """Nor where the nodes are in a worker of each server, which has certificates from the first
+    process only.
+    """
+
+    server_flags = ("--workers=2",)
 
 
 async def expiry(program: Program, certificate: str) -> float:

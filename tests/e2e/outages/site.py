@@ -6,9 +6,9 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
 from tests.e2e.clients import EchoClient, Peer, Target
+from tests.e2e.leaks import LeakTestCase
 from tests.e2e.network.sites import Sites
-from tests.e2e.programs import Agent, Program, Tunnel, free_ports
-from tests.e2e.support import EndToEndTestCase
+from tests.e2e.programs import Agent, Tunnel, free_ports
 
 SERVER = "10.77.0.21"
 """The address in the cloud at which the server is reached from everywhere."""
@@ -40,10 +40,6 @@ class MachineAgent(Agent):
         self._network = network
         self._machine = machine
 
-    def begin_with(self, *prefix: str) -> None:
-        """Put a program before it that becomes it, such as ``unshare``."""
-        self._prefix = prefix
-
     def start(self) -> None:
         """Start it there."""
         with self._network.inside(self._machine):
@@ -55,7 +51,7 @@ class MachineAgent(Agent):
             return Deferred.fromCoroutine(super().get(path))
 
 
-class SiteTestCase(EndToEndTestCase):
+class SiteTestCase(LeakTestCase):
     """Gives a test the network, with a server in the cloud that has no agent yet."""
 
     timeout = 180
@@ -82,10 +78,11 @@ class SiteTestCase(EndToEndTestCase):
         return agent
 
     async def start_agent(self, machine: str) -> MachineAgent:
-        """Start the agent of a machine, and wait until the server has it."""
+        """Start the agent of a machine, wait until the server has it, and watch both."""
         agent = self.make_agent(machine)
         agent.start()
         await agent.ready()
+        await self.watch(self.server, agent)
         return agent
 
     def listen_on(self, machine: str, build) -> Target:
@@ -122,16 +119,3 @@ class SiteTestCase(EndToEndTestCase):
             if entry["node"] == node
         ]
         return port
-
-    async def nothing_is_left(self, *programs: tuple[Program, str, dict[str, str]]) -> None:
-        """Require that no stream and no descriptor has stayed.
-
-        Of each program: the prefix of its metrics, and the descriptors it had before.
-        """
-        for program, prefix, before in programs:
-
-            async def no_streams(program=program, prefix=prefix) -> bool:
-                return await program.metric(f"{prefix}_open_streams") == 0
-
-            await self.eventually(no_streams, f"{prefix} has no stream", 20)
-            await self.descriptors_return(program, before)

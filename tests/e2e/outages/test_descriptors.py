@@ -10,8 +10,8 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.endpoints import UNIXClientEndpoint
 
 from tests.e2e.clients import Echo, EchoClient, Peer, connect_directly
+from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import Program
-from tests.e2e.support import EndToEndTestCase
 
 MOST = 64
 """Descriptors that the program may have: some 20 are its own."""
@@ -26,7 +26,7 @@ WATCHED = 1.5
 """Seconds for which that is watched."""
 
 
-class DescriptorTests(EndToEndTestCase):
+class DescriptorTests(LeakTestCase):
     """``ulimit -n 64`` for one of the two programs, and more connections than that."""
 
     def limit(self, program: Program) -> None:

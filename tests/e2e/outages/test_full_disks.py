@@ -12,8 +12,9 @@ from twisted.trial.unittest import SkipTest
 
 from tests.e2e.certificates import identity_of
 from tests.e2e.clients import Echo, EchoClient
+from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import Program, Server
-from tests.e2e.support import EndToEndTestCase, which
+from tests.e2e.support import which
 
 DISK = "disk"
 """The directory, below that of the test, at which the program has a disk of its own."""
@@ -24,7 +25,7 @@ FILL = "head -c 1M /dev/zero 2>/dev/null >filler"
 """The command that fills a disk of that size."""
 
 
-class FullDiskTests(EndToEndTestCase):
+class FullDiskTests(LeakTestCase):
     """A program has a small disk of its own, which only it sees and the test fills."""
 
     async def setUp(self) -> None:
@@ -80,7 +81,7 @@ class FullDiskTests(EndToEndTestCase):
             program.start()
             await program.ready()
         await self.dial_through(server, echo.port)
-        before = server.descriptors()
+        await self.watch(server, agent)
         filler = self.fill(server)
 
         async def lines(name: str) -> float:
@@ -102,7 +103,6 @@ class FullDiskTests(EndToEndTestCase):
         entries = (self.disk(server) / "audit.json").read_text().splitlines()
         self.assertEqual({json.loads(entry)["kind"] for entry in entries}, {"connect"})
         self.assertIn(path, server.log)
-        await self.descriptors_return(server, before)
 
     async def test_an_agent_without_room_says_so_and_keeps_no_half_of_a_key(self) -> None:
         """It ends and names the cure; started again when there is room, it enrols."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.e2e.clients import Download, Echo, Sink, Source
+from tests.e2e.clients import Download, Echo, Latencies, Sink, Source
 from tests.e2e.outages.site import SERVER, SiteTestCase
 from tests.e2e.support import which
 
@@ -20,6 +20,9 @@ BULK = 3_000_000
 
 LOSSY_BULK = 1_000_000
 """Bytes each way past one that loses some packets."""
+
+ALLOWED = 0.2
+"""Seconds for the p99 of an echo, whose way takes a millisecond."""
 
 ECHOES = 100
 """Round trips beside them."""
@@ -51,7 +54,6 @@ class ForgettingTests(SiteTestCase):
         which("conntrack")
         agent = await self.start_agent("edge-1")
         echo = self.listen_on("edge-1", Echo)
-        before = [(agent, "yurttunnel_agent", agent.descriptors())]
         client = await self.echo("edge-1", echo)
         port = await self.source_port("edge-1")
 
@@ -69,15 +71,12 @@ class ForgettingTests(SiteTestCase):
         self.assertNotEqual(await self.source_port("edge-1"), port)
         self.assertEqual(await agent.metric("yurttunnel_agent_resumptions_total"), 1)
         self.assertEqual(len(await self.server.agents()), 1)
-        client.drop()
-        await self.nothing_is_left(*before)
 
     async def test_a_return_after_a_loss_of_power_loses_no_dial(self) -> None:
         """As soon as the new agent is there all dials succeed; the old streams end once."""
         agent = await self.start_agent("edge-1")
         echo = self.listen_on("edge-1", Echo)
         old = await self.echo("edge-1", echo)
-        before = self.server.descriptors()
         port = str(await self.source_port("edge-1"))
 
         # Nothing of the end of the old process reaches the server, nor an answer the machine.
@@ -92,7 +91,6 @@ class ForgettingTests(SiteTestCase):
         self.assertEqual(len(await self.server.agents()), 1)
         ends = await self.server.metric("yurttunnel_server_stream_ends_total", reason="replaced")
         self.assertEqual(ends, 1)
-        await self.nothing_is_left((self.server, "yurttunnel_server", before))
 
 
 class ResetStormTests(SiteTestCase):
@@ -106,7 +104,6 @@ class ResetStormTests(SiteTestCase):
         agent = await self.start_agent("edge-1")
         echo = self.listen_on("edge-1", Echo)
         client = await self.echo("edge-1", echo)
-        before = agent.descriptors()
         lines = len(agent.log.splitlines())
 
         storm = ("-p", "tcp", "-d", SERVER, "-j", "REJECT", "--reject-with", "tcp-reset")
@@ -132,21 +129,31 @@ class ResetStormTests(SiteTestCase):
 
         self.heal_nat(*storm)
         await self.within(60, answer, "the stream goes on")
-        client.drop()
-        await self.nothing_is_left((agent, "yurttunnel_agent", before))
 
 
 class LossTests(SiteTestCase):
-    """One packet of twenty is lost, in each direction."""
+    """Packets are lost in each direction: transfers both ways are whole, and no session ends."""
 
     async def test_all_bytes_arrive_once_and_echoes_go_on(self) -> None:
-        """Transfers both ways are whole, an echo beside them is answered, no session ends."""
+        """With one of twenty lost, an echo beside them is answered."""
+        await self.echoes_while_one_is_lost_of(20)
+
+    async def test_few_losses_do_not_hold_up_an_echo(self) -> None:
+        """With one of a hundred lost, it is answered in time.
+
+        With more it is for the kernel to say, which sends a lost packet again after 0.2 s or more.
+        """
+        latencies = await self.echoes_while_one_is_lost_of(100)
+        self.assertLess(latencies.percentile(99), ALLOWED)
+
+    async def echoes_while_one_is_lost_of(self, packets: int) -> Latencies:
+        """Copy both ways, compare what arrives, and measure echoes beside it."""
         agent = await self.start_agent("edge-1")
-        before = agent.descriptors()
         source = self.listen_on("edge-1", lambda: Source(LOSSY_BULK))
         sink = self.listen_on("edge-1", Sink)
         echo = self.listen_on("edge-1", Echo)
-        lost = ("-m", "statistic", "--mode", "nth", "--every", "20", "--packet", "0", "-j", "DROP")
+        nth = ("--mode", "nth", "--every", str(packets), "--packet", "0")
+        lost = ("-m", "statistic", *nth, "-j", "DROP")
         for direction in ("-i", "-o"):
             self.through_nat(direction, "lan", *lost)
 
@@ -160,13 +167,11 @@ class LossTests(SiteTestCase):
 
         latencies = await self.within(60, client.run(wanted), "the echo goes on")
         await self.within(60, upload.when_read_ended(), "the upload ends")
-        print(f"\necho at a loss of 5 %: {latencies}")
+        print(f"\necho at a loss of 1 in {packets}: {latencies}")
         self.assertEqual(download.digest, source.peers[0].payload.digest)
         self.assertEqual(upload.answer.decode(), upload.payload.digest)
         self.assertEqual(await agent.metric("yurttunnel_agent_session_ends_total"), 0)
-        client.drop()
-        upload.drop()
-        await self.nothing_is_left((agent, "yurttunnel_agent", before))
+        return latencies
 
 
 class LargePacketTests(SiteTestCase):
@@ -183,7 +188,6 @@ class LargePacketTests(SiteTestCase):
         self.through_nat("-m", "length", "--length", LARGE, "-j", "DROP")
         await self.swallows_large_packets()
         agent = await self.start_agent("edge-1")
-        before = agent.descriptors()
         source = self.listen_on("edge-1", lambda: Source(BULK))
         sink = self.listen_on("edge-1", Sink)
 
@@ -195,8 +199,6 @@ class LargePacketTests(SiteTestCase):
         await self.within(60, upload.when_read_ended(), "the upload ends")
         self.assertEqual(upload.answer.decode(), upload.payload.digest)
         self.assertEqual(await agent.metric("yurttunnel_agent_connections_lost_total"), 0)
-        upload.drop()
-        await self.nothing_is_left((agent, "yurttunnel_agent", before))
 
     async def swallows_large_packets(self) -> None:
         """Require that the NAT does what the test is about."""

@@ -1,0 +1,111 @@
+"""What programs hold, before a fault and after it: the one look for leaks that tests share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from tests.e2e.programs import MEBIBYTE, Program, Tunnel, most_growth
+from tests.e2e.support import EndToEndTestCase
+
+PATIENCE = 20.0
+"""Seconds in which everything has to be given back on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a program counts of its own, and what the kernel counts; of nothing may stay more."""
+
+    descriptors: int
+    threads: int
+    readers: int
+    writers: int
+    delayed_calls: int
+    streams: int
+    kept_bytes: int
+    """What is kept of streams, by the budget of memory."""
+
+    def more_than(self, before: Holdings) -> dict[str, str]:
+        """Give what is more than it was, by name."""
+        old, new = asdict(before), asdict(self)
+        return {name: f"{old[name]} -> {new[name]}" for name in new if new[name] > old[name]}
+
+
+async def holdings_of(program: Program) -> Holdings:
+    """Count what a program that runs holds now, the page that is asked for included."""
+    status, body = await program.get("/debug/reactor")
+    if status != 200:
+        raise program.failed(f"/debug/reactor answered {status}: {body}")
+    figures = json.loads(body)
+    prefix = program.arguments[0].replace("-", "_")
+    return Holdings(
+        descriptors=len(program.descriptors()),
+        threads=program.threads(),
+        readers=sum(figures["readers"].values()),
+        writers=sum(figures["writers"].values()),
+        delayed_calls=figures["delayed_calls"],
+        streams=int(await program.metric(f"{prefix}_open_streams")),
+        kept_bytes=int(await program.metric(f"{prefix}_memory_budget_used_bytes")),
+    )
+
+
+@dataclass(slots=True)
+class _Watched:
+    pid: int
+    before: Holdings
+    resident: int
+    streams: int
+
+
+class LeakTestCase(EndToEndTestCase):
+    """When a test ends, the programs that it has watched hold no more than they did."""
+
+    async def setUp(self) -> None:
+        """Watch nothing yet."""
+        await super().setUp()
+        self._watched: dict[Program, _Watched] = {}
+
+    async def start_tunnel(self, **options) -> Tunnel:
+        """Start a tunnel, both ends of which are watched."""
+        tunnel = await super().start_tunnel(**options)
+        await self.watch(tunnel.server, tunnel.agent)
+        return tunnel
+
+    async def watch(self, *programs: Program, streams: int = 8) -> None:
+        """Note what programs hold that have nothing to do; they must not hold more in the end.
+
+        Their memory may have grown by what so many ``streams`` at a time take. The last look at a
+        program counts, and none when it has been killed since.
+        """
+        if not self._watched:
+            # Cleanups run the last one first: clients and targets have ended by then, programs run.
+            self.addCleanup(self.nothing_is_left)
+        for program in programs:
+            self._watched[program] = _Watched(
+                program.pid, await holdings_of(program), program.resident(), streams
+            )
+
+    async def nothing_is_left(self) -> None:
+        """Require that what is watched, and still runs, holds no more than it did."""
+        for program, watched in self._watched.items():
+            if not program.running or program.pid != watched.pid:
+                continue
+            await self._returned(program, watched.before)
+            growth = program.resident() - watched.resident
+            self.assertLess(
+                growth / MEBIBYTE, most_growth(watched.streams) / MEBIBYTE, program.arguments[0]
+            )
+
+    async def _returned(self, program: Program, before: Holdings) -> None:
+        more: dict[str, str] = {}
+
+        async def returned() -> bool:
+            nonlocal more
+            more = (await holdings_of(program)).more_than(before)
+            return not more
+
+        try:
+            await self.eventually(returned, "nothing is left", PATIENCE, 0.1)
+        except self.failureException:
+            _, stacks = await program.get("/debug/stacks")
+            raise program.failed(f"has more than before: {more}\n{stacks[-2000:]}") from None

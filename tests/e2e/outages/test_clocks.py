@@ -1,0 +1,182 @@
+"""Clocks that are wrong, and clocks that are set while streams run."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+
+from tests.e2e.clients import Echo, EchoClient, Question, Sink, Source
+from tests.e2e.faults import FullQueue
+from tests.e2e.support import EndToEndTestCase, TwistedTransports, which
+
+HOUR = 3600
+DAY = 24 * HOUR
+
+YEARS = 20 * 365 * DAY
+"""So far ahead no certificate is good any more."""
+
+MOMENT = 1.5
+"""Seconds for which each wrong time lasts: the other end is asked for a sign of life within it."""
+
+SOON = 10.0
+"""Seconds within which what has a reason to go on does; most of it takes less than one."""
+
+DETECTION = 7.5
+"""Seconds in which silence is noticed while there are streams (protocol.md)."""
+
+SLACK = 4.0
+"""What a loaded machine may need beyond."""
+
+WRONG = ((-2 * DAY, "not valid yet: compare"), (YEARS, "expired"))
+"""Times at which no certificate is good, and what the agent says then of the server's."""
+
+
+class WallClock:
+    """What a program takes for the time of day: the machine's, put ``forward`` by some seconds."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        self._path = Path(directory, f"{name}.time")
+        self.put_forward(0)
+
+    def put_forward(self, seconds: int) -> None:
+        """Set it, from one moment to the next; negative is back."""
+        new = self._path.with_suffix(".new")
+        new.write_text(f"{seconds:+d}\n")
+        new.rename(self._path)
+
+    def prefix(self, library: str) -> tuple[str, ...]:
+        """Give what a program is begun with that shall have this clock.
+
+        The kernel's monotonic clock stays as it is, as it does when somebody sets the time.
+        """
+        return (
+            which("env"),
+            f"LD_PRELOAD={library}",
+            f"FAKETIME_TIMESTAMP_FILE={self._path}",
+            "FAKETIME_NO_CACHE=1",
+            "FAKETIME_DONT_FAKE_MONOTONIC=1",
+            "DONT_FAKE_MONOTONIC=1",
+        )
+
+
+class ClockTests(EndToEndTestCase):
+    """Both programs have a time of day of their own, which the test sets."""
+
+    async def setUp(self) -> None:
+        """Start a tunnel through a proxy, with certificates that were made yesterday."""
+        await super().setUp()
+        which("faketime")
+        output, errors, status = await self.run_command(
+            "faketime", "-m", "-f", "+0", "printenv", "LD_PRELOAD"
+        )
+        self.assertEqual(status, 0, errors.decode())
+        library = output.decode().strip()
+        self.clocks = {name: WallClock(self.directory, name) for name in ("server", "agent")}
+
+        def proxied(port: int) -> int:
+            self.proxy = self.fault_proxy(port)
+            return self.proxy.port
+
+        # A reset is only a fault here, and says nothing of the agent.
+        self.tunnel = self.make_tunnel(proxied=proxied, server_extra=("--return-grace", "30s"))
+        self.programs = {"server": self.tunnel.server, "agent": self.tunnel.agent}
+        for name, clock in self.clocks.items():
+            clock.put_forward(-DAY)
+            self.programs[name].begin_with(*clock.prefix(library))
+        await self.tunnel.start()
+        for clock in self.clocks.values():
+            clock.put_forward(0)
+        self.echo, self.sink = self.listen(Echo), self.listen(Sink)
+
+    async def lost(self) -> list[float]:
+        """Count the connections that each program has lost."""
+        return [
+            await program.metric(f"yurttunnel_{name}_connections_lost_total")
+            for name, program in self.programs.items()
+        ]
+
+    async def dial(self) -> EchoClient:
+        """Make one round trip on a new stream, which must succeed."""
+        client = EchoClient(reactor, 0.02)
+        await self.connected(self.tunnel, self.echo, client)
+        await self.within(SOON, client.round_trip(), "an echo answers")
+        return client
+
+    async def waiting_dial_survives(self, change) -> None:
+        """Require that a dial that has no answer yet gets its answer after ``change()``."""
+        queue = FullQueue()
+        self.addCleanup(queue.close)
+        client = Question()
+        dial = Deferred.fromCoroutine(self.connect(self.tunnel, f"127.0.0.1:{queue.port}", client))
+        await self.pause(MOMENT / 2)
+        change()
+        await self.pause(MOMENT)
+        self.assertFalse(dial.called, dial.result if dial.called else None)
+        queue.make_room()
+        answer = await self.within(SOON, dial, "the dial is answered")
+        self.assertEqual(answer.status, 200, answer.body)
+        client.drop()
+
+    async def both_miss_each_other(self, lost: int) -> None:
+        """Require that both notice in time that they hear nothing, and go on after it."""
+        await self.proxy.refuse()
+        self.assertEqual(self.proxy.for_all("black_hole"), 1)
+        cut = reactor.seconds()
+
+        async def noticed() -> bool:
+            return await self.lost() == [lost, lost]
+
+        await self.eventually(noticed, "both miss each other", DETECTION + SLACK)
+        print(f"\nsilence was noticed after {reactor.seconds() - cut:.1f} s", end="")
+        self.proxy.start()
+
+    async def test_timers_and_streams_take_no_notice(self) -> None:
+        """An hour on or back, at either end: deadlines and silence are measured as ever.
+
+        A dial that waits for its answer when the time is put forward goes on waiting; silence
+        that begins after it was put back is noticed in time; and no byte is lost.
+        """
+        upload = await self.connected(self.tunnel, self.sink, Source())
+        client = await self.dial()
+        idle = await self.dial()
+        running = True
+        echoes = Deferred.fromCoroutine(client.run(lambda: running))
+        for number, clock in enumerate(self.clocks.values()):
+            await self.waiting_dial_survives(partial(clock.put_forward, HOUR))
+            self.assertEqual(await self.lost(), [number, number])
+            clock.put_forward(-HOUR)
+            await self.pause(MOMENT)
+            self.assertEqual(await self.lost(), [number, number])
+            await self.both_miss_each_other(number + 1)
+            await self.within(SOON, idle.round_trip(), "an idle stream goes on")
+            (await self.dial()).drop()
+            clock.put_forward(0)
+        running = False
+        print(f"\necho: {await self.within(SOON, echoes, 'the echo ends')}")
+        upload.payload.finish()
+        await self.within(30, upload.when_read_ended(), "the upload ends")
+        self.assertEqual(upload.answer.decode(), upload.payload.digest)
+
+    async def test_certificates_do(self) -> None:
+        """Streams go on, but a new connection has to wait until the clock is right again."""
+        idle = await self.dial()
+        for number, (seconds, complaint) in enumerate(WRONG):
+            self.clocks["agent"].put_forward(seconds)
+            await self.pause(MOMENT)
+            await idle.round_trip()
+            self.assertEqual(await self.lost(), [number, number])
+            self.assertTrue(self.proxy.for_all("reset"))
+            answer = Deferred.fromCoroutine(idle.round_trip())
+            agent = self.tunnel.agent
+            await self.eventually(
+                lambda agent=agent, complaint=complaint: complaint in agent.log, complaint, SOON
+            )
+            self.clocks["agent"].put_forward(0)
+            await self.within(10, answer, "the stream goes on")
+
+
+class TwistedClockTests(TwistedTransports, ClockTests):
+    """The same over Twisted's own transports."""

@@ -1,0 +1,234 @@
+"""SIGKILL of either program in each state of connections, sessions and streams.
+
+The fault proxy holds a handshake where it is, and targets that say nothing hold streams.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.clients import (
+    AnswerAtEnd,
+    Download,
+    Echo,
+    EchoClient,
+    EndFirst,
+    Incomplete,
+    Peer,
+    Question,
+    Source,
+)
+from tests.e2e.faults import FullQueue
+from tests.e2e.leaks import LeakTestCase, holdings_of
+from tests.e2e.programs import Program
+
+BEGINNING = {"TCP, nothing said": 0, "TLS, the agent has begun": 1}
+HELLO = {"TLS, the server has answered": 2, "TLS done, HELLO of the agent sent": 3}
+"""States by how often the two ends have taken turns; the next one waits for what does not come."""
+
+ENDED = 2.0
+"""Seconds in which the other end has let go of all: --return-grace is 0.8 s, and a second more."""
+
+DRAIN = 5.0
+"""Seconds for which one that goes waits for a stream whose other end is not there."""
+
+BACK = 15.0
+"""Seconds in which all works again when both ends run; pauses between attempts are random."""
+
+
+class KillTestCase(LeakTestCase):
+    """A tunnel through a fault proxy, one end of which is killed, and started again."""
+
+    async def setUp(self) -> None:
+        """Start the tunnel."""
+        await super().setUp()
+
+        def proxied(port: int) -> int:
+            self.proxy = self.fault_proxy(port)
+            return self.proxy.port
+
+        self.echo = self.listen(Echo)
+        self.tunnel = await self.start_tunnel(proxied=proxied, drain=DRAIN)
+        self.server, self.agent = self.tunnel.server, self.tunnel.agent
+
+    async def held_at(self, turns: int) -> None:
+        """Cut the connection, and hold the next one after so many turns."""
+        self.proxy.turns = turns
+        self.assertTrue(self.proxy.for_all("reset"))
+        await self.eventually(
+            lambda: any(link.held for link in self.proxy.links), "a connection is held"
+        )
+
+    async def lets_go(self, survivor: Program, before: int) -> None:
+        """Require that who survives has no stream, and no descriptor more than ``before``."""
+
+        async def gone() -> bool:
+            now = await holdings_of(survivor)
+            return now.streams == 0 and now.descriptors <= before
+
+        await self.eventually(gone, f"{survivor.arguments[0]} has let go of all", ENDED)
+
+    async def start_again(self, victim: Program) -> None:
+        """Start the one that was killed, and require that new dials work."""
+        began = reactor.seconds()
+        victim.start()
+        await victim.ready()
+
+        async def works() -> bool:
+            client = EchoClient(reactor)
+            answer = await self.connect(self.tunnel, f"127.0.0.1:{self.echo.port}", client)
+            if answer.peer is None:
+                return False
+            await client.round_trip()
+            client.drop()
+            return True
+
+        await self.eventually(works, "new dials work", BACK, 0.1)
+        print(f"{reactor.seconds() - began:.1f} s", end=" ")
+
+
+class HandshakeKillTests(KillTestCase):
+    """Nothing of a connection that never came to be stays, and the next one is made."""
+
+    async def test_the_agent_as_it_begins(self) -> None:
+        """The server lets go of the connection and of the session that was to be resumed."""
+        await self.killed(self.agent, self.server, BEGINNING)
+
+    async def test_the_agent_before_it_has_a_hello(self) -> None:
+        """The same when the server has answered, and when the handshake is over."""
+        await self.killed(self.agent, self.server, HELLO)
+
+    async def test_the_server_as_the_agent_begins(self) -> None:
+        """The agent lets go of the connection, tries again, and finds the new process."""
+        await self.killed(self.server, self.agent, BEGINNING)
+
+    async def test_the_server_before_its_hello_arrives(self) -> None:
+        """The same when the server has answered, and when the handshake is over."""
+        await self.killed(self.server, self.agent, HELLO)
+
+    async def killed(self, victim: Program, survivor: Program, states: dict[str, int]) -> None:
+        """Kill one of them in each state, with a stream that waits for its session."""
+        before = (await holdings_of(survivor)).descriptors
+        for state, turns in states.items():
+            print(f"\n{victim.arguments[0]} killed at {state}: ", end="")
+            stream = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
+            await stream.round_trip()
+            await self.held_at(turns)
+            victim.kill()
+            await self.within(ENDED, stream.when_ended(), "the stream ends")
+            self.proxy.turns = None
+            if survivor is self.server:
+                await self.lets_go(survivor, before)
+            await self.start_again(victim)
+            # An agent keeps its streams for a server that may be only unreachable.
+            await self.lets_go(survivor, before)
+
+
+class StreamKillTests(KillTestCase):
+    """Every stream ends once, whatever it was about to do."""
+
+    async def setUp(self) -> None:
+        """Have targets for each state of a stream."""
+        await super().setUp()
+        self.queue = FullQueue()
+        self.addCleanup(self.queue.close)
+        self.targets = {
+            "asked": self.listen(AnswerAtEnd),
+            "ended": self.listen(EndFirst),
+            "half": self.listen(Peer),
+            "download": self.listen(lambda: Source(None, hashed=False)),
+            "upload": self.listen(Download),
+        }
+
+    async def in_each_state(self) -> tuple[Deferred, list]:
+        """Open streams of all kinds: a dial without an answer, and those that are open."""
+        dial = Deferred.fromCoroutine(
+            self.connect(self.tunnel, f"127.0.0.1:{self.queue.port}", Question())
+        )
+        # This one never finishes its question, or it would be answered.
+        asked = await self.connected(self.tunnel, self.targets["asked"], Question(b"and"))
+        ended = await self.connected(self.tunnel, self.targets["ended"], Question())
+        await self.within(5, ended.when_read_ended(), "the target has ended its direction")
+        half = await self.connected(self.tunnel, self.targets["half"], Question(b"x", True))
+        [target] = self.targets["half"].peers
+        await self.within(5, target.when_read_ended(), "the caller has ended its direction")
+        down = await self.connected(self.tunnel, self.targets["download"], Download(hashed=False))
+        up = await self.connected(self.tunnel, self.targets["upload"], Source(None, hashed=False))
+        await self.eventually(
+            lambda: down.received > 1_000_000 and up.payload.taken > 1_000_000, "data flow"
+        )
+        self.assertFalse(dial.called)
+        return dial, [asked, half, ended, down, up]
+
+    async def test_the_agent(self) -> None:
+        """Dials are refused and streams end within the grace; the server keeps nothing."""
+        before = (await holdings_of(self.server)).descriptors
+        dial, streams = await self.in_each_state()
+        self.agent.kill()
+        answer = await self.within(ENDED, dial, "the dial is answered")
+        self.assertIn(answer.status, (502, 503))
+        await self.within(ENDED, gatherResults([s.when_ended() for s in streams]), "all end")
+        for stream in streams:
+            stream.drop()
+        await self.lets_go(self.server, before)
+        await self.start_again(self.agent)
+
+    async def test_the_server(self) -> None:
+        """The agent closes what it has dialed as soon as it meets the new process."""
+        before = (await holdings_of(self.agent)).descriptors
+        dial, streams = await self.in_each_state()
+        # It ends with the server, without an answer.
+        dial.addErrback(lambda failure: failure.trap(Incomplete))
+        # Who has read to the end and has nothing to say does not see a connection end.
+        targets = [target for name, target in self.targets.items() if name != "half"]
+        peers = [peer for target in targets for peer in target.peers]
+        self.server.kill()
+        await self.within(ENDED, gatherResults([s.when_ended() for s in streams]), "all end")
+        await self.start_again(self.server)
+        await self.within(ENDED, gatherResults([p.when_lost() for p in peers]), "targets are left")
+        await self.lets_go(self.agent, before)
+
+
+class GoingAwayKillTests(KillTestCase):
+    """One of them has said that it goes, and waits for a stream, when one of them is killed."""
+
+    async def going_away(self, leaving: Program) -> EchoClient:
+        """Have one of them wait for a stream to end."""
+        stream = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
+        await stream.round_trip()
+        leaving.signal(signal.SIGTERM)
+
+        async def drains() -> bool:
+            status, body = await leaving.get("/readyz")
+            return status == 503 and "draining" in body
+
+        await self.eventually(drains, "it drains")
+        await stream.round_trip()
+        return stream
+
+    async def test_the_one_that_leaves(self) -> None:
+        """The stream ends, the other one keeps nothing, and a new process is used at once."""
+        for leaving, staying in ((self.agent, self.server), (self.server, self.agent)):
+            before = (await holdings_of(staying)).descriptors
+            stream = await self.going_away(leaving)
+            leaving.kill()
+            print(f"\n{leaving.arguments[0]} killed while it drains: ", end="")
+            await self.within(ENDED, stream.when_ended(), "the stream ends")
+            await self.start_again(leaving)
+            await self.lets_go(staying, before)
+
+    async def test_the_one_that_stays(self) -> None:
+        """Who leaves has nothing to wait for any more, and ends."""
+        for leaving, staying in ((self.agent, self.server), (self.server, self.agent)):
+            stream = await self.going_away(leaving)
+            staying.kill()
+            stream.drop()
+            self.assertIn(await leaving.ended(ENDED + DRAIN), (0, -signal.SIGTERM))
+            print(f"\n{staying.arguments[0]} killed while the other one drains: ", end="")
+            staying.start()
+            if staying is self.server:
+                await staying.ready()
+            await self.start_again(leaving)

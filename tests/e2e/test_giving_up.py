@@ -1,0 +1,128 @@
+"""Connections that are given up by a living end, and dials to a node that is away."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.clients import Download, Echo, EchoClient, Question, Source
+from tests.e2e.programs import Tunnel
+from tests.e2e.support import TwistedTransports
+from tests.e2e.test_resumption import CutTunnelTestCase
+from yurttunnel.server.node_session import RETURN_PATIENCE
+from yurttunnel.server.options import DEFAULT_RETURN_GRACE
+
+DETECTION = 7.5
+"""Seconds in which a side that hears nothing gives up, with streams open (protocol.md)."""
+
+SLACK = 10.0
+"""What a loaded machine may need beyond, seconds."""
+
+BULK = 30_000_000
+"""Bytes of a download that is under way, more than any window."""
+
+AT_ONCE = 1.0
+"""Seconds within which a dial fails that waits for nothing."""
+
+
+class GivingUpTests(CutTunnelTestCase):
+    """An agent that hears nothing resets the connection, and the reset arrives."""
+
+    async def deafen(self, tunnel: Tunnel) -> None:
+        """Let nothing reach the agent until it gives up, and let it not be back for a while."""
+        (link,) = self.proxy.links
+        await self.proxy.refuse()
+        link.down.discard()
+
+        async def given_up() -> bool:
+            return await tunnel.agent.metric("yurttunnel_agent_connections_lost_total") > 0
+
+        await self.eventually(given_up, "the agent gives the connection up", DETECTION + SLACK)
+
+    async def test_streams_survive_an_agent_that_gives_up(self) -> None:
+        """It is not taken for dead: streams wait for longer than it would be, and go on."""
+        source = self.listen(lambda: Source(BULK))
+        echo = self.listen(Echo)
+        tunnel = await self.start_cut_tunnel()
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        download = await self.connected(tunnel, source, Download())
+        await self.eventually(lambda: download.received, "the download begins")
+
+        await self.deafen(tunnel)
+        answer = Deferred.fromCoroutine(client.round_trip())
+        await self.eventually(lambda: self.is_away(tunnel), "the server has seen the reset")
+        await self.pause(3 * DEFAULT_RETURN_GRACE)
+        self.proxy.start()
+        await self.within(SLACK, answer, "the echo goes on")
+        await self.within(30, download.when_lost(), "the download ends")
+        self.assertEqual(download.received, BULK)
+        self.assertEqual(download.digest, source.peers[0].payload.digest)
+        self.assertEqual(await tunnel.server.metric("yurttunnel_server_resumptions_total"), 1)
+
+    async def is_away(self, tunnel: Tunnel) -> bool:
+        """Whether the server says that no connection carries the session."""
+        return not any(entry["connected"] for entry in await tunnel.server.agents())
+
+
+class TwistedGivingUpTests(TwistedTransports, GivingUpTests):
+    """The same over Twisted's own transports."""
+
+
+class AwayTests(CutTunnelTestCase):
+    """Dials while the session of a node waits for its agent."""
+
+    # Also a reset leaves the session its whole resume window, so that it can be waited for.
+    options = ("--return-grace", "30s")
+
+    async def test_dials_wait_for_an_agent_that_is_soon_back(self) -> None:
+        """Each that begins while the agent is away for a moment succeeds."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_cut_tunnel(server_extra=self.options)
+        await self.lose(tunnel)
+        clients = [EchoClient(reactor) for _ in range(20)]
+        dials = [Deferred.fromCoroutine(self.connected(tunnel, echo, one)) for one in clients]
+        self.proxy.start()
+        await self.within(RETURN_PATIENCE + SLACK, gatherResults(dials), "each dial succeeds")
+        await gatherResults([Deferred.fromCoroutine(one.round_trip()) for one in clients])
+
+    async def test_dials_fail_soon_when_it_stays_away_and_succeed_when_it_is_back(self) -> None:
+        """Those that wait fail after some seconds, later ones at once, none after the return."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_cut_tunnel(server_extra=self.options)
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
+        await client.round_trip()
+        await self.lose(tunnel)
+        began = reactor.seconds()
+        waiting = [Deferred.fromCoroutine(self.answer(tunnel, echo.port)) for _ in range(5)]
+        for status, _ in await self.within(
+            RETURN_PATIENCE + SLACK, gatherResults(waiting), "dials that wait fail"
+        ):
+            self.assertEqual(status, 503)
+        print(f"\ndials that wait fail after {reactor.seconds() - began:.1f} s")
+        status, text = await self.within(
+            AT_ONCE, self.answer(tunnel, echo.port), "a later dial fails at once"
+        )
+        self.assertEqual(status, 503)
+        self.assertRegex(text, r"node edge-1 was lost \d+ s ago")
+
+        self.proxy.start()
+        await self.within(30, client.round_trip(), "the stream goes on")
+        for _ in range(20):
+            again = await self.connected(tunnel, echo, EchoClient(reactor))
+            await again.round_trip()
+
+    async def lose(self, tunnel: Tunnel) -> None:
+        """Cut the agent off, until the server has seen it."""
+        await self.proxy.refuse()
+        self.proxy.for_all("reset")
+
+        async def lost() -> bool:
+            return not any(entry["connected"] for entry in await tunnel.server.agents())
+
+        await self.eventually(lost, "the server misses the agent")
+
+    async def answer(self, tunnel: Tunnel, port: int) -> tuple[int, str]:
+        """Make a dial; give its status, and what is said of it."""
+        answer = await self.connect(tunnel, f"127.0.0.1:{port}", Question())
+        return answer.status, answer.body
