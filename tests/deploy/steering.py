@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import Metric
-
+from yurttunnel.ops.families import MetricFamily
 from yurttunnel.ops.steering import (
     RESULTS,
     DnsReport,
@@ -15,10 +14,10 @@ from yurttunnel.ops.steering import (
     SteeringReport,
     steering_families,
 )
-from yurttunnel.server.passthrough.listener import Refusal
+from yurttunnel.server.passthrough.figures import Refusal
 
 
-def all_steering_families() -> Iterable[Metric]:
+def all_steering_families() -> Iterable[MetricFamily]:
     """Give the metrics of a server whose ways are all switched on."""
     families = tuple(
         FamilyReport(version=version, last_success=1.0, syncs=dict.fromkeys(RESULTS, 1))

@@ -24,8 +24,9 @@ from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.cluster.proxy_ports import CONFIG_MAP as PROXY_PORTS
 from yurttunnel.cluster.proxy_ports import KEYS
 from yurttunnel.cluster.services import INTERNAL_SERVICE
+from yurttunnel.server import client_hello
 from yurttunnel.server.options import Options as ServerOptions
-from yurttunnel.server.passthrough import client_hello, listener
+from yurttunnel.server.passthrough import listener
 from yurttunnel.steering import looks
 from yurttunnel.steering.dns.controller import LEASE
 from yurttunnel.steering.dns.records import CONFIG_MAP as RECORDS

@@ -8,6 +8,7 @@ import re
 import yaml
 from twisted.trial import unittest
 
+import yurttunnel
 from tests.deploy.rendering import BASE, DEPLOY, REPOSITORY
 
 CONTAINERFILE = DEPLOY / "image" / "Containerfile"
@@ -107,10 +108,8 @@ class ContainerfileTests(unittest.SynchronousTestCase):
             self.assertEqual(int(group), security["runAsGroup"])
 
     def test_versions_agree(self):
-        """Label, tags of the manifests and setup.cfg have the same version."""
-        setup = configparser.ConfigParser()
-        setup.read(REPOSITORY / "setup.cfg")
-        version = setup["metadata"]["version"]
+        """Label, tags of the manifests and the package have the same version."""
+        version = yurttunnel.__version__
         self.assertIn(f'image.version="{version}"', dict(self.final)["LABEL"])
         for path in DEPLOY.glob("**/kustomization.yaml"):
             for image in yaml.safe_load(path.read_text()).get("images", []):

@@ -35,9 +35,10 @@ from yurttunnel.ops.interception import (
     InterceptionFigures,
     interception_families,
 )
-from yurttunnel.ops.metrics import Figures, add_families, agent_registry, server_registry
+from yurttunnel.ops.metrics import Figures, agent_registry, server_registry
 from yurttunnel.ops.nodes import cloud_node_families
 from yurttunnel.ops.siblings import SiblingFigures, sibling_families
+from yurttunnel.ops.workers import Resources, WorkerFigures, worker_families
 from yurttunnel.pki.approval import Reason
 from yurttunnel.pki.approval_requests import Kind
 from yurttunnel.server.options import Options as ServerOptions
@@ -78,8 +79,7 @@ def samples():
         decisions=Counter((result, proof) for result in RESULTS for proof in PROOFS)
     )
     server = server_registry(figures)
-    add_families(
-        server,
+    server.add(
         lambda: [
             *interception_families(
                 InterceptionFigures(
@@ -91,6 +91,7 @@ def samples():
             *all_steering_families(),
             *agent_families(Counter()),
             *audit_families(AuditFigures()),
+            *worker_families(WorkerFigures(ready=1, restarts=0, resources={1: Resources(1.0, 1)})),
             *cloud_node_families(int),
             *cluster_trust_families(
                 "yurttunnel_server_",
@@ -113,8 +114,7 @@ def samples():
         ],
     )
     agent = agent_registry(figures, lambda: 0)
-    add_families(
-        agent,
+    agent.add(
         lambda: [
             *agent_server_families(ServerFigures()),
             *cluster_trust_families(
@@ -124,7 +124,7 @@ def samples():
     )
     found: dict[str, dict[str, set[str]]] = {}
     for registry in (server, agent):
-        for family in registry.collect():
+        for family in registry:
             for sample in family.samples:
                 labels = found.setdefault(sample.name, {})
                 for label, value in sample.labels.items():

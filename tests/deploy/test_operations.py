@@ -29,7 +29,7 @@ from tests.deploy.test_documents import (
 )
 from tests.deploy.test_monitoring import RULES, samples
 from yurttunnel.agent.options import Options as AgentOptions
-from yurttunnel.ops import audit, http_site, log_floods
+from yurttunnel.ops import audit, http_site, log_file, log_floods
 from yurttunnel.ops.debug import log_level, memory
 from yurttunnel.ops.debug import sessions as debug_sessions
 from yurttunnel.ops.debug.service import Debug
@@ -150,7 +150,7 @@ class MonitoringTests(unittest.SynchronousTestCase):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(OPS):
                     for alias in node.names:
-                        if re.fullmatch(r"(?!add_)\w+_families", alias.name):
+                        if re.fullmatch(r"\w+_families", alias.name):
                             self.assertIn(f"{alias.name}(", compared, path)
 
     def test_each_metric_has_an_alert_or_a_reason(self):
@@ -259,6 +259,10 @@ class NumberTests(unittest.SynchronousTestCase):
             f"| line of the audit log | {(audit.MAX_LINE + 1) // 1024} KiB |",
             "| lines of the audit log that wait for the disk |"
             f" {audit.MAX_WAITING // 1024**2} MiB, beside",
-            f"| time to write the last of them at the end | {audit.CLOSE_TIMEOUT:.0f} s |",
+            "| time to write the last lines of the audit log at the end |"
+            f" {audit.CLOSE_TIMEOUT:.0f} s |",
+            "| lines of the log that wait for who reads it |"
+            f" {log_file.MAX_WAITING // 1024**2} MiB |",
+            f"| time to write the last of them at the end | {log_file.CLOSE_TIMEOUT:.0f} s |",
         ):
             self.assertIn(row, text)
