@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.wire.conformance import conformance
-from tests.wire.harness import REQUEST, End, Frame, Pair, limits, user_of
+from tests.wire.harness import REQUEST, End, Frame, Pair, frames_in, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
@@ -323,6 +323,18 @@ class LivenessTests(SynchronousTestCase):
         self.assertEqual([(PONG, 0, b"\xff" * 8)], end.sent())
         end.feed(*[frames.offset_frame(PING, 0, number) for number in range(1000)])
         self.assertEqual([(PONG, 0, (999).to_bytes(8, "big"))], end.sent())
+
+    def test_by_itself(self) -> None:
+        """PING and PONG do not share a write, and so a record of TLS, with data."""
+        end = End()
+        end.advance(0.1)
+        stream = end.opened_by_peer()
+        end.session.send(stream, bytes(1000))
+        self.assertEqual([PING], [kind for kind, _, _ in frames_in(end.session.data_to_send(9999))])
+        end.feed(frames.offset_frame(PING, 0, 7))
+        end.session.send(stream, bytes(1000))
+        self.assertEqual([PONG], [kind for kind, _, _ in frames_in(end.session.data_to_send(9999))])
+        self.assertIn(DATA, [kind for kind, _, _ in end.sent()])
 
     @conformance("C-113")
     def test_interval(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.wire.conformance import conformance
-from tests.wire.harness import REQUEST
+from tests.wire.harness import REQUEST, frames_in
 from yurttunnel.wire import frames
 from yurttunnel.wire.credit import MemoryBudget, ReceiveWindow
 from yurttunnel.wire.outbox import MAX_CONTROL, Outbox
-from yurttunnel.wire.pace import MAX_KEPT
+from yurttunnel.wire.pace import ACK_DELAY, MAX_KEPT, TURN
 from yurttunnel.wire.stream import Stream, StreamState
 
 KIB = 1024
@@ -101,10 +101,10 @@ class BoundTests(SynchronousTestCase):
         while outbox.next_chunk(64 * KIB):
             continue
         outbox.connected(100.0)
-        self.assertTrue(outbox.acknowledged(MIB, 101.0, 0.06))
-        self.assertFalse(outbox.acknowledged(MIB, 101.0, 0.06))
+        self.assertTrue(outbox.acknowledged(MIB, 101.0))
+        self.assertFalse(outbox.acknowledged(MIB, 101.0))
         self.assertGreater(outbox.pace.most_kept, 8 * MIB)
-        outbox.acknowledged(2 * MIB, 102.0, 0.06)
+        outbox.acknowledged(2 * MIB, 102.0)
         self.assertLess(outbox.pace.most_kept, MIB)
         self.assertEqual(outbox.pace.quantum, outbox.queue.quantum)
 
@@ -118,6 +118,91 @@ class BoundTests(SynchronousTestCase):
         outbox.put(b"x")
         outbox.next_chunk(1)
         self.assertTrue(outbox.is_full)
+
+
+class ProbeTests(SynchronousTestCase):
+    """Bulk data that wait for a round trip, which shows how far away the peer is."""
+
+    def setUp(self) -> None:
+        """Begin with bulk data on a path of 60 ms, and 3 MiB under way that have to wait."""
+        self.outbox = Outbox(PLENTY, 0.0)
+        self.answer(0.0, 0.06)
+        with_data(self.outbox, 40 * MIB)
+        while self.outbox.log.kept < 4 * MIB:
+            self.outbox.next_chunk(64 * KIB)
+        self.outbox.acknowledged(MIB // 2, 1.0)
+        self.outbox.acknowledged(MIB, 2.0)
+
+    def answer(self, now: float, seconds: float) -> None:
+        """Send a PING and take its PONG."""
+        self.outbox.ping(now)
+        self.pong(now + seconds)
+
+    def pong(self, now: float) -> None:
+        """Take the PONG to the PING that waits to be sent."""
+        [(_, _, payload)] = frames_in(self.outbox.take_link())
+        self.outbox.pong(int.from_bytes(payload, "big"), now)
+
+    @conformance("C-135")
+    def test_fallen_rate(self) -> None:
+        """A path that has become slow is probed: data wait, and go on behind a second PING."""
+        outbox = self.outbox
+        self.assertTrue(outbox.is_probe_due(2.0))
+        under_way = outbox.log.end - MIB
+        outbox.ping(2.0)
+        self.assertFalse(self.goes_on(10.0))
+        self.pong(10.0)
+        self.assertTrue(self.goes_on(10.0))
+        self.pong(10.1)
+        self.assertAlmostEqual(0.1, outbox.round_trip.seconds or 0.0)
+        # What arrives in a round trip, and what arrives until the peer acknowledges.
+        rate = under_way / 8.0
+        expected = rate * (2 * (0.1 + ACK_DELAY) + TURN)
+        self.assertLess(abs(outbox.pace.most_kept / expected - 1), 0.01)
+        self.assertFalse(outbox.is_probe_due(60.0))
+
+    def test_longer_path(self) -> None:
+        """On a path that has only become longer as much may be under way as before."""
+        outbox = self.outbox
+        most = outbox.pace.most_kept
+        outbox.ping(2.0)
+        self.pong(2.6)
+        self.pong(3.2)
+        self.assertAlmostEqual(0.6, outbox.round_trip.seconds or 0.0)
+        self.assertLessEqual(most, outbox.pace.most_kept)
+        self.assertLess(outbox.pace.most_kept, 2 * most)
+
+    def test_measurements_during_a_probe(self) -> None:
+        """Acknowledgements say nothing of the rate while data wait."""
+        outbox = self.outbox
+        most = outbox.pace.most_kept
+        outbox.ping(2.0)
+        for number in range(1, 30):
+            outbox.acknowledged(MIB + number * 1000, 2.0 + number)
+        self.assertEqual(most, outbox.pace.most_kept)
+
+    @conformance("C-135")
+    def test_no_answer(self) -> None:
+        """A probe without an answer is given up with the next PING, and not begun at once."""
+        outbox = self.outbox
+        outbox.ping(2.0)
+        outbox.give_up_probe(4.5)
+        outbox.ping(4.5)
+        self.assertTrue(self.goes_on(5.0))
+
+    def test_new_connection(self) -> None:
+        """A probe ends with its connection."""
+        outbox = self.outbox
+        outbox.ping(2.0)
+        outbox.connected(3.0)
+        while outbox.log.next_again():
+            continue
+        self.assertTrue(self.goes_on(4.0))
+
+    def goes_on(self, now: float) -> bool:
+        """Say whether data go out once nothing is under way any more."""
+        self.outbox.acknowledged(self.outbox.log.end, now)
+        return bool(self.outbox.next_chunk(64 * KIB))
 
 
 class BudgetTests(SynchronousTestCase):
@@ -137,7 +222,7 @@ class BudgetTests(SynchronousTestCase):
         self.assertEqual(b"", other.next_chunk(64 * KIB))
         other.put(b"control")
         self.assertEqual(b"control", other.next_chunk(64 * KIB))
-        one.acknowledged(one.log.end, 1.0, None)
-        other.acknowledged(other.log.end, 1.0, None)
+        one.acknowledged(one.log.end, 1.0)
+        other.acknowledged(other.log.end, 1.0)
         self.assertEqual(0, process.used)
         self.assertNotEqual(b"", one.next_chunk(64 * KIB))

@@ -44,7 +44,7 @@ class PaceTests(SynchronousTestCase):
             in_time = round_trip * (1 + JITTER) + QUEUE_TIME
         begin = self.position
         end = begin + int(rate * (in_time + queue) + ACK_EVERY)
-        self.pace.connected(begin, self.now)
+        self.pace.begin(begin, self.now)
         # The first acknowledgement begins the measurement, the last is its end.
         self.now += in_time + INTERVAL + 0.001
         self.pace.acknowledged(begin, end, self.now, round_trip)
@@ -87,7 +87,7 @@ class PaceTests(SynchronousTestCase):
 
     @conformance("C-106")
     def test_bounds(self) -> None:
-        """However slow or fast the path, 16 KiB and 16 MiB are the bounds."""
+        """However slow or fast the path, 8 KiB and 16 MiB are the bounds."""
         self.slow_down(200e6, 3.0)
         self.assertEqual(MAX_KEPT, self.pace.most_kept)
         self.slow_down(1000, 0.5)
@@ -179,6 +179,6 @@ class PaceTests(SynchronousTestCase):
         self.slow_down(16e6)
         kept = self.pace.most_kept
         self.now = 100.0
-        self.pace.connected(self.position, self.now)
+        self.pace.begin(self.position, self.now)
         self.pace.acknowledged(self.position + 100, self.position + 100, self.now + 0.1, 0.06)
         self.assertEqual(kept, self.pace.most_kept)

@@ -144,6 +144,29 @@ class RateTests(SynchronousTestCase):
             path.run(0.02)
             self.assertLess(path.queued, 0.8)
 
+    @conformance("C-135")
+    def test_longer(self) -> None:
+        """A path that becomes 600 ms longer is found out, and is full again ten seconds later."""
+        path = Path(0.001, 20e6)
+        download = Download(path)
+        path.run(2.0)
+        path.delay, path.rate = 0.3, 1e6
+        path.run(10.0)
+        self.assertAlmostEqual(0.6, path.pair.server.session.round_trip or 0.0, 1)
+        self.assertGreater(path.throughput(download, 3.0), 0.97)
+        self.assertLess(path.queued, 1.0)
+
+    @conformance("C-135")
+    def test_long_copy(self) -> None:
+        """What waits before the path grows no longer with time, and probes cost little."""
+        path = Path(0.06, 2e6)
+        download = Download(path)
+        path.run(1.0)
+        for _ in range(4):
+            self.assertGreater(path.throughput(download, 8.0), 0.98)
+            self.assertLess(path.queued, 0.25)
+        self.assertAlmostEqual(0.06, path.pair.server.session.round_trip or 0.0, 2)
+
     def test_beginning(self) -> None:
         """A long and fast path is full three round trips after the first byte has arrived."""
         path = Path(0.06, 125e6)

@@ -9,7 +9,8 @@
   and their numbers, and one stream;
 - :mod:`~yurttunnel.wire.outbox`: what waits to be sent, with :mod:`~yurttunnel.wire.scheduler`
   for who sends next, :mod:`~yurttunnel.wire.send_log` for what is kept until acknowledged and
-  :mod:`~yurttunnel.wire.pace` for how much that may be;
+  :mod:`~yurttunnel.wire.pace` for how much that may be, by the rate of the path and its
+  :mod:`~yurttunnel.wire.round_trip`;
 - :mod:`~yurttunnel.wire.inflow`: what has come and what credit is due for it, with
   :mod:`~yurttunnel.wire.credit` for windows and the memory behind them;
 - :mod:`~yurttunnel.wire.flood`, :mod:`~yurttunnel.wire.liveness`: whether the peer sends more

@@ -1,11 +1,8 @@
-"""Pings: whether the peer is still there, whether it hears this side, and how far away it is."""
+"""Pings: whether the peer is still there, and whether it hears this side."""
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
-
-from yurttunnel.wire import frames
 
 BUSY_DIVISOR: Final = 4
 """With streams open, pings are this much more frequent: somebody waits."""
@@ -19,8 +16,6 @@ ANSWER_PATIENCE: Final = 0.15
 at the default, and a round trip. The slowest answer, an ACK, takes 0.2 s. A peer with streams
 that hears nothing gives up half an interval after a ping of its own; by then the first one that
 it has missed is older than a quarter."""
-
-SAMPLES: Final = 8
 
 
 class Liveness:
@@ -38,12 +33,8 @@ class Liveness:
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
-        self._number = 0
-        self._sent_at: float | None = None
         self._last_ping = float("-inf")
-        self._samples: deque[float] = deque(maxlen=SAMPLES)
         self.awaiting: float | None = None
-        self.round_trip: float | None = None
         # When the first ping went out after which there was no answer.
         self._unanswered: float | None = None
 
@@ -51,10 +42,9 @@ class Liveness:
         """Begin with a new connection; a first ping is due at once."""
         self.awaiting = self._unanswered = None
         self._last_ping = float("-inf")
-        self._sent_at = None
 
     def deadline(self, busy: bool) -> float:
-        """When to look again at :meth:`silent` and :meth:`ping`."""
+        """When to look again at :meth:`silent` and :meth:`is_ping_due`."""
         return min(self._ping_at(busy), self._dead_at(busy))
 
     def silent(self, now: float, busy: bool) -> bool:
@@ -67,37 +57,27 @@ class Liveness:
         self.awaiting = None
         return True
 
-    def ping(self, now: float, busy: bool) -> bytes:
-        """Give a PING frame if one is due, else nothing."""
-        if now < self._ping_at(busy):
-            return b""
-        self._number += 1
-        self._sent_at = self._last_ping = now
+    def is_ping_due(self, now: float, busy: bool) -> bool:
+        """Say whether it is time for a PING."""
+        return now >= self._ping_at(busy)
+
+    def pinged(self, now: float) -> None:
+        """Take note of a PING that is sent, due or not."""
+        self._last_ping = now
         if self.awaiting is None:
             self.awaiting = now
         if self._unanswered is None:
             self._unanswered = now
-        return frames.offset_frame(frames.PING, 0, self._number)
-
-    def pong(self, number: int, now: float) -> None:
-        """Take a PONG; one that answers an earlier ping than the last says nothing of the time."""
-        if 0 < number <= self._number:
-            self.answered()
-        if number == self._number and self._sent_at is not None:
-            self._samples.append(now - self._sent_at)
-            self._sent_at = None
-            self.round_trip = min(self._samples)
 
     def answered(self) -> None:
         """Take note that what this side has sent arrives."""
         self._unanswered = None
 
-    def in_order(self, now: float) -> bool:
+    def in_order(self, now: float, round_trip: float) -> bool:
         """Whether nothing speaks against it that what this side sends arrives."""
         if self._unanswered is None:
             return True
-        patience = ANSWER_PATIENCE * self._interval + (self.round_trip or 0.0)
-        return now < self._unanswered + patience
+        return now < self._unanswered + ANSWER_PATIENCE * self._interval + round_trip
 
     def _ping_at(self, busy: bool) -> float:
         return self._last_ping + (self._interval / BUSY_DIVISOR if busy else self._interval)

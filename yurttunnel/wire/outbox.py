@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from yurttunnel.wire import frames
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.pace import MAX_KEPT, Pace
+from yurttunnel.wire.round_trip import PROBE_AGAIN, Probe, RoundTrip
 from yurttunnel.wire.scheduler import FairQueue
 from yurttunnel.wire.send_log import SendLog
 from yurttunnel.wire.stream import Buffer
@@ -34,6 +36,9 @@ class Outbox:
         self.payload_limit = payload_limit
         self.payload_sent = 0
         self.pace = Pace(now)
+        self.round_trip = RoundTrip()
+        # How much was under way when the last probe began, bytes.
+        self._probed_with = 0
         self.queue = FairQueue(self.pace.quantum)
         self.control_size = 0
         self._control: list[bytes] = []
@@ -49,6 +54,12 @@ class Outbox:
         """Queue a frame of the connection, in the place of an earlier one of its type."""
         self.link[kind] = frame
 
+    @property
+    def times_something(self) -> bool:
+        """Whether a PING or a PONG waits to be sent."""
+        link = self.link
+        return bool(link) and (frames.PING in link or frames.PONG in link)
+
     def take_link(self) -> bytes:
         """Give the frames of the connection, once."""
         if not self.link:
@@ -63,7 +74,9 @@ class Outbox:
     def connected(self, now: float) -> None:
         """Begin with a new connection: what is not acknowledged goes first."""
         self.drop_link()
-        self.pace.connected(self.log.acknowledged, now)
+        self.round_trip.connected(now)
+        self.queue.is_draining = False
+        self.pace.begin(self.log.acknowledged, now)
         self.log.rewind()
 
     @property
@@ -101,13 +114,60 @@ class Outbox:
             return not kept
         return kept < self.pace.most_kept
 
-    def acknowledged(self, position: int, now: float, round_trip: float | None) -> bool:
+    # -- what is measured of the path ----------------------------------------------------------
+
+    def is_probe_due(self, now: float) -> bool:
+        """Say whether it is time to see how far away the peer is with nothing in the way."""
+        age = self.round_trip.age(now)
+        if self.pace.has_fallen and age >= PROBE_AGAIN:
+            return True
+        return self.pace.is_filled and age >= self.round_trip.longest_age
+
+    def ping(self, now: float) -> None:
+        """Queue a PING, which begins a probe when that is due."""
+        if self.is_probe_due(now):
+            self.queue.is_draining = True
+            self._probed_with = self.log.end - self.log.acknowledged
+            self.round_trip.begin(now)
+        self._put_ping(now)
+
+    def give_up_probe(self, now: float) -> None:
+        """Let bulk data go on, if they wait."""
+        if self.round_trip.probe is not Probe.ENDED:
+            self.round_trip.give_up()
+            # Another one not before something speaks for it again.
+            self.pace.is_filled = self.pace.has_fallen = False
+            self._go_on(now)
+
+    def pong(self, number: int, now: float) -> None:
+        """Take the answer to a PING."""
+        measured = self.round_trip
+        before = measured.seconds or 0.0
+        ended = measured.pong(number, now)
+        if ended is Probe.DRAINING:
+            self._put_ping(now)
+            self._go_on(now)
+        elif ended is Probe.MEASURING:
+            after = measured.seconds or 0.0
+            self.pace.probed(before, after, measured.draining, self._probed_with)
+            self.pace.begin(self.log.acknowledged, now)
+
+    def _put_ping(self, now: float) -> None:
+        self.put_link(frames.PING, self.round_trip.ping(now))
+
+    def _go_on(self, now: float) -> None:
+        self.queue.is_draining = False
+        self.pace.begin(self.log.acknowledged, now)
+
+    def acknowledged(self, position: int, now: float) -> bool:
         """Forget what the peer has, and adapt to the rate at which it gets there.
 
         Gives whether it has more than before. Raises
         :class:`~yurttunnel.wire.frames.Violation` like the log.
         """
         news = self.log.acknowledge(position)
-        self.pace.acknowledged(position, self.log.end, now, round_trip)
-        self.queue.quantum = self.pace.quantum
+        measured = self.round_trip
+        if measured.probe is Probe.ENDED:
+            self.pace.acknowledged(position, self.log.end, now, measured.seconds)
+            self.queue.quantum = self.pace.quantum
         return news > 0

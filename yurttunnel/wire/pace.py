@@ -14,9 +14,9 @@ MAX_KEPT: Final = 16 * 1024 * 1024
 bound before anything is known of the path: until then TCP and the first windows of the streams
 see to it that little is under way."""
 
-MIN_KEPT: Final = 16 * 1024
-"""However slow the path, this much of data may be unacknowledged, bytes: half a second of
-256 kbit/s."""
+MIN_KEPT: Final = 8 * 1024
+"""However slow the path, this much of data may be unacknowledged, bytes: a quarter of a second
+of 256 kbit/s."""
 
 ACK_EVERY: Final = 128 * 1024
 """An ACK goes out by itself once this much has come in since the last one, bytes."""
@@ -27,11 +27,11 @@ ACK_DELAY: Final = 0.2
 TURN: Final = 0.005
 """How long it takes to send what a stream may send in a turn, seconds; a chunk is two."""
 
-MIN_QUANTUM: Final = 4 * 1024
+MIN_QUANTUM: Final = 1024
 MAX_QUANTUM: Final = 64 * 1024
 """The bounds of a stream's turn, bytes."""
 
-MIN_CHUNK: Final = 8 * 1024
+MIN_CHUNK: Final = 2 * 1024
 MAX_CHUNK: Final = 256 * 1024
 """The bounds of what is given to a connection at a time, bytes."""
 
@@ -62,9 +62,14 @@ class Pace:
     unless it waits in a queue. Only a measurement in which something did wait says that the path
     is no faster. Any other one, in which perhaps there was not more to send, says that it is at
     least as fast.
+
+    ``is_filled`` says that more has been under way than a path in balance needs, ``has_fallen``
+    that the rate was less than half of what it had been, both since the last probe.
     """
 
     def __init__(self, now: float) -> None:
+        self.is_filled = False
+        self.has_fallen = False
         self._rate = FIRST_RATE
         self._since = now
         self._from = 0
@@ -73,7 +78,7 @@ class Pace:
         self.most_kept = MAX_KEPT
         self._adapt(UNKNOWN_ROUND_TRIP, self.most_kept)
 
-    def connected(self, position: int, now: float) -> None:
+    def begin(self, position: int, now: float) -> None:
         """Begin to measure anew at ``position``: the time before is no part of it."""
         self._since = now
         self._from = self._in_time = self._under_way_to = position
@@ -83,7 +88,7 @@ class Pace:
         if round_trip is None:
             round_trip = UNKNOWN_ROUND_TRIP
         elapsed = now - self._since
-        in_time = round_trip * (1 + JITTER) + QUEUE_TIME
+        in_time = _in_time(round_trip)
         # So little may all be acknowledged late although nothing has waited.
         is_little = 0 < self._under_way_to - self._from <= ACK_EVERY
         if is_little:
@@ -98,12 +103,32 @@ class Pace:
         self._since = now
         self._from = self._in_time = position
         self._under_way_to = end
+        if end - position > self.most_kept // 2:
+            self.is_filled = True
         if is_queued:
+            if rate < self._rate / 2:
+                self.has_fallen = True
             # Slower by half at most: one pause of the peer must not look like a slow path.
             self._rate = max(rate, self._rate / 2)
             self._adapt(round_trip, MIN_KEPT)
         elif rate > self._rate:
             self._rate = rate
+            self._adapt(round_trip, self.most_kept)
+
+    def probed(self, before: float, round_trip: float, draining: float, amount: int) -> None:
+        """Take in a probe: there is nothing in the way, and a round trip takes ``round_trip``.
+
+        It was taken for ``before`` seconds up to now. What was under way, ``amount`` bytes, took
+        ``draining`` seconds. Where it had to wait, the path was no faster than that. Of a path
+        that has become longer no more is known: as much as before may be under way, which
+        grows as soon as it turns out to be too little.
+        """
+        self.is_filled = self.has_fallen = False
+        if draining > _in_time(round_trip):
+            self._rate = min(self._rate, amount / draining)
+            self._adapt(round_trip, MIN_KEPT)
+        elif round_trip > _in_time(before):
+            self._rate = min(self._rate, self.most_kept / (2 * round_trip))
             self._adapt(round_trip, self.most_kept)
 
     def _adapt(self, round_trip: float, least: int) -> None:
@@ -113,6 +138,11 @@ class Pace:
         self.most_kept = _within(least, 2 * necessary + rate * TURN, MAX_KEPT)
         self.quantum = _within(MIN_QUANTUM, rate * TURN, MAX_QUANTUM)
         self.chunk = _within(MIN_CHUNK, 2 * rate * TURN, MAX_CHUNK)
+
+
+def _in_time(round_trip: float) -> float:
+    """Give how long a round trip may take without a queue, seconds."""
+    return round_trip * (1 + JITTER) + QUEUE_TIME
 
 
 def _delayed(rate: float) -> float:

@@ -18,6 +18,7 @@ class FairQueue:
 
     Those in ``new`` are served before those in ``old``. ``quantum`` is what a stream may send
     before it is another one's turn, in bytes: small where a frame takes long.
+    While ``is_draining`` only those have a turn that end it with nothing left.
     ``touched`` collects the streams that have sent their FIN, or have room again after having
     been full; the session empties it.
     """
@@ -26,6 +27,7 @@ class FairQueue:
         self.new: deque[Stream] = deque()
         self.old: deque[Stream] = deque()
         self.quantum = quantum
+        self.is_draining = False
         self.touched: list[Stream] = []
 
     def add(self, stream: Stream) -> None:
@@ -51,11 +53,14 @@ class FairQueue:
         left = room
         while left > 0:
             queue = new or old
-            if not queue:
+            if not queue or (self.is_draining and not new):
                 break
             stream = queue.popleft()
             if not stream.pending_size or stream.send_limit <= stream.sent:
                 stream.queued = False
+                continue
+            if self.is_draining and stream.pending_size > stream.deficit:
+                old.append(stream)
                 continue
             # Alone, a stream need not stop at the end of its turn.
             taken = stream.take(parts, min(left, stream.deficit) if new or old else left)

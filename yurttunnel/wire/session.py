@@ -103,6 +103,7 @@ class Session:
         # Found once, for each piece of data.
         self._streams = self._table.open
         self._outbox = Outbox(peer.limits.session_window, now, parent_budget)
+        self._measured = self._outbox.round_trip
         self._liveness = Liveness(max(limits.ping_interval, peer.limits.ping_interval) / 1000)
         self._flood = FloodGuard(now)
         self._refuses_streams = False
@@ -155,8 +156,8 @@ class Session:
 
     @property
     def round_trip(self) -> float | None:
-        """The smallest of the last measured round trips, in seconds."""
-        return self._liveness.round_trip
+        """How far away the peer is, in seconds: there and back, with nothing in the way."""
+        return self._measured.seconds
 
     def in_order(self, now: float) -> bool:
         """Whether the connection is in order: no PING has been without an answer for long.
@@ -164,7 +165,7 @@ class Session:
         The end of such a one is the peer's doing. That of another says nothing of the peer: it
         gives up what it hears nothing from, and whatever lies in between may have forgotten it.
         """
-        return self._liveness.in_order(now)
+        return self._liveness.in_order(now, self._measured.seconds or 0.0)
 
     @property
     def memory(self) -> MemoryBudget:
@@ -272,11 +273,15 @@ class Session:
         if self._liveness.silent(now, busy):
             self._events.connection_silent()
             return
-        ping = self._liveness.ping(now, busy)
-        if ping:
-            self._outbox.put_link(frames.PING, ping)
+        if self._liveness.is_ping_due(now, busy):
+            self._outbox.give_up_probe(now)
+            self._ping()
         if now >= self._ack_at:
             self._append_ack()
+
+    def _ping(self) -> None:
+        self._liveness.pinged(self._now)
+        self._outbox.ping(self._now)
 
     def _next_deadline(self) -> float:
         deadlines = [stream.deadline for stream in self._table.openings.values()]
@@ -324,6 +329,9 @@ class Session:
             chunk = outbox.log.next_again()
             self._acknowledge_along()
             return chunk + outbox.take_link()
+        if outbox.times_something:
+            # By itself: TLS gives a record when all of it has come, and data take their time.
+            return outbox.take_link()
         if self._inflow.is_due and not outbox.is_full:
             for frame in self._inflow.credit(self._now):
                 outbox.put(frame)
@@ -500,7 +508,7 @@ class Session:
             stream.deliver(piece)
         except Exception as error:
             self._user_failed(stream, error)
-        self._inflow.delivered(stream, len(piece), self._now, self._liveness.round_trip)
+        self._inflow.delivered(stream, len(piece), self._now, self._measured.seconds)
 
     def _on_control(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is SessionState.CLOSED:
@@ -602,15 +610,20 @@ class Session:
 
     def _on_ack(self, number: int, payload: bytes) -> None:
         position = frames.decode_offset(payload)
-        if self._outbox.acknowledged(position, self._now, self._liveness.round_trip):
+        if self._outbox.acknowledged(position, self._now):
             self._liveness.answered()
+        if self._outbox.pace.has_fallen and self._outbox.is_probe_due(self._now):
+            self._ping()
 
     def _on_ping(self, number: int, payload: bytes) -> None:
         ping = frames.decode_offset(payload)
         self._outbox.put_link(frames.PONG, frames.offset_frame(frames.PONG, 0, ping))
 
     def _on_pong(self, number: int, payload: bytes) -> None:
-        self._liveness.pong(frames.decode_offset(payload), self._now)
+        pong = frames.decode_offset(payload)
+        if self._measured.has_sent(pong):
+            self._liveness.answered()
+        self._outbox.pong(pong, self._now)
 
     def _on_close(self, number: int, payload: bytes) -> None:
         code, text = frames.decode_coded(payload)

@@ -38,14 +38,13 @@ class LineTests(LeakTestCase):
 
         def proxied(port: int) -> int:
             self.proxy = FaultProxy(reactor, port)
-            # From the beginning: a session that has known a shorter way takes a longer one for a
-            # queue, for as long as it remembers that.
-            self.proxy.up.latency = self.proxy.down.latency = delay
             self.proxy.start(buffer)
             self.addCleanup(lambda: Deferred.fromCoroutine(self._stop_proxy(self.proxy)))
             return self.proxy.port
 
         tunnel = await self.start_tunnel(proxied=proxied)
+        # Only now: the session has known a shorter way, as when a route changes.
+        self.proxy.up.latency = self.proxy.down.latency = delay
         self.proxy.up.bandwidth = rate
         self.proxy.up.queue = int(rate * delay) + queue - 2 * buffer
         return tunnel
@@ -87,8 +86,8 @@ class LineTests(LeakTestCase):
         self.assertGreater(moved, 0.7 * rate)
 
     async def test_a_long_line(self) -> None:
-        """With 600 ms there and back an echo takes less than three of them, and mostly one."""
+        """With 600 ms there and back, of which the session knows nothing, an echo takes two."""
         rate, delay, queue = 1_000_000.0, 0.3, 100_000
         tunnel = await self.line(rate, delay, queue)
-        moved = await self.judge(tunnel, "8 Mbit/s", 2 * delay + queue / rate, 5_000_000, 4 * delay)
-        self.assertGreater(moved, 0.2 * rate)
+        moved = await self.judge(tunnel, "8 Mbit/s", 2 * delay + queue / rate, 5_000_000, 2 * delay)
+        self.assertGreater(moved, 0.5 * rate)
