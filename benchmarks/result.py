@@ -12,6 +12,10 @@ from benchmarks.summary import Summary, summarize
 DRIVER_SHARE = 0.5
 """The share of the CPU time beyond which a run shows the load's speed more than the tunnel's."""
 
+IDLE_LOAD = 0.5
+"""A load that keeps less of one processor busy than this waits for what it measures, whatever its
+share is: a link that limits leaves all programs idle."""
+
 OTHERS_LOAD = 0.15
 """How many processors other programs may keep busy beside a run, before it is noise."""
 
@@ -58,6 +62,16 @@ class Result:
         return max(shares, default=0.0)
 
     @property
+    def driver_load(self) -> float:
+        """How many processors the load kept busy, with the contestant where it was more."""
+        medians = [
+            summarize([run.driver_load for run in runs]).median
+            for runs in (self.peer, self.ours)
+            if runs
+        ]
+        return max(medians, default=0.0)
+
+    @property
     def others_load(self) -> float:
         """How many processors other programs kept busy, in the run where it was most."""
         return max((run.others_load for run in (*self.peer, *self.ours)), default=0.0)
@@ -65,7 +79,7 @@ class Result:
     @property
     def verdict(self) -> Verdict:
         """Whether the median is as it should be."""
-        if self.driver_share > DRIVER_SHARE:
+        if self.driver_share > DRIVER_SHARE and self.driver_load > IDLE_LOAD:
             return Verdict.NOT_TRUSTED
         return Verdict.HOLDS if self.line.holds(self.summary.median) else Verdict.MISSES
 

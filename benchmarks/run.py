@@ -52,6 +52,11 @@ class Run:
         return self.driver_cpu / total if total else 0.0
 
     @property
+    def driver_load(self) -> float:
+        """How many processors the load kept busy."""
+        return self.driver_cpu / self.seconds
+
+    @property
     def others_load(self) -> float:
         """How many processors other programs kept busy."""
         return self.others_cpu / self.seconds

@@ -63,6 +63,12 @@ class ResultTests(SynchronousTestCase):
         self.assertIs(result(line(), [2.0], driver=1.1).verdict, Verdict.NOT_TRUSTED)
         self.assertIs(result(line(), [2.0], driver=0.9).verdict, Verdict.HOLDS)
 
+    def test_a_load_that_is_mostly_idle_is_trusted(self):
+        """Whatever limits, a link or a timer, it is not the load."""
+        for driver, verdict in ((0.6, Verdict.NOT_TRUSTED), (0.4, Verdict.HOLDS)):
+            little = result(line(), [2.0], server=0.1, agent=0.1, driver=driver)
+            self.assertIs(little.verdict, verdict)
+
     def test_a_load_beside_no_tested_program_is_trusted(self):
         """On a link that limits by itself, all CPU time is the load's."""
         plain = [run(100.0, server=0.0, agent=0.0)]
