@@ -54,22 +54,13 @@ class Result:
 
         Where nothing but a link is between the load's two ends, it is the link that limits.
         """
-        shares = [
-            summarize([run.driver_share for run in runs]).median
-            for runs in (self.peer, self.ours)
-            if any(run.tested_cpu for run in runs)
-        ]
+        shares = [summarize([run.driver_share for run in runs]).median for runs in self._tested]
         return max(shares, default=0.0)
 
     @property
-    def driver_load(self) -> float:
-        """How many processors the load kept busy, with the contestant where it was more."""
-        medians = [
-            summarize([run.driver_load for run in runs]).median
-            for runs in (self.peer, self.ours)
-            if runs
-        ]
-        return max(medians, default=0.0)
+    def _tested(self) -> list[list[Run]]:
+        contestants = (self.peer, self.ours)
+        return [runs for runs in contestants if any(run.tested_cpu for run in runs)]
 
     @property
     def others_load(self) -> float:
@@ -79,9 +70,17 @@ class Result:
     @property
     def verdict(self) -> Verdict:
         """Whether the median is as it should be."""
-        if self.driver_share > DRIVER_SHARE and self.driver_load > IDLE_LOAD:
+        if self._is_limited_by_load:
             return Verdict.NOT_TRUSTED
         return Verdict.HOLDS if self.line.holds(self.summary.median) else Verdict.MISSES
+
+    @property
+    def _is_limited_by_load(self) -> bool:
+        return any(
+            summarize([run.driver_share for run in runs]).median > DRIVER_SHARE
+            and summarize([run.driver_load for run in runs]).median > IDLE_LOAD
+            for runs in self._tested
+        )
 
 
 def compare(line: Line, peer: list[Run], ours: list[Run]) -> Result:

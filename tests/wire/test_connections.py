@@ -336,6 +336,38 @@ class LivenessTests(SynchronousTestCase):
         self.assertEqual([PONG], [kind for kind, _, _ in frames_in(end.session.data_to_send(9999))])
         self.assertIn(DATA, [kind for kind, _, _ in end.sent()])
 
+    @conformance("C-135")
+    def test_probe_without_an_answer(self) -> None:
+        """When the rate falls a PING goes out at once; the next one that is due lets data go on."""
+        end = End()
+        stream = end.opened_by_peer()
+        end.feed(frames.offset_frame(frames.CREDIT, 2, 1 << 40))
+        end.advance(0.0)
+        end.feed(frames.offset_frame(PONG, 0, 1))
+        before = end.session.bytes_sent
+
+        def sent() -> list[int]:
+            while not stream.full:
+                end.session.send(stream, bytes(64 * KIB))
+            return [kind for kind, _, _ in end.sent()]
+
+        self.assertIn(DATA, sent())
+        started = end.session.kept
+        self.assertGreater(end.session.bytes_sent, before)
+        end.advance(2.0)
+        end.feed(frames.offset_frame(ACK, 0, 1000))
+        sent()
+        end.advance(0.4)
+        end.feed(frames.offset_frame(ACK, 0, 2000))
+        self.assertEqual([PING], sent())
+        # All of it has arrived, and still data wait for the PONG.
+        end.feed(frames.offset_frame(ACK, 0, started))
+        self.assertNotIn(DATA, sent())
+        end.advance(2.4)
+        self.assertNotIn(DATA, sent())
+        end.advance(0.2)
+        self.assertIn(DATA, sent())
+
     @conformance("C-113")
     def test_interval(self) -> None:
         """Both ends ping at the longer of their intervals, four times as often when busy."""

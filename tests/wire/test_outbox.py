@@ -186,18 +186,41 @@ class ProbeTests(SynchronousTestCase):
         """A probe without an answer is given up with the next PING, and not begun at once."""
         outbox = self.outbox
         outbox.ping(2.0)
-        outbox.give_up_probe(4.5)
+        outbox.give_up_probe()
         outbox.ping(4.5)
         self.assertTrue(self.goes_on(5.0))
 
     def test_new_connection(self) -> None:
-        """A probe ends with its connection."""
+        """A probe ends with its connection, and what is sent again is no occasion for another."""
         outbox = self.outbox
         outbox.ping(2.0)
         outbox.connected(3.0)
+        self.assertTrue(outbox.log.again)
+        outbox.ping(30.0)
         while outbox.log.next_again():
             continue
-        self.assertTrue(self.goes_on(4.0))
+        self.assertTrue(self.goes_on(30.0))
+
+    def test_little_under_way(self) -> None:
+        """Without bulk data there is no probe, whatever was before."""
+        outbox = self.outbox
+        outbox.acknowledged(outbox.log.end, 3.0)
+        most = outbox.pace.most_kept
+        outbox.ping(60.0)
+        self.pong(61.0)
+        self.assertEqual({}, outbox.link)
+        self.assertEqual(most, outbox.pace.most_kept)
+
+    def test_first_measurement_after_a_probe(self) -> None:
+        """What had arrived before does not make the path look fast."""
+        outbox = self.outbox
+        outbox.ping(2.0)
+        self.pong(10.0)
+        self.pong(10.1)
+        most = outbox.pace.most_kept
+        outbox.acknowledged(3 * MIB, 10.15)
+        outbox.acknowledged(3 * MIB + 10, 11.0)
+        self.assertLessEqual(outbox.pace.most_kept, most)
 
     def goes_on(self, now: float) -> bool:
         """Say whether data go out once nothing is under way any more."""

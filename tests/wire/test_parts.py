@@ -438,8 +438,15 @@ class FairQueueTests(SynchronousTestCase):
     def test_draining(self) -> None:
         """Meanwhile those have a turn that have little; who waits goes on later, where it was."""
         self.bulk(1)
-        self.fill(self.queue.quantum + 1)
-        self.queue.is_draining = True
+        resting = stream(4)
+        resting.push(b"x")
+        self.queue.add(resting)
+        self.fill(self.queue.quantum + 2)
+        self.assertTrue(resting.queued)
+        self.queue.hold_bulk()
+        resting.push(b"z")
+        self.queue.add(resting)
+        self.assertEqual([(4, 1)], self.fill(64 * KIB))
         self.bulk(2)
         self.assertEqual([], self.fill(64 * KIB))
         small = stream(3)
@@ -447,6 +454,9 @@ class FairQueueTests(SynchronousTestCase):
         self.queue.add(small)
         self.assertEqual([(3, 100)], self.fill(64 * KIB))
         self.assertEqual([], self.fill(64 * KIB))
+        small.push(b"y" * 10)
+        self.queue.add(small)
+        self.assertEqual([(3, 10)], self.fill(64 * KIB))
         self.queue.is_draining = False
         self.assertEqual([1, 2, 1], [number for number, _ in self.fill(40 * KIB)])
 

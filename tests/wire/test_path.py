@@ -145,6 +145,16 @@ class RateTests(SynchronousTestCase):
             self.assertLess(path.queued, 0.8)
 
     @conformance("C-135")
+    def test_thin_and_short(self) -> None:
+        """On a thin path that is short no probe makes it look faster, and the queue stays short."""
+        path = Path(0.01, 32e3)
+        Download(path)
+        path.run(5.0)
+        for _ in range(2500):
+            path.run(0.01)
+            self.assertLess(path.queued, 0.6)
+
+    @conformance("C-135")
     def test_longer(self) -> None:
         """A path that becomes 600 ms longer is found out, and is full again ten seconds later."""
         path = Path(0.001, 20e6)

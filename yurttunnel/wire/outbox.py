@@ -118,46 +118,53 @@ class Outbox:
 
     def is_probe_due(self, now: float) -> bool:
         """Say whether it is time to see how far away the peer is with nothing in the way."""
+        if self.log.again:
+            # It goes before all else, and would be in the way.
+            return False
         age = self.round_trip.age(now)
         if self.pace.has_fallen and age >= PROBE_AGAIN:
             return True
-        return self.pace.is_filled and age >= self.round_trip.longest_age
+        is_filled = self._under_way > self.pace.most_kept // 2
+        return is_filled and age >= self.round_trip.longest_age
 
     def ping(self, now: float) -> None:
         """Queue a PING, which begins a probe when that is due."""
         if self.is_probe_due(now):
-            self.queue.is_draining = True
-            self._probed_with = self.log.end - self.log.acknowledged
+            self.queue.hold_bulk()
+            self._probed_with = self._under_way
             self.round_trip.begin(now)
         self._put_ping(now)
 
-    def give_up_probe(self, now: float) -> None:
+    def give_up_probe(self) -> None:
         """Let bulk data go on, if they wait."""
         if self.round_trip.probe is not Probe.ENDED:
             self.round_trip.give_up()
-            # Another one not before something speaks for it again.
-            self.pace.is_filled = self.pace.has_fallen = False
-            self._go_on(now)
+            self._go_on()
 
-    def pong(self, number: int, now: float) -> None:
-        """Take the answer to a PING."""
+    def pong(self, number: int, now: float) -> bool:
+        """Take the answer to a PING; gives whether another PING has been queued."""
         measured = self.round_trip
         before = measured.seconds or 0.0
         ended = measured.pong(number, now)
         if ended is Probe.DRAINING:
             self._put_ping(now)
-            self._go_on(now)
+            self._go_on()
         elif ended is Probe.MEASURING:
             after = measured.seconds or 0.0
             self.pace.probed(before, after, measured.draining, self._probed_with)
-            self.pace.begin(self.log.acknowledged, now)
+            self.pace.begin_later()
+        return ended is Probe.DRAINING
+
+    @property
+    def _under_way(self) -> int:
+        return self.log.end - self.log.acknowledged
 
     def _put_ping(self, now: float) -> None:
         self.put_link(frames.PING, self.round_trip.ping(now))
 
-    def _go_on(self, now: float) -> None:
+    def _go_on(self) -> None:
         self.queue.is_draining = False
-        self.pace.begin(self.log.acknowledged, now)
+        self.pace.begin_later()
 
     def acknowledged(self, position: int, now: float) -> bool:
         """Forget what the peer has, and adapt to the rate at which it gets there.

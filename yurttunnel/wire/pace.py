@@ -63,15 +63,14 @@ class Pace:
     is no faster. Any other one, in which perhaps there was not more to send, says that it is at
     least as fast.
 
-    ``is_filled`` says that more has been under way than a path in balance needs, ``has_fallen``
-    that the rate was less than half of what it had been, both since the last probe.
+    ``has_fallen`` says that in the last measurement the rate was less than half of what it had
+    been.
     """
 
     def __init__(self, now: float) -> None:
-        self.is_filled = False
         self.has_fallen = False
         self._rate = FIRST_RATE
-        self._since = now
+        self._since: float | None = now
         self._from = 0
         self._in_time = 0
         self._under_way_to = 0
@@ -79,12 +78,22 @@ class Pace:
         self._adapt(UNKNOWN_ROUND_TRIP, self.most_kept)
 
     def begin(self, position: int, now: float) -> None:
-        """Begin to measure anew at ``position``: the time before is no part of it."""
+        """Begin to measure anew: at ``now`` the peer has all before ``position``, and no more."""
+        self.has_fallen = False
         self._since = now
         self._from = self._in_time = self._under_way_to = position
 
+    def begin_later(self) -> None:
+        """Begin to measure anew with the next acknowledgement: what it brings has come before."""
+        self.has_fallen = False
+        self._since = None
+
     def acknowledged(self, position: int, end: int, now: float, round_trip: float | None) -> None:
         """Note that the peer has all before ``position`` of ``end`` bytes that have been sent."""
+        if self._since is None:
+            self.begin(position, now)
+            self._under_way_to = end
+            return
         if round_trip is None:
             round_trip = UNKNOWN_ROUND_TRIP
         elapsed = now - self._since
@@ -103,11 +112,8 @@ class Pace:
         self._since = now
         self._from = self._in_time = position
         self._under_way_to = end
-        if end - position > self.most_kept // 2:
-            self.is_filled = True
+        self.has_fallen = is_queued and rate < self._rate / 2
         if is_queued:
-            if rate < self._rate / 2:
-                self.has_fallen = True
             # Slower by half at most: one pause of the peer must not look like a slow path.
             self._rate = max(rate, self._rate / 2)
             self._adapt(round_trip, MIN_KEPT)
@@ -123,7 +129,6 @@ class Pace:
         that has become longer no more is known: as much as before may be under way, which
         grows as soon as it turns out to be too little.
         """
-        self.is_filled = self.has_fallen = False
         if draining > _in_time(round_trip):
             self._rate = min(self._rate, amount / draining)
             self._adapt(round_trip, MIN_KEPT)

@@ -1,4 +1,4 @@
-"""How far away the peer is: the round trip of the path, without what waits along it.
+"""How far away the peer is: the round trip of the path, without this side's data along it.
 
 The time between a PING and its PONG is the round trip and the time that the PING has waited
 behind data, and how much of that may be under way follows from the round trip. While a lot is

@@ -44,6 +44,14 @@ class FairQueue:
             queue = self.new if stream in self.new else self.old
             queue.remove(stream)
 
+    def hold_bulk(self) -> None:
+        """Begin ``is_draining``; who rests in ``old`` with nothing to send is free to come back."""
+        self.is_draining = True
+        waiting = [stream for stream in self.old if stream.pending_size]
+        for stream in self.old:
+            stream.queued = bool(stream.pending_size)
+        self.old = deque(waiting)
+
     def fill(self, parts: list[Buffer], room: int) -> int:
         """Append DATA frames of the streams whose turn it is to ``parts``.
 
@@ -76,7 +84,7 @@ class FairQueue:
                     old.append(stream)
                 else:
                     queue.appendleft(stream)
-            elif old and (is_over or queue is new):
+            elif old and not self.is_draining and (is_over or queue is new):
                 # Not gone yet: a stream that refills at once must not overtake the old ones.
                 old.append(stream)
             else:

@@ -156,7 +156,7 @@ class Session:
 
     @property
     def round_trip(self) -> float | None:
-        """How far away the peer is, in seconds: there and back, with nothing in the way."""
+        """How far away the peer is, in seconds: there and back, without this side's data."""
         return self._measured.seconds
 
     def in_order(self, now: float) -> bool:
@@ -274,7 +274,7 @@ class Session:
             self._events.connection_silent()
             return
         if self._liveness.is_ping_due(now, busy):
-            self._outbox.give_up_probe(now)
+            self._outbox.give_up_probe()
             self._ping()
         if now >= self._ack_at:
             self._append_ack()
@@ -330,7 +330,8 @@ class Session:
             self._acknowledge_along()
             return chunk + outbox.take_link()
         if outbox.times_something:
-            # By itself: TLS gives a record when all of it has come, and data take their time.
+            # By itself: TLS gives a record when all of it has come, and data take their time. The
+            # direct transport makes a record of each write; Twisted's may join some.
             return outbox.take_link()
         if self._inflow.is_due and not outbox.is_full:
             for frame in self._inflow.credit(self._now):
@@ -623,7 +624,8 @@ class Session:
         pong = frames.decode_offset(payload)
         if self._measured.has_sent(pong):
             self._liveness.answered()
-        self._outbox.pong(pong, self._now)
+        if self._outbox.pong(pong, self._now):
+            self._liveness.pinged(self._now)
 
     def _on_close(self, number: int, payload: bytes) -> None:
         code, text = frames.decode_coded(payload)
