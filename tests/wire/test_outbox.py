@@ -172,6 +172,15 @@ class ProbeTests(SynchronousTestCase):
         self.assertLessEqual(most, outbox.pace.most_kept)
         self.assertLess(outbox.pace.most_kept, 2 * most)
 
+    def test_nothing_new(self) -> None:
+        """Where nothing had to wait, and the way is as long as it was, all stays as it is."""
+        outbox = self.outbox
+        most = outbox.pace.most_kept
+        outbox.ping(2.0)
+        self.pong(2.06)
+        self.pong(2.12)
+        self.assertEqual(most, outbox.pace.most_kept)
+
     def test_measurements_during_a_probe(self) -> None:
         """Acknowledgements say nothing of the rate while data wait."""
         outbox = self.outbox
