@@ -19,10 +19,12 @@ from yurttunnel.agent import command, process, service
 from yurttunnel.agent.company import LONGEST_DELAY
 from yurttunnel.agent.options import Options
 from yurttunnel.agent.service import AgentService
+from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
 from yurttunnel.pki.revocation import revoke_node
 from yurttunnel.server import command as server_command
 from yurttunnel.server.options import Options as ServerOptions
 
+LIFE = DEFAULT_NODE_LIFETIME
 META = 10266
 SERVER_META = 10265
 PROMISED = (
@@ -57,7 +59,7 @@ class CommandTests(SynchronousTestCase):
         self.addCleanup(self.check_nothing_is_left)
 
     def start_server(self, *arguments):
-        """Start a server."""
+        """Start a server; give it."""
         options = ServerOptions()
         options.parseOptions(
             ["--standalone", "--bind-address", "127.0.0.1", "--state-dir", self.server_state,
@@ -66,6 +68,7 @@ class CommandTests(SynchronousTestCase):
         server = server_command.build(self.reactor, options.settings)
         server.startService()
         self.addCleanup(self.stop, server)
+        return server
 
     def options(self, *arguments):
         """Parse an agent's command line."""
@@ -86,10 +89,17 @@ class CommandTests(SynchronousTestCase):
         return agent
 
     def stop(self, program):
-        """Stop a program."""
+        """Stop a program, unless it has been; its ports are free again."""
+        if not program.running:
+            return
+        ports = len(self.reactor.closed_ports)
         stopped = program.stopService()
         self.reactor.pass_time(3)
         self.successResultOf(stopped)
+        closed = self.reactor.closed_ports[ports:]
+        self.reactor.tcpServers[:] = [
+            each for each in self.reactor.tcpServers if each[0] not in closed
+        ]
 
     def check_nothing_is_left(self):
         """Check that neither program has left a timer or an attempt to connect."""
@@ -156,6 +166,28 @@ class CommandTests(SynchronousTestCase):
         self.assertIn("servers: not enrolled yet\n", body)
         self.assertIn("certificate: not enrolled yet\n", body)
         self.assertEqual((200, "[]\n"), self.reactor.get(META, "/agents"))
+
+    def test_not_renewed(self):
+        """At a server that knows nothing of the enrolment it is ready, and warns of the renewal."""
+        server = self.start_server()
+        agent = self.start()
+        self.stop(agent)
+        self.stop(server)
+        Path(self.server_state, "nodes", "edge-1").unlink()
+        self.reactor.advance(LIFE * 0.7)
+        self.start_server()
+        self.start()
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertIn("servers: ok\n", body)
+        self.assertIn("certificate: ok\n", body)
+        self.assertIn("certificate renewal: the certificate of node edge-1, good until ", body)
+        self.assertIn("node edge-1 was not enrolled here", body)
+        self.assertEqual(200, status)
+        self.reactor.advance(LIFE * 0.3)
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertIn("certificate: the certificate of node edge-1 has expired at ", body)
+        self.assertIn("certificate renewal: ok\n", body)
+        self.assertEqual(503, status)
 
     def test_several_servers(self):
         """There is a client for each server; one is enough to be ready, the others are named."""

@@ -30,6 +30,7 @@ from yurttunnel.wire.hello import Limits
 
 DRAIN_TIMEOUT = 10.0
 HOST = "127.0.0.1"
+DAY = 86400
 
 
 class ServiceTests(TestCase):
@@ -203,12 +204,18 @@ class BeginningTests(ServiceTests):
         self.assertGreater(self.service.failed_attempts(), 0)
 
     def test_certificate_problem(self):
-        """A renewal that fails is told, until it succeeds."""
-        self.start()
-        self.trust.renewal.last_error = "no server answers"
+        """Without a certificate that is good there is a problem; a failed renewal is a warning."""
         trust = EnrolledTrust(self.trust, [])
-        self.assertEqual("no server answers", trust.problem())
+        self.assertEqual(("not enrolled yet", None), (trust.problem(), trust.warning()))
+        self.start()
+        self.assertEqual((None, None), (trust.problem(), trust.warning()))
         self.assertEqual({"agent": self.trust.renewal.not_after}, trust.certificates())
+        self.trust.renewal.last_error = "no server answers"
+        self.assertIsNone(trust.problem())
+        self.assertIn("is not renewed: no server answers", trust.warning())
+        self.clock.advance(31 * DAY)
+        self.assertIn("has expired at ", trust.problem())
+        self.assertIsNone(trust.warning())
 
 
 class StopTests(ServiceTests):

@@ -113,6 +113,16 @@ class RateLimitedLogTests(SynchronousTestCase):
         self.clock.advance(10)
         self.assertEqual(["f was refused"], self.warnings("f"))
 
+    def test_errors(self) -> None:
+        """What somebody has to mend is limited in the same way, at its own level."""
+        with capturedLogs() as events:
+            for node in "abc":
+                self.log.error("{node} is broken", node=node)
+        self.assertEqual(
+            [("a is broken", LogLevel.error)],
+            [(formatEvent(event), event["log_level"]) for event in events],
+        )
+
     def test_different_messages(self) -> None:
         """Different messages do not suppress each other."""
         self.warnings("a")

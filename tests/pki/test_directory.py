@@ -95,6 +95,16 @@ class StateDirectoryTests(SynchronousTestCase):
         with mock.patch("os.access", return_value=False):
             self.assertIn("is not accessible to user id", self.refused())
 
+    def test_read_only(self) -> None:
+        """On a read-only file system the line does not ask for another owner or mode."""
+        self.path.mkdir()
+        status = mock.Mock(f_flag=os.ST_RDONLY)
+        with (
+            mock.patch("os.access", return_value=False),
+            mock.patch("os.statvfs", lambda _: status),
+        ):
+            self.assertIn("is on a read-only file system", self.refused())
+
     def test_foreign_owner(self) -> None:
         """Another user's directory is refused: they could replace the keys in it."""
         self.path.mkdir(mode=0o700)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from OpenSSL.crypto import X509
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
-from twisted.logger import LogEvent, formatEvent, globalLogPublisher
+from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent, globalLogPublisher
 
 from tests.pki.world import ADDRESS, World
 from yurttunnel.pki.authority import request_certificate
@@ -20,7 +20,12 @@ from yurttunnel.pki.enrolment_messages import (
     Refusal,
     decode_response,
 )
-from yurttunnel.pki.enrolment_server import MAX_WAITING, EnrolmentFactory, EnrolmentProtocol
+from yurttunnel.pki.enrolment_server import (
+    MAX_WAITING,
+    REMEMBERED,
+    EnrolmentFactory,
+    EnrolmentProtocol,
+)
 
 
 class TLSStringTransport(StringTransport):
@@ -169,15 +174,67 @@ class EnrolmentProtocolTests(World):
                 Refusal.BAD_REQUEST, words, lambda m=message: self.protocol.dataReceived(m)
             )
 
-    def test_trouble_of_the_server(self) -> None:
-        """When the state cannot be written, the peer learns no details and the log has them."""
-        nodes = self.directory.path / "nodes"
-        nodes.rmdir()
-        nodes.touch()
+    def test_defect_of_the_server(self) -> None:
+        """When the server fails, the peer learns no details and the log has them."""
+        self.patch(self.admission, "decide", lambda *arguments: {}["missing"])
         self.refuses(
             Refusal.INTERNAL, "see its log", lambda: self.protocol.dataReceived(self.request())
         )
-        self.assertEqual(len(self.flushLoggedErrors()), 1)
+        self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
+        self.assertIsNone(self.factory.problem())
+
+    def cannot_write(self) -> str:
+        """Let no node's record be written from now on; what is said of that."""
+        nodes = self.directory.path / "nodes"
+        nodes.rmdir()
+        nodes.touch()
+        return f"{nodes}/edge-1 is not a directory, or lies below a file: choose another path"
+
+    def ask_again(self) -> None:
+        """Ask on a new connection."""
+        self.protocol.connectionLost()
+        self.connect()
+        self.protocol.dataReceived(self.request())
+
+    def test_state_that_cannot_be_written(self) -> None:
+        """The peer is told which file and why, and that asking again may work."""
+        problem = self.cannot_write()
+        self.refuses(Refusal.UNAVAILABLE, problem, self.ask_again)
+        self.assertTrue(Refusal.UNAVAILABLE.is_temporary)
+        self.assertIsNone(self.admission._records.get("edge-1"))
+
+    def test_state_that_cannot_be_written_is_one_line_a_minute(self) -> None:
+        """The log has an error without a traceback, however many nodes ask."""
+        problem = self.cannot_write()
+        with capturedLogs() as events:
+            for _ in range(20):
+                self.ask_again()
+            self.clock.advance(60)
+            self.ask_again()
+        lines = [formatEvent(e) for e in events if e["log_level"] is LogLevel.error]
+        line = f"no certificate for a node at {ADDRESS}, whose record cannot be kept: {problem}"
+        self.assertEqual(lines, [line, f"{line} (19 more like this were not shown)"])
+        self.assertEqual([e for e in events if e["log_level"] is LogLevel.warn], [])
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_state_that_cannot_be_written_is_told(self) -> None:
+        """There is a warning until a node gets a certificate, or none has been refused lately."""
+        self.assertIsNone(self.factory.problem())
+        problem = self.cannot_write()
+        self.ask_again()
+        told = f"nodes get no certificates: {problem}"
+        self.assertEqual(self.factory.problem(), told)
+        self.clock.advance(REMEMBERED)
+        self.assertIsNone(self.factory.problem())
+        self.token = self.tokens.issue(600)
+        self.ask_again()
+        self.assertEqual(self.factory.problem(), told)
+        nodes = self.directory.path / "nodes"
+        nodes.unlink()
+        nodes.mkdir()
+        self.ask_again()
+        self.answer()
+        self.assertIsNone(self.factory.problem())
 
     def test_too_many(self) -> None:
         """Beyond 256 connections that wait for a request, others are sent away for the moment."""

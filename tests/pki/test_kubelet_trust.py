@@ -64,16 +64,31 @@ class KubeletTrustTests(SynchronousTestCase):
         self.assertEqual(second, self.open().contexts.credentials.certificate)
         self.assertIsNone(trust.problem)
 
-    def test_not_renewed(self):
-        """A renewal that fails is a problem that is told."""
+    def test_not_kept(self):
+        """A certificate that is renewed but cannot be written is in use, and that is told."""
         trust = self.open()
+        first = trust.contexts.credentials.certificate
 
         def full(name, content):
             raise StateError("the disk is full")
 
         self.patch(self.directory, "write", full)
         self.issuer.clock.advance(250 * DAY)
-        self.assertEqual("the disk is full", trust.problem)
+        self.assertNotEqual(first, trust.contexts.credentials.certificate)
+        self.assertEqual(
+            "the certificate of the server for kubelets is in use but not kept for a restart:"
+            " the disk is full",
+            trust.problem,
+        )
+
+    def test_not_renewed(self):
+        """A renewal that fails is told, before the end of the certificate and after it."""
+        trust = self.open()
+        self.patch(self.issuer.authority, "sign_client", lambda *arguments: {}["no"])
+        self.issuer.clock.advance(250 * DAY)
+        self.assertIn("is not renewed: 'no'", trust.problem)
+        self.issuer.clock.advance(250 * DAY)
+        self.assertIn("has expired", trust.problem)
 
     def test_own_authority(self):
         """Without a file kubelets are verified by the embedded authority."""

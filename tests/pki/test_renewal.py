@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import Issuer, clock_now
@@ -12,6 +13,7 @@ from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import BadCredentials, Credentials
+from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.renewal import CertificateRenewal, ContextsTogether
 
 LIFE = 3600.0
@@ -48,8 +50,9 @@ class RenewalTests(TestCase):
         self.attempts: list[float] = []
         self.stored: list[Credentials] = []
         self.problem: Exception | None = None
+        self.disk_problem = ""
         self.renewal = CertificateRenewal(
-            self.clock, "node edge-1", self.contexts, self.obtain, self.stored.append
+            self.clock, "node edge-1", self.contexts, self.obtain, self.store
         )
         self.renewal.startService()
         self.addCleanup(self.renewal.stopService)
@@ -60,6 +63,12 @@ class RenewalTests(TestCase):
         if self.problem is not None:
             raise self.problem
         return self.issuer.node(lifetime=LIFE)
+
+    def store(self, credentials: Credentials) -> None:
+        """Keep a certificate, or fail as told."""
+        if self.disk_problem:
+            raise StateError(self.disk_problem)
+        self.stored.append(credentials)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass in seconds."""
@@ -117,6 +126,66 @@ class RenewalTests(TestCase):
         self.problem = None
         self.pass_time(120)
         self.assertGreater(self.renewal.not_after, utc_now(self.clock))
+
+    def test_not_renewed(self) -> None:
+        """While the certificate is good a failed renewal is a warning, afterwards a problem."""
+        self.assertEqual((self.renewal.problem(), self.renewal.warning()), (None, None))
+        end = f"{self.renewal.not_after:%F %T} UTC"
+        self.problem = OSError("the server is away")
+        self.pass_time(LIFE * 0.95)
+        self.assertEqual(
+            (self.renewal.problem(), self.renewal.warning()),
+            (
+                None,
+                f"the certificate of node edge-1, good until {end}, is not renewed:"
+                " the server is away",
+            ),
+        )
+        self.pass_time(LIFE * 0.05)
+        self.assertEqual(
+            (self.renewal.problem(), self.renewal.warning()),
+            (
+                f"the certificate of node edge-1 has expired at {end}: the server is away",
+                None,
+            ),
+        )
+        self.problem = None
+        self.pass_time(60)
+        self.assertEqual((self.renewal.problem(), self.renewal.warning()), (None, None))
+
+    def test_not_stored(self) -> None:
+        """On a full disk the new certificate is in use, and is stored as soon as that works."""
+        self.disk_problem = "node.pem cannot be written, the disk is full: make room"
+        before = self.contexts.credentials
+        with capturedLogs() as events:
+            self.pass_time(LIFE * 0.7)
+            renewed = self.contexts.credentials
+            self.pass_time(LIFE * 0.1)
+        self.assertEqual((len(self.attempts), self.stored), (1, []))
+        self.assertIsNot(renewed, before)
+        problem = (
+            "the certificate of node edge-1 is in use but not kept for a restart:"
+            f" {self.disk_problem}"
+        )
+        self.assertEqual((self.renewal.problem(), self.renewal.warning()), (None, problem))
+        # It is tried all the time, and told once.
+        errors = [formatEvent(e) for e in events if e["log_level"] is LogLevel.error]
+        self.assertEqual(errors, [problem])
+        self.disk_problem = ""
+        self.pass_time(40)
+        self.assertEqual((self.stored, self.renewal.warning()), ([renewed], None))
+        self.pass_time(40)
+        self.assertEqual(len(self.stored), 1)
+
+    def test_never_stored(self) -> None:
+        """For as long as the disk is full, one certificate follows the other."""
+        self.disk_problem = "node.pem cannot be written, the disk is full: make room"
+        for _ in range(6):
+            self.pass_time(LIFE / 2)
+            self.assertGreater(self.renewal.not_after, utc_now(self.clock))
+        self.disk_problem = ""
+        self.pass_time(40)
+        self.assertEqual(self.stored, [self.contexts.credentials])
 
     def test_bad_credentials(self) -> None:
         """What cannot be used is neither stored nor put into use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.testing import StringTransport
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
@@ -187,6 +189,25 @@ class ServerTrustTests(World):
         self.assertEqual(self.trust.renewal.last_error, "")
         (stored, _) = certificates_from_pem(Path(self.state, "server.pem").read_bytes())
         self.assertEqual(stored, after)
+
+    def test_full_disk(self) -> None:
+        """What cannot be replaced is one line each time, not a traceback, and tried again."""
+        before = self.read_token()
+        full = OSError(errno.ENOSPC, "full")
+        with mock.patch("os.fsync", side_effect=full), capturedLogs() as events:
+            self.pass_time(DAY, 60)
+        self.assertEqual(self.flushLoggedErrors(), [])
+        self.assertEqual(self.read_token(), before)
+        lines = {formatEvent(e) for e in events if e["log_level"] is LogLevel.error}
+        self.assertEqual(
+            lines,
+            {
+                f"replacing the join token failed: {self.state}/tokens.json cannot be written,"
+                " the disk is full: make room"
+            },
+        )
+        self.pass_time(60, 60)
+        self.assertNotEqual(self.read_token(), before)
 
     def test_stops(self) -> None:
         """Stopping leaves nothing to happen later."""
@@ -467,6 +488,33 @@ class AgentTrustTests(World):
         self.assertNotEqual(second.serial_number, first.serial_number)
         assert agent.renewal is not None
         self.assertEqual(agent.renewal.not_after, second.not_valid_after_utc)
+
+    def test_renewal_without_room(self) -> None:
+        """On a full disk the agent is known by certificates that it has in memory only."""
+        # As above, and the third certificate is got by the second one.
+        self.clock.advance(-25 * DAY)
+        self.state, state = self.mktemp(), self.mktemp()
+        self.start_server()
+        agent = self.agent(state=state)
+        contexts = self.successResultOf(self.get_ready(agent))
+        first = contexts.credentials.certificate
+        stored = Path(state, "node.pem").read_bytes()
+        agent._read_token = None
+        full = StateError("the disk is full")
+        with mock.patch.object(agent._directory, "write", side_effect=full):
+            self.pass_time(21 * DAY)
+            second = contexts.credentials.certificate
+            self.assertEqual(peer_serial(self.connect(contexts)[1]), second.serial_number)
+            self.pass_time(19 * DAY)
+            third = contexts.credentials.certificate
+        self.assertEqual(len({first, second, third}), 3)
+        self.assertEqual(Path(state, "node.pem").read_bytes(), stored)
+        assert agent.renewal is not None
+        self.assertIsNone(agent.renewal.problem())
+        self.assertIn("not kept for a restart: the disk is full", agent.renewal.warning() or "")
+        self.pass_time(3600)
+        self.assertIsNone(agent.renewal.warning())
+        self.assertNotEqual(Path(state, "node.pem").read_bytes(), stored)
 
     def connect(self, contexts: ClientContexts) -> tuple[SSL.Connection, SSL.Connection]:
         """Run a handshake for a tunnel, and give the agent's and the server's side."""

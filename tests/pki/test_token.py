@@ -6,6 +6,7 @@ import hashlib
 import json
 import stat
 
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import Issuer, clock_now, state_directory
@@ -227,8 +228,10 @@ class JoinTokenFileTests(TestCase):
         """A file that cannot be written is logged, and written when it can be."""
         self.directory.remove("join-token")
         (self.directory.path / "join-token").mkdir()
-        self.clock.advance(60)
-        self.assertEqual(len(self.flushLoggedErrors(StateError)), 1)
+        with capturedLogs() as events:
+            self.clock.advance(60)
+        [line] = [formatEvent(e) for e in events if e["log_level"] is LogLevel.error]
+        self.assertRegex(line, "^replacing the join token failed: .*/join-token is a directory ")
         (self.directory.path / "join-token").rmdir()
         self.clock.advance(60)
         self.assertIsNotNone(self.store.find(self.token()))

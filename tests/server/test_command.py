@@ -19,8 +19,10 @@ from tests.network import ProgramReactor
 from tests.pki.support import EDGE_1, clock_now
 from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_messages import EnrolmentRequest
 from yurttunnel.pki.identity import format_identifiers
+from yurttunnel.pki.serving import ServingCertificate
 from yurttunnel.pki.standalone import ServerTrust
 from yurttunnel.pki.token import JoinToken
 from yurttunnel.server import command, process
@@ -149,7 +151,8 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(
             (
                 200,
-                "listeners: ok\ncertificate: ok\nrevocations: ok\nkubelet trust: ok\nready\n",
+                "listeners: ok\ncertificate: ok\nrevocations: ok\ncertificate renewal: ok\n"
+                "enrolment: ok\nkubelet trust: ok\nready\n",
             ),
             (status, body),
         )
@@ -175,14 +178,30 @@ class CommandTests(SynchronousTestCase):
         self.successResultOf(stopped)
         self.assertFalse(trust.running)
 
-    def test_not_ready(self):
-        """A certificate that cannot be renewed makes the server not ready, and says why."""
+    def test_not_renewed(self):
+        """A certificate that cannot be renewed is a warning, until it has expired."""
         server = self.start()
         [trust] = [part for part in server if isinstance(part, ServerTrust)]
-        trust.renewal.last_error = "the disk is full"
+        trust.renewal.last_error = "no"
         status, body = self.reactor.get(META, "/readyz")
+        self.assertIn("certificate: ok\n", body)
+        self.assertIn("certificate renewal: the certificate of the server, good until ", body)
+        self.assertIn("is not renewed: no\n", body)
+        self.assertEqual(200, status)
+        self.patch(ServingCertificate, "_issue", lambda self: {}["no"])
+        self.reactor.advance(90 * 86400)
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertIn("certificate: the certificate of the server has expired at ", body)
         self.assertEqual(503, status)
-        self.assertIn("certificate: the disk is full", body)
+
+    def test_nodes_that_are_not_enrolled(self):
+        """A state directory that cannot be written is a warning: nodes that are there stay."""
+        server = self.start()
+        [trust] = [part for part in server if isinstance(part, ServerTrust)]
+        trust.enrolment_factory._troubles.not_kept("192.0.2.1", StateError("the disk is full"))
+        status, body = self.reactor.get(META, "/readyz")
+        self.assertIn("enrolment: nodes get no certificates: the disk is full\n", body)
+        self.assertEqual(200, status)
 
     def test_metrics(self):
         """All promised figures are there by name, before the first agent has come."""

@@ -57,7 +57,6 @@ def build(reactor: Any, settings: Settings, mode: ClusterSettings) -> IService:
         server_name=None if settings.servers else f"{SERVICE_NAME}.{mode.namespace}.svc",
         expected=EXPECTED_SERVERS,
     )
-    process.readiness.add("certificate renewal", trust.warning, required=False)
     process.metrics.add(lambda: cluster_trust_families("yurttunnel_agent_", trust.figures()))
     parts = Supervised(reactor, process.readiness)
     # The port comes first: when it is taken, nothing else has begun, and it is closed last.

@@ -107,6 +107,7 @@ class AgentProcess:
         self.readiness.add("servers", self.agent.not_connected)
         self.readiness.add("every server", self.agent.partly_connected, required=False)
         self.readiness.add("certificate", trust.problem)
+        self.readiness.add("certificate renewal", trust.warning, required=False)
         status = StatusPage(
             reactor,
             StatusSources(

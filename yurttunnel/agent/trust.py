@@ -26,7 +26,10 @@ class NodeTrust(Protocol):
         """
 
     def problem(self) -> str | None:
-        """Say, for ``/readyz``, what is wrong with the certificate."""
+        """Say, for ``/readyz``, why there is no certificate that is good, if there is none."""
+
+    def warning(self) -> str | None:
+        """Say what keeps a certificate that is good from being replaced, or from being kept."""
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
         """Give when the certificates in use end, by name; nothing while there are none."""
@@ -44,9 +47,14 @@ class EnrolledTrust:
         return await self._trust.ready(self._servers)
 
     def problem(self) -> str | None:
-        """Say why the certificate cannot be renewed."""
+        """Say that the node is not enrolled yet, or that its certificate has expired and why."""
         renewal = self._trust.renewal
-        return "not enrolled yet" if renewal is None else renewal.last_error or None
+        return "not enrolled yet" if renewal is None else renewal.problem()
+
+    def warning(self) -> str | None:
+        """Say why the certificate is not renewed, or not kept, while it is good."""
+        renewal = self._trust.renewal
+        return None if renewal is None else renewal.warning()
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
         """Give the end of the node's certificate."""

@@ -83,6 +83,10 @@ class RateLimitedLog:
         """Log ``format``, filled with ``fields``, unless it was logged a moment ago."""
         self._show(LogLevel.warn, format, fields)
 
+    def error(self, format: str, **fields: object) -> None:
+        """Log what somebody has to mend, in the same way."""
+        self._show(LogLevel.error, format, fields)
+
     def info(self, format: str, **fields: object) -> None:
         """Log what is no reason to worry, in the same way."""
         self._show(LogLevel.info, format, fields)

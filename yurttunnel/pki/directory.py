@@ -176,7 +176,9 @@ class StateDirectory:
                 )
             os.chmod(self.path, 0o700)
         if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            is_read_only = os.statvfs(self.path).f_flag & os.ST_RDONLY
+            number = errno.EROFS if is_read_only else errno.EACCES
+            raise OSError(number, os.strerror(number))
 
     def _give_to_owner(self, descriptor: int) -> None:
         """Let the directory's owner read what root writes: a command for a server's state.

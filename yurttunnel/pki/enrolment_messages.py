@@ -42,6 +42,8 @@ class Refusal(enum.StrEnum):
     """Too many wrong tokens came from this address; trying later may work."""
     BUSY = "busy"
     """The server has too many enrolments under way; trying later works."""
+    UNAVAILABLE = "unavailable"
+    """The server cannot keep who is enrolled; trying later works when that has been mended."""
     TIMEOUT = "timeout"
     """The request did not arrive in time."""
     INTERNAL = "internal"
@@ -53,6 +55,7 @@ class Refusal(enum.StrEnum):
         return self in (
             Refusal.RATE_LIMITED,
             Refusal.BUSY,
+            Refusal.UNAVAILABLE,
             Refusal.TIMEOUT,
             Refusal.INTERNAL,
         )

@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.contexts import peer_certificate
+from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_messages import (
     MAX_MESSAGE_LENGTH,
     BadMessage,
@@ -26,6 +27,48 @@ MAX_WAITING = 256
 """Connections whose request has not arrived; each may hold 64 KiB of one."""
 CLOSE_DEADLINE = 5.0
 """Seconds in which the agent must have taken the answer and closed."""
+REMEMBERED = 900.0
+"""Seconds for which a record that could not be written is told of; agents ask more often."""
+
+
+class EnrolmentTroubles:
+    """What the operator is told of requests that were refused, over all connections."""
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._limited = RateLimitedLog(clock, self._log)
+        self._not_kept = ""
+        self._since = 0.0
+
+    def problem(self) -> str | None:
+        """Say why nodes got no certificates lately though they may have them."""
+        if not self._not_kept or self._clock.seconds() - self._since >= REMEMBERED:
+            return None
+        return f"nodes get no certificates: {self._not_kept}"
+
+    def refused(self, address: str, refused: EnrolmentRefused) -> None:
+        """Log a refusal."""
+        # A format for each code: what strangers cause does not hide what a node is told.
+        self._limited.warn(
+            f"enrolment from {{address}}: {{text}} ({refused.code})",
+            address=address,
+            text=refused.text,
+        )
+
+    def not_kept(self, address: str, error: StateError) -> None:
+        """Log that the record of a node cannot be written, and remember it for a while."""
+        self._not_kept, self._since = str(error), self._clock.seconds()
+        self._limited.error(
+            "no certificate for a node at {address}, whose record cannot be kept: {error}",
+            address=address,
+            error=error,
+        )
+
+    def kept(self) -> None:
+        """Take note that the record of a node has been written."""
+        self._not_kept = ""
 
 
 class EnrolmentProtocol(Int32StringReceiver):
@@ -40,12 +83,12 @@ class EnrolmentProtocol(Int32StringReceiver):
         clock: IReactorTime,
         admission: Admission,
         waiting: set[EnrolmentProtocol],
-        refusals: RateLimitedLog,
+        troubles: EnrolmentTroubles,
     ) -> None:
         self._clock = clock
         self._admission = admission
         self._waiting = waiting
-        self._refusals = refusals
+        self._troubles = troubles
         self._deadline: IDelayedCall | None = None
         self._answered = False
         self._address = "an unknown address"
@@ -78,10 +121,15 @@ class EnrolmentProtocol(Int32StringReceiver):
             self._refuse(EnrolmentRefused(Refusal.BAD_REQUEST, str(error)))
         except EnrolmentRefused as error:
             self._refuse(error)
+        except StateError as error:
+            self._troubles.not_kept(self._address, error)
+            text = f"the server cannot keep this node's record: {error}"
+            self._answer(encode_refusal(EnrolmentRefused(Refusal.UNAVAILABLE, text)))
         except Exception:
             self._log.failure("enrolling a node for {address} failed", address=self._address)
             self._refuse(EnrolmentRefused(Refusal.INTERNAL, "the server failed: see its log"))
         else:
+            self._troubles.kept()
             self._answer(answer)
 
     def lengthLimitExceeded(self, length: int) -> None:
@@ -107,12 +155,7 @@ class EnrolmentProtocol(Int32StringReceiver):
         self._refuse(EnrolmentRefused(Refusal.TIMEOUT, text))
 
     def _refuse(self, refused: EnrolmentRefused) -> None:
-        # A format for each code: what strangers cause does not hide what a node is told.
-        self._refusals.warn(
-            f"enrolment from {{address}}: {{text}} ({refused.code})",
-            address=self._address,
-            text=refused.text,
-        )
+        self._troubles.refused(self._address, refused)
         self._answer(encode_refusal(refused))
 
     def _answer(self, content: bytes) -> None:
@@ -136,17 +179,20 @@ class EnrolmentFactory(Factory):
     port can open them.
     """
 
-    _log = Logger()
     noisy = False
 
     def __init__(self, clock: IReactorTime, admission: Admission) -> None:
         self._clock = clock
         self._admission = admission
         self._waiting: set[EnrolmentProtocol] = set()
-        self._refusals = RateLimitedLog(clock, self._log)
+        self._troubles = EnrolmentTroubles(clock)
+
+    def problem(self) -> str | None:
+        """Say, for ``/readyz``, why nodes got no certificates lately though they may have them."""
+        return self._troubles.problem()
 
     def buildProtocol(self, addr: IAddress | None) -> EnrolmentProtocol:
         """Make the protocol of one connection."""
-        protocol = EnrolmentProtocol(self._clock, self._admission, self._waiting, self._refusals)
+        protocol = EnrolmentProtocol(self._clock, self._admission, self._waiting, self._troubles)
         protocol.factory = self
         return protocol

@@ -66,4 +66,5 @@ class KubeletTrust(MultiService):
     @property
     def problem(self) -> str | None:
         """Say what is wrong."""
-        return self.renewal.last_error or (self._authorities and self._authorities.problem) or None
+        authorities = None if self._authorities is None else self._authorities.problem
+        return self.renewal.problem() or self.renewal.warning() or authorities

@@ -11,6 +11,8 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from yurttunnel.pki.directory import StateError
+
 
 class PeriodicService(Service):
     """Awaits ``job()`` when the service starts and then every ``interval`` seconds.
@@ -53,6 +55,9 @@ class PeriodicService(Service):
     async def _once(self) -> None:
         try:
             await self._job()
+        except StateError as error:
+            # No defect: the sentence has all that there is to know.
+            self._log.error("{what} failed: {error}", what=self._what, error=error)
         except Exception:
             # A cancelled job of a service that has stopped is no news.
             if self.running:

@@ -12,6 +12,7 @@ from twisted.logger import Logger
 from yurttunnel.pki.authority import BACKDATED, utc_now
 from yurttunnel.pki.contexts import RotatingContexts
 from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.periodic import PeriodicService
 
 _MAX_INTERVAL = 60.0
@@ -22,6 +23,8 @@ _RENEWED_FROM = 0.6
 _RENEWED_UNTIL = 2 / 3
 """The share of its life after which a certificate is renewed lies between these two, at random,
 so that nodes which were enrolled together do not all come back together."""
+
+_NOT_STORED = "the certificate of {whose} is in use but not kept for a restart: {error}"
 
 
 class ContextsTogether:
@@ -42,9 +45,10 @@ class ContextsTogether:
 class CertificateRenewal(PeriodicService):
     """Renews the certificate of ``contexts`` after about two thirds of its life.
 
-    ``obtain()`` gets new credentials and ``store(credentials)`` keeps them. They are in use
-    for the handshakes that follow. Failures are logged and tried again after a growing pause;
-    ``last_error`` (empty when all is well) says how it goes.
+    ``obtain()`` gets new credentials, which are in use for the handshakes that follow.
+    ``store(credentials)`` keeps them for a restart; when it raises :class:`StateError` they are
+    in use all the same, and it is called again at each look. Failures to renew are logged and
+    tried again after a growing pause; ``last_error`` (empty when all is well) says how it goes.
     """
 
     _log = Logger()
@@ -67,6 +71,8 @@ class CertificateRenewal(PeriodicService):
         self._store = store
         self._attempts = 0
         self._due = self._renewal_time()
+        self._to_store: Credentials | None = None
+        self._not_stored = ""
         self.last_error = ""
 
     @property
@@ -74,21 +80,57 @@ class CertificateRenewal(PeriodicService):
         """When the certificate in use ends, in UTC."""
         return self._contexts.credentials.certificate.not_valid_after_utc
 
+    def problem(self) -> str | None:
+        """Say that the certificate has expired, and why there is no other, if so."""
+        if self._is_usable():
+            return None
+        why = self.last_error or "it is about to be renewed"
+        return f"the certificate of {self._whose} has expired at {self.not_after:%F %T} UTC: {why}"
+
+    def warning(self) -> str | None:
+        """Say what keeps the certificate in use from being replaced, or from being kept."""
+        if not self._is_usable():
+            return None
+        if self.last_error:
+            return (
+                f"the certificate of {self._whose}, good until {self.not_after:%F %T} UTC,"
+                f" is not renewed: {self.last_error}"
+            )
+        if self._not_stored:
+            return _NOT_STORED.format(whose=self._whose, error=self._not_stored)
+        return None
+
+    def _is_usable(self) -> bool:
+        return utc_now(self._clock) < self.not_after
+
     async def _look(self) -> None:
-        now = utc_now(self._clock)
-        if now < self._due:
-            return
+        if utc_now(self._clock) >= self._due:
+            await self._renew()
+        # That, or one of an earlier look for which there was no room.
+        self._keep()
+
+    async def _renew(self) -> None:
         try:
             credentials = await self._obtain()
-            credentials.check(utc_now(self._clock))
-            self._store(credentials)
             self._contexts.rotate(credentials, utc_now(self._clock))
         except Exception as error:
             self._failed(error)
         else:
-            self._succeeded()
+            self._succeeded(credentials)
 
-    def _succeeded(self) -> None:
+    def _keep(self) -> None:
+        if self._to_store is None:
+            return
+        try:
+            self._store(self._to_store)
+        except StateError as error:
+            if str(error) != self._not_stored:
+                self._not_stored = str(error)
+                self._log.error(_NOT_STORED, whose=self._whose, error=error)
+        else:
+            self._to_store, self._not_stored = None, ""
+
+    def _succeeded(self, credentials: Credentials) -> None:
         self._attempts = 0
         self.last_error = ""
         self._due = self._renewal_time()
@@ -97,6 +139,7 @@ class CertificateRenewal(PeriodicService):
             whose=self._whose,
             end=self.not_after,
         )
+        self._to_store = credentials
 
     def _failed(self, error: Exception) -> None:
         if not self.running:

@@ -317,9 +317,10 @@ class AgentTrust(MultiService):
         )
 
     def _store(self, credentials: Credentials) -> None:
+        # First of all: it is in use, also when there is no room for it on the disk.
+        self._credentials = credentials
         save_credentials(self._directory, NODE_FILE, credentials)
         self._directory.remove(PENDING_KEY)
-        self._credentials = credentials
 
 
 def _owner(directory: StateDirectory, credentials: Credentials) -> NodeIdentity:

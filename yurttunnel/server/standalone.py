@@ -51,9 +51,11 @@ def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> I
     server = cloud_end(reactor, settings, process, trust, agents, middlewares, workers=workers)
     readiness = process.readiness
     readiness.add("listeners", server.not_accepting)
-    readiness.add("certificate", lambda: kept.renewal.last_error or None)
+    readiness.add("certificate", kept.renewal.problem)
     readiness.add("revocations", lambda: kept.revocations.problem)
-    # What is in use stays in use, so this is only told.
+    # What is in use stays in use, so these are only told.
+    readiness.add("certificate renewal", kept.renewal.warning, required=False)
+    readiness.add("enrolment", kept.enrolment_factory.problem, required=False)
     readiness.add("kubelet trust", lambda: kept.kubelets.problem, required=False)
     parts = Supervised(reactor, readiness)
     # The trust ends after the sessions: a node can be revoked in a drain.

@@ -1,10 +1,11 @@
-"""Disks that are full, of the audit log and of an agent that enrols."""
+"""Disks that are full: of the audit log, and of what server and agent keep for a restart."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import time
 from pathlib import Path
 
 from twisted.internet import reactor
@@ -115,3 +116,88 @@ class FullDiskTests(LeakTestCase):
         await agent.ready()
         self.assertIn("the disk is full: make room", agent.log)
         identity_of(str(self.disk(agent)))
+
+    async def readiness(self, program: Program) -> dict[str, str]:
+        """Give what each check of a program says, which has to be ready."""
+        status, body = await program.get("/readyz")
+        self.assertEqual(status, 200, body)
+        return dict(line.split(": ", 1) for line in body.splitlines() if ": " in line)
+
+    async def test_a_server_without_room_refuses_an_enrolment_with_the_reason(self) -> None:
+        """What is connected goes on, and the node is enrolled as soon as there is room."""
+        echo = self.listen(Echo)
+        tunnel = self.make_tunnel()
+        server = tunnel.another_server(state=DISK, prefix=self.own_disk())
+        server.start()
+        await server.ready()
+        disk = self.disk(server)
+        server.socket_path = str(disk / "connect.sock")
+        ways = {"server_port": server.agent_port, "token_path": str(disk / "join-token")}
+        agent = tunnel.another_agent(**ways)
+        agent.start()
+        await agent.ready()
+        client = await self.connected(server, echo, EchoClient(reactor))
+        await client.round_trip()
+        await self.watch(server, agent)
+        filler = self.fill(server)
+
+        late = tunnel.another_agent(node="edge-2", state="late", **ways)
+        late.start()
+        problem = "/disk/nodes/edge-2 cannot be written, the disk is full: make room"
+        await self.eventually(
+            lambda: f"{problem} (unavailable)" in late.log, "the agent says why", 20
+        )
+        self.assertIn(problem, (await self.readiness(server))["enrolment"])
+        [line] = [line for line in server.log.splitlines() if problem in line]
+        self.assertIn("error]", line)
+        self.assertIn("whose record cannot be kept", line)
+        await client.round_trip()
+        await self.dial_through(server, echo.port)
+
+        filler.unlink()
+        # The longest pause of an agent that tries to enrol is 30 s.
+        await late.ready(40)
+        self.assertEqual((await self.readiness(server))["enrolment"], "ok")
+        await client.round_trip()
+        await late.stop()
+
+    async def test_an_agent_without_room_renews_its_certificate_all_the_same(self) -> None:
+        """The new one lets it in when the first has ended, and is stored when there is room."""
+        echo = self.listen(Echo)
+        life = 12
+        tunnel = self.make_tunnel(server_extra=("--node-certificate-lifetime", f"{life}s"))
+        tunnel.server.start()
+        await tunnel.server.ready()
+        proxy = self.fault_proxy(tunnel.server.agent_port)
+        agent = tunnel.another_agent(state=DISK, prefix=self.own_disk(), server_port=proxy.port)
+        agent.start()
+        await agent.ready()
+        await self.watch(tunnel.server, agent)
+        filler = self.fill(agent)
+        first = identity_of(str(self.disk(agent))).certificate
+
+        async def renewal_says(words: str) -> bool:
+            return words in (await self.readiness(agent))["certificate renewal"]
+
+        problem = f"{self.mount_point}/node.pem cannot be written, the disk is full: make room"
+        await self.eventually(
+            lambda: renewal_says(f"is in use but not kept for a restart: {problem}"),
+            "there is a new certificate",
+            life,
+        )
+        self.assertEqual(agent.log.count(problem), 1, agent.log)
+
+        async def end_of_certificate() -> float:
+            return await agent.metric("yurttunnel_agent_certificate_expiry_timestamp_seconds")
+
+        first_end = first.not_valid_after_utc.timestamp()
+        self.assertGreater(await end_of_certificate(), first_end)
+        await self.eventually(lambda: time.time() > first_end + 1, "the first has ended", life)
+        self.assertEqual(proxy.for_all("reset"), 1)
+        await self.eventually(lambda: len(proxy.links) == 1, "it connects again")
+        await self.dial_through(tunnel.server, echo.port)
+
+        filler.unlink()
+        await self.eventually(lambda: renewal_says("ok"), "the certificate is stored")
+        stored = identity_of(str(self.disk(agent))).certificate
+        self.assertNotEqual(stored.serial_number, first.serial_number)
