@@ -233,6 +233,8 @@ class Load:
         There are so many ``streams``, spread over so many agents.
         """
         server = self.world.server
+        # An agent takes a thousand streams and not one more.
+        server.streams_end(PATIENCE)
         result = self.driver.ask(
             {
                 "work": "requests",

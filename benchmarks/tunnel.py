@@ -123,6 +123,15 @@ class Server(Command):
         """Count the agents that are connected."""
         return len(json.loads(self.get("/agents")[1]))
 
+    def streams_end(self, seconds: float) -> None:
+        """Wait until no stream is left of a load that has ended."""
+        self.wait_until(
+            lambda: not any(agent["streams"] for agent in json.loads(self.get("/agents")[1])),
+            "all streams had ended",
+            seconds,
+            interval=0.2,
+        )
+
 
 class Agent(Command):
     """``twist yurttunnel-agent`` for the node ``node``, which dials ``server_port``."""
