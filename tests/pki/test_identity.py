@@ -87,6 +87,8 @@ class IdentifierTextTests(SynchronousTestCase):
             "ipv4=2001:db8::7",
             "ipv6=192.0.2.7",
             "ipv6=fe80::1%25eth0",
+            "cidr=fe80::%25eth0/128",
+            "cidr=::%250%26host=edge-2/128",
             "cidr=10.0.0.1/8",
             "cidr=10.0.0.0/33",
             "cidr=everything",

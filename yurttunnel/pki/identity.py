@@ -277,7 +277,7 @@ class _Collected:
                 case "ipv6":
                     self.addresses.add(_unscoped(IPv6Address(value)))
                 case "cidr":
-                    self.networks.add(ip_network(value))
+                    self.networks.add(_network(value))
                 case "default-route":
                     self.default_route = {"true": True, "false": False}[value]
                 case _:
@@ -335,6 +335,13 @@ def _unscoped(address: IPv6Address) -> IPv6Address:
     if address.scope_id is not None:
         raise ValueError("an address with a zone means nothing on another machine")
     return address
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    network = ip_network(text)
+    if isinstance(network, IPv6Network):
+        _unscoped(network.network_address)
+    return network
 
 
 def _covers_address(own: Identifiers, address: IPv4Address | IPv6Address) -> bool:
