@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -29,6 +30,11 @@ from tests.e2e.clients import (
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Agent, Program, Tunnel, free_ports
 from tests.e2e.support import EndToEndTestCase
+from yurttunnel.pki.standalone import NODE_FILE
+from yurttunnel.tunnel.connection import ALPN
+from yurttunnel.tunnel.placement import placement_protocol
+from yurttunnel.wire import frames
+from yurttunnel.wire.hello import NO_SESSION, Hello, Limits
 
 MEBIBYTE = 1024 * 1024
 
@@ -62,6 +68,27 @@ def tls_download(state: str, port: int, node: str, target: int) -> str:
         while data := connection.recv(65536):
             digest.update(data)
     return digest.hexdigest()
+
+
+def say_all_at_once(state: str, port: int) -> bytes:
+    """Be the agent of ``state``, with a PING in one piece with the HELLO; all that is answered.
+
+    Until the PONG has come, which ends the answer, or until nothing comes for 5 s. It blocks.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.load_cert_chain(f"{state}/{NODE_FILE}")
+    context.set_alpn_protocols([ALPN.decode(), placement_protocol(IN_WORKER).decode()])
+    hello = Hello(Limits(), NO_SESSION, os.urandom(16))
+    pong = frames.offset_frame(frames.PONG, 0, 7)
+    answer = b""
+    plain = socket.create_connection(("127.0.0.1", port), timeout=5)
+    with contextlib.suppress(TimeoutError), context.wrap_socket(plain) as connection:
+        connection.sendall(hello.encode() + frames.offset_frame(frames.PING, 0, 7))
+        while pong not in answer and (data := connection.recv(65536)):
+            answer += data
+    return answer
 
 
 class WorkersTestCase(EndToEndTestCase):
@@ -171,6 +198,9 @@ class WorkersTests(WorkersTestCase):
         os.kill(worker, signal.SIGKILL)
         await self.within(5, lost.when_ended(), "the stream of the worker has ended")
         await self.within(5, kept.round_trip(), "the other stream goes on")
+        # Of a process that ends its callers may know earlier than the one that has started it.
+        ended = "worker 1 has ended: it was killed by signal 9; "
+        await self.eventually(lambda: ended in tunnel.server.log, "its end is noticed", 5)
 
         async def back() -> bool:
             agents = await tunnel.server.agents()
@@ -184,7 +214,6 @@ class WorkersTests(WorkersTestCase):
         await self.download(tunnel, IN_WORKER, source)
         await self.within(5, kept.round_trip(), "the other stream still goes on")
         self.assertEqual(await tunnel.server.metric("yurttunnel_server_worker_restarts_total"), 1)
-        self.assertIn("worker 1 has ended: it was killed by signal 9; ", tunnel.server.log)
 
     async def test_a_worker_ends_with_the_first_process(self) -> None:
         """After kill -9 of the first process no other is left."""
@@ -311,6 +340,38 @@ class WorkersTests(WorkersTestCase):
             f"the descriptors are back to {before}",
             20,
         )
+
+    async def test_frames_behind_a_hello_belong_to_the_session(self) -> None:
+        """In a worker too, where the agent is let in later than its HELLO is read."""
+        tunnel, _ = await self.start_both()
+        await tunnel.agent.stop()
+        answering = deferToThread(say_all_at_once, tunnel.agent.state, tunnel.server.agent_port)
+        answer = await self.within(20, answering, "the server has answered")
+        self.assertTrue(answer.endswith(frames.offset_frame(frames.PONG, 0, 7)), answer)
+
+    async def test_debug_looks_into_workers(self) -> None:
+        """It says in which process a node's sessions are, and that one is asked for the page."""
+        echo = self.listen(Echo)
+        tunnel, _ = await self.start_both()
+        client = EchoClient(reactor)
+        await self.to(tunnel, IN_WORKER, echo, client)
+        (worker,) = worker_pids(tunnel.server)
+        path = f"/debug/sessions?node={IN_WORKER}"
+
+        async def elsewhere() -> bool:
+            answer = json.loads((await tunnel.server.get(path))[1])
+            self.assertEqual(answer["sessions"], [])
+            expected = [{"worker": 1, "pid": worker, "sessions": 1}]
+            return answer["sessions_of_workers"] == expected
+
+        await self.eventually(elsewhere, "the worker's session is counted")
+        _, body = await tunnel.server.get(f"{path}&worker=1")
+        # Answers that come later are in chunks.
+        self.assertIn(f'"destination": "127.0.0.1:{echo.port}"', body)
+        _, body = await tunnel.server.get("/debug/stacks?worker=1")
+        self.assertIn("server/workers/program.py", body)
+        _, body = await tunnel.server.get("/debug")
+        self.assertIn(f"1 (pid {worker})", body)
 
     async def test_the_status_page_has_the_streams_of_workers(self) -> None:
         """With what they have carried, a few seconds later."""

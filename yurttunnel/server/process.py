@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from twisted.logger import LogLevel
+
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.ops.audit import AuditLog, audit_families
 from yurttunnel.ops.audit_sinks import AuditSettings, open_sink
@@ -101,7 +103,14 @@ class ServerProcess:
             lambda: self.steering(),
         )
         address, port = settings.insecure_address, settings.meta_port
-        debug = Debug(reactor, lambda: self.sessions(), self.lag, shown_levels)
+        debug = Debug(
+            reactor,
+            lambda: self.sessions(),
+            self.lag,
+            shown_levels,
+            workers=lambda: self.workers,
+            level_changed=self._log_level_changed,
+        )
         site.root.putChild(b"debug", debug.pages)
         listen = partial(listen_tcp, reactor, "--meta-port", address, port, site)
         self.meta = StoppedInTurn()
@@ -129,6 +138,10 @@ class ServerProcess:
     def _worst_lag(self) -> float:
         own = self.lag.worst()
         return own if self.workers is None else max(own, self.workers.lag())
+
+    def _log_level_changed(self) -> None:
+        if self.workers is not None:
+            self.workers.be_verbose(shown_levels.level == LogLevel.debug)
 
     def _open_audit(self, reactor: Any, settings: AuditSettings) -> Audit:
         """Open the audit log, which is closed when all that can end has ended."""

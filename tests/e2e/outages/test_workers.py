@@ -113,6 +113,17 @@ class WorkerFaultTests(WorkersTestCase):
         # The new worker has as many descriptors as the old one had.
         await self.descriptors_return(tunnel.server, descriptors)
 
+    async def test_a_worker_that_is_aborted_says_where_it_was(self) -> None:
+        """As one is that hangs: its stack is in the log of the first process."""
+        tunnel, _, worker = await self.start()
+        os.kill(worker, signal.SIGABRT)
+        ended = "worker 1 has ended: it was killed by signal 6"
+        await self.eventually(lambda: ended in tunnel.server.log, "its end is noticed", 10)
+        await self.recovers(tunnel)
+        log = tunnel.server.log
+        said = log[log.index("worker 1 was here when it failed:") :]
+        self.assertRegex(said, r'File ".*yurttunnel/server/workers/program\.py", line \d+ in main')
+
     async def test_callers_on_their_way_to_a_worker_that_dies_are_let_go(self) -> None:
         """Their connections end with it, and no process keeps them."""
         echo = self.listen(Echo)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 
 from twisted.internet.error import ProcessDone, ProcessTerminated
@@ -14,6 +15,11 @@ from yurttunnel.server.siblings.acceptor import SiblingStreams
 from yurttunnel.server.workers import messages
 from yurttunnel.server.workers.channel import Channel, Message
 from yurttunnel.server.workers.link import LinkConnection, link_session
+from yurttunnel.server.workers.settings import (
+    CONTROL_DESCRIPTOR,
+    LINK_DESCRIPTOR,
+    STACK_DESCRIPTOR,
+)
 from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.tunnel.statistics import TunnelCounters
@@ -25,16 +31,18 @@ from yurttunnel.wire.stream_table import Side
 class FakeProcess:
     """A process that was started, and the ends of its sockets."""
 
-    def __init__(self, reactor: DirectReactor, protocol, control: int, link: int) -> None:
+    def __init__(self, reactor: DirectReactor, protocol, descriptors: dict[int, int]) -> None:
         self._reactor = reactor
         self._session: TunnelSession | None = None
         self.pid = os.getpid()
         self.protocol = protocol
         self.messages: list[Message] = []
-        self.killed = self.ended = False
-        connection = socket.socket(fileno=os.dup(control))
+        self.signals: list[signal.Signals] = []
+        self.ended = False
+        self._stack: int | None = os.dup(descriptors[STACK_DESCRIPTOR])
+        connection = socket.socket(fileno=os.dup(descriptors[CONTROL_DESCRIPTOR]))
         self.channel = Channel(reactor, connection, self.messages.append, lambda reason: None)
-        self.link = socket.socket(fileno=os.dup(link))
+        self.link = socket.socket(fileno=os.dup(descriptors[LINK_DESCRIPTOR]))
 
     @property
     def kinds(self) -> list[str]:
@@ -51,13 +59,24 @@ class FakeProcess:
         self._link_transport = connection.transport
         self.channel.send(messages.READY)
 
-    def signalProcess(self, name: str) -> None:
-        """Remember SIGKILL."""
-        assert name == "KILL"
-        self.killed = True
+    @property
+    def killed(self) -> bool:
+        """Whether it has got SIGKILL."""
+        return signal.SIGKILL in self.signals
+
+    def signalProcess(self, number: int) -> None:
+        """Remember a signal; of names Twisted knows a few only."""
+        self.signals.append(signal.Signals(number))
+
+    def leave_stack(self, text: bytes) -> None:
+        """Write what a process writes that is aborted."""
+        os.write(self._stack, text)
 
     def close(self) -> None:
-        """Close the sockets, as the end of a process does."""
+        """Close the descriptors, as the end of a process does."""
+        if self._stack is not None:
+            os.close(self._stack)
+            self._stack = None
         self.channel.close()
         if self._session is None:
             self.link.close()
@@ -68,13 +87,13 @@ class FakeProcess:
             if message.connection is not None:
                 message.connection.close()
 
-    def end(self, signal: int | None = None) -> None:
+    def end(self, number: int | None = None) -> None:
         """End, and have the reactor tell; once."""
         if self.ended:
             return
         self.ended = True
         self.close()
-        reason = ProcessDone(0) if signal is None else ProcessTerminated(signal=signal)
+        reason = ProcessDone(0) if number is None else ProcessTerminated(signal=number)
         self.protocol.processExited(Failure(reason))
 
 
@@ -87,11 +106,11 @@ class FakeProcesses:
         self.started: list[FakeProcess] = []
         self.fails = False
 
-    def spawn(self, protocol, control: int, link: int) -> FakeProcess:
+    def spawn(self, protocol, descriptors: dict[int, int]) -> FakeProcess:
         """Start one."""
         if self.fails:
             raise OSError("no memory")
-        self.started.append(FakeProcess(self.reactor, protocol, control, link))
+        self.started.append(FakeProcess(self.reactor, protocol, descriptors))
         return self.started[-1]
 
     def settle(self) -> None:

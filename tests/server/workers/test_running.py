@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections import Counter
 from dataclasses import replace
@@ -13,11 +14,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer
 from tests.server.workers.processes import FakeProcesses
+from yurttunnel.ops.debug.pages import Answer
 from yurttunnel.pki.identity import NodeIdentity, identity_from_certificate
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.workers import messages
+from yurttunnel.server.workers.pages import ANSWER_SECONDS
 from yurttunnel.server.workers.running import (
     SILENCE,
+    STACK_TIME,
     START_TIMEOUT,
     FirstProcess,
     RunningWorker,
@@ -153,12 +157,38 @@ class RunningWorkerTests(SynchronousTestCase):
             self.tell(messages.FIGURES, FIGURES)
         self.assertFalse(self.process.killed)
         for _ in range(SILENCE):
-            self.assertFalse(self.process.killed)
+            self.assertEqual(self.process.signals, [])
             self.processes.clock.advance(1)
-        self.assertTrue(self.process.killed)
         self.assertFalse(self.worker.is_ready)
+        self.processes.clock.advance(STACK_TIME)
+        self.assertTrue(self.process.killed)
         self.process.end(9)
         self.assertEqual(self.gone, [f"it has hung: nothing was heard of it for {SILENCE} s"])
+
+    def test_a_worker_that_hangs_says_where(self):
+        """It is aborted, at which it leaves its stack for the log, and has a second for that."""
+        seen = self.logged()
+        self.be_ready()
+        for _ in range(SILENCE):
+            self.processes.clock.advance(1)
+        self.assertEqual(self.process.signals, [signal.SIGABRT])
+        self.processes.clock.advance(STACK_TIME / 2)
+        self.assertEqual(self.process.signals, [signal.SIGABRT])
+        stack = 'Thread 1:\n  File "x.py", line 7 in hang'
+        self.process.leave_stack(f"Fatal Python error: Aborted\n\n{stack}\n".encode())
+        self.process.end(6)
+        (event,) = [each for each in seen if "stack" in each]
+        self.assertEqual(formatEvent(event), f"worker 1 was here when it failed:\n{stack}")
+
+    def test_a_worker_that_ends_in_order_says_nothing(self):
+        """Nor is it aborted when the end of its channel is seen before that of the process."""
+        seen = self.logged()
+        self.be_ready()
+        self.process.close()
+        self.processes.settle()
+        self.assertNotIn(signal.SIGABRT, self.process.signals)
+        self.process.end()
+        self.assertEqual([each for each in seen if "stack" in each], [])
 
     def test_a_pause_of_the_first_process_is_no_silence(self):
         """However long it was stopped, that is one second without a report."""
@@ -169,8 +199,9 @@ class RunningWorkerTests(SynchronousTestCase):
     def test_a_worker_that_does_not_start_is_killed(self):
         """It has more time for that than for a report."""
         for _ in range(START_TIMEOUT):
-            self.assertFalse(self.process.killed)
+            self.assertEqual(self.process.signals, [])
             self.processes.clock.advance(1)
+        self.processes.clock.advance(STACK_TIME)
         self.assertTrue(self.process.killed)
 
     def test_the_status_says_why_it_has_ended(self):
@@ -222,16 +253,63 @@ class RunningWorkerTests(SynchronousTestCase):
         fields = self.process.messages[-1].fields
         self.assertEqual(messages.identity_from_fields(fields["identity"]), self.first.identity)
 
-    def test_what_it_logs_is_logged_as_it_is(self):
-        """Whatever is in the text, and with the node that it is about."""
+    def logged(self):
+        """Give the list of events that are logged from now on."""
         seen = []
         globalLogPublisher.addObserver(seen.append)
         self.addCleanup(globalLogPublisher.removeObserver, seen.append)
-        fields = {"level": "warn", "namespace": "x.y", "text": "a {b} }", "fields": {"node": "n"}}
-        self.tell(messages.LOG, fields)
+        return seen
+
+    def test_what_it_logs_is_logged_as_it_is(self):
+        """By the same format, and with the node that it is about."""
+        seen = self.logged()
+        fields = {"node": "{n}"}
+        written = {"level": "warn", "namespace": "x.y", "format": "a {node}", "fields": fields}
+        self.tell(messages.LOG, written)
         (event,) = [each for each in seen if each["log_namespace"] == "x.y"]
-        self.assertEqual(formatEvent(event), "a {b} }")
-        self.assertEqual((event["node"], event["worker"]), ("n", 1))
+        self.assertEqual(formatEvent(event), "a {n}")
+        self.assertEqual((event["log_format"], event["worker"]), ("a {node}", 1))
+
+    def ask_page(self):
+        """Ask for its page of sessions; the number of the question, and who waits."""
+        waiting = self.worker.ask_page("sessions", b"GET", {"node": "n"})
+        self.assertNoResult(waiting)
+        self.processes.read(self.process)
+        question = self.process.messages[-1]
+        self.assertEqual(question.kind, messages.PAGE)
+        number = question.fields.pop("number")
+        expected = {"name": "sessions", "method": "GET", "parameters": {"node": "n"}}
+        self.assertEqual(question.fields, expected)
+        return number, waiting
+
+    def test_a_page_is_as_the_worker_makes_it(self):
+        """Each answer goes to whoever has asked for it."""
+        self.be_ready()
+        (one, first), (two, second) = self.ask_page(), self.ask_page()
+        for number in (two, one):
+            fields = {"status": 201, "content_type": "text/x", "body": f"page {number}"}
+            self.tell(messages.PAGE_ANSWER, {"number": number, **fields})
+        answers = [self.successResultOf(each) for each in (first, second)]
+        bodies = [f"page {number}".encode() for number in (one, two)]
+        self.assertEqual(answers, [Answer(b"text/x", body, 201) for body in bodies])
+
+    def test_a_page_that_is_not_made_is_not_waited_for(self):
+        """By time, and by the end of the worker; an answer that comes late is dropped."""
+        self.be_ready()
+        number, waiting = self.ask_page()
+        self.pass_seconds(ANSWER_SECONDS)
+        self.assertEqual(self.successResultOf(waiting).status, 504)
+        fields = {"status": 200, "content_type": "text/x", "body": ""}
+        self.tell(messages.PAGE_ANSWER, {"number": number, **fields})
+        _, waiting = self.ask_page()
+        self.process.end(9)
+        self.assertEqual(self.successResultOf(waiting).status, 503)
+
+    def pass_seconds(self, seconds):
+        """Let time pass in which the worker reports."""
+        for _ in range(int(seconds)):
+            self.processes.clock.advance(1)
+            self.tell(messages.FIGURES, FIGURES)
 
     def test_a_process_that_cannot_be_started_costs_no_descriptors(self):
         """Whoever starts it is told."""

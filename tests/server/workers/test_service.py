@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.ops.snapshots import snapshot
 from tests.pki.support import Issuer
 from tests.server.workers.processes import FakeProcesses
 from tests.server.workers.test_running import SETTINGS, FirstProcessForTests
@@ -129,6 +130,40 @@ class WorkersTests(SynchronousTestCase):
             last = messages.credentials_from_fields(told[-1].fields)
             self.assertEqual(last.certificate, credentials.certificate)
         self.assertEqual(again.kinds, [messages.START, messages.CREDENTIALS])
+
+    def test_all_are_verbose_together(self):
+        """From when they are told on, and who is started meanwhile from its start."""
+        self.workers.be_verbose(True)
+        self.assertEqual(self.processes.read(self.two)[-1], messages.VERBOSE)
+        self.assertEqual(self.two.messages[-1].fields, {"verbose": True})
+        self.one.end(11)
+        self.restarted_after()
+        again = self.processes.started[-1]
+        self.processes.read(again)
+        self.assertTrue(again.messages[0].fields["verbose"])
+        self.workers.be_verbose(False)
+        for process in (self.two, again):
+            self.processes.read(process)
+            self.assertEqual(process.messages[-1].fields, {"verbose": False})
+
+    def test_it_says_who_has_the_sessions_of_a_node(self):
+        """And which process that is."""
+        self.be_ready(self.two)
+        changed = [
+            messages.snapshot_to_fields(snapshot(node=node, session_id=node))
+            for node in ("edge-1", "edge-2")
+        ]
+        self.two.channel.send(messages.FIGURES, {"changed": changed})
+        self.processes.settle()
+        self.assertEqual(self.workers.sessions_of("edge-2"), {1: 0, 2: 1})
+        self.assertEqual(self.workers.sessions_of(None), {1: 0, 2: 2})
+        self.assertEqual(self.workers.pids(), {1: self.one.pid, 2: self.two.pid})
+        self.one.end(11)
+        self.assertEqual(self.workers.pids(), {2: self.two.pid})
+        waiting = self.workers.ask_page(2, "stacks", b"GET", {})
+        self.assertEqual(self.processes.read(self.two)[-1], messages.PAGE)
+        self.two.end(11)
+        self.assertEqual(self.successResultOf(waiting).status, 503)
 
     def test_a_drain_starts_none_again(self):
         """All are told, and one that ends meanwhile has ended for good."""

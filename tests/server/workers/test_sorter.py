@@ -139,6 +139,9 @@ class SorterTests(SynchronousTestCase):
         self.clock.advance(HELLO_TIMEOUT)
         self.assertTrue(silent.aborted and kept.aborted)
         self.assertFalse(gone.aborted)
+        # Nobody has been told of the end yet.
+        self.workers.make_room(1, 1000)
+        self.assertEqual(self.workers.taken, [])
         self.assertEqual(len(self.sorter.waiting), 0)
 
     def test_there_is_a_most(self):

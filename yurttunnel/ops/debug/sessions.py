@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.debug.pages import Answer, Page, Parameters, as_json
+from yurttunnel.ops.debug.workers import FindWorkers, describe_workers
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.wire.stream import Stream
 
@@ -23,14 +24,19 @@ _LONGEST_TEXT = 256
 """Characters of what a peer may choose, such as request ids."""
 
 
-def sessions_page(clock: IReactorTime, sessions: Callable[[], Iterable[TunnelSession]]) -> Page:
+def sessions_page(
+    clock: IReactorTime,
+    sessions: Callable[[], Iterable[TunnelSession]],
+    workers: FindWorkers,
+) -> Page:
     """Make the page; ``?node=NAME`` narrows it to the sessions with one peer."""
 
     def get(parameters: Parameters) -> Answer:
         node = parameters.get("node")
         wanted = [each for each in sessions() if node is None or each.peer_name == node]
         wanted.sort(key=lambda session: (session.peer_name, session.since))
-        return as_json(_describe_all(wanted, clock.seconds()))
+        described = _describe_all(wanted, clock.seconds())
+        return as_json({**describe_workers(workers, node), **described})
 
     return Page(get, parameters=("node",))
 

@@ -24,7 +24,7 @@ class AdmittedAgents(AgentListener):
 
     ``ask(number, certificate)`` asks the first process about a certificate in DER form, which TLS
     has verified; :meth:`admitted` or :meth:`refused` is called with its answer. Until then nothing
-    is read of the connection, and its time for the HELLO goes on. So what has been revoked has
+    more is read of the connection, and its time for the HELLO goes on. So what has been revoked has
     nowhere a say, and the first process alone keeps account of it.
     """
 
@@ -48,7 +48,7 @@ class AdmittedAgents(AgentListener):
         certificate = connection.peer_certificate
         if certificate is None:
             raise Violation(Code.NOT_AUTHORIZED, "the agent has shown no certificate")
-        connection.transport.pauseProducing()
+        connection.wait()
         number = next(self._numbers)
         self._asked[number] = (connection, hello)
         self._ask(number, certificate.public_bytes(Encoding.DER))
@@ -64,7 +64,7 @@ class AdmittedAgents(AgentListener):
             self.admit(connection, hello, identity)
         except Violation as violation:
             connection.refuse(violation.code, violation.text)
-        connection.transport.resumeProducing()
+        connection.go_on()
 
     def refused(self, number: int, code: Code, text: str) -> None:
         """Tell an agent why it is not let in."""
@@ -72,7 +72,7 @@ class AdmittedAgents(AgentListener):
         if asked is not None:
             connection, _ = asked
             connection.refuse(code, text)
-            connection.transport.resumeProducing()
+            connection.go_on()
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
         """Wait for no answer about it."""

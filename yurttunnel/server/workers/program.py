@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import socket
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IAddress, IProtocol
 from twisted.internet.task import LoopingCall
-from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, formatEvent, globalLogBeginner
+from twisted.logger import Logger, globalLogBeginner
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
 from yurttunnel import __version__
 from yurttunnel.ops.clocks import make_steady
@@ -37,9 +37,11 @@ from yurttunnel.server.workers.callers import PassedCaller
 from yurttunnel.server.workers.channel import ENDED, Channel, Message
 from yurttunnel.server.workers.figures import Growth, SnapshotChanges
 from yurttunnel.server.workers.link import Link, carry_link, link_session
+from yurttunnel.server.workers.log import LogToFirst
 from yurttunnel.server.workers.settings import (
     CONTROL_DESCRIPTOR,
     LINK_DESCRIPTOR,
+    STACK_DESCRIPTOR,
     WorkerSettings,
 )
 from yurttunnel.tunnel import tls
@@ -51,6 +53,11 @@ from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.hello import Limits
 from yurttunnel.wire.stream_table import Side
 
+if TYPE_CHECKING:
+    # It takes memory, and most workers are never asked.
+    from yurttunnel.ops.debug.service import ProcessPages
+    from yurttunnel.server.workers.pages import AnsweredPages
+
 REPORT_INTERVAL = 1.0
 """Seconds between two reports of figures."""
 
@@ -59,9 +66,6 @@ _SESSIONS_IN_ONE = 1000
 
 _STREAMS_EVERY = 5
 """Of the reports this one tells of streams: looking at 10,000 takes some milliseconds."""
-
-_LONGEST_TEXT = 64 * 1024
-"""Characters of a message for the log."""
 
 
 class Worker:
@@ -117,6 +121,7 @@ class Worker:
         self._growth = Growth(counters, self._agents.refusals)
         self._changes = SnapshotChanges()
         self._lag = ReactorLag(reactor)
+        self._pages: tuple[ProcessPages, AnsweredPages] | None = None
         self._reported = 0
         self._reports = LoopingCall(self._report)
         self._reports.clock = reactor
@@ -131,6 +136,8 @@ class Worker:
         """Let streams end within the drain timeout, then end the rest, and tell the last of it."""
         await self._service.stopService()
         self._lag.stopService()
+        if self._pages is not None:
+            await maybeDeferred(self._pages[0].stopService)
         if self._reports.running:
             self._reports.stop()
             self._report()
@@ -183,6 +190,17 @@ class Worker:
         written = fields.get("identity")
         identity = None if written is None else messages.identity_from_fields(written)
         self._agents.end(fields["node"], Code(fields["code"]), fields["text"], identity)
+
+    def show_page(self, message: Message) -> None:
+        """Make a page of /debug."""
+        if self._pages is None:
+            from yurttunnel.ops.debug.service import ProcessPages
+            from yurttunnel.server.workers.pages import AnsweredPages
+
+            own = ProcessPages(self._reactor, self._agents.sessions, self._lag)
+            own.startService()
+            self._pages = own, AnsweredPages(own.pages, self._channel.send)
+        self._pages[1].show(message.fields)
 
     # -- what it says --------------------------------------------------------------------------
 
@@ -243,6 +261,7 @@ class Program:
         self._link = link
         self._channel = Channel(reactor, control, self._received, self._left_alone)
         self._worker: Worker | None = None
+        self._log_to_first = LogToFirst(self._channel, verbose=False)
         self._stopping: Deferred[None] | None = None
         self._stopped = False
 
@@ -255,13 +274,14 @@ class Program:
             self._begin(WorkerSettings(**message.fields))
         elif message.kind == messages.DRAIN:
             self._drain()
+        elif message.kind == messages.VERBOSE:
+            self._log_to_first.verbose = message.fields["verbose"]
         elif self._worker is not None:
             _HANDLERS[message.kind](self._worker, message)
 
     def _begin(self, settings: WorkerSettings) -> None:
-        globalLogBeginner.beginLoggingTo(
-            [FloodLimit(LogToFirst(self._channel, settings.verbose))], redirectStandardIO=False
-        )
+        self._log_to_first.verbose = settings.verbose
+        globalLogBeginner.beginLoggingTo([FloodLimit(self._log_to_first)], redirectStandardIO=False)
         self._worker = Worker(self._reactor, settings, self._channel, self._link, self._link_lost)
         self._worker.start()
 
@@ -298,42 +318,15 @@ _HANDLERS: dict[str, Callable[[Worker, Message], None]] = {
     messages.REFUSED: Worker.refused,
     messages.CHECK: Worker.check,
     messages.END: Worker.end,
+    messages.PAGE: Worker.show_page,
 }
-
-
-@implementer(ILogObserver)
-class LogToFirst:
-    """Has the first process log what there is to say, so that there is one log."""
-
-    def __init__(self, channel: Channel, verbose: bool) -> None:
-        self._channel = channel
-        self._least = LogLevel.debug if verbose else LogLevel.info
-
-    def __call__(self, event: LogEvent) -> None:
-        """Send a message on."""
-        level = event.get("log_level", LogLevel.info)
-        if level < self._least:
-            return
-        text = formatEvent(event)
-        failure = event.get("log_failure")
-        if isinstance(failure, Failure):
-            text = f"{text}\n{failure.getTraceback()}"
-        fields = {
-            name: event[name] for name in ("node", "request_id") if isinstance(event.get(name), str)
-        }
-        self._channel.send(
-            messages.LOG,
-            {
-                "level": level.name,
-                "namespace": event.get("log_namespace", "-"),
-                "text": text[:_LONGEST_TEXT],
-                "fields": fields,
-            },
-        )
 
 
 def main() -> None:
     """Run a worker, as the first process has started it."""
+    # The first process aborts a worker that hangs, and logs what it leaves there.
+    os.set_inheritable(STACK_DESCRIPTOR, False)
+    faulthandler.enable(STACK_DESCRIPTOR)
     # A terminal and systemd signal all processes; the first one decides what is done about it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
-from twisted.internet.interfaces import IProcessTransport
+from twisted.internet.interfaces import IDelayedCall, IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import LoopingCall
-from twisted.logger import Logger, LogLevel
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from yurttunnel.ops.debug.pages import Answer, Parameters
 from yurttunnel.ops.status.streams import StreamReport
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.identity import NodeIdentity
@@ -29,10 +31,13 @@ from yurttunnel.server.workers.admission import certificate_from_der
 from yurttunnel.server.workers.channel import ENDED, Channel, Message
 from yurttunnel.server.workers.figures import add_growth
 from yurttunnel.server.workers.link import carry_link, link_session
+from yurttunnel.server.workers.log import write_log
 from yurttunnel.server.workers.nodes import WorkerNodes
+from yurttunnel.server.workers.pages import AskedPages
 from yurttunnel.server.workers.settings import (
     CONTROL_DESCRIPTOR,
     LINK_DESCRIPTOR,
+    STACK_DESCRIPTOR,
     WorkerSettings,
 )
 from yurttunnel.tunnel.direct.reactor import DirectReactor
@@ -49,6 +54,12 @@ that it was given have waited as long as a dial may take."""
 
 START_TIMEOUT = 60
 """Seconds that a worker may take until it is ready."""
+
+STACK_TIME = 1.0
+"""Seconds in which a worker that has failed may leave its stack, before it is killed."""
+
+_LONGEST_STACK = 64 * 1024
+"""Bytes of stacks that are logged."""
 
 _NOT_FOR_WORKERS = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 """Beginnings of environment variables that systemd means for the first process alone."""
@@ -76,11 +87,11 @@ class FirstProcess:
     audit: Callable[[bytes], None] | None
 
 
-Spawn = Callable[[ProcessProtocol, int, int], IProcessTransport]
-"""Starts a process that has two descriptors under the numbers that workers know."""
+Spawn = Callable[[ProcessProtocol, Mapping[int, int]], IProcessTransport]
+"""Starts a process that has descriptors under the numbers that workers know."""
 
 
-def spawn_worker(reactor: Any, protocol: ProcessProtocol, control: int, link: int) -> Any:
+def spawn_worker(reactor: Any, protocol: ProcessProtocol, descriptors: Mapping[int, int]) -> Any:
     """Start a worker by the interpreter that runs this process, with its output."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_WORKERS)
@@ -93,13 +104,7 @@ def spawn_worker(reactor: Any, protocol: ProcessProtocol, control: int, link: in
             sys.executable,
             arguments,
             env=environment,
-            childFDs={
-                0: nothing.fileno(),
-                1: 1,
-                2: 2,
-                CONTROL_DESCRIPTOR: control,
-                LINK_DESCRIPTOR: link,
-            },
+            childFDs={0: nothing.fileno(), 1: 1, 2: 2, **descriptors},
         )
 
 
@@ -140,12 +145,20 @@ class RunningWorker(ProcessProtocol):
         link.setblocking(False)
         self._reactor = reactor
         self._link: socket.socket | None = link
+        self._stack = os.memfd_create("yurttunnel-stack")
+        self._kill_call: IDelayedCall | None = None
         with its_control, its_link:
+            descriptors = {
+                CONTROL_DESCRIPTOR: its_control.fileno(),
+                LINK_DESCRIPTOR: its_link.fileno(),
+                STACK_DESCRIPTOR: self._stack,
+            }
             try:
-                self._process = spawn(self, its_control.fileno(), its_link.fileno())
+                self._process = spawn(self, descriptors)
             except OSError:
                 control.close()
                 link.close()
+                os.close(self._stack)
                 raise
         self._channel = Channel(reactor, control, self._received, self._channel_lost, room)
         context = SessionContext(reactor, TunnelCounters(), first.budget, RefuseStreams())
@@ -156,6 +169,7 @@ class RunningWorker(ProcessProtocol):
         self._sibling = SiblingSession(self.session, self._nodes)
         self.session.on_going_away.append(self._sibling.leave)
         self.session.on_closed.append(self._session_closed)
+        self._pages = AskedPages(reactor, self.number, self._channel.send)
         self._channel.start()
         self._channel.send(messages.START, settings.to_fields())
         self._silent_for = 0
@@ -183,6 +197,14 @@ class RunningWorker(ProcessProtocol):
         """Have it say who is let in as ``node``, of which something has been revoked."""
         self._channel.send(messages.CHECK, {"node": node})
 
+    def be_verbose(self, verbose: bool) -> None:
+        """Have it log what helps to find defects, or no more."""
+        self._channel.send(messages.VERBOSE, {"verbose": verbose})
+
+    def ask_page(self, name: str, method: bytes, parameters: Parameters) -> Deferred[Answer]:
+        """Have it answer for a page of /debug; the answer comes in any case."""
+        return self._pages.ask(name, method, parameters)
+
     def drain(self) -> None:
         """Have it end when its streams have ended, or after the drain timeout."""
         self.is_ready = False
@@ -190,12 +212,7 @@ class RunningWorker(ProcessProtocol):
 
     def kill(self) -> None:
         """End it now."""
-        if self._running:
-            try:
-                self._process.signalProcess("KILL")
-            except ProcessExitedAlready:
-                # It has ended, of which the reactor is about to tell.
-                return
+        self._signal(signal.SIGKILL)
 
     def exited(self) -> Deferred[None]:
         """Give what fires when the process has ended."""
@@ -212,7 +229,10 @@ class RunningWorker(ProcessProtocol):
         """Take what it has left behind, and tell that it has ended."""
         self._channel.read_rest()
         self._running = False
+        if self._kill_call is not None and self._kill_call.active():
+            self._kill_call.cancel()
         self._fail("")
+        self._log_stack()
         self._gone(self._problem or _status(reason))
         exited, self._exited = self._exited, []
         for each in exited:
@@ -287,17 +307,15 @@ class RunningWorker(ProcessProtocol):
             snapshot = messages.snapshot_from_fields(written)
             self.snapshots[snapshot.session_id] = snapshot
 
+    def _page_made(self, message: Message) -> None:
+        self._pages.answered(message.fields)
+
     def _write_audit(self, message: Message) -> None:
         if self._first.audit is not None:
             self._first.audit(message.data)
 
     def _write_log(self, message: Message) -> None:
-        written = message.fields
-        log = Logger(namespace=written["namespace"])
-        level = LogLevel.lookupByName(written["level"])
-        # As a format of its own: floods are known by the format, and this is one message of many.
-        text = written["text"].replace("{", "{{").replace("}", "}}")
-        log.emit(level, text, worker=self.number, **written["fields"])
+        write_log(message.fields, self.number)
 
     # -- helpers -------------------------------------------------------------------------------
 
@@ -337,7 +355,41 @@ class RunningWorker(ProcessProtocol):
         if not self.session.closed:
             text = f"worker {self.number} of the server has ended"
             self.session.close(Code.SESSION_LOST, text)
-        self.kill()
+        self._pages.end()
+        if self._problem:
+            self._abort()
+        else:
+            # It has ended, or has closed what it needs and is about to.
+            self.kill()
+
+    def _abort(self) -> None:
+        """Have the process end by a signal at which it leaves its stack; if it hangs, kill it.
+
+        One that was stopped (SIGSTOP) leaves none.
+        """
+        if self._running and self._kill_call is None:
+            self._signal(signal.SIGABRT)
+            self._kill_call = self._reactor.callLater(STACK_TIME, self.kill)
+
+    def _signal(self, number: int) -> None:
+        if self._running:
+            try:
+                self._process.signalProcess(number)
+            except ProcessExitedAlready:
+                # It has ended, of which the reactor is about to tell.
+                return
+
+    def _log_stack(self) -> None:
+        stack = os.pread(self._stack, _LONGEST_STACK, 0).decode("utf-8", "backslashreplace")
+        os.close(self._stack)
+        # Of any other signal the first line says which it was.
+        stack = stack.removeprefix("Fatal Python error: Aborted").strip()
+        if stack:
+            self._log.error(
+                "worker {number} was here when it failed:\n{stack}",
+                number=self.number,
+                stack=stack,
+            )
 
 
 _HANDLERS: dict[str, Callable[[RunningWorker, Message], None]] = {
@@ -346,6 +398,7 @@ _HANDLERS: dict[str, Callable[[RunningWorker, Message], None]] = {
     messages.CHECKED: RunningWorker._checked,
     messages.ENDED: RunningWorker._session_ended,
     messages.FIGURES: RunningWorker._count,
+    messages.PAGE_ANSWER: RunningWorker._page_made,
     messages.AUDIT: RunningWorker._write_audit,
     messages.LOG: RunningWorker._write_log,
 }

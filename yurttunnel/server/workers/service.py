@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from yurttunnel.ops.debug.pages import Answer, Parameters
 from yurttunnel.ops.drain import within
 from yurttunnel.ops.status.streams import StreamReport
 from yurttunnel.ops.workers import WorkerFigures, resources_of
@@ -100,6 +101,12 @@ class Workers(Service):
         """Give the worst lag of their reactors, in seconds."""
         return max((worker.lag for worker in self._running.values()), default=0.0)
 
+    def be_verbose(self, verbose: bool) -> None:
+        """Have all workers, and those started later, log what helps to find defects, or no more."""
+        self._settings = replace(self._settings, verbose=verbose)
+        for worker in self._running.values():
+            worker.be_verbose(verbose)
+
     def figures(self) -> WorkerFigures:
         """Give what the metrics show of the workers themselves."""
         running = [worker for worker in self._running.values() if worker.pid is not None]
@@ -108,6 +115,26 @@ class Workers(Service):
             restarts=self.restarts,
             resources={worker.number: resources_of(worker.pid) for worker in running},
         )
+
+    # -- AsksWorkers ---------------------------------------------------------------------------
+
+    def pids(self) -> dict[int, int]:
+        """Give the process of each worker that runs, by its number."""
+        running = {number: worker.pid for number, worker in sorted(self._running.items())}
+        return {number: pid for number, pid in running.items() if pid is not None}
+
+    def sessions_of(self, node: str | None) -> dict[int, int]:
+        """Give how many sessions each worker had a second ago, with ``node`` or with all."""
+        return {
+            number: sum(node in (None, each.node) for each in worker.snapshots.values())
+            for number, worker in self._running.items()
+        }
+
+    def ask_page(
+        self, worker: int, name: str, method: bytes, parameters: Parameters
+    ) -> Deferred[Answer]:
+        """Have a worker that runs answer for a page of /debug."""
+        return self._running[worker].ask_page(name, method, parameters)
 
     # -- TakesAgents ---------------------------------------------------------------------------
 

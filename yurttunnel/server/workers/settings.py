@@ -11,6 +11,9 @@ CONTROL_DESCRIPTOR = 3
 LINK_DESCRIPTOR = 4
 """The descriptor of the connection that carries the session with the first process."""
 
+STACK_DESCRIPTOR = 5
+"""The descriptor of a file in memory where a worker leaves its stack when it is aborted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:

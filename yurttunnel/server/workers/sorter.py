@@ -114,6 +114,8 @@ class UnsortedConnection(Protocol):
 
     def too_late(self) -> None:
         """End it."""
+        # Its end is told in a later turn; until then no worker may be given it.
+        self._sorter.forget(self)
         self.transport.abortConnection()
 
     def pass_on(self) -> bool:
