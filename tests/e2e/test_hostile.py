@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import socket
+import ssl
+from functools import partial
+from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, UNIXClientEndpoint
 from twisted.internet.error import ConnectError
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import SkipTest
 
-from tests.e2e.certificates import authority_of, connect_with_tls, identity_of
-from tests.e2e.clients import Echo, EchoClient, Peer, Question, connect_directly
-from tests.e2e.programs import Program, Tunnel
+from tests.e2e.certificates import AGENT_PROTOCOL, authority_of, connect_with_tls, identity_of
+from tests.e2e.clients import Echo, EchoClient, Peer, Question, Source, Target, connect_directly
+from tests.e2e.programs import Program, Tunnel, free_ports
 from tests.e2e.support import EndToEndTestCase, which
+from tests.e2e.tls_callers import tls_download
+from yurttunnel.server.connect import MAX_HANDSHAKES
 
 DEADLINE = 10.0
 """Seconds for TLS handshake and HELLO, and for a CONNECT head."""
 
 DIAL_DEADLINE = 15.0
 """Seconds for a dial, from OPEN to OK or FAIL."""
+
+SLOW_CALLERS = 1000
+"""Slow connections to each port at a time."""
+
+CLIENT_HELLO = bytes.fromhex("16030102000100 01fc0303")
+"""How a ClientHello of 512 bytes begins."""
+
+DESCRIPTORS = 12_000
+"""What the test and the server need for the connections of all slow callers."""
 
 
 class HostileTestCase(EndToEndTestCase):
@@ -159,6 +177,16 @@ class DestinationTests(HostileTestCase):
 class SlowLorisTests(HostileTestCase):
     """Whoever never gets to the point loses the connection, and nobody else notices."""
 
+    async def setUp(self) -> None:
+        """Have enough file descriptors, in the programs too."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= hard < DESCRIPTORS:
+            raise SkipTest(f"a process may have only {hard} file descriptors (ulimit -Hn)")
+        if 0 <= soft < DESCRIPTORS:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
+            self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        await super().setUp()
+
     async def test_slow_handshake_hello_and_head_are_cut_off(self) -> None:
         """Silence, half a ClientHello, no HELLO, half a HELLO and a dripping head all end."""
         tunnel = await self.start_tunnel()
@@ -198,19 +226,156 @@ class SlowLorisTests(HostileTestCase):
         await self.still_serves(tunnel)
         await self.descriptors_return(tunnel.server, before)
 
-    async def test_two_hundred_slow_connections_do_not_delay_a_dial(self) -> None:
-        """While they hang, an echo through the tunnel is as quick as ever."""
+    async def test_a_thousand_slow_callers_of_each_port_disturb_nobody(self) -> None:
+        """Handshakes and heads of which a byte comes every five seconds end when theirs is over.
+
+        A dial in the meantime is as quick as ever, and who has not said who it is has no line in
+        the audit log.
+        """
+        port = free_ports.take()
+        audit = Path(self.directory, "audit.jsonl")
+        tunnel = await self.start_tunnel(
+            server_extra=("--connect-endpoint", f"ssl:{port}", "--audit-log-path", str(audit))
+        )
+        echo = self.listen(Echo)
+        await self.is_quick(tunnel, echo)
+        before = tunnel.server.descriptors()
+        server = tunnel.server
+        crowds = [
+            self.crowd(server.agent_port, CLIENT_HELLO),
+            self.crowd(server.secure_port, CLIENT_HELLO),
+            self.crowd(server.insecure_port, b"GET / HTTP/1.1\r\nX-Slow: "),
+            self.crowd(port, CLIENT_HELLO),
+            self.crowd(tunnel.socket_path, b"CONNECT edge-1:80 HTTP/1.1\r\nX-Slow: "),
+        ]
+        await self.outlived(tunnel, echo, crowds)
+        await self.descriptors_return(server, before)
+        callers = {json.loads(line)["who"] for line in audit.read_text().splitlines()}
+        self.assertEqual([who for who in callers if not who.startswith("unix:")], [])
+        lines = [line for line in server.log.splitlines() if "TLS handshake was not done" in line]
+        self.assertEqual(len(lines), 1, lines)
+
+    async def test_a_thousand_slow_hellos_disturb_nobody(self) -> None:
+        """The same of a thousand that have a node's certificate, and never end their HELLO."""
         tunnel = await self.start_tunnel()
         echo = self.listen(Echo)
-        endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", tunnel.server.agent_port)
-        unix = UNIXClientEndpoint(reactor, tunnel.socket_path)
-        for _ in range(100):
-            self._end_peer_with_test(await connect_directly(endpoint, Question(b"\x16\x03")))
-            self._end_peer_with_test(await connect_directly(unix, Question(b"CONNECT ")))
+        await self.is_quick(tunnel, echo)
+        before = tunnel.server.descriptors()
+        context = ssl.create_default_context(cafile=f"{tunnel.server.state}/ca.crt")
+        context.check_hostname = False
+        context.load_cert_chain(f"{tunnel.agent.state}/node.pem")
+        context.set_alpn_protocols([AGENT_PROTOCOL.decode()])
+        crowd = await deferToThread(self.crowd, tunnel.server.agent_port, b"\0", context)
+        await self.outlived(tunnel, echo, [crowd])
+        await self.descriptors_return(tunnel.server, before)
+
+    async def test_strangers_do_not_shut_callers_out_of_a_tls_endpoint(self) -> None:
+        """More silent connections than there may be cost a caller with a certificate nothing."""
+        port = free_ports.take()
+        audit = Path(self.directory, "audit.jsonl")
+        tunnel = await self.start_tunnel(
+            server_extra=("--connect-endpoint", f"ssl:{port}", "--audit-log-path", str(audit))
+        )
+        source = self.listen(lambda: Source(100_000))
+        crowd = self.crowd(port, b"", size=MAX_HANDSHAKES + 100)
+        await self.eventually(lambda: crowd.open <= MAX_HANDSHAKES, "the oldest ones are cut off")
+        started = reactor.seconds()
+        download = partial(tls_download, tunnel.server.state, port, source.port)
+        digest = await self.within(10, deferToThread(download), "the download")
+        self.assertLess(reactor.seconds() - started, 2)
+        self.assertEqual(digest, source.peers[0].payload.digest)
+        await self.eventually(lambda: audit.exists() and audit.read_text(), "the line is written")
+        (line,) = audit.read_text().splitlines()
+        self.assertEqual(json.loads(line)["bytes_to_caller"], 100_000)
+        lines = [line for line in tunnel.server.log.splitlines() if "is cut off" in line]
+        self.assertEqual(len(lines), 1, lines)
+
+    def crowd(
+        self, where: int | str, start: bytes, context=None, size: int = SLOW_CALLERS
+    ) -> SlowCrowd:
+        """Connect a crowd; it ends with the test."""
+        crowd = SlowCrowd(where, start, context, size)
+        self.addCleanup(crowd.close)
+        return crowd
+
+    async def outlived(self, tunnel: Tunnel, echo: Target, crowds: list[SlowCrowd]) -> None:
+        """Require that all crowds are cut off in time, and that nobody notices them till then."""
+        deadline = reactor.seconds() + DEADLINE + 6
+        drips = reactor.seconds()
+        while any(crowd.open for crowd in crowds):
+            self.assertLess(reactor.seconds(), deadline, [crowd.open for crowd in crowds])
+            if reactor.seconds() >= drips:
+                drips += 5
+                for crowd in crowds:
+                    crowd.drip()
+            await self.is_quick(tunnel, echo)
+            await self.pause(0.5)
+        for crowd in crowds:
+            crowd.close()
+
+    async def is_quick(self, tunnel: Tunnel, echo: Target) -> None:
+        """Require that a dial and a round trip take less than two seconds."""
         started = reactor.seconds()
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()
         self.assertLess(reactor.seconds() - started, 2)
+        client.drop()
+
+
+class SlowCrowd:
+    """Connections to a loopback port or a Unix socket that begin with ``start``.
+
+    Each :meth:`drip` sends one byte more. With ``context`` they speak TLS. They need as many file
+    descriptors in the test and in the program.
+    """
+
+    def __init__(
+        self, where: int | str, start: bytes, context: ssl.SSLContext | None, size: int
+    ) -> None:
+        self._open: set[socket.socket] = set()
+        for _ in range(size):
+            connection = _connected(where)
+            if context is not None:
+                connection = context.wrap_socket(connection)
+            connection.sendall(start)
+            connection.setblocking(False)
+            self._open.add(connection)
+
+    @property
+    def open(self) -> int:
+        """How many have not been ended."""
+        for connection in tuple(self._open):
+            try:
+                ended = not connection.recv(4096)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                ended = False
+            except OSError:
+                ended = True
+            if ended:
+                connection.close()
+                self._open.discard(connection)
+        return len(self._open)
+
+    def drip(self) -> None:
+        """Send a byte on each that has not been ended."""
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.send(b"x")
+
+    def close(self) -> None:
+        """End the others."""
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
+
+
+def _connected(where: int | str) -> socket.socket:
+    if isinstance(where, int):
+        return socket.create_connection(("127.0.0.1", where), timeout=20)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(20)
+    connection.connect(where)
+    return connection
 
 
 class GarbageTests(HostileTestCase):

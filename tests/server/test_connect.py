@@ -18,6 +18,7 @@ from tests.fakes import FakeSession, MemoryConnection
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.ops.log_levels import REQUESTS
 from yurttunnel.pki.problems import refusal
+from yurttunnel.server.audit import Audit
 from yurttunnel.server.connect import ConnectFactory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
@@ -635,6 +636,14 @@ class LimitTests(ConnectTestCase):
         self.turns(third)
         self.assertEqual((second.sent, third.sent), (b"", b""))
 
+    def test_a_caller_that_is_passed_over(self):
+        """A connection that ends makes room, too."""
+        self.open().break_off(ConnectionLost())
+        self.open()
+        last = self.open()
+        self.turns(last)
+        self.assertEqual(last.sent, b"")
+
     def test_connections_that_linger(self):
         """More error answers at a time than that are not waited for."""
         lingering = [self.open(b"\0") for _ in range(2)]
@@ -683,14 +692,98 @@ class CloseTests(ConnectTestCase):
         self.assertEqual(len(target.ended_with), 1)
 
 
+class DrainTests(ConnectTestCase):
+    """``ConnectFactory.drain`` waits for what callers still have to take."""
+
+    def drain(self):
+        """Begin to end; give what fires in the end."""
+        (gone,) = self.factory.drain()
+        return gone
+
+    def test_idle(self):
+        """Without connections there is nothing to wait for."""
+        self.successResultOf(self.drain())
+
+    def test_a_caller_that_reads_slowly(self):
+        """The stream has ended, and the last of it waits in the transport of the caller."""
+        connection, _ = self.join()
+        connection.receive_end()
+        far = self.session.dials[0].far
+        far.write(b"x" * 60_000)
+        far.loseWriteConnection()
+        gone = self.drain()
+        self.assertIsNone(connection.protocol.stream)
+        self.assertNoResult(gone)
+        self.turns(connection)
+        self.assertEqual(connection.sent, b"x" * 60_000)
+        self.successResultOf(gone)
+
+    def test_every_wait(self):
+        """All that wait are told."""
+        connection, _ = self.join()
+        waits = [self.drain(), self.drain()]
+        connection.break_off(ConnectionLost())
+        for gone in waits:
+            self.successResultOf(gone)
+
+    def test_callers_that_want_nothing_yet(self):
+        """Those without a byte of a head are ended, others are served until they are answered."""
+        silent, begun, dialing = self.open(), self.open(connect()[:9]), self.open(connect())
+        gone = self.drain()
+        self.assertEqual([True, False, False], [c.aborted for c in (silent, begun, dialing)])
+        begun.receive(connect()[9:])
+        for dial, connection in zip(self.session.dials, (dialing, begun), strict=True):
+            dial.fail(Code.GOING_AWAY, "the server is about to stop")
+            self.assert_answer(connection, 503, "about to stop")
+            self.assertNoResult(gone)
+            connection.receive_end()
+            self.turns(connection)
+        self.successResultOf(gone)
+
+    def test_callers_that_do_not_end(self):
+        """``close`` ends the wait."""
+        self.join()
+        gone = self.drain()
+        self.assertNoResult(gone)
+        self.factory.close()
+        self.successResultOf(gone)
+
+
+class PlainHalf:
+    """What is below TLS: a socket whose caller is told of by ``taken``."""
+
+    def __init__(self):
+        self.taken = True
+
+    def getHandle(self):
+        """Give a socket on which something waits for the peer, or nothing."""
+        self.own, self.peer = socket.socketpair()
+        if not self.taken:
+            self.own.send(b"x")
+        return self.own
+
+
 @implementer(ISSLTransport)
 class MemoryTLSConnection(MemoryConnection):
-    """A connection that, like Twisted's TLS, makes one record of what is written in one turn."""
+    """A connection that, like Twisted's TLS, makes one record of what is written in one turn.
+
+    Its handshake is done unless a subclass says otherwise.
+    """
+
+    handshaken = True
 
     def __init__(self, reactor):
         super().__init__(reactor)
         self.collected = b""
         self.records = []
+        self.transport = PlainHalf()
+
+    def open(self, protocol):
+        """Connect ``protocol`` and shake hands."""
+        super().open(protocol)
+        if self.handshaken:
+            protocol.handshakeCompleted()
+        return self
 
     def getPeerCertificate(self):
         """Have none."""
@@ -745,6 +838,36 @@ class TLSTests(ConnectTestCase):
         self.reactor.advance(5)
         self.assertTrue(connection.aborted)
 
+    def test_a_caller_that_reads_slowly(self):
+        """It has longer to take the last of the stream, but not for ever."""
+        connection, _ = self.join()
+        connection.transport.taken = False
+        self.session.dials[0].far.loseWriteConnection()
+        self.reactor.advance(5)
+        self.assertFalse(connection.aborted)
+        self.reactor.advance(74)
+        self.assertFalse(connection.aborted)
+        self.reactor.advance(1)
+        self.assertTrue(connection.aborted)
+
+    def test_a_slow_caller_that_closes(self):
+        """Nobody waits for it any longer."""
+        connection, _ = self.join()
+        connection.transport.taken = False
+        self.session.dials[0].far.loseWriteConnection()
+        self.reactor.advance(5)
+        self.assertEqual(len(self.factory.stalled), 1)
+        connection.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(len(self.factory.stalled), 0)
+
+    def test_an_error_answer_that_is_not_taken(self):
+        """For the few bytes of an error nobody waits longer."""
+        connection = self.open(connect("edge-9:80"))
+        connection.transport.taken = False
+        self.turns(connection)
+        self.reactor.advance(5)
+        self.assertTrue(connection.aborted)
+
     def test_a_target_that_ends_after_the_caller_has_left(self):
         """Nobody is waited for any longer."""
         connection, _ = self.join()
@@ -769,7 +892,8 @@ class TLSTests(ConnectTestCase):
         globalLogPublisher.addObserver(events.append)
         self.addCleanup(globalLogPublisher.removeObserver, events.append)
         for problem in ("it is one", "it is another", "it is one"):
-            self.open().break_off(refusal(problem))
+            self.open(connection_class=UnfinishedTLSConnection).break_off(refusal(problem))
+        self.open().break_off(refusal("it has been let in before"))
         lines = [formatEvent(event) for event in events if "problem" in event]
         said = [f"a caller from 127.0.0.1 is refused: it is {what}" for what in ("one", "another")]
         self.assertEqual(said, lines)
@@ -780,3 +904,108 @@ class TLSTests(ConnectTestCase):
         target = self.session.dials[0].succeed()
         connection.break_off(ConnectionLost())
         self.assertEqual(len(target.ended_with), 1)
+
+
+class UnfinishedTLSConnection(MemoryTLSConnection):
+    """A TLS connection whose handshake is done when the test says so."""
+
+    handshaken = False
+
+    def getPeerCertificate(self):
+        """Have none, which the audit log puts up with."""
+
+    def finish(self):
+        """End the handshake."""
+        self.protocol.handshakeCompleted()
+
+
+class HandshakeTests(ConnectTestCase):
+    """Who has not ended its TLS handshake may be anybody."""
+
+    limits = {"head_timeout": 10.0, "max_unread_heads": 2, "max_handshakes": 3}
+
+    def setUp(self):
+        """Keep what is logged and audited."""
+        super().setUp()
+        self.lines = []
+        self.factory.audit = Audit(self.reactor, self.lines.append)
+        self.events = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+
+    def open(self, data=b"", connection_class=UnfinishedTLSConnection):
+        """Open a TLS connection."""
+        return super().open(data, connection_class)
+
+    def logged(self, word):
+        """Give the lines of the log with ``word``."""
+        return [line for line in map(formatEvent, self.events) if line and word in line]
+
+    def test_strangers_keep_nobody_out(self):
+        """Of more handshakes than may be under way the oldest is cut off, without an answer."""
+        strangers = [self.open() for _ in range(6)]
+        caller = self.open()
+        caller.finish()
+        caller.receive(connect())
+        self.assertEqual(len(self.session.dials), 1)
+        self.assertEqual([True] * 4 + [False] * 2, [each.aborted for each in strangers])
+        self.assertEqual({b""}, {each.sent for each in strangers})
+
+    def test_one_line_for_all_of_them(self):
+        """The log has one in a minute, with what can be done; the audit log has none."""
+        for _ in range(10):
+            self.open()
+        (line,) = self.logged("is cut off")
+        self.assertIn("a caller from 127.0.0.1 is cut off: 3 newer ones", line)
+        self.assertEqual(self.lines, [])
+
+    def test_heads_count_apart(self):
+        """Handshakes take no room of callers that are known, nor the other way round."""
+        for _ in range(3):
+            self.open()
+        for _ in range(2):
+            self.open().finish()
+        late = self.open()
+        late.finish()
+        self.turns(late)
+        self.assertIn(b"HTTP/1.1 503 ", late.sent)
+        (line,) = self.lines
+        self.assertIn(b"too many connections wait", line)
+        self.assertFalse(self.open().aborted)
+
+    def test_time(self):
+        """Handshake and head have ten seconds together; who is known by then is told."""
+        stranger, other, caller = self.open(), self.open(), self.open()
+        self.reactor.advance(6)
+        caller.finish()
+        self.reactor.advance(4)
+        self.assert_told(caller, b"HTTP/1.1 408 ")
+        for each in (stranger, other):
+            self.assertTrue(each.aborted)
+            self.assertEqual(each.sent, b"")
+        (line,) = self.logged("is cut off")
+        self.assertIn("its TLS handshake was not done within 10 s", line)
+        self.assertEqual(len(self.lines), 1)
+        self.assertEqual(len(self.logged("answered 408")), 1)
+
+    def assert_told(self, connection, status_line):
+        """The connection has got an answer."""
+        self.turns(connection)
+        self.assertTrue(connection.sent.startswith(status_line), connection.sent)
+
+    def test_handshakes_that_end(self):
+        """They make room, whether the caller goes on or leaves."""
+        first, second, third = (self.open() for _ in range(3))
+        first.finish()
+        second.break_off(ConnectionLost())
+        self.open()
+        self.open()
+        self.assertFalse(third.aborted)
+        self.assertEqual(len(self.factory.handshakes), 3)
+
+    def test_drain(self):
+        """A server that stops waits for none of them."""
+        stranger = self.open()
+        (gone,) = self.factory.drain()
+        self.assertTrue(stranger.aborted)
+        self.successResultOf(gone)

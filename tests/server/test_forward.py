@@ -133,6 +133,22 @@ class ForwardTests(SynchronousTestCase):
         self.assertIsInstance(connection.closed_with, ConnectionDone)
         self.assertEqual(self.warnings(), [])
 
+    def test_a_drain_waits_for_a_caller_that_reads_slowly(self):
+        """The stream has ended when the transport of the caller has its last bytes."""
+        connection = self.open()
+        connection.receive_end()
+        self.session.dials[0].succeed()
+        self.turns(connection)
+        far = self.session.dials[0].far
+        far.write(b"x" * 60_000)
+        far.loseWriteConnection()
+        (gone,) = self.factory.drain()
+        self.assertIsNone(connection.protocol.stream)
+        self.assertNoResult(gone)
+        self.turns(connection)
+        self.assertEqual(connection.sent, b"x" * 60_000)
+        self.successResultOf(gone)
+
     def test_a_failed_dial_resets_the_caller(self):
         """One line in the log says which forward and connection, and why."""
         connection = self.open()

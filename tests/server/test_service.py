@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
+from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.server.test_agents import ListenerTests
 from yurttunnel.ops.listen import CannotListen
-from yurttunnel.server.service import ANSWER_TIMEOUT, PORT_CLOSE_TIMEOUT, Listener, ServerService
+from yurttunnel.server.service import PORT_CLOSE_TIMEOUT, Listener, ServerService
 from yurttunnel.wire.codes import Code
 
 DRAIN_TIMEOUT = 10.0
@@ -205,25 +206,31 @@ class ServiceTests(ListenerTests):
         self.close_ports()
         self.network.pass_time(DRAIN_TIMEOUT / 2)
         user.transport.abortConnection()
-        self.network.pass_time(ANSWER_TIMEOUT - 2)
+        self.network.pass_time(DRAIN_TIMEOUT / 2 - 1)
         self.assertNoResult(stopped)
         taken.callback(None)
         self.network.pass_time(1)
         self.successResultOf(stopped)
 
     def test_callers_that_do_not_drain(self):
-        """That time is bounded, and part of the drain timeout."""
-        for drain_timeout, expected in ((DRAIN_TIMEOUT, ANSWER_TIMEOUT), (2.0, 2.0)):
-            self.service._drain_timeout = drain_timeout
-            self.service.startService()
-            self.caller.drained = [Deferred()]
-            stopped = self.stop()
-            self.close_ports()
-            self.network.pass_time(expected - 0.5)
-            self.assertNoResult(stopped)
-            self.network.pass_time(1)
-            self.successResultOf(stopped)
-            self.ports.clear()
+        """That time is what is left of the drain timeout; the log says that it was too short."""
+        events = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        self.service.startService()
+        user = self.stream(self.connected())
+        self.caller.drained = [Deferred()]
+        stopped = self.stop()
+        self.close_ports()
+        self.network.pass_time(DRAIN_TIMEOUT / 2)
+        user.transport.abortConnection()
+        self.network.pass_time(DRAIN_TIMEOUT / 2 - 0.5)
+        self.assertNoResult(stopped)
+        self.network.pass_time(1)
+        self.successResultOf(stopped)
+        self.assertEqual("callers end", self.happened[-1])
+        (line,) = [formatEvent(event) for event in events if "callers had" in str(event)]
+        self.assertIn("had not taken all of their answers", line)
 
     def test_not_accepting_while_draining(self):
         """The service says that it drains as soon as it stops."""

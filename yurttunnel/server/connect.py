@@ -23,11 +23,16 @@ A caller that ends its sending direction behind its head, as ``nc -N`` does, sti
 answer; one that has closed both directions has left, and its dial is canceled. Only a Unix socket
 tells the two apart. Over TCP the dial goes on, within its timeout, and writing the answer shows
 that nobody reads it.
+
+Over TLS nobody has said who it is before the handshake is done. Until then connections count
+apart, the oldest one makes room for the next, and neither the log nor the audit log has a line for
+each.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import OrderedDict
 from typing import Any, cast
 
 from OpenSSL import SSL
@@ -35,6 +40,7 @@ from twisted.internet.address import UNIXAddress
 from twisted.internet.interfaces import (
     IAddress,
     IDelayedCall,
+    IHandshakeListener,
     IPullProducer,
     IReactorTime,
     ISSLTransport,
@@ -49,6 +55,7 @@ from yurttunnel.http.connection import all_taken, has_hung_up
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import error_response, status_of
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
+from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.log_levels import request_log
 from yurttunnel.server.dialing import (
     DIAL_TIMEOUT,
@@ -73,8 +80,16 @@ yurttunnel 1.2."""
 LINGER = 5.0
 """Seconds that a caller has to take an answer and close, before its connection is aborted."""
 
+STALL_TIMEOUT = 75.0
+"""Seconds beyond ``LINGER`` that a caller over TLS has to take the last of its stream, as on the
+ports for requests."""
+
 MAX_UNREAD_HEADS = 1024
-"""Connections of one listener that may be without a complete head at a time."""
+"""Connections of one listener that may be without a complete head at a time; over TLS those that
+are through the handshake."""
+
+MAX_HANDSHAKES = 1024
+"""TLS handshakes of one listener at a time."""
 
 _FIRST_LOOK, _LAST_LOOK = 0.001, 2.048
 """Seconds until it is looked again whether a caller has read its 200; each time twice as many. A
@@ -102,8 +117,10 @@ class ConnectFactory(DialingFactory):
     """Accepts CONNECT requests on any stream transport: TCP, Unix socket, TLS.
 
     ``limits`` bounds the head, ``head_timeout`` is the time in seconds that it may take and
-    ``max_unread_heads`` how many may be incomplete at a time. ``linger`` is the time in seconds
-    that a caller has to take an error answer. The rest is as in :class:`DialingFactory`.
+    ``max_unread_heads`` how many may be incomplete at a time. So many TLS handshakes as
+    ``max_handshakes`` may be under way besides. ``linger`` is the time in seconds that a caller
+    has to take an error answer, or to end TLS, and ``stall_timeout`` what it has beyond that to
+    take the last of its stream. The rest is as in :class:`DialingFactory`.
     """
 
     kind = "connect"
@@ -116,7 +133,9 @@ class ConnectFactory(DialingFactory):
         limits: HeadLimits | None = None,
         head_timeout: float = HEAD_TIMEOUT,
         max_unread_heads: int = MAX_UNREAD_HEADS,
+        max_handshakes: int = MAX_HANDSHAKES,
         linger: float = LINGER,
+        stall_timeout: float = STALL_TIMEOUT,
         dial_timeout: float = DIAL_TIMEOUT,
         max_pending_dials: int = MAX_PENDING_DIALS,
         request_ids: RequestIds | None = None,
@@ -129,10 +148,16 @@ class ConnectFactory(DialingFactory):
         )
         self.clock = clock
         self.limits = limits or HeadLimits()
+        self.head_timeout = head_timeout
         self.max_unread_heads = max_unread_heads
+        self.max_handshakes = max_handshakes
         self.refused_peers = RefusedPeers(clock, ConnectProtocol.log)
+        self.warnings = RateLimitedLog(clock, ConnectProtocol.log)
         self.unread_heads = Deadlines(clock, head_timeout, ConnectProtocol.head_overdue)
+        self.handshakes: OrderedDict[ConnectProtocol, None] = OrderedDict()
+        """Those of ``unread_heads`` that are in their TLS handshake, the oldest first."""
         self.closing = Deadlines(clock, linger, ConnectProtocol.close_overdue)
+        self.stalled = Deadlines(clock, stall_timeout, ConnectProtocol.abort)
 
     def buildProtocol(self, addr: IAddress | None) -> ConnectProtocol:
         """Make the protocol of one caller."""
@@ -141,13 +166,31 @@ class ConnectFactory(DialingFactory):
     def close(self) -> None:
         """Abort every connection and stop the timers."""
         super().close()
-        self.unread_heads.stop()
-        self.closing.stop()
+        for deadlines in (self.unread_heads, self.closing, self.stalled):
+            deadlines.stop()
+
+    def handshake_began(self, connection: ConnectProtocol) -> None:
+        """Note it; beyond the bound the oldest one has to go.
+
+        Who means it is through in a few round trips, so a flood of handshakes that never end
+        keeps nobody out.
+        """
+        self.handshakes[connection] = None
+        if len(self.handshakes) > self.max_handshakes:
+            oldest, _ = self.handshakes.popitem(last=False)
+            oldest.crowded_out()
+
+    def has_too_many_heads(self) -> bool:
+        """Tell whether one more head would be too many."""
+        return len(self.unread_heads) - len(self.handshakes) > self.max_unread_heads
 
 
-@implementer(IPullProducer)
+@implementer(IPullProducer, IHandshakeListener)
 class ConnectProtocol(DialingConnection):
     """One caller: reads its CONNECT, answers, and joins it to its stream."""
+
+    handshaken = False
+    """TLS is there, or there is none."""
 
     def __init__(self, factory: ConnectFactory) -> None:
         super().__init__(factory)
@@ -173,13 +216,23 @@ class ConnectProtocol(DialingConnection):
         super().makeConnection(transport)
 
     def connectionMade(self) -> None:
-        """Expect a head within the time there is for it."""
+        """Expect a head, over TLS after the handshake; the time for both begins."""
         super().connectionMade()
-        factory = self._factory
-        if len(factory.unread_heads) >= factory.max_unread_heads:
+        self._factory.unread_heads.add(self)
+        if self._secure:
+            self._factory.handshake_began(self)
+        else:
+            self._begin()
+
+    def handshakeCompleted(self) -> None:
+        """TLS is there: from now on the caller counts, and it is told what becomes of it."""
+        self._factory.handshakes.pop(self, None)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.handshaken = True
+        if self._factory.has_too_many_heads():
             self._refuse(503, "too many connections wait for their request; try again later")
-            return
-        factory.unread_heads.add(self)
 
     def dataReceived(self, data: bytes) -> None:
         """Take bytes of the head, or bytes that the caller sends ahead of the answer."""
@@ -208,22 +261,48 @@ class ConnectProtocol(DialingConnection):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Let go of whatever waits for this caller."""
-        if self._state is _State.HEAD and reason.check(SSL.Error):
-            address = getattr(self.transport.getPeer(), "host", "an unknown address")
-            self._factory.refused_peers.warn(
-                "a caller from {address} is refused", reason, address=address
+        factory = self._factory
+        if not self.handshaken and reason.check(SSL.Error):
+            factory.refused_peers.warn(
+                "a caller from {address} is refused", reason, address=self._address()
             )
-        self._factory.unread_heads.discard(self)
-        self._factory.closing.discard(self)
+        self._forget_head()
+        factory.closing.discard(self)
+        factory.stalled.discard(self)
         self._cancel_join()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.abort(Code.CANCELLED, "the caller left before the answer was sent")
         super().connectionLost(reason)
 
+    def drain(self) -> None:
+        """End now if nothing of a request has come; who has begun with one is answered."""
+        if self._state is _State.HEAD and not self._received:
+            self.abort()
+
+    def crowded_out(self) -> None:
+        """Make room for a caller that is newer."""
+        self._factory.warnings.warn(
+            "a caller from {address} is cut off: {max_handshakes} newer ones have not finished"
+            " their TLS handshake either; see who holds them (ss -tn), and filter addresses in"
+            " front of --connect-endpoint",
+            address=self._address(),
+            max_handshakes=self._factory.max_handshakes,
+        )
+        self._give_up()
+
     def head_overdue(self) -> None:
-        """Turn away a caller that has not sent its head in time."""
-        self._refuse(408, "the request head did not arrive in time")
+        """Turn away a caller that has not sent its head in time; a stranger is told nothing."""
+        if self.handshaken:
+            self._refuse(408, "the request head did not arrive in time")
+            return
+        self._factory.warnings.warn(
+            "a caller from {address} is cut off: its TLS handshake was not done within"
+            " {seconds:g} s",
+            address=self._address(),
+            seconds=self._factory.head_timeout,
+        )
+        self._give_up()
 
     def bound_closing(self) -> None:
         """Give the caller limited time to close its side, unless it has closed already."""
@@ -231,7 +310,17 @@ class ConnectProtocol(DialingConnection):
             self._factory.closing.add(self)
 
     def close_overdue(self) -> None:
-        """End a connection that the caller does not close."""
+        """End a connection that the caller does not close.
+
+        One that is slow to take the last of its stream has a little longer.
+        """
+        if self._state is _State.JOINED and not all_taken(self.transport):
+            self._factory.stalled.add(self)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Reset the connection."""
         self.transport.abortConnection()
 
     def passed_on(self, session: INodeSession) -> bool:
@@ -243,7 +332,7 @@ class ConnectProtocol(DialingConnection):
         if not taker.take_caller(transport.getHandle(), self._received):
             return False
         transport.release().close()
-        self._factory.connections.discard(self)
+        self._factory.forget(self)
         return True
 
     def stream_opened(self, stream: IStream) -> None:
@@ -299,7 +388,7 @@ class ConnectProtocol(DialingConnection):
             self._refuse(error.status, error.text)
             return
         factory = self._factory
-        factory.unread_heads.discard(self)
+        self._forget_head()
         self._state = _State.DIALING
         self.request_id = factory.request_ids.taken_over(head.values(b"x-request-id"))
         if reader.early:
@@ -307,6 +396,18 @@ class ConnectProtocol(DialingConnection):
             self.transport.pauseProducing()
         self.dial(node, host, port)
         self._received = b""
+
+    def _forget_head(self) -> None:
+        """Wait for the head, and for the handshake before it, no longer."""
+        self._factory.unread_heads.discard(self)
+        self._factory.handshakes.pop(self, None)
+
+    def _give_up(self) -> None:
+        self._forget_head()
+        self.abort()
+
+    def _address(self) -> str:
+        return getattr(self.transport.getPeer(), "host", "an unknown address")
 
     def _join_when_read(self, delay: float) -> None:
         """Join if the caller has read the 200, else look again in ``delay`` seconds."""
@@ -348,8 +449,8 @@ class ConnectProtocol(DialingConnection):
             text=quotable(text),
         )
         self.refused(text, status)
+        self._forget_head()
         factory = self._factory
-        factory.unread_heads.discard(self)
         if len(factory.closing) >= factory.max_unread_heads:
             self.transport.abortConnection()
             return

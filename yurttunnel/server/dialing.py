@@ -65,15 +65,36 @@ class DialingFactory(ServerFactory):
         self.pending_dials = 0
         self.request_ids = request_ids or RequestIds()
         self.connections: set[DialingConnection] = set()
+        self._all_gone: list[Deferred[None]] = []
 
     def drain(self) -> list[Deferred[None]]:
-        """Do nothing: each connection here is a stream, and the sessions wait for those."""
-        return []
+        """End connections that want nothing yet; gives what fires when none is left.
+
+        The sessions wait for the streams, but a stream has ended once its last bytes have been
+        written to the caller's transport. There they wait for a caller that reads slowly.
+        """
+        gone: Deferred[None] = Deferred()
+        self._all_gone.append(gone)
+        for connection in tuple(self.connections):
+            connection.drain()
+        self._tell_when_gone()
+        return [gone]
+
+    def forget(self, connection: DialingConnection) -> None:
+        """Let go of a connection that has ended, or that another process goes on with."""
+        self.connections.discard(connection)
+        self._tell_when_gone()
 
     def close(self) -> None:
         """Abort every connection; for the end of a drain, after the listener has been closed."""
         for connection in tuple(self.connections):
             connection.transport.abortConnection()
+
+    def _tell_when_gone(self) -> None:
+        if not self.connections:
+            waiting, self._all_gone = self._all_gone, []
+            for gone in waiting:
+                gone.callback(None)
 
 
 class DialingConnection(LocalConnection):
@@ -125,6 +146,11 @@ class DialingConnection(LocalConnection):
         self._dialing = dialing
         _ = dialing.addBoth(self._dial_ended)
 
+    def drain(self) -> None:
+        """End now if nothing has been asked for: nothing new is taken while the server stops."""
+        if not self.node:
+            self.transport.abortConnection()
+
     def passed_on(self, session: INodeSession) -> bool:
         """Have another process serve the caller, if it can; nothing is to be done here then."""
         return False
@@ -155,10 +181,10 @@ class DialingConnection(LocalConnection):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Cancel a dial that is under way."""
-        self._dialer.connections.discard(self)
         super().connectionLost(reason)
         if self._dialing is not None:
             self._dialing.cancel()
+        self._dialer.forget(self)
 
     def _dial_ended(self, result: IStream | Failure) -> None:
         """Take either end of the dial: a stream, or a ``Failure``."""

@@ -1,0 +1,66 @@
+"""What the listeners for callers have in common."""
+
+from __future__ import annotations
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.fakes import FakeSession, MemoryConnection
+from yurttunnel.server.dialing import DialingConnection, DialingFactory
+from yurttunnel.server.registry import SessionRegistry
+
+
+class Asking(DialingConnection):
+    """A caller that asks for a stream when it sends something."""
+
+    def dataReceived(self, data):
+        """Ask."""
+        self.dial("edge-1", "127.0.0.1", 80)
+
+    def stream_opened(self, stream):
+        """Relay."""
+        self.join(stream)
+
+    def dial_failed(self, error):
+        """Go."""
+        self.transport.loseConnection()
+
+
+class DrainTests(SynchronousTestCase):
+    """``drain`` ends what is idle, and waits for the rest."""
+
+    def setUp(self):
+        """Connect edge-1, and two callers."""
+        self.reactor = MemoryReactorClock()
+        registry = SessionRegistry(self.reactor)
+        self.session = FakeSession("edge-1")
+        registry.add(self.session)
+        self.factory = DialingFactory(registry)
+        self.idle, self.asking = (self.open() for _ in range(2))
+        self.asking.receive(b"x")
+
+    def open(self):
+        """Open a connection."""
+        return MemoryConnection(self.reactor).open(Asking(self.factory))
+
+    def test_who_has_asked_for_nothing(self):
+        """It is ended at once, and who waits for a stream is not."""
+        (gone,) = self.factory.drain()
+        self.assertTrue(self.idle.aborted)
+        self.assertFalse(self.asking.aborted)
+        self.assertNoResult(gone)
+        self.asking.break_off(ConnectionError())
+        self.successResultOf(gone)
+
+    def test_who_has_had_a_stream(self):
+        """A stream that has ended says nothing of what its caller has yet to take."""
+        (gone,) = self.factory.drain()
+        self.session.dials[0].succeed(greeting=b"hello")
+        far = self.session.dials[0].far
+        far.loseWriteConnection()
+        self.asking.receive_end()
+        self.assertIsNone(self.asking.protocol.stream)
+        self.assertNoResult(gone)
+        self.asking.turn()
+        self.assertEqual(self.asking.sent, b"hello")
+        self.successResultOf(gone)
