@@ -5,13 +5,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.fuzz.campaign import CaseFailed, campaign
+from tests.fuzz import guided
+from tests.fuzz.campaign import CaseFailed, Outcome, campaign
 from tests.fuzz.cases import Target
 from tests.fuzz.targets import TARGETS
 
 CASES = 1500
+
+MOST_GROWTH = 4 * 2**20
+"""Bytes by which memory may grow in them: 3 KiB a case. It is half a megabyte at most."""
 
 
 class FuzzTests(SynchronousTestCase):
@@ -19,8 +31,14 @@ class FuzzTests(SynchronousTestCase):
 
     def survives(self, name: str) -> None:
         """Check the cases of one target, some of which must be accepted and some not."""
-        outcome = campaign(TARGETS[name], CASES, seed=7)
+        outcome = self.run_through(name)
         self.assertTrue(0 < outcome.accepted < CASES, outcome)
+
+    def run_through(self, name: str) -> Outcome:
+        """Check the cases of one target, which must leave nothing behind."""
+        outcome = campaign(TARGETS[name], CASES, seed=7)
+        self.assertLess(outcome.growth, MOST_GROWTH, outcome)
+        return outcome
 
     def test_sessions(self) -> None:
         """Each stream of a session is given its own bytes, within the session's memory."""
@@ -71,7 +89,7 @@ class FuzzTests(SynchronousTestCase):
 
     def test_lines(self) -> None:
         """What strangers have sent makes no line of a log, and no secret is quoted."""
-        campaign(TARGETS["line"], CASES, seed=7)
+        self.run_through("line")
         self.survives("quoted")
 
     def test_every_target_is_here(self) -> None:
@@ -111,3 +129,80 @@ class CampaignTests(SynchronousTestCase):
 
         self.assertEqual(seen(1), seen(1))
         self.assertNotEqual(seen(1), seen(2))
+
+    def test_what_stays_is_seen(self) -> None:
+        """A reader that keeps something of each case makes the memory grow by more than allowed."""
+        kept: list[bytes] = []
+
+        def check(case: bytes) -> bool:
+            kept.append(case * 1000)
+            return True
+
+        outcome = campaign(Target("some", check, [b"start"], [b"piece"]), CASES, 1)
+        self.assertGreater(outcome.growth, MOST_GROWTH)
+
+
+class Atheris(types.ModuleType):
+    """What :mod:`tests.fuzz.guided` uses of atheris, which tries each file of the corpus once."""
+
+    def __init__(self) -> None:
+        super().__init__("atheris")
+        self.flags: list[str] = []
+        self.instrumented: list[str] = []
+        self.tried = 0
+
+    @contextlib.contextmanager
+    def instrument_imports(self, include: list[str]) -> Iterator[None]:
+        """Note what is instrumented."""
+        self.instrumented += include
+        yield
+
+    def Setup(self, arguments: list[str], check: Callable[[bytes], None]) -> None:
+        """Take the flags of libFuzzer, behind which is the corpus."""
+        [_, *self.flags, self._corpus] = arguments
+        self._check = check
+
+    def Fuzz(self) -> None:
+        """Check the corpus."""
+        for path in Path(self._corpus).iterdir():
+            self._check(path.read_bytes())
+            self.tried += 1
+
+
+class GuidedTests(SynchronousTestCase):
+    """:mod:`tests.fuzz.guided`, as far as it goes without atheris."""
+
+    def setUp(self) -> None:
+        """Put a stand-in in its place."""
+        self.atheris = Atheris()
+        modules = mock.patch.dict(sys.modules, {"atheris": self.atheris})
+        modules.start()
+        self.addCleanup(modules.stop)
+
+    def test_it_begins_with_the_cases_of_the_target(self) -> None:
+        """The corpus is made of them, what is imported is instrumented, and the bounds are set."""
+        corpus = self.mktemp()
+        guided.main(["hello", "--cases", "10", "--seed", "3", "--corpus", corpus])
+        self.assertEqual(guided.FIRST_CASES, self.atheris.tried)
+        self.assertEqual(["yurttunnel"], self.atheris.instrumented)
+        self.assertIn("-runs=10", self.atheris.flags)
+        self.assertIn("-seed=4", self.atheris.flags)
+
+    def test_a_broken_promise_gets_out(self) -> None:
+        """What a target complains of ends the run; libFuzzer keeps the case."""
+        broken = Target("hello", lambda case: 1 // 0 == 0, [b"start"], [b"piece"])
+        self.patch(sys.modules["tests.fuzz.targets"], "TARGETS", {"hello": broken})
+        self.assertRaises(ZeroDivisionError, guided.main, ["hello", "--corpus", self.mktemp()])
+
+    def test_without_atheris(self) -> None:
+        """It says what to install."""
+        sys.modules["atheris"] = None  # type: ignore[assignment] # as the import system has it
+        error = self.assertRaises(SystemExit, guided.main, ["hello"])
+        self.assertIn("pip install atheris", str(error.code))
+
+    def test_a_target_that_does_not_exist(self) -> None:
+        """It is an error, with the names of those that do."""
+        told = io.StringIO()
+        self.patch(sys, "stderr", told)
+        self.assertRaises(SystemExit, guided.main, ["nothing"])
+        self.assertIn("wire-server", told.getvalue())

@@ -10,7 +10,14 @@ from collections import Counter
 import yaml
 from twisted.trial import unittest
 
-from tests.deploy.rendering import DEPLOY, named, of_kind, render, why_not_rendered
+from tests.deploy.rendering import (
+    DEPLOY,
+    REPOSITORY,
+    named,
+    of_kind,
+    render,
+    why_not_rendered,
+)
 from tests.deploy.steering import all_steering_families
 from tests.ops.snapshots import snapshot
 from yurttunnel.http.pool import PoolStatistics
@@ -54,6 +61,8 @@ METRIC = re.compile(
 )
 MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"([^\"]*)\"")
 GROUPING = re.compile(r"\b(?:by|on|ignoring|without)\s*\(([^)]*)\)")
+SESSION_ENDS = "yurttunnel_server_session_ends_total"
+CLOSING = re.compile(r"\.close\(\s*Code\.([A-Z_]+)")
 BY_PROMETHEUS = {"instance", "job", "le"}
 """Labels that scraping adds, and the one of histograms."""
 
@@ -129,7 +138,22 @@ def samples():
                 labels = found.setdefault(sample.name, {})
                 for label, value in sample.labels.items():
                     labels.setdefault(label, set()).add(value)
+    found[SESSION_ENDS]["reason"] &= session_ends()
     return found
+
+
+def session_ends():
+    """Give the codes with which a session can end at the server, as labels.
+
+    They are those of violations in the protocol core, and those that the server ends sessions with.
+    Every code is shown, those with which nobody is let in as well: an alert on these never fires.
+    """
+    package = REPOSITORY / "yurttunnel"
+    core = [path.read_text() for path in (package / "wire").glob("*.py")]
+    others = [path.read_text() for path in (package / "server").rglob("*.py")]
+    codes = {code for text in core for code in re.findall(r"\bCode\.([A-Z_]+)", text)}
+    codes |= {code for text in others for code in CLOSING.findall(text)}
+    return {code.lower() for code in codes}
 
 
 def faults(expression, known):
@@ -168,6 +192,7 @@ class FaultsTests(unittest.SynchronousTestCase):
             ('yurttunnel_server_sessions{colour="red"}', "no label colour"),
             ('yurttunnel_server_sessions{state="asleep"}', "no state asleep"),
             ('yurttunnel_server_sessions{state=~"waiting|asleep"}', "no state asleep"),
+            (SESSION_ENDS + '{reason=~"revoked|not_authorized"}', "no reason not_authorized"),
             ("sum by (node) (yurttunnel_server_sessions)", "has the label node"),
         ):
             (fault,) = faults(expression, known)

@@ -160,6 +160,17 @@ class MonitoringTests(unittest.SynchronousTestCase):
                 alert = row.split(" | ")[2]
                 self.assertRegex(alert, r"^(- \w|`YurtTunnel\w+`)", row)
 
+    def test_alerts_of_a_metric_ask_for_it(self):
+        """An alert that a row begins with has one of the row's metrics in its expression."""
+        groups = yaml.safe_load(RULES.read_text())["groups"]
+        asked = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+        for row in section("Metrics and alerts").splitlines():
+            if METRIC.search(row) and row.startswith("| `"):
+                metrics, _, alerts = row.split(" | ")
+                for alert in [] if alerts.startswith("- ") else ALERT.findall(alerts):
+                    names = METRIC.findall(metrics)
+                    self.assertTrue(any(name in asked[alert] for name in names), row)
+
     def test_alerts(self):
         """Each alert is mentioned, and none that is not there."""
         groups = yaml.safe_load(RULES.read_text())["groups"]

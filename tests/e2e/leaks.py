@@ -58,7 +58,11 @@ class _Watched:
 
 
 class LeakTestCase(EndToEndTestCase):
-    """When a test ends, the programs that it has watched hold no more than they did."""
+    """When a test ends, the programs that it has watched hold no more than they did.
+
+    A program that was killed is not looked at: the process that comes after it holds nothing of
+    it. What is looked at then is the other end, which has lived through it.
+    """
 
     async def setUp(self) -> None:
         """Watch nothing yet."""

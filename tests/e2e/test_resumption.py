@@ -19,8 +19,9 @@ from tests.e2e.clients import (
     connect,
 )
 from tests.e2e.faults import FaultProxy
+from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import Tunnel, most_growth
-from tests.e2e.support import EndToEndTestCase, TwistedTransports
+from tests.e2e.support import TwistedTransports
 
 BULK = 400_000_000
 """Bytes of the one large download and the one large upload."""
@@ -29,7 +30,7 @@ DETECTION = 25.0
 """Seconds in which a dead peer is seen: ping interval and pong deadline."""
 
 
-class CutTunnelTestCase(EndToEndTestCase):
+class CutTunnelTestCase(LeakTestCase):
     """Lets the agent's connection go through a proxy that cuts it."""
 
     timeout = 200
@@ -263,7 +264,7 @@ class TwistedSmallStreamTests(TwistedTransports, SmallStreamTests):
     """The same over Twisted's own transports."""
 
 
-class KilledProgramTests(EndToEndTestCase):
+class KilledProgramTests(LeakTestCase):
     """A process that is gone takes its streams with it, at once and with a reason."""
 
     async def streams(self, tunnel: Tunnel, echo, source) -> list[Peer]:

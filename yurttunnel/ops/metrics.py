@@ -215,9 +215,10 @@ def _endings(prefix: str, counters: TunnelCounters) -> Iterator[MetricFamily]:
     yield _by_reason(
         f"{prefix}session_ends",
         "Why sessions ended: session_lost means that the peer did not come back within the "
-        "resume window, replaced that it came back as a new process, revoked and "
-        "not_authorized that its certificate was refused. Many of flood, protocol or "
-        "frame_too_large come from a peer that is not yurttunnel or is broken.",
+        "resume window, replaced that it came back as a new process, revoked that its node was "
+        "cut off. Who is refused before there is a session is in the server's refused_agents. Many "
+        "of flood, protocol or frame_too_large come from a peer that is not yurttunnel or is "
+        "broken.",
         counters.session_ends,
     )
 

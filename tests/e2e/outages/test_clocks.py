@@ -10,7 +10,8 @@ from twisted.internet.defer import Deferred
 
 from tests.e2e.clients import Echo, EchoClient, Question, Sink, Source
 from tests.e2e.faults import FullQueue
-from tests.e2e.support import EndToEndTestCase, TwistedTransports, which
+from tests.e2e.leaks import LeakTestCase
+from tests.e2e.support import TwistedTransports, which
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -62,7 +63,7 @@ class WallClock:
         )
 
 
-class ClockTests(EndToEndTestCase):
+class ClockTests(LeakTestCase):
     """Both programs have a time of day of their own, which the test sets."""
 
     async def setUp(self) -> None:
@@ -89,6 +90,7 @@ class ClockTests(EndToEndTestCase):
         await self.tunnel.start()
         for clock in self.clocks.values():
             clock.put_forward(0)
+        await self.watch(*self.programs.values())
         self.echo, self.sink = self.listen(Echo), self.listen(Sink)
 
     async def lost(self) -> list[float]:

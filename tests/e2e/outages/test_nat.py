@@ -8,9 +8,10 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.e2e.clients import Download, Echo, Latencies, Sink, Source
+from tests.e2e.clients import Download, Echo, EchoClient, Latencies, Question, Sink, Source
 from tests.e2e.outages.site import SERVER, SiteTestCase
 from tests.e2e.support import which
+from yurttunnel.server.node_session import RETURN_PATIENCE
 
 DIALS = 50
 """Dials of which none may be lost."""
@@ -32,6 +33,15 @@ LARGE = "1300:65535"
 
 SWALLOWED = 1400
 """Bytes of a datagram that is."""
+
+RESUME_WINDOW = 15.0
+"""Seconds for which streams wait for an agent that such a NAT keeps out."""
+
+DETECTION = 7.5
+"""Seconds in which a connection that has fallen silent is given up, with streams (protocol.md)."""
+
+SLACK = 10.0
+"""What a loaded machine may need beyond."""
 
 ALWAYS = "2"
 """tcp_mtu_probing that begins with packets of 1,024 bytes, and not after some losses only."""
@@ -96,7 +106,7 @@ class ForgettingTests(SiteTestCase):
 class ResetStormTests(SiteTestCase):
     """Every packet of an agent is answered with a reset."""
 
-    # Resets reach the server, too, to which they mostly say that the agent has died.
+    # Resets reach the server, too, to which they say that the agent has died: nothing was amiss.
     server_extra = ("--return-grace", "30s")
 
     async def test_attempts_and_lines_of_the_log_stay_few(self) -> None:
@@ -177,16 +187,49 @@ class LossTests(SiteTestCase):
 class LargePacketTests(SiteTestCase):
     """Packets of full size vanish, and nobody says so."""
 
+    server_extra = ("--resume-window", f"{RESUME_WINDOW:.0f}s")
+    large = ("-m", "length", "--length", LARGE, "-j", "DROP")
+
+    async def test_without_smaller_packets_dials_are_refused_and_streams_end(self) -> None:
+        """The agent cannot come back; what waits for it is told in time. Healed, it is back."""
+        await self.start_agent("edge-1")
+        echo = self.listen_on("edge-1", Echo)
+        source = self.listen_on("edge-1", lambda: Source(None, hashed=False))
+        client = await self.echo("edge-1", echo)
+        await self.swallow_large_packets()
+        download = Download(hashed=False)
+        self.assertEqual(await self.reached("edge-1", source, download), 200)
+
+        async def cut_off() -> bool:
+            return not any(entry["connected"] for entry in await self.server.agents())
+
+        await self.eventually(cut_off, "the connection is given up", DETECTION + SLACK)
+        dial = self.reached("edge-1", echo, Question())
+        self.assertEqual(
+            await self.within(RETURN_PATIENCE + SLACK, dial, "a dial is answered"), 503
+        )
+        ends = gatherResults([client.when_ended(), download.when_ended()])
+        await self.within(RESUME_WINDOW + SLACK, ends, "the streams end")
+
+        self.heal_nat(*self.large)
+        await self.eventually(lambda: self.serves(echo), "the agent is back", 60, 0.2)
+
+    async def serves(self, target) -> bool:
+        """Whether a dial succeeds."""
+        client = EchoClient(reactor)
+        if await self.reached("edge-1", target, client) != 200:
+            return False
+        await client.round_trip()
+        client.drop()
+        await client.when_lost()
+        return True
+
     async def test_transfers_go_on_with_smaller_packets(self) -> None:
         """Where the kernels probe for the size that passes, all arrives, and no session ends."""
         for machine in ("cloud", "edge-1"):
             with self.network.inside(machine):
                 Path("/proc/sys/net/ipv4/tcp_mtu_probing").write_text(ALWAYS)
-        # Each packet by itself, as a real network has it, not many as one large.
-        for machine, interface in (("cloud", "lan"), ("edge-1", "site")):
-            self.network.run(machine, "ip", "link", "set", interface, "gso_max_segs", "1")
-        self.through_nat("-m", "length", "--length", LARGE, "-j", "DROP")
-        await self.swallows_large_packets()
+        await self.swallow_large_packets()
         agent = await self.start_agent("edge-1")
         source = self.listen_on("edge-1", lambda: Source(BULK))
         sink = self.listen_on("edge-1", Sink)
@@ -200,8 +243,12 @@ class LargePacketTests(SiteTestCase):
         self.assertEqual(upload.answer.decode(), upload.payload.digest)
         self.assertEqual(await agent.metric("yurttunnel_agent_connections_lost_total"), 0)
 
-    async def swallows_large_packets(self) -> None:
-        """Require that the NAT does what the test is about."""
+    async def swallow_large_packets(self) -> None:
+        """Have the NAT do what the tests are about, and require that it does."""
+        # Each packet by itself, as a real network has it, not many as one large.
+        for machine, interface in (("cloud", "lan"), ("edge-1", "site")):
+            self.network.run(machine, "ip", "link", "set", interface, "gso_max_segs", "1")
+        self.through_nat(*self.large)
         with self.network.inside("edge-1"), socket.socket(type=socket.SOCK_DGRAM) as sender:
             sender.sendto(bytes(SWALLOWED), (SERVER, 9))
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from twisted.internet import reactor
 
 from tests.e2e.clients import Echo, EchoClient
+from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import BESIDES_BUFFERS, ROOT, Program, Server, free_ports
-from tests.e2e.support import EndToEndTestCase
 
 AGENTS = 300
 
@@ -86,7 +86,7 @@ def warnings(lines: list[str]) -> list[str]:
     return [line for line in lines if any(f"#{level}]" in line for level in ("warn", "error"))]
 
 
-class StormTests(EndToEndTestCase):
+class StormTests(LeakTestCase):
     """SIGKILL of a server that has 300 agents, and a new one in its place a little later."""
 
     # What comes back, and when, depends on the time that the processes get.
