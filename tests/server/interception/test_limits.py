@@ -26,7 +26,14 @@ from yurttunnel.pki.authorities import MAX_BUNDLE
 from yurttunnel.pki.certificate_requests import MAX_WAIT
 from yurttunnel.pki.interception import MAX_CERTIFICATES
 from yurttunnel.server.agents import MAX_UNFINISHED
-from yurttunnel.server.dialing import DIAL_TIMEOUT
+from yurttunnel.server.connect import (
+    HEAD_TIMEOUT,
+    LINGER,
+    MAX_HANDSHAKES,
+    MAX_UNREAD_HEADS,
+    STALL_TIMEOUT,
+)
+from yurttunnel.server.dialing import DIAL_TIMEOUT, MAX_PENDING_DIALS
 from yurttunnel.server.interception.kubelets import HANDSHAKE_TIMEOUT
 from yurttunnel.server.interception.listeners import SETTINGS
 from yurttunnel.server.interception.reviews import MAX_REVIEWS, REVIEW_TIMEOUT
@@ -38,10 +45,12 @@ from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
 from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
 from yurttunnel.server.siblings.service import MAX_SIBLINGS
 from yurttunnel.server.workers.channel import MOST_WAITING
+from yurttunnel.server.workers.log import LONGEST_TEXT
+from yurttunnel.server.workers.pages import ANSWER_SECONDS
 from yurttunnel.server.workers.program import REPORT_INTERVAL
-from yurttunnel.server.workers.running import SILENCE, START_TIMEOUT
+from yurttunnel.server.workers.running import SILENCE, STACK_TIME, START_TIMEOUT
 from yurttunnel.server.workers.service import FIRST_DELAY, LONGEST_DELAY
-from yurttunnel.tunnel.connection import HELLO_TIMEOUT
+from yurttunnel.tunnel.connection import EARLY_LIMIT, HELLO_TIMEOUT
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "limits.md"
 KIB = 1024
@@ -82,11 +91,17 @@ VALUES = {
     "time for one side": [RelaySettings().linger],
     "certificates kept": [MAX_CERTIFICATES],
     "time to end all": [float(Options()["drain-timeout"])],
+    "descriptors of the process": [],
+    "the same at an agent": [],
     "processes, the first": [MAX_WORKERS],
     "connections to the agents' port": [MAX_UNFINISHED, HELLO_TIMEOUT],
+    "bytes behind an agent's HELLO": [EARLY_LIMIT / KIB],
     "messages that a process leaves": [MOST_WAITING / KIB / KIB],
     "time that a worker": [START_TIMEOUT],
     "time for which nothing": [SILENCE],
+    "time in which a worker": [STACK_TIME],
+    "text of a message": [LONGEST_TEXT / KIB],
+    "time for which a page": [ANSWER_SECONDS],
     "pause before a worker": [FIRST_DELAY * 1000, LONGEST_DELAY],
     "age of the figures": [REPORT_INTERVAL],
     "memory for streams": [MEMORY_BUDGET / KIB / KIB],
@@ -105,28 +120,47 @@ VALUES = {
 }
 """What each row of the tables has in its second column, by how the row begins."""
 
+CONNECT_VALUES = {
+    "TLS handshakes at once": [MAX_HANDSHAKES],
+    "connections without": [MAX_UNREAD_HEADS],
+    "time for the TLS handshake and": [HEAD_TIMEOUT],
+    "head of a request": [ANSWER.max_bytes / KIB, ANSWER.max_fields],
+    "dials at once": [MAX_PENDING_DIALS],
+    "time for a dial": [DIAL_TIMEOUT],
+    "time to take an error": [LINGER],
+    "time to close after": [LINGER, STALL_TIMEOUT],
+    "time to take the last": [],
+}
+"""The same of the section on CONNECT and forwards, which has rows that begin as others do."""
+
 
 class LimitsTests(SynchronousTestCase):
     """What the text says is what is in force."""
 
-    def rows(self):
+    def rows(self, of_connect=False):
         """Give the rows of the tables, without the heads.
 
         What steering and the meta ports are bound by is compared by ``tests.deploy``.
         """
         sections = DOCUMENT.read_text("utf-8").split("\n## ")
-        own = [each for each in sections if not each.startswith(("Steering", "Meta ports"))]
+        own = [
+            each
+            for each in sections
+            if not each.startswith(("Steering", "Meta ports"))
+            and each.startswith("CONNECT") is of_connect
+        ]
         for line in "\n".join(own).splitlines():
             if line.startswith("| ") and not line.startswith(("| bound ", "| metric")):
                 yield [cell.strip() for cell in line.strip("|").split("|")]
 
     def test_values(self):
         """Each row has the numbers of the program, and each number of those has a row."""
-        shown = {}
-        for bound, value, *_ in (row for row in self.rows() if len(row) == 3):
-            [name] = [name for name in VALUES if bound.startswith(name)]
-            shown[name] = [float(number) for number in re.findall(r"\d+", value)]
-        self.assertEqual(VALUES, shown)
+        for of_connect, values in ((False, VALUES), (True, CONNECT_VALUES)):
+            shown = {}
+            for bound, value, *_ in (row for row in self.rows(of_connect) if len(row) == 3):
+                [name] = [name for name in values if bound.startswith(name)]
+                shown[name] = [float(number) for number in re.findall(r"\d+", value)]
+            self.assertEqual(values, shown)
 
     def test_metrics(self):
         """The metrics that it sends people to are there."""
