@@ -18,10 +18,6 @@ from yurttunnel.wire.codes import Code
 PORT_CLOSE_TIMEOUT = 2.0
 """Seconds in which the listening ports have to be closed."""
 
-ANSWER_TIMEOUT = 5.0
-"""Seconds that whoever waits for a server to stop allows beyond its drain timeout, for callers that
-close late."""
-
 
 @dataclass(frozen=True, slots=True)
 class Listener:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.server.siblings.world import TwoServersTests
-from yurttunnel.server.service import ANSWER_TIMEOUT, ServerService
+from yurttunnel.server.service import ServerService
 from yurttunnel.server.siblings.client import SiblingClient
 from yurttunnel.server.siblings.settings import RETURN_GRACE
 from yurttunnel.tunnel.connection import SessionConnection
@@ -193,7 +193,7 @@ class DrainTests(TwoServersTests):
         service = ServerService(self.clock, [], holders, [], drain_timeout=20.0)
         service.startService()
         stopped = service.stopService()
-        self.network.pass_time(ANSWER_TIMEOUT + 10, step=0.2)
+        self.network.pass_time(15, step=0.2)
         self.assertNoResult(stopped)
         far.transport.write(b"the end")
         self.network.settle()

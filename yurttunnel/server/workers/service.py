@@ -17,7 +17,7 @@ from yurttunnel.ops.drain import within
 from yurttunnel.ops.status.streams import StreamReport
 from yurttunnel.ops.workers import WorkerFigures, resources_of
 from yurttunnel.pki.contexts import ServerContexts
-from yurttunnel.server.service import ANSWER_TIMEOUT, PORT_CLOSE_TIMEOUT
+from yurttunnel.server.service import PORT_CLOSE_TIMEOUT
 from yurttunnel.server.workers.running import FirstProcess, RunningWorker, Spawn, spawn_worker
 from yurttunnel.server.workers.settings import WorkerSettings
 from yurttunnel.tunnel.direct.reactor import DirectReactor
@@ -34,8 +34,9 @@ LONGEST_DELAY = 10.0
 SETTLED = 30.0
 """Seconds after which a worker that ends has not ended because it cannot start."""
 
-EXIT_TIMEOUT = ANSWER_TIMEOUT + PORT_CLOSE_TIMEOUT + 2.0
-"""Seconds beyond the drain timeout in which workers have to have ended."""
+EXIT_TIMEOUT = PORT_CLOSE_TIMEOUT + 7.0
+"""Seconds beyond the drain timeout in which workers have to have ended: for their ports to be
+closed, and for what they say last on a busy machine."""
 
 
 class Workers(Service):
