@@ -79,7 +79,7 @@ class SoakTests(EndToEndTestCase):
             await self.at_rest()
             rounds += 1
             if rounds > 1:
-                self.sample(reactor.seconds() - began)
+                await self.sample(reactor.seconds() - began)
         seconds = reactor.seconds() - began
         print(
             f"\nseed {SEED}: {rounds} rounds in {seconds:.0f} s, {self.tasks} transfers, ", end=""
@@ -143,11 +143,13 @@ class SoakTests(EndToEndTestCase):
         for prefix, program in self.programs.items():
             await self.descriptors_return(program, self.before[prefix])
 
-    def sample(self, seconds: float) -> None:
-        """Count what must not grow. Streams and what is kept of them are at 0 by now."""
+    async def sample(self, seconds: float) -> None:
+        """Count what must not grow."""
         for prefix, program in self.programs.items():
             self.samples[f"{prefix}: bytes"].append((seconds, program.resident()))
             self.samples[f"{prefix}: descriptors"].append((seconds, len(program.descriptors())))
+            streams = await program.metric(f"{prefix}_open_streams")
+            self.samples[f"{prefix}: streams"].append((seconds, streams))
 
     def judge(self, seconds: float) -> None:
         """Require that nothing has grown."""
