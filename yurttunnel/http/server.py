@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.internet.protocol import ServerFactory
 
 from yurttunnel.http.deadlines import Deadlines
+from yurttunnel.http.handshakes import Handshakes
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.server_connection import ServerConnection
@@ -62,8 +63,7 @@ class HTTPFactory(ServerFactory):
         self.settings = settings = settings or ServerSettings()
         self.connections: set[ServerConnection] = set()
         """Those that count; over TLS after the handshake."""
-        self.handshakes: OrderedDict[ServerConnection, None] = OrderedDict()
-        """Connections in their TLS handshake, the oldest first."""
+        self.handshakes = Handshakes(settings.max_handshakes, self._crowded_out)
         self.refusals: Counter[int] = Counter()
         self.draining = False
         connection = ServerConnection
@@ -108,27 +108,19 @@ class HTTPFactory(ServerFactory):
         for each in deadlines:
             each.stop()
 
-    def handshake_began(self, connection: ServerConnection) -> None:
-        """Note it; beyond the bound the oldest one has to go.
-
-        Who means it is through in a few round trips, so a flood of handshakes that never end
-        keeps nobody out.
-        """
-        self.handshakes[connection] = None
-        if len(self.handshakes) > self.settings.max_handshakes:
-            oldest, _ = self.handshakes.popitem(last=False)
-            self.tell_full()
-            oldest.abort()
-
     def tell_full(self) -> None:
         """Tell that a bound turns somebody away."""
         if self.on_full is not None:
             self.on_full()
 
+    def _crowded_out(self, connection: ServerConnection) -> None:
+        self.tell_full()
+        connection.abort()
+
     def forget(self, connection: ServerConnection) -> None:
         """Let go of a connection that has ended."""
         self.connections.discard(connection)
-        self.handshakes.pop(connection, None)
+        self.handshakes.end(connection)
         self.heads.discard(connection)
         self.idle.discard(connection)
         self.bodies.discard(connection)

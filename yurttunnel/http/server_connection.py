@@ -65,13 +65,13 @@ class ServerConnection(HTTPConnection):
         """Expect the first head, over TLS after the handshake; the time for both begins."""
         self._factory.heads.add(self)
         if self.secure:
-            self._factory.handshake_began(self)
+            self._factory.handshakes.begin(self)
         else:
             self._begin()
 
     def handshakeCompleted(self) -> None:
         """TLS is there: from now on the connection counts."""
-        self._factory.handshakes.pop(self, None)
+        self._factory.handshakes.end(self)
         self._begin()
 
     def _begin(self) -> None:

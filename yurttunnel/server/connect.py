@@ -32,7 +32,6 @@ each.
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
 from typing import Any, cast
 
 from OpenSSL import SSL
@@ -54,6 +53,7 @@ from yurttunnel.http.authority import BadAuthority, split_authority, strip_port
 from yurttunnel.http.connection import all_taken, has_hung_up
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import error_response, status_of
+from yurttunnel.http.handshakes import Handshakes
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.log_levels import request_log
@@ -154,8 +154,8 @@ class ConnectFactory(DialingFactory):
         self.refused_peers = RefusedPeers(clock, ConnectProtocol.log)
         self.warnings = RateLimitedLog(clock, ConnectProtocol.log)
         self.unread_heads = Deadlines(clock, head_timeout, ConnectProtocol.head_overdue)
-        self.handshakes: OrderedDict[ConnectProtocol, None] = OrderedDict()
-        """Those of ``unread_heads`` that are in their TLS handshake, the oldest first."""
+        self.handshakes = Handshakes(max_handshakes, ConnectProtocol.crowded_out)
+        """Those of ``unread_heads`` that are in their TLS handshake."""
         self.closing = Deadlines(clock, linger, ConnectProtocol.close_overdue)
         self.stalled = Deadlines(clock, stall_timeout, ConnectProtocol.abort)
 
@@ -168,17 +168,6 @@ class ConnectFactory(DialingFactory):
         super().close()
         for deadlines in (self.unread_heads, self.closing, self.stalled):
             deadlines.stop()
-
-    def handshake_began(self, connection: ConnectProtocol) -> None:
-        """Note it; beyond the bound the oldest one has to go.
-
-        Who means it is through in a few round trips, so a flood of handshakes that never end
-        keeps nobody out.
-        """
-        self.handshakes[connection] = None
-        if len(self.handshakes) > self.max_handshakes:
-            oldest, _ = self.handshakes.popitem(last=False)
-            oldest.crowded_out()
 
     def has_too_many_heads(self) -> bool:
         """Tell whether one more head would be too many."""
@@ -220,13 +209,13 @@ class ConnectProtocol(DialingConnection):
         super().connectionMade()
         self._factory.unread_heads.add(self)
         if self._secure:
-            self._factory.handshake_began(self)
+            self._factory.handshakes.begin(self)
         else:
             self._begin()
 
     def handshakeCompleted(self) -> None:
         """TLS is there: from now on the caller counts, and it is told what becomes of it."""
-        self._factory.handshakes.pop(self, None)
+        self._factory.handshakes.end(self)
         self._begin()
 
     def _begin(self) -> None:
@@ -400,7 +389,7 @@ class ConnectProtocol(DialingConnection):
     def _forget_head(self) -> None:
         """Wait for the head, and for the handshake before it, no longer."""
         self._factory.unread_heads.discard(self)
-        self._factory.handshakes.pop(self, None)
+        self._factory.handshakes.end(self)
 
     def _give_up(self) -> None:
         self._forget_head()

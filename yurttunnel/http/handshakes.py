@@ -1,0 +1,41 @@
+"""TLS handshakes under way, of which there are only so many."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Handshakes(Generic[T]):
+    """The connections in their TLS handshake, the oldest first; at most ``most`` of them.
+
+    Beyond that the oldest is given to ``crowded_out``, and counts no more. Who means it is through
+    in a few round trips, so a flood of handshakes that never end keeps nobody out.
+    """
+
+    def __init__(self, most: int, crowded_out: Callable[[T], object]) -> None:
+        self._most = most
+        self._crowded_out = crowded_out
+        self._connections: OrderedDict[T, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._connections)
+
+    def __iter__(self) -> Iterator[T]:
+        """Give them, the oldest first."""
+        return iter(self._connections)
+
+    def begin(self, connection: T) -> None:
+        """Count one more."""
+        self._connections[connection] = None
+        if len(self._connections) > self._most:
+            oldest, _ = self._connections.popitem(last=False)
+            self._crowded_out(oldest)
+
+    def end(self, connection: T) -> None:
+        """Count it no more, if it did."""
+        self._connections.pop(connection, None)
