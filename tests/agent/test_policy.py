@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.agent.policy import DestinationPolicy, canonical_host, parse_pattern
+from yurttunnel.agent.policy import (
+    DestinationPolicy,
+    canonical_host,
+    is_of_this_machine,
+    parse_pattern,
+)
 
 
 def policy(*patterns: str, keep_default: bool = True) -> DestinationPolicy:
@@ -179,6 +184,70 @@ class DefaultTests(SynchronousTestCase):
         decides = policy("192.0.2.1:22", keep_default=False)
         self.assertFalse(reaches(decides, "10.0.0.5", 10250))
         self.assertFalse(reaches(decides, "127.0.0.1", 10250))
+
+
+class MetaPortTests(SynchronousTestCase):
+    """The agent's own meta port, by which the node's kubelet sees that the agent lives."""
+
+    here = (ip_address("172.17.0.1"), ip_address("fe80::1"))
+
+    def decide(self, *patterns: str, keep_default: bool = True) -> DestinationPolicy:
+        """Make the policy of an agent whose meta port is 10266, on a machine with more addresses."""
+        return DestinationPolicy(
+            "edge-1",
+            [ip_address("10.0.0.5"), ip_address("fd00::5")],
+            [parse_pattern(pattern) for pattern in patterns],
+            keep_default,
+            meta_port=10266,
+            is_here=lambda address: address in self.here,
+        )
+
+    def test_no_spelling_of_the_node_leads_to_it(self) -> None:
+        """Neither loopback nor an own address, by default and with patterns that name no port."""
+        hosts = (
+            "127.0.0.1", "127.9.9.9", "0.0.0.0", "::", "::1", "::ffff:127.0.0.1", "10.0.0.5",
+            "::ffff:10.0.0.5", "fd00::5", "172.17.0.1", "::ffff:172.17.0.1",
+        )  # fmt: skip
+        broad = ("0.0.0.0/0", "::/0", "127.0.0.1", "172.17.0.0/16", "10.0.0.5")
+        for decides in (
+            self.decide(),
+            self.decide(*broad),
+            self.decide(*broad, keep_default=False),
+        ):
+            for host in hosts:
+                self.assertFalse(reaches(decides, host, 10266), host)
+
+    def test_a_name_does_not_lead_to_it(self) -> None:
+        """Whoever answers for an allowed name cannot choose it either."""
+        decides = self.decide("*.example.org")
+        for address in ("10.0.0.5", "fd00::5", "172.17.0.1"):
+            self.assertFalse(decides.may_connect(ip_address(address), 10266, looked_up=True))
+        self.assertTrue(decides.may_connect(ip_address("10.0.0.6"), 10266, looked_up=True))
+
+    def test_a_pattern_that_names_the_port_opens_it(self) -> None:
+        """And no other address."""
+        decides = self.decide("127.0.0.1:10266", "172.17.0.0/16:10000-11000")
+        self.assertTrue(reaches(decides, "127.0.0.1", 10266))
+        self.assertTrue(reaches(decides, "172.17.0.1", 10266))
+        self.assertFalse(reaches(decides, "10.0.0.5", 10266))
+
+    def test_the_denial_has_the_flag_that_opens_it(self) -> None:
+        """What it says works."""
+        denial = self.decide().denial(ip_address("127.0.0.1"), 10266)
+        self.assertIn("--allow-destination 127.0.0.1:10266 would allow it", denial)
+
+    def test_the_same_port_elsewhere_and_other_ports_are_as_ever(self) -> None:
+        """Another machine's 10266, and the node's other localhost proxy port."""
+        decides = self.decide("10.1.0.0/16")
+        self.assertTrue(reaches(decides, "10.1.2.3", 10266))
+        for host in ("127.0.0.1", "10.0.0.5"):
+            self.assertTrue(reaches(decides, host, 10267))
+
+    def test_only_addresses_of_this_machine_are(self) -> None:
+        """The kernel is asked; documentation addresses (RFC 5737, RFC 3849) are nobody's."""
+        self.assertTrue(is_of_this_machine(ip_address("127.0.0.1")))
+        for text in ("192.0.2.1", "2001:db8::1"):
+            self.assertFalse(is_of_this_machine(ip_address(text)))
 
 
 class NameTests(SynchronousTestCase):

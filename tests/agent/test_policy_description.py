@@ -42,3 +42,15 @@ class DescriptionTests(SynchronousTestCase):
         patterns = [parse_pattern("192.0.2.1:80")]
         policy = DestinationPolicy("edge-1", [ip_address("10.0.0.5")], patterns, False)
         self.assertEqual(["192.0.2.1:80: by --allow-destination"], policy.described())
+
+    def test_the_meta_port(self) -> None:
+        """It is no part of what is the node's own."""
+        policy = DestinationPolicy("edge-1", [ip_address("10.0.0.5")], meta_port=10266)
+        self.assertEqual(
+            [
+                "10.0.0.5, every port: the node's own",
+                "loopback, ports 10250, 10255, 10267: the kubelet and the localhost proxies",
+                "not port 10266 here, the agent's own, unless a line names it",
+            ],
+            policy.described(),
+        )

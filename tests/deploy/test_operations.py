@@ -254,7 +254,9 @@ class NumberTests(unittest.SynchronousTestCase):
         """The bounds of the meta ports, the log and the audit log are those in the programs."""
         text = LIMITS.read_text()
         for row in (
-            f"| connections to a meta port | {http_site.MAX_CONNECTIONS} |",
+            "| connections to a meta port whose request is not complete |"
+            f" {http_site.MAX_UNASKED} |",
+            f"| connections to it that are being answered | {http_site.MAX_ASKED} |",
             f"| time for a request to it | {http_site.REQUEST_SECONDS} s |",
             f"| body of a request to it | {http_site.MAX_BODY_BYTES // 1024} KiB |",
             "| nodes, streams and lost nodes on the status page |"

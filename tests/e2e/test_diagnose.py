@@ -132,9 +132,14 @@ class DebugTests(DiagnoseTestCase):
         self.assertEqual((status, "this machine alone" in body), (403, True))
 
     async def test_callers_of_the_tunnel_are_refused(self) -> None:
-        """The agent's /debug is not reached by CONNECT, nor through a port of the server."""
-        tunnel = await self.start_tunnel()
+        """The agent's /debug is not reached by CONNECT, nor through a port of the server.
+
+        The rest of its meta port is by whoever has allowed that.
+        """
+        tunnel = self.make_tunnel()
         where = f"127.0.0.1:{tunnel.agent.meta_port}"
+        tunnel.agent.arguments += ["--allow-destination", where]
+        await tunnel.start()
         ask = f"POST /debug/log-level?level=warn HTTP/1.0\r\nHost: {where}\r\n\r\n".encode()
         question = Question(ask)
         answer = await self.connect(tunnel, where, question)

@@ -174,8 +174,8 @@ class DestinationTests(HostileTestCase):
         self.assertEqual(client.answer, b"")
 
 
-class SlowLorisTests(HostileTestCase):
-    """Whoever never gets to the point loses the connection, and nobody else notices."""
+class CrowdTestCase(HostileTestCase):
+    """A tunnel with crowds of connections."""
 
     async def setUp(self) -> None:
         """Have enough file descriptors, in the programs too."""
@@ -186,6 +186,18 @@ class SlowLorisTests(HostileTestCase):
             resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
             self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         await super().setUp()
+
+    def crowd(
+        self, where: int | str, start: bytes, context=None, size: int = SLOW_CALLERS
+    ) -> SlowCrowd:
+        """Connect a crowd; it ends with the test."""
+        crowd = SlowCrowd(where, start, context, size)
+        self.addCleanup(crowd.close)
+        return crowd
+
+
+class SlowLorisTests(CrowdTestCase):
+    """Whoever never gets to the point loses the connection, and nobody else notices."""
 
     async def test_slow_handshake_hello_and_head_are_cut_off(self) -> None:
         """Silence, half a ClientHello, no HELLO, half a HELLO and a dripping head all end."""
@@ -290,14 +302,6 @@ class SlowLorisTests(HostileTestCase):
         lines = [line for line in tunnel.server.log.splitlines() if "is cut off" in line]
         self.assertEqual(len(lines), 1, lines)
 
-    def crowd(
-        self, where: int | str, start: bytes, context=None, size: int = SLOW_CALLERS
-    ) -> SlowCrowd:
-        """Connect a crowd; it ends with the test."""
-        crowd = SlowCrowd(where, start, context, size)
-        self.addCleanup(crowd.close)
-        return crowd
-
     async def outlived(self, tunnel: Tunnel, echo: Target, crowds: list[SlowCrowd]) -> None:
         """Require that all crowds are cut off in time, and that nobody notices them till then."""
         deadline = reactor.seconds() + DEADLINE + 6
@@ -320,6 +324,57 @@ class SlowLorisTests(HostileTestCase):
         await client.round_trip()
         self.assertLess(reactor.seconds() - started, 2)
         client.drop()
+
+
+class MetaPortTests(CrowdTestCase):
+    """Whatever holds the connections of a meta port, a probe has its answer within its second."""
+
+    async def test_idle_connections_and_slow_senders(self) -> None:
+        """64, and 1,000, that send nothing, or a byte of their request now and then."""
+        tunnel = await self.start_tunnel()
+        for program in (tunnel.server, tunnel.agent):
+            for size in (64, SLOW_CALLERS):
+                for start in (b"", b"GET /healthz HTTP/1.1\r\nX-Slow: "):
+                    crowd = self.crowd(program.meta_port, start, size=size)
+                    await self.answers_probes(program)
+                    crowd.drip()
+                    await self.answers_probes(program)
+                    crowd.close()
+
+    async def test_slow_readers(self) -> None:
+        """1,000 that ask for a page and read nothing of it."""
+        tunnel = await self.start_tunnel()
+        for program in (tunnel.server, tunnel.agent):
+            self.crowd(program.meta_port, b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            await self.answers_probes(program)
+
+    async def test_through_the_tunnel(self) -> None:
+        """Callers do not reach the agent's meta port, and where they are let in harm no probe."""
+        target = self.listen(Echo)
+        tunnel = self.make_tunnel(forwards=(target.port,))
+        meta = tunnel.agent.meta_port
+        forward = free_ports.take()
+        tunnel.server.arguments += ["--forward", f"127.0.0.1:{forward}=edge-1/127.0.0.1:{meta}"]
+        await tunnel.start()
+        answer = await self.connect(tunnel, f"127.0.0.1:{meta}", Question())
+        self.assertEqual(answer.status, 403, answer.body)
+        self.assertIn(f"--allow-destination 127.0.0.1:{meta} would allow it", answer.body)
+        crowd = self.crowd(forward, b"", size=64)
+        await self.eventually(lambda: not crowd.open, "all are refused")
+        await tunnel.agent.stop()
+        tunnel.agent.arguments += ["--allow-destination", f"127.0.0.1:{meta}"]
+        tunnel.agent.start()
+        await tunnel.agent.ready()
+        for size in (64, 300):
+            self.crowd(forward, b"GET /healthz HTTP/1.1\r\nX-Slow: ", size=size)
+            await self.answers_probes(tunnel.agent)
+
+    async def answers_probes(self, program: Program) -> None:
+        """Require an answer of each page that kubelets ask for, a few times."""
+        for _ in range(5):
+            for path in ("/healthz", "/readyz"):
+                status, body = await self.within(1, program.get(path), f"a probe of {path}")
+                self.assertEqual(status, 200, body)
 
 
 class SlowCrowd:

@@ -16,7 +16,12 @@ from twisted.web.http import Request
 from twisted.web.resource import Resource
 from twisted.web.static import Data
 
-from yurttunnel.ops.http_site import MAX_BODY_BYTES, REQUEST_SECONDS, LimitedSite
+from yurttunnel.ops.http_site import (
+    ANSWERED_LATER,
+    MAX_BODY_BYTES,
+    REQUEST_SECONDS,
+    LimitedSite,
+)
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: meta\r\n"
 
@@ -38,6 +43,14 @@ class CountingPage(Resource):
         return b"counted"
 
 
+class LatePage(Resource):
+    """A page that takes its time."""
+
+    def render(self, request: Request) -> object:
+        """Answer later."""
+        return ANSWERED_LATER
+
+
 class BrokenPage(Resource):
     """A page with a defect."""
 
@@ -54,6 +67,10 @@ class TcpTransport(StringTransport):
         self.producer = None
         self.streaming = None
 
+    def abortConnection(self) -> None:
+        """Note it; as a real one it tells its protocol later."""
+        self.disconnected = True
+
 
 class LimitTests(SynchronousTestCase):
     """What a client can and cannot do to the port."""
@@ -63,7 +80,7 @@ class LimitTests(SynchronousTestCase):
         self.clock = Clock()
         root = Data(b"page", "text/plain")
         root.putChild(b"", root)
-        self.site = LimitedSite(root, self.clock, max_connections=2)
+        self.site = LimitedSite(root, self.clock, max_unasked=2, max_asked=2)
 
     def connect(self) -> tuple[Any, StringTransport]:
         """Connect to the site."""
@@ -116,15 +133,48 @@ class LimitTests(SynchronousTestCase):
         self.clock.pump([REQUEST_SECONDS, REQUEST_SECONDS])
         self.assertTrue(transport.disconnected)
 
-    def test_connections(self) -> None:
-        """Connections over the limit are refused until another one ends."""
-        first, _ = self.connect()
+    def test_silent_clients_make_room(self) -> None:
+        """Of clients that have not sent their request the oldest goes when another one comes."""
+        (_, oldest), (_, older), (newest, answered) = (self.connect() for _ in range(3))
+        self.assertTrue(oldest.disconnected)
+        self.assertFalse(older.disconnected)
+        newest.dataReceived(REQUEST + b"\r\n")
+        self.assertIn(b"page", answered.value())
+
+    def test_slow_senders_make_room(self) -> None:
+        """A byte now and then makes a client no younger."""
+        (slow, oldest), (_, older) = self.connect(), self.connect()
+        slow.dataReceived(REQUEST)
         self.connect()
-        self.assertEqual(2, self.site.connections)
-        self.assertIsNone(self.site.buildProtocol(None))
-        self.disconnect(first)
-        self.connect()
-        self.assertIsNone(self.site.buildProtocol(None))
+        self.assertTrue(oldest.disconnected)
+        self.assertFalse(older.disconnected)
+
+    def test_clients_that_do_not_read_make_room(self) -> None:
+        """Those whose answer waits to be taken do not keep out who asks, nor do they stay."""
+        transports = []
+        for _ in range(3):
+            channel, transport = self.connect()
+            channel.dataReceived(REQUEST + b"\r\n")
+            self.assertIn(b"page", transport.value())
+            transports.append(transport)
+        self.assertEqual([True, False, False], [each.disconnected for each in transports])
+
+    def test_who_waits_for_an_answer_is_not_who_waits_to_ask(self) -> None:
+        """Silent clients, however many, take nothing from one that is being answered."""
+        self.site.root.putChild(b"later", LatePage())
+        channel, transport = self.connect()
+        channel.dataReceived(b"GET /later HTTP/1.1\r\nHost: meta\r\n\r\n")
+        for _ in range(10):
+            self.connect()
+        self.assertFalse(transport.disconnected)
+
+    def test_nothing_is_kept_of_connections_that_have_ended(self) -> None:
+        """Whatever they had come to."""
+        channels = [self.connect()[0] for _ in range(2)]
+        channels[0].dataReceived(REQUEST + b"\r\n")
+        for channel in channels:
+            self.disconnect(channel)
+        self.assertEqual((0, 0), (len(self.site.unasked), len(self.site.asked)))
 
     def test_long_head(self) -> None:
         """A head over 16 KiB is refused."""

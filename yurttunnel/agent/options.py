@@ -132,7 +132,8 @@ class Options(CommandOptions[Settings]):
         Default: every port of the node's own addresses (--node-ip, ipv4 and ipv6 of
         --agent-identifiers), and on loopback 10250, 10255, 10266 and 10267. Patterns add to the
         default, so that allowing one more target does not cut off the kubelet; the pattern
-        no-default takes it away and leaves the other patterns alone.
+        no-default takes it away and leaves the other patterns alone. The agent's own --meta-port
+        is in neither the default nor in patterns without a port: it takes 127.0.0.1:10266.
         """
         if pattern == NO_DEFAULT:
             self._keep_default = False

@@ -4,12 +4,16 @@ Two questions are asked of :class:`DestinationPolicy`. May this *name* be looked
 pattern allows the name itself, so that nobody can use the node's DNS to carry data out. May
 this *address* be connected to: asked last, about the very address that goes into ``connect``,
 so that no spelling of an address and no answer of a name server gets around it.
+
+The agent's own meta port is no service of the node: it is how the node itself sees that its agent
+lives. Whoever could open streams to it could take its connections from the kubelet's probes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import socket
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import (
     AddressValueError,
@@ -35,6 +39,8 @@ LOCALHOST_PROXY_PORTS = (10266, 10267)
 
 NO_DEFAULT = "no-default"
 """The pattern that drops the default destinations instead of adding one."""
+
+_EVERY_PORT = (1, 65535)
 
 _IPV4_MAPPED = IPv6Network("::ffff:0:0/96")
 
@@ -64,6 +70,17 @@ def canonical_host(text: str) -> Address | str:
     return checked.lower().rstrip(".")
 
 
+def is_of_this_machine(address: Address) -> bool:
+    """Say whether connections to ``address`` end on this machine: only then it can be bound."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
+
 def _connected_address(address: Address) -> Address:
     """Give the address that a connection to ``address`` reaches in truth."""
     if isinstance(address, IPv6Address):
@@ -91,7 +108,7 @@ class Pattern:
     def __str__(self) -> str:
         """Write it as ``--allow-destination`` takes it."""
         host = self._host()
-        if (self.first_port, self.last_port) == (1, 65535):
+        if not self.names_ports:
             return host
         last = "" if self.first_port == self.last_port else f"-{self.last_port}"
         return f"{join_authority(host, self.first_port)}{last}"
@@ -103,6 +120,11 @@ class Pattern:
         assert network is not None
         one = network.prefixlen == network.max_prefixlen
         return str(network.network_address if one else network)
+
+    @property
+    def names_ports(self) -> bool:
+        """Whether it says which ports it means."""
+        return (self.first_port, self.last_port) != _EVERY_PORT
 
     def allows_name(self, name: str, port: int) -> bool:
         """Say whether this pattern names ``name``, which is canonical."""
@@ -130,7 +152,7 @@ def parse_pattern(text: str) -> Pattern:
     Raises ``ValueError`` with a reason in one line.
     """
     host, ports = _split_ports(text.strip())
-    first, last = _parse_ports(ports) if ports is not None else (1, 65535)
+    first, last = _parse_ports(ports) if ports is not None else _EVERY_PORT
     if not host:
         raise ValueError(f"{text!r} names no host")
     if host.startswith("*"):
@@ -219,6 +241,10 @@ class DestinationPolicy:
     ip and the addresses of its identifiers. They are allowed on every port, and loopback on the
     ports of the kubelet and of the localhost proxies; ``patterns`` add to that. With
     ``keep_default`` false the patterns are all there is.
+
+    ``meta_port`` is the agent's own, 0 if it has none: at addresses of the node, and at others of
+    which ``is_here(address)`` says that they are of this machine, it takes a pattern that names
+    ports.
     """
 
     def __init__(
@@ -227,14 +253,20 @@ class DestinationPolicy:
         own_addresses: Iterable[Address],
         patterns: Sequence[Pattern] = (),
         keep_default: bool = True,
+        *,
+        meta_port: int = 0,
+        is_here: Callable[[Address], bool] = is_of_this_machine,
     ) -> None:
         self._node = node
         self._patterns = tuple(patterns)
         self._own: frozenset[Address] = frozenset()
         self._loopback_ports: frozenset[int] = frozenset()
+        self._node_addresses = frozenset(map(_connected_address, own_addresses))
+        self._meta_port = meta_port
+        self._is_here = is_here
         if keep_default:
-            self._own = frozenset(_connected_address(address) for address in own_addresses)
-            self._loopback_ports = frozenset(KUBELET_PORTS + LOCALHOST_PROXY_PORTS)
+            self._own = self._node_addresses
+            self._loopback_ports = frozenset(KUBELET_PORTS + LOCALHOST_PROXY_PORTS) - {meta_port}
 
     def described(self) -> list[str]:
         """Say what may be connected to, one thing in a line."""
@@ -244,7 +276,12 @@ class DestinationPolicy:
         if self._loopback_ports:
             ports = ", ".join(map(str, sorted(self._loopback_ports)))
             lines.append(f"loopback, ports {ports}: the kubelet and the localhost proxies")
-        return lines + [f"{pattern}: by --allow-destination" for pattern in self._patterns]
+        lines += [f"{pattern}: by --allow-destination" for pattern in self._patterns]
+        if self._meta_port:
+            lines.append(
+                f"not port {self._meta_port} here, the agent's own, unless a line names it"
+            )
+        return lines
 
     def may_look_up(self, name: str, port: int) -> bool:
         """Say whether ``name`` (canonical) may be looked up for a connection to ``port``."""
@@ -260,6 +297,11 @@ class DestinationPolicy:
         to be allowed as addresses.
         """
         address = _connected_address(address)
+        if port == self._meta_port and self._is_own(address):
+            return any(
+                pattern.names_ports and pattern.allows_address(address, port)
+                for pattern in self._patterns
+            )
         if address in self._own:
             return True
         if port in self._loopback_ports and address.is_loopback:
@@ -269,6 +311,9 @@ class DestinationPolicy:
         return looked_up and not (
             address.is_loopback or address.is_link_local or address.is_multicast
         )
+
+    def _is_own(self, address: Address) -> bool:
+        return address.is_loopback or address in self._node_addresses or self._is_here(address)
 
     def denial(self, host: Address | str, port: int) -> str:
         """Give the sentence for whoever asked: what was denied, where, and what allows it."""

@@ -76,6 +76,7 @@ class AgentProcess:
             settings.own_addresses,
             settings.allowed_destinations,
             settings.keep_default_destinations,
+            meta_port=settings.meta_port,
         )
         resolver = NodeResolver(reactor.nameResolver, settings.own_names)
         dialer = Dialer(reactor, policy, resolver, settings.node_name, counters.dial_durations)

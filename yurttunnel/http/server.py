@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.internet.protocol import ServerFactory
 
+from yurttunnel.http.crowd import Crowd
 from yurttunnel.http.deadlines import Deadlines
-from yurttunnel.http.handshakes import Handshakes
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.server_connection import ServerConnection
@@ -63,7 +63,7 @@ class HTTPFactory(ServerFactory):
         self.settings = settings = settings or ServerSettings()
         self.connections: set[ServerConnection] = set()
         """Those that count; over TLS after the handshake."""
-        self.handshakes = Handshakes(settings.max_handshakes, self._crowded_out)
+        self.handshakes = Crowd(settings.max_handshakes, self._crowded_out)
         self.refusals: Counter[int] = Counter()
         self.draining = False
         connection = ServerConnection

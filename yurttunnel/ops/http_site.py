@@ -1,7 +1,10 @@
 """``twisted.web`` with the limits that a port for operators needs.
 
 Clients get a fixed time for a request, few connections with one request each, small requests
-without bodies, and HTTP/1.1 only. ``twisted.web.server`` is left out: its sessions, templates and
+without bodies, and HTTP/1.1 only. Nobody who holds connections keeps others out: the oldest that
+has sent no request makes room for the next one, and so does the oldest that does not take its
+answer. A probe sends its request at once and has its answer in the same turn, so it always gets
+both. ``twisted.web.server`` is left out: its sessions, templates and
 remote objects are of no use here, and take 2.5 MiB of each process.
 """
 
@@ -19,11 +22,18 @@ from twisted.python.failure import Failure
 from twisted.web import http
 from twisted.web.resource import Resource, getChildForRequest
 
+from yurttunnel.http.crowd import Crowd
+
 REQUEST_SECONDS = 15
 """How long a connection may take to send its request completely, and then to read the answer."""
 
-MAX_CONNECTIONS = 64
-"""Connections at a time: some scrapers, probes and people. More are closed at once."""
+MAX_UNASKED = 256
+"""Connections at a time whose request is not complete. More than a listening socket of Twisted's
+accepts in two turns of the reactor (100 each): whoever sends at once is read before that many newer
+ones can have come."""
+
+MAX_ASKED = 64
+"""Connections at a time whose answer is being made or taken: some scrapers, probes and people."""
 
 MAX_BODY_BYTES = 16 * 1024
 """What a client may send as a body; it is thrown away, since no page here reads one."""
@@ -61,6 +71,7 @@ class PageRequest(http.Request):
         if self._body_bytes > MAX_BODY_BYTES:
             # It has been answered.
             return
+        self.channel.asked()
         self.prepath: list[bytes] = []
         self.postpath = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
         self.setHeader(b"date", http.datetimeToString())
@@ -94,13 +105,23 @@ class _LimitedChannel(http.HTTPChannel):
     factory: LimitedSite
 
     def connectionMade(self) -> None:
-        """Count the connection."""
-        self.factory.connections += 1
+        """Wait for the request."""
         super().connectionMade()
+        self.factory.unasked.begin(self)
+
+    def asked(self) -> None:
+        """Have sent a whole request."""
+        self.factory.unasked.end(self)
+        self.factory.asked.begin(self)
+
+    def crowded_out(self) -> None:
+        """Make room for a connection that is newer."""
+        self.transport.abortConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Count the connection no more."""
-        self.factory.connections -= 1
+        """Count no more."""
+        self.factory.unasked.end(self)
+        self.factory.asked.end(self)
         super().connectionLost(reason)
 
     def callLater(self, period: float, func: Callable[[], object]) -> IDelayedCall:
@@ -128,23 +149,26 @@ class LimitedSite(ServerFactory):
     """The pages below ``root``, with limits and without an access log, by the time of ``clock``.
 
     Each page answers whatever method it is asked by: its ``render`` gives the body, or
-    :data:`ANSWERED_LATER`. ``connections`` is how many are open.
+    :data:`ANSWERED_LATER`. At most ``max_unasked`` connections are before the end of their
+    request, and ``max_asked`` after it.
     """
 
     noisy = False
 
     def __init__(
-        self, root: Resource, clock: IReactorTime, max_connections: int = MAX_CONNECTIONS
+        self,
+        root: Resource,
+        clock: IReactorTime,
+        max_unasked: int = MAX_UNASKED,
+        max_asked: int = MAX_ASKED,
     ) -> None:
         self.root = root
-        self.connections = 0
         self.clock = clock
-        self._max_connections = max_connections
+        self.unasked = Crowd(max_unasked, _LimitedChannel.crowded_out)
+        self.asked = Crowd(max_asked, _LimitedChannel.crowded_out)
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Make the protocol of a connection, or refuse it (``None``) when there are too many."""
-        if self.connections >= self._max_connections:
-            return None
+        """Make the protocol of a connection."""
         channel = _LimitedChannel()
         channel.factory = self
         return channel

@@ -51,9 +51,9 @@ from zope.interface import implementer
 
 from yurttunnel.http.authority import BadAuthority, split_authority, strip_port
 from yurttunnel.http.connection import all_taken, has_hung_up
+from yurttunnel.http.crowd import Crowd
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import error_response, status_of
-from yurttunnel.http.handshakes import Handshakes
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.log_levels import request_log
@@ -154,7 +154,7 @@ class ConnectFactory(DialingFactory):
         self.refused_peers = RefusedPeers(clock, ConnectProtocol.log)
         self.warnings = RateLimitedLog(clock, ConnectProtocol.log)
         self.unread_heads = Deadlines(clock, head_timeout, ConnectProtocol.head_overdue)
-        self.handshakes = Handshakes(max_handshakes, ConnectProtocol.crowded_out)
+        self.handshakes = Crowd(max_handshakes, ConnectProtocol.crowded_out)
         """Those of ``unread_heads`` that are in their TLS handshake."""
         self.closing = Deadlines(clock, linger, ConnectProtocol.close_overdue)
         self.stalled = Deadlines(clock, stall_timeout, ConnectProtocol.abort)

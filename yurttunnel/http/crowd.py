@@ -1,4 +1,4 @@
-"""TLS handshakes under way, of which there are only so many."""
+"""Connections that strangers can hold, of which the oldest makes room for the next."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Handshakes(Generic[T]):
-    """The connections in their TLS handshake, the oldest first; at most ``most`` of them.
+class Crowd(Generic[T]):
+    """Connections in a state that should soon be over, the oldest first; at most ``most`` of them.
 
     Beyond that the oldest is given to ``crowded_out``, and counts no more. Who means it is through
-    in a few round trips, so a flood of handshakes that never end keeps nobody out.
+    in a few round trips, so a flood of connections that never get on keeps nobody out.
     """
 
     def __init__(self, most: int, crowded_out: Callable[[T], object]) -> None:
