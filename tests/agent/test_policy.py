@@ -192,7 +192,7 @@ class MetaPortTests(SynchronousTestCase):
     here = (ip_address("172.17.0.1"), ip_address("fe80::1"))
 
     def decide(self, *patterns: str, keep_default: bool = True) -> DestinationPolicy:
-        """Make the policy of an agent whose meta port is 10266, on a machine with more addresses."""
+        """Make the policy of an agent with port 10266, on a machine with more addresses."""
         return DestinationPolicy(
             "edge-1",
             [ip_address("10.0.0.5"), ip_address("fd00::5")],

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
-from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, ITCPTransport
 from twisted.internet.protocol import ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -71,7 +71,7 @@ class PageRequest(http.Request):
         if self._body_bytes > MAX_BODY_BYTES:
             # It has been answered.
             return
-        self.channel.asked()
+        cast(_LimitedChannel, self.channel).asked()
         self.prepath: list[bytes] = []
         self.postpath = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
         self.setHeader(b"date", http.datetimeToString())
@@ -116,7 +116,7 @@ class _LimitedChannel(http.HTTPChannel):
 
     def crowded_out(self) -> None:
         """Make room for a connection that is newer."""
-        self.transport.abortConnection()
+        cast(ITCPTransport, self.transport).abortConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Count no more."""

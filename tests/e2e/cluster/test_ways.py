@@ -174,7 +174,12 @@ class WayTests(ClusterTestCase):
         await world.add_nodes("edge-1")
         self.servers = [await world.server(address) for address in world.servers]
         await world.list_servers()
-        agent = await world.agent("edge-1", "--meta-host", "127.0.0.1")
+        # The port at hand is the agent's own, which it does not open unless told to.
+        allowed = [f"{host}:{AGENT_META_PORT}" for host in ("127.0.0.1", NODES["edge-1"])]
+        agent = await world.agent(
+            *("edge-1", "--meta-host", "127.0.0.1"),
+            *(word for target in allowed for word in ("--allow-destination", target)),
+        )
         agent.meta_host = "127.0.0.1"
         for program in (*self.servers, agent):
             program.start()
