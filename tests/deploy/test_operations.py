@@ -55,7 +55,7 @@ OPS = "yurttunnel.ops."
 
 MORE_FLAGS = {
     *("now", "flag"),
-    *("cluster-signing-cert-file", "show-labels", "log-file"),
+    *("cluster-signing-cert-file", "show-labels", "raw", "retries", "log-file"),
 }
 """Of systemctl, in the place of any, and of kube-controller-manager, kubectl and twist."""
 

@@ -18,8 +18,9 @@ from tests.e2e.kubelets import (
     routes,
     serving_identity,
 )
-from tests.e2e.programs import MEBIBYTE
+from tests.e2e.programs import MEBIBYTE, free_ports
 from tests.e2e.test_interception import together
+from tests.http.kube_clients import upgrade_failure
 
 HUGE = 64 * MEBIBYTE
 """An upload that nobody waits for."""
@@ -188,6 +189,48 @@ class FaultyKubeletTests(InterceptionTestCase):
         """Require that both ports serve other requests as ever."""
         for door in doors:
             self.assertEqual((await door.get("/hello")).body, HELLO, door.name)
+
+
+class RefusedUpgradeTests(InterceptionTestCase):
+    """An upgrade that fails before it has begun is told so that kube-apiserver understands it."""
+
+    async def test_the_sentence_arrives(self) -> None:
+        """Whatever fails, the decoder of kube-apiserver and kubectl finds a sentence."""
+
+        async def closes(request: Request) -> None:
+            request.finish_and_close()
+
+        async def talks_nonsense(request: Request) -> None:
+            request.send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+            request.finish_and_close()
+
+        _, doors = await self.start_with_doors(
+            routes(closes=closes, talks_nonsense=talks_nonsense, hello=hello)
+        )
+        closed = free_ports.take()
+        for door in doors:
+            for target, host, said in (
+                ("/exec", "edge-9:10250", "no agent is connected for edge-9"),
+                ("/exec", f"edge-1:{closed}", f"the kubelet of edge-1 at edge-1:{closed}: "),
+                ("/closes", door.host, "closed before an answer"),
+                ("/talks-nonsense", door.host, "cannot be used"),
+                ("/exec", "a b", "the Host field"),
+            ):
+                for protocol in ("SPDY/3.1", "websocket"):
+                    named = f"{door.name}: {protocol} {target} at {host}"
+                    fields = f"Host: {host}\r\nConnection: Upgrade\r\nUpgrade: {protocol}"
+                    text = f"POST {target} HTTP/1.1\r\n{fields}\r\nContent-Length: 0\r\n\r\n"
+                    peer = await door.raw(text.encode(), finish=not door.secure)
+
+                    def answered(peer=peer) -> bool:
+                        return b"}\n" in peer.answer
+
+                    await self.eventually(answered, named)
+                    self.assertIn(said, upgrade_failure(peer.answer), named)
+                    peer.drop()
+        await self.still_answers(doors)
+
+    still_answers = FaultyKubeletTests.still_answers
 
 
 class VerificationTests(InterceptionTestCase):

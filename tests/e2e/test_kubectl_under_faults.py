@@ -83,6 +83,32 @@ class CutTests(QuickstartTestCase):
         with open(returned, "rb") as file:
             self.assertEqual(sha256(file.read()), sha256(content))
 
+    async def test_a_node_that_is_cut_off(self):
+        """Whoever asks for a node whose agent is gone reads which, and since when, not nothing."""
+        quickstart = await self.start_cut_quickstart()
+        kubectl = self.kubectl(quickstart)
+        await self.run_pod(kubectl, "web", WEB)
+        await self.proxy.refuse()
+        self.assertEqual(self.proxy.for_all("reset"), 1, "one connection was there to cut")
+
+        async def gone():
+            return not await quickstart.agents()
+
+        await self.eventually(gone, "the server knows that the agent is gone", 40)
+        told = rb"no agent is connected for edge-1; it was last seen \d+ s ago \(20[^)]+Z\)\n"
+        for arguments in (
+            ("exec", "web", "--", "true"),
+            ("attach", "web"),
+            ("cp", "web:tmp", f"{self.directory}/copy"),
+            ("port-forward", "web", ":80"),
+            ("logs", "web"),
+            ("logs", "-f", "web"),
+            ("get", "--raw", "/api/v1/nodes/edge-1/proxy/metrics"),
+        ):
+            finished = await kubectl.run(*arguments, seconds=20)
+            self.assertNotEqual(finished.status, 0, arguments)
+            self.assertRegex(finished.error, rb": " + told, arguments)
+
     async def _copy_and_cut(self, kubectl: Kubectl, way: str, source: str, target: str) -> None:
         """Copy, and cut twice while bytes flow (``up`` or ``down`` of the server's side)."""
         copying = self.start_kubectl(kubectl, "cp", source, target)

@@ -4,8 +4,13 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.http.kube_clients import upgrade_failure
 from yurttunnel.http.errors import accepts_json, error_response, status_of
+from yurttunnel.http.fields import Head
 from yurttunnel.wire.codes import Code
+
+CURL = Head("1.1", [(b"Accept", b"*/*")])
+KUBECTL = Head("1.1", [(b"Accept", b"application/json, */*")])
 
 
 def parse(response):
@@ -65,7 +70,7 @@ class ResponseTests(SynchronousTestCase):
 
     def test_text(self):
         """Without a wish for JSON the body is the sentence and a line end."""
-        line, fields, body = parse(error_response(502, "connection refused by 10.0.0.1:80"))
+        line, fields, body = parse(error_response(502, "connection refused by 10.0.0.1:80", CURL))
         self.assertEqual(line, "HTTP/1.1 502 Bad Gateway")
         self.assertEqual(body, b"connection refused by 10.0.0.1:80\n")
         self.assertEqual(fields["Content-Length"], str(len(body)))
@@ -86,7 +91,7 @@ class ResponseTests(SynchronousTestCase):
             503: "ServiceUnavailable",
             504: "Timeout",
         }.items():
-            response = error_response(status, "é failed", accept=[b"application/json, */*"])
+            response = error_response(status, "é failed", KUBECTL)
             _, fields, body = parse(response)
             self.assertEqual(fields["Content-Type"], "application/json")
             self.assertEqual(fields["Content-Length"], str(len(body)))
@@ -105,20 +110,68 @@ class ResponseTests(SynchronousTestCase):
 
     def test_line_ends_in_the_text_become_spaces(self):
         """A text from elsewhere stays one line; it is cut when it is very long."""
-        _, _, body = parse(error_response(502, "a\r\n\r\nHTTP/1.1 200 OK\0\x7f\u2028b\ud800"))
+        _, _, body = parse(error_response(502, "a\r\n\r\nHTTP/1.1 200 OK\0\x7f\u2028b\ud800", CURL))
         self.assertEqual(body, b"a HTTP/1.1 200 OK b?\n")
-        _, _, body = parse(error_response(502, "x" * 5000))
+        _, _, body = parse(error_response(502, "x" * 5000, CURL))
         self.assertEqual(len(body), 2049)
 
     def test_the_text_in_the_status_line(self):
         """It takes the place of the phrase if that is asked for, as one line of ASCII."""
         text = "a\r\nSet-Cookie: x\u2028\u00e9"
-        line, fields, body = parse(error_response(503, text, in_status_line=True))
+        line, fields, body = parse(error_response(503, text, CURL, in_status_line=True))
         self.assertEqual(line, "HTTP/1.1 503 a Set-Cookie: x ?")
         self.assertNotIn("Set-Cookie", fields)
         self.assertEqual(body.decode(), "a Set-Cookie: x \u00e9\n")
 
     def test_further_fields_are_added(self):
         """Fields that the caller gives stand in the head."""
-        _, fields, _ = parse(error_response(405, "no", headers=[("Allow", "CONNECT")]))
+        _, fields, _ = parse(error_response(405, "no", CURL, headers=[("Allow", "CONNECT")]))
         self.assertEqual(fields["Allow"], "CONNECT")
+
+
+class UpgradeTests(SynchronousTestCase):
+    """Whoever asks for an upgrade is told by a ``Status``, whatever else it accepts."""
+
+    SENTENCES = (
+        "node edge-1 is not connected: its agent was last seen 3 s ago",
+        "the kubelet of edge-1 at 10.0.0.1:10250: no connection became free in time",
+        "status: Success",
+        "kind: Pod",
+        "{}",
+        '"quoted": \\ and [more',
+        "- a",
+        "&anchor: *alias",
+        "--- a: b",
+    )
+
+    def test_every_sentence_arrives(self):
+        """SPDY and WebSocket clients show it, with the colons and the braces that it may have."""
+        for protocol in (b"SPDY/3.1", b"websocket"):
+            for accept in ([], [b"*/*"], [b"text/plain"], [b"application/json;q=0"]):
+                fields = [(b"Connection", b"Upgrade"), (b"Upgrade", protocol)]
+                head = Head("1.1", fields + [(b"Accept", each) for each in accept])
+                for sentence in self.SENTENCES:
+                    answer = error_response(503, sentence, head)
+                    self.assertEqual(upgrade_failure(answer), sentence, (protocol, accept))
+                    self.assertEqual(parse(answer)[1]["Content-Type"], "application/json")
+
+    def test_what_text_would_say(self):
+        """The decoder of these tests reads a text with a colon as its models do: as nothing."""
+        self.assertEqual(upgrade_failure(error_response(503, self.SENTENCES[0], CURL)), "")
+        without = "the server has too many connections"
+        told = "unable to upgrade connection: " + without
+        self.assertEqual(upgrade_failure(error_response(503, without, CURL)), told)
+
+    def test_nobody_knows_who_asked(self):
+        """A head that is refused may have been that of an upgrade."""
+        answer = error_response(400, "the request head is malformed: too bad", None)
+        self.assertEqual(upgrade_failure(answer), "the request head is malformed: too bad")
+
+    def test_what_is_no_upgrade(self):
+        """curl's offer of h2c, and a field that ``Connection`` does not name, get text."""
+        for fields in (
+            [(b"Connection", b"Upgrade, HTTP2-Settings"), (b"Upgrade", b"h2c")],
+            [(b"Upgrade", b"websocket")],
+        ):
+            _, _, body = parse(error_response(503, "a: b", Head("1.1", fields)))
+            self.assertEqual(body, b"a: b\n")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from http import HTTPStatus
 
+from yurttunnel.http.fields import Head, requested_upgrade
 from yurttunnel.wire.codes import Code
 
 _STATUS_OF_CODE = {
@@ -74,23 +75,38 @@ def accepts_json(accept: Iterable[bytes]) -> bool:
     return False
 
 
+def reads_status(head: Head | None) -> bool:
+    """Tell whether the sender of ``head`` is to be told of a failure by a ``metav1.Status``.
+
+    Those who ask for JSON are, and those who ask for an upgrade, whatever else they accept: the
+    clients of Kubernetes decode the body of a refused upgrade as a Status without looking at its
+    type (``NewConnection`` of k8s.io/apimachinery pkg/util/httpstream/spdy/roundtripper.go,
+    ``RoundTrip`` of k8s.io/client-go transport/websocket/roundtripper.go). Their decoder reads
+    YAML, too, so a sentence with a colon would become a Status that says nothing. Without a head,
+    which was refused or never came, nobody knows who asked: then it is what all can read.
+    """
+    if head is None:
+        return True
+    return requested_upgrade(head) is not None or accepts_json(head.values(b"accept"))
+
+
 def error_response(
     status: int,
     text: str,
+    head: Head | None,
     *,
-    accept: Iterable[bytes] = (),
     headers: Iterable[tuple[str, str]] = (),
     in_status_line: bool = False,
 ) -> bytes:
     """Build a whole answer, after which the connection is to be closed.
 
-    ``text`` and ``accept`` are as in :func:`error_content`, ``headers`` more fields of the
+    ``text`` and ``head`` are as in :func:`error_content`, ``headers`` more fields of the
     answer, which are the program's own and not checked. With ``in_status_line`` the text is there,
     too, in place of the phrase that belongs to the status: some callers show only that.
     """
-    fields, body = error_content(status, text, accept)
+    fields, body = error_content(status, text, head)
     phrase = _one_line(text) if in_status_line else HTTPStatus(status).phrase
-    head = [
+    lines = [
         f"HTTP/1.1 {status} {phrase}",
         *(f"{name}: {value}" for name, value in headers),
         *(f"{name.decode()}: {value.decode()}" for name, value in fields),
@@ -98,19 +114,19 @@ def error_response(
         "Connection: close",
         "\r\n",
     ]
-    return "\r\n".join(head).encode("ascii", "replace") + body
+    return "\r\n".join(lines).encode("ascii", "replace") + body
 
 
 def error_content(
-    status: int, text: str, accept: Iterable[bytes] = ()
+    status: int, text: str, head: Head | None
 ) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Give the fields and the body that tell a failure, for a caller that sent ``accept``.
+    """Return the fields and the body that tell a failure to the sender of ``head``.
 
     ``text`` may come from anywhere: control characters become spaces, and it is cut at 2048
-    characters. ``accept`` are the caller's Accept fields.
+    characters. ``head`` is that of the request, ``None`` when there was none that could be read.
     """
     line = _one_line(text)
-    if accepts_json(accept):
+    if reads_status(head):
         content_type = b"application/json"
         body = _metav1_status(status, line)
     else:

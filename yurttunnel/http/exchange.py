@@ -174,7 +174,7 @@ class ServerExchange(ExchangeSide):
         if self.head_sent:
             self.abort()
         else:
-            self.respond(status, *error_content(status, text, self.head.values(b"accept")))
+            self.respond(status, *error_content(status, text, self.head))
 
     def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
         """See ``IExchange``; raises ``ValueError`` while the request's body is incomplete."""

@@ -278,8 +278,7 @@ class ServerConnection(HTTPConnection):
     def _answer_and_close(self, status: int, text: str, head: RequestHead | None) -> None:
         if self._closing:
             return
-        accept = head.values(b"accept") if head is not None else ()
-        self._outlet.write(error_response(status, text, accept=accept))
+        self._outlet.write(error_response(status, text, head))
         self._close(False)
 
     def _close(self, answered: bool) -> None:

@@ -17,7 +17,8 @@ stream is therefore attached, and so begins to deliver, only when that cannot ha
 A pull producer is how a Twisted transport tells that something is with the kernel: it asks for more
 each time all that was written has gone out. That costs no turn of the reactor.
 
-The sentence of a failure is in the status line, too, the only part that kube-apiserver shows.
+The sentence of a failure is in the status line, too, the only part that kube-apiserver shows; one
+about a head that is refused is not, as it quotes the caller.
 
 A caller that ends its sending direction behind its head, as ``nc -N`` does, still waits for its
 answer; one that has closed both directions has left, and its dial is canceled. Only a Unix socket
@@ -188,7 +189,7 @@ class ConnectProtocol(DialingConnection):
         self._reader = RequestHeadReader(factory.limits)
         # All that has been read, while the head is.
         self._received = b""
-        self._accept: list[bytes] = []
+        self._head: RequestHead | None = None
         self._destination = ""
         self._early = b""
         self._opened: IStream | None = None
@@ -355,9 +356,9 @@ class ConnectProtocol(DialingConnection):
     def dial_failed(self, error: BaseException) -> None:
         """Answer with the status and the sentence of the failure."""
         if isinstance(error, StreamFailed):
-            self._refuse(status_of(error.code), error.text, in_status_line=True)
+            self._refuse(status_of(error.code), error.text)
         elif isinstance(error, NodeNotConnected):
-            self._refuse(error.status, str(error), in_status_line=True)
+            self._refuse(error.status, str(error))
         else:
             text = f"the server has a defect; the log of the server has more, as {self.request_id}"
             self._refuse(500, text)
@@ -368,13 +369,14 @@ class ConnectProtocol(DialingConnection):
             head = reader.feed(data)
             if head is None:
                 return
-            self._accept = head.values(b"accept")
+            self._head = head
             self._destination = head.target.decode("ascii", "backslashreplace")
             _check_is_plain_connect(head)
             host, port = _authority(self._destination)
             node = _asked_node(head) or host
         except HeadError as error:
-            self._refuse(error.status, error.text)
+            # These texts quote what nobody has looked through.
+            self._refuse(error.status, error.text, in_status_line=False)
             return
         factory = self._factory
         self._forget_head()
@@ -423,7 +425,7 @@ class ConnectProtocol(DialingConnection):
         early, self._early = self._early, b""
         self.join(stream, early)
 
-    def _refuse(self, status: int, text: str, in_status_line: bool = False) -> None:
+    def _refuse(self, status: int, text: str, in_status_line: bool = True) -> None:
         """Answer with an error, and close once the caller has it.
 
         Closing at once would reset the connection of a caller that still sends, and the reset
@@ -446,7 +448,7 @@ class ConnectProtocol(DialingConnection):
         factory.closing.add(self)
         headers = [("Allow", "CONNECT")] if status == 405 else []
         answer = error_response(
-            status, text, accept=self._accept, headers=headers, in_status_line=in_status_line
+            status, text, self._head, headers=headers, in_status_line=in_status_line
         )
         self.transport.write(answer)
         self._early = b""

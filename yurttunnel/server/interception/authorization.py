@@ -235,7 +235,7 @@ def _answer_refusal(failure: Failure, exchange: IExchange) -> None:
     if not isinstance(refused, RequestFailed):
         failure.raiseException()
     elif refused.status == 401:
-        fields, body = error_content(401, refused.text, exchange.head.values(b"accept"))
+        fields, body = error_content(401, refused.text, exchange.head)
         exchange.respond(401, [*fields, (b"WWW-Authenticate", b"Bearer")], body)
     else:
         exchange.fail(refused.status, refused.text)
