@@ -11,9 +11,11 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from tests.agent.fakes import FakeNameResolver, FakeRequest
+from tests.e2e.network.namespaces import Namespace
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy, parse_pattern
 from yurttunnel.agent.resolver import NodeResolver
+from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.statistics import DIAL_SECONDS_BOUNDS, Durations
 from yurttunnel.wire.codes import Code
 
@@ -31,8 +33,11 @@ class WaitingRequest(FakeRequest):
         self.failed.callback((code, text))
 
 
-class KernelErrorTests(TestCase):
+class KernelErrors:
     """Loopback only; nothing is ever connected."""
+
+    transports: str
+    unreachable: str
 
     def setUp(self) -> None:
         """Hold a port on which nobody listens."""
@@ -44,7 +49,13 @@ class KernelErrorTests(TestCase):
             "edge-1", [ip_address("127.0.0.1")], [parse_pattern("fe80::/10")]
         )
         resolver = NodeResolver(FakeNameResolver(), {})
-        self.dialer = Dialer(reactor, policy, resolver, "edge-1", Durations(DIAL_SECONDS_BOUNDS))
+        self.dialer = Dialer(
+            with_transports(reactor, self.transports),
+            policy,
+            resolver,
+            "edge-1",
+            Durations(DIAL_SECONDS_BOUNDS),
+        )
         self.addCleanup(self.dialer.stop)
 
     def ask(self, host: str, timeout: float = 10.0) -> Deferred[tuple[Code, str]]:
@@ -72,6 +83,19 @@ class KernelErrorTests(TestCase):
         code, _ = await self.ask("127.0.0.1", timeout=0.05)
         self.assertEqual(code, Code.TIMEOUT)
 
+    async def test_a_target_that_the_network_cannot_reach(self) -> None:
+        """UNREACHABLE at once, and not that an operation is in progress."""
+        network = Namespace()
+        self.addCleanup(network.close)
+        network.run("ip", "link", "set", "lo", "up")
+        rule = "-A OUTPUT -p tcp -j REJECT --reject-with icmp-host-unreachable"
+        network.run("iptables", "-w", *rule.split())
+        with network.inside():
+            failed = self.ask("127.0.0.1")
+        code, text = await failed
+        self.assertEqual(code, Code.UNREACHABLE)
+        self.assertEqual(text, f"connect 127.0.0.1:{self.port} from edge-1: {self.unreachable}")
+
     async def test_a_zone_without_an_interface_is_unreachable(self) -> None:
         """UNREACHABLE, without asking anybody."""
         code, text = await self.ask("fe80::1%no-such-if")
@@ -95,3 +119,17 @@ class KernelErrorTests(TestCase):
         self.assertIn("too many open files", text)
         code, _ = await self.ask("127.0.0.1")
         self.assertEqual(code, Code.REFUSED)
+
+
+class DirectKernelErrorTests(KernelErrors, TestCase):
+    """With the transports of the tunnel."""
+
+    transports = "direct"
+    unreachable = "no route to host"
+
+
+class TwistedKernelErrorTests(KernelErrors, TestCase):
+    """With Twisted's, which lose the reason."""
+
+    transports = "twisted"
+    unreachable = "the network says that it cannot be reached"

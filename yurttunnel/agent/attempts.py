@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twisted.internet import error
+from twisted.python.failure import Failure
 
 from yurttunnel.agent.policy import Address
 from yurttunnel.wire.codes import Code
@@ -61,6 +62,9 @@ def _explain(reason: BaseException, address: Address) -> tuple[Code, str]:
         # The reactor asks the system about addresses with a zone id, and about nothing else.
         return Code.UNREACHABLE, "its zone id names no network interface there"
     number = getattr(reason, "osError", None) or getattr(reason, "errno", None)
+    if number is None and isinstance(next(iter(reason.args), None), Failure):
+        # Twisted's own transports do not read SO_ERROR, see ``tunnel.direct.connector``.
+        return Code.UNREACHABLE, "the network says that it cannot be reached"
     if number is None:
         return Code.UNREACHABLE, str(reason)
     if number == errno.EADDRNOTAVAIL and address.version == 4:

@@ -18,8 +18,10 @@ from twisted.internet.error import (
     UserError,
 )
 from twisted.internet.protocol import ClientFactory
+from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from tests.e2e.network.namespaces import Namespace
 from tests.tunnel.direct.test_transport import MUCH, Peer, turns, until
 from tests.tunnel.direct.users import HalfCloseUser, User
 from yurttunnel.tunnel.direct import connector as direct_connector
@@ -312,3 +314,31 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         self.dial(client)
         await until(lambda: client.reason)
         client.reason.trap(ConnectionRefusedError)
+
+    async def test_an_unreachable_target_is_told_with_its_reason(self) -> None:
+        """A message of ICMP ends the attempt at once, whatever connect(2) would say."""
+        network = Namespace()
+        self.addCleanup(network.close)
+        network.run("ip", "link", "set", "lo", "up")
+        kinds = {
+            "icmp-host-unreachable": errno.EHOSTUNREACH,
+            "icmp-net-unreachable": errno.ENETUNREACH,
+            "icmp-host-prohibited": errno.EHOSTUNREACH,
+            "icmp-port-unreachable": errno.ECONNREFUSED,
+        }
+        for self.port, kind in enumerate(kinds, 1):
+            rule = f"-A OUTPUT -p tcp --dport {self.port} -j REJECT --reject-with {kind}"
+            network.run("iptables", "-w", *rule.split())
+            client = Client()
+            with network.inside():
+                self.dial(client)
+            await until(lambda client=client: client.reason)
+            self.assertEqual((kind, client.reason.value.osError), (kind, kinds[kind]))
+
+    async def test_the_end_of_the_reactor_is_no_error_of_the_target(self) -> None:
+        """It ends attempts, and is told as what it is."""
+        self.fill_queue()
+        client = Client()
+        connector = self.dial(client)
+        connector.connectionLost(Failure(ConnectionDone("the reactor stops")))
+        self.assertIn("the reactor stops", str(client.reason.value))

@@ -97,11 +97,13 @@ class SocketConnector:
         """Do nothing: an attempt is not registered for reading."""
 
     def doWrite(self) -> None:
-        """Find out how the attempt goes: connect(2) says so when it is called again."""
+        """Find out how the attempt goes."""
         connecting = self._socket
         if connecting is None:
             return
-        number = connecting.connect_ex(self._address)
+        # When it is called again, connect(2) says whether it goes on or has succeeded. Of what has
+        # gone wrong it may know nothing, see _error_of.
+        number = _error_of(connecting) or connecting.connect_ex(self._address)
         if number == EALREADY:
             self._reactor.addWriter(self)
         elif number not in (0, EISCONN):
@@ -113,10 +115,12 @@ class SocketConnector:
             self._connected(connecting)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Find out why the reactor reports a broken descriptor."""
+        """Find out why the reactor reports a broken descriptor, or be told that it stops."""
         if self._socket is not None:
-            number = self._socket.connect_ex(self._address)
-            self._failed(_connect_error(number))
+            number = _error_of(self._socket)
+            self._failed(
+                _connect_error(number) if number else ConnectError(string=reason.getErrorMessage())
+            )
 
     # -- helpers -------------------------------------------------------------------------------
 
@@ -196,6 +200,16 @@ def _socket_address(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
         return socket.AF_INET6, found[0][4]
     socket.inet_pton(socket.AF_INET, host)
     return socket.AF_INET, (host, port)
+
+
+def _error_of(connecting: socket.socket) -> int:
+    """Return what the kernel has found wrong with an attempt, 0 for nothing.
+
+    Where an ICMP message says that the target cannot be reached, Linux from 6.9 on reports an
+    error and goes on trying (RFC 1122 section 4.2.3.9): until that comes to its end, which takes
+    minutes, connect(2) answers EALREADY, and only SO_ERROR has the reason.
+    """
+    return connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def _is_own_end(connected: socket.socket, port: int) -> bool:
