@@ -59,9 +59,7 @@ class DialerTests(SynchronousTestCase):
         policy = DestinationPolicy(
             "edge-1", [ip_address("10.0.0.5")], [parse_pattern(text) for text in patterns]
         )
-        limits = DialLimits(
-            most_pending=3, most_pending_to_one=2, longest_dial=30.0, most_addresses=4
-        )
+        limits = DialLimits(most_pending=3, most_at_once=2, longest_dial=30.0, most_addresses=4)
         self.durations = Durations(DIAL_SECONDS_BOUNDS)
         self.dialer = Dialer(self.reactor, policy, self.resolver, "edge-1", self.durations, limits)
 
@@ -227,21 +225,87 @@ class LimitTests(DialerTests):
         self.refuse()
         self.assertFalse(self.ask("10.0.0.5").answered)
 
-    def test_a_silent_target_leaves_room_for_others(self) -> None:
-        """One host and port has a share of the pending dials, in whatever way it is spelled."""
-        first = self.ask("10.0.0.5")
-        self.ask("::ffff:10.0.0.5")
-        self.assert_failed(self.ask("10.0.0.5"), Code.OVERLOADED, "2 others to the same target")
-        self.assertFalse(self.ask("10.0.0.5", 10255).answered)
+    def test_a_burst_to_one_target_waits_for_its_turn(self) -> None:
+        """In its order, in whatever way the target is spelled; another target need not wait."""
+        requests = [self.ask(host) for host in ("10.0.0.5", "::ffff:10.0.0.5", "10.0.0.5")]
+        self.assertEqual(len(self.attempts()), 2)
+        self.connect(0)
+        self.assertEqual(len(self.attempts()), 3)
+        other = self.ask("10.0.0.5", 10255)
+        self.assertEqual(len(self.attempts()), 4)
+        for index in (1, 2, 3):
+            self.connect(index)
+        for request in (*requests, other):
+            self.assertIsNotNone(request.stream, request.failure)
+
+    def test_whoever_gives_up_leaves_its_place(self) -> None:
+        """A dial that is under way makes room for the next, one that waits is dialed no more."""
+        first, _, third = [self.ask("10.0.0.5") for _ in range(3)]
         assert first.cancel is not None
+        assert third.cancel is not None
+        third.cancel()
         first.cancel()
-        self.assertFalse(self.ask("10.0.0.5").answered)
+        self.assertEqual(len(self.attempts()), 2)
+        self.ask("10.0.0.5")
+        self.assertEqual(len(self.attempts()), 3)
+
+    def test_a_dial_waits_no_longer_than_its_time(self) -> None:
+        """The answer says what it has waited for, and what is left of the time is for its turn."""
+        self.ask("10.0.0.5", timeout=8.0)
+        self.ask("10.0.0.5", timeout=8.0)
+        waiting = self.ask("10.0.0.5", timeout=3.0)
+        self.reactor.advance(3.0)
+        self.assert_failed(waiting, Code.TIMEOUT, "not answered 2 others in time")
+        patient = self.ask("10.0.0.5", timeout=8.0)
+        self.reactor.advance(2.0)
+        self.refuse(0)
+        self.assertEqual(self.reactor.tcpClients[-1][3], 6.0)
+        self.assertFalse(patient.answered)
+
+    def test_a_silent_target_leaves_room_for_others(self) -> None:
+        """Where there is none left, its newest dial that waits makes room, but not for itself."""
+        limits = DialLimits(most_pending=4, most_at_once=2)
+        self.dialer.limits = limits
+        silent = [self.ask("10.0.0.5") for _ in range(4)]
+        self.assert_failed(self.ask("10.0.0.5"), Code.OVERLOADED, "4 others are in progress")
+        other = self.ask("10.0.0.5", 10255)
+        self.assertEqual(len(self.attempts()), 3)
+        self.assertFalse(other.answered)
+        self.assert_failed(silent[3], Code.OVERLOADED, "4 others are in progress")
+        self.assertFalse(any(request.answered for request in silent[:3]))
+        # Now the two have three and one; one more each is fair, and then nobody gives way.
+        self.ask("10.0.0.5", 10255)
+        self.assertTrue(silent[2].answered)
+        self.assert_failed(self.ask("10.0.0.5", 10255), Code.OVERLOADED)
+
+    def test_a_burst_that_fails_at_once_does_not_nest(self) -> None:
+        """However many wait, whose turn ends as soon as it has come."""
+        self.dialer.stop()
+        self.dialer = Dialer(
+            self.reactor, self.dialer.policy, self.resolver, "edge-1", self.durations
+        )
+        requests = [self.ask("10.0.0.5") for _ in range(1000)]
+
+        def raises(*arguments: object) -> None:
+            raise OSError(errno.ENODEV, "No such device")
+
+        self.reactor.connectTCP = raises
+        self.refuse(0)
+        self.assertEqual(751, sum(request.answered for request in requests))
 
     def test_the_share_of_one_target_is_a_quarter(self) -> None:
-        """As many dials as a session has streams may be pending, a quarter of them to one."""
+        """Dials as a session has streams may be pending, a quarter to one under way at a time."""
         limits = DialLimits()
         self.assertEqual(Limits().max_streams, limits.most_pending)
-        self.assertEqual(limits.most_pending, 4 * limits.most_pending_to_one)
+        self.assertEqual(limits.most_pending, 4 * limits.most_at_once)
+
+    def test_a_caller_that_left_at_once_is_not_dialed_for(self) -> None:
+        """Its request says so when it is asked, and its place is free."""
+        request = FakeRequest("10.0.0.5", 10250)
+        request.on_cancel = lambda callback: callback()
+        self.dialer.stream_requested(request)
+        self.assertEqual(self.attempts(), [])
+        self.assertFalse(request.answered)
 
     def test_a_cancelled_request_stops_its_attempt_and_gets_no_answer(self) -> None:
         """Late news of the attempt change nothing, and a late socket is aborted."""
@@ -373,6 +437,36 @@ class NameTests(DialerTests):
         self.assert_failed(request, Code.TIMEOUT, "name servers")
         self.names.answer("192.0.2.1")
         self.assertEqual(self.attempts(), [])
+
+    def test_those_who_ask_for_a_name_at_a_time_share_a_lookup(self) -> None:
+        """A burst to a name is none of lookups; one that gives up leaves it to the others."""
+        limits = DialLimits(most_at_once=10, most_pending=10)
+        self.dialer.stop()
+        self.dialer = Dialer(
+            self.reactor, self.dialer.policy, self.resolver, "edge-1", self.durations, limits
+        )
+        requests = [self.ask("db.example.org") for _ in range(5)]
+        assert requests[0].cancel is not None
+        requests[0].cancel()
+        self.assertEqual(len(self.names.asked), 1)
+        self.names.answer("192.0.2.1")
+        self.assertEqual(self.attempts(), ["192.0.2.1"] * 4)
+        self.ask("db.example.org")
+        self.assertEqual(len(self.names.asked), 1)
+
+    def test_a_lookup_that_hangs_is_shared_with_those_who_wait_only(self) -> None:
+        """Name servers may be well again; its late answer ends nothing but itself."""
+        request = self.ask("db.example.org", timeout=5.0)
+        self.reactor.advance(5.0)
+        self.assert_failed(request, Code.TIMEOUT, "name servers")
+        again = self.ask("db.example.org", timeout=5.0)
+        self.assertEqual(len(self.names.asked), 2)
+        self.names.answer("192.0.2.1")
+        self.assertFalse(self.attempts())
+        self.ask("db.example.org", timeout=5.0)
+        self.names.answer("192.0.2.2")
+        self.assertEqual(self.attempts(), ["192.0.2.2"] * 2)
+        self.assertFalse(again.answered)
 
     def test_lookups_that_never_end_are_bounded(self) -> None:
         """A lookup counts until it ends, also when nobody waits for it any longer."""

@@ -1,14 +1,15 @@
 """Connects to what the server asks for, as far as the node's policy allows.
 
-A dial goes through policy, lookup (names only), the connection attempts, and ends in exactly one
-answer: the stream is accepted and joined to the socket, or fails with a code and a sentence.
+A dial waits for its turn where its target has many, goes through policy, lookup (names only), the
+connection attempts, and ends in exactly one answer: the stream is accepted and joined to the
+socket, or fails with a code and a sentence.
 """
 
 from __future__ import annotations
 
 import socket
-from collections import Counter, deque
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -30,6 +31,7 @@ from yurttunnel.agent.attempts import AttemptFailure, explain, interleave_famili
 from yurttunnel.agent.dialed_ends import DialedEnds
 from yurttunnel.agent.policy import Address, DestinationPolicy, canonical_host, destination
 from yurttunnel.agent.resolver import NodeResolver, TooManyLookups
+from yurttunnel.agent.turns import Turns
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.relay import LocalConnection
 from yurttunnel.tunnel.sockets import tune_local_socket
@@ -43,10 +45,11 @@ _Target = tuple[Address | str, int]
 class DialLimits:
     """Bounds of the dialer; times are in seconds.
 
-    ``most_pending``: dials that have not been answered yet; more are refused at once. The
-    streams that one session may have by default.
-    ``most_pending_to_one``: those of them that go to the same host and port, so that a target
-    that never answers leaves room for the others.
+    ``most_pending``: dials that have not been answered yet, the streams that one session may have
+    by default. More are refused at once, or displace one that waits for a target with more.
+    ``most_at_once``: those of them to the same host and port that are under way; others wait until
+    it is their turn, or their time is over. So a target that never answers leaves sockets for the
+    others, and a burst is served one part after the other.
     ``longest_dial``: the agent's own maximum, whatever the server grants.
     ``attempt_delay``: how long one address of a name may take before the next is tried beside
     it (RFC 8305 section 5 recommends 250 ms).
@@ -54,7 +57,7 @@ class DialLimits:
     """
 
     most_pending: int = 1000
-    most_pending_to_one: int = 250
+    most_at_once: int = 250
     longest_dial: float = 30.0
     attempt_delay: float = 0.25
     most_addresses: int = 16
@@ -89,19 +92,15 @@ class Dialer:
         self.ends = DialedEnds(self.clock)
         self._resolver = resolver
         self._dials: set[_Dial] = set()
-        self._pending_to: Counter[_Target] = Counter()
+        self._turns: Turns[_Dial] = Turns(self.limits.most_at_once)
+        self._served: set[_Target] = set()
         self._stopped = False
 
     def stream_requested(self, request: IStreamRequest) -> None:
         """Connect to what ``request`` names, and answer it within its timeout."""
         dial = _Dial(self, request)
         self._dials.add(dial)
-        try:
-            self._begin(dial)
-        except Exception:
-            # A defect must not take the session of all other streams with it.
-            dial.log_defect()
-            dial.fail(Code.INTERNAL, f"connect {dial.wanted} from {self.node}: internal error")
+        self._guard(dial, self._begin)
 
     def stop(self) -> None:
         """Abort every pending dial, and refuse new ones."""
@@ -112,57 +111,74 @@ class Dialer:
     def ended(self, dial: _Dial) -> None:
         """Make room for others; dials call this once."""
         self._dials.discard(dial)
-        target = dial.target
-        if target is not None:
-            self._pending_to[target] -= 1
-            if not self._pending_to[target]:
-                del self._pending_to[target]
+        if dial.target is not None:
+            self._turns.left(dial.target, dial)
+            self._serve(dial.target)
+
+    def _guard(self, dial: _Dial, begin: Callable[[_Dial], None]) -> None:
+        """Begin something; a defect must not take the session of all other streams with it."""
+        try:
+            begin(dial)
+        except Exception:
+            dial.log_defect()
+            dial.fail(Code.INTERNAL, f"connect {dial.wanted} from {self.node}: internal error")
 
     def _begin(self, dial: _Dial) -> None:
         """Refuse ``dial``, or start it in the shortest way that its destination allows."""
         request = dial.request
         if self._stopped:
             dial.fail(Code.GOING_AWAY, f"the agent of node {self.node} is stopping")
-        elif len(self._dials) > self.limits.most_pending:
-            dial.fail_connect(
-                Code.OVERLOADED, f"{self.limits.most_pending} others are in progress there"
-            )
         elif dial.deadline <= dial.started:
             dial.fail_connect(Code.TIMEOUT, "no time was left for it")
         elif not 1 <= request.port <= 65535:
             dial.fail(Code.BAD_DESTINATION, f"{request.port} is not a port")
         else:
             try:
-                host = canonical_host(request.host)
+                target = canonical_host(request.host), request.port
             except ValueError as reason:
                 dial.fail(Code.BAD_DESTINATION, str(reason))
                 return
             request.on_cancel(dial.cancel)
-            self._begin_in_turn(dial, host)
+            if not dial.answered:
+                self._begin_in_turn(dial, target)
 
-    def _begin_in_turn(self, dial: _Dial, host: Address | str) -> None:
-        """Refuse ``dial`` if its target has too many dials already, or start it."""
-        target = host, dial.request.port
-        pending = self._pending_to[target]
-        if pending >= self.limits.most_pending_to_one:
-            dial.fail_connect(
-                Code.OVERLOADED, f"{pending} others to the same target are in progress there"
+    def _begin_in_turn(self, dial: _Dial, target: _Target) -> None:
+        """Start ``dial`` if it is its turn, have it wait, or refuse it where there is no room."""
+        if len(self._dials) > self.limits.most_pending:
+            displaced = self._turns.displaced_by(target)
+            (displaced or dial).fail_connect(
+                Code.OVERLOADED, f"{self.limits.most_pending} others are in progress there"
             )
-            return
-        self._pending_to[target] += 1
+            if displaced is None:
+                return
         dial.target = target
-        self._begin_with(dial, host)
+        if self._turns.join(target, dial):
+            self._begin_with(dial)
+        else:
+            dial.wait_for_turn(self.limits.most_at_once)
 
-    def _begin_with(self, dial: _Dial, host: Address | str) -> None:
+    def _serve(self, target: _Target) -> None:
+        """Start those whose turn has come; some of them end at once, and are no reason to nest."""
+        if target in self._served or self._stopped:
+            return
+        self._served.add(target)
+        while (dial := self._turns.next(target)) is not None:
+            self._guard(dial, self._begin_with)
+        self._served.remove(target)
+
+    def _begin_with(self, dial: _Dial) -> None:
         """Connect at once to an address or one of the node's names; look other names up."""
+        dial.stop_timer()
+        assert dial.target is not None  # it has its turn
+        host, port = dial.target
         if not isinstance(host, str):
             dial.connect((host,), looked_up=False)
         elif (own_addresses := self._resolver.known(host)) is not None:
             dial.connect(own_addresses, looked_up=False)
-        elif self.policy.may_look_up(host, dial.request.port):
+        elif self.policy.may_look_up(host, port):
             dial.look_up(self._resolver, host)
         else:
-            dial.fail(Code.DENIED, self.policy.denial(host, dial.request.port))
+            dial.fail(Code.DENIED, self.policy.denial(host, port))
 
 
 class _Dial:
@@ -199,13 +215,24 @@ class _Dial:
         self._attempts: list[_Attempt] = []
         self._failures: list[AttemptFailure] = []
 
+    # The turn
+
+    def wait_for_turn(self, before: int) -> None:
+        """Wait until the dialer goes on with this; so many others are under way."""
+        self._timer = self._dialer.clock.callLater(self._left(), self._turn_timed_out, before)
+
+    def _turn_timed_out(self, before: int) -> None:
+        """Answer that the target has not."""
+        self._timer = None
+        self.fail_connect(
+            Code.TIMEOUT, f"it has not answered {before} others in time, which were before this"
+        )
+
     # The name
 
     def look_up(self, resolver: NodeResolver, name: str) -> None:
         """Find the addresses of ``name``, then connect."""
-        self._timer = self._dialer.clock.callLater(
-            self.deadline - self.started, self._lookup_timed_out
-        )
+        self._timer = self._dialer.clock.callLater(self._left(), self._lookup_timed_out)
         # May have fired already; cancelling it does nothing then.
         self._lookup = (
             resolver.look_up(name)
@@ -215,7 +242,7 @@ class _Dial:
 
     def _looked_up(self, addresses: list[Address]) -> None:
         """Go on with the addresses that the lookup gave."""
-        self._stop_timer()
+        self.stop_timer()
         if addresses:
             self.connect(addresses, looked_up=True)
         else:
@@ -256,7 +283,7 @@ class _Dial:
 
     def _try_next(self) -> None:
         """Begin an attempt with the next address, and see to it that one more may follow."""
-        self._stop_timer()
+        self.stop_timer()
         address = self._untried.popleft()
         attempt = _Attempt(self, address)
         self._attempts.append(attempt)
@@ -268,7 +295,7 @@ class _Dial:
                 str(address),
                 self.request.port,
                 attempt,
-                max(0.0, self.deadline - dialer.clock.seconds()),
+                self._left(),
             )
         except OSError as reason:
             # A zone id that names no interface of this host is found before anything is tried.
@@ -332,6 +359,10 @@ class _Dial:
         """Answer with a sentence that begins with what was tried, and where."""
         self.fail(code, f"connect {self.wanted} from {self._dialer.node}: {text}")
 
+    def _left(self) -> float:
+        """Return the seconds until the deadline."""
+        return max(0.0, self.deadline - self._dialer.clock.seconds())
+
     def _broke(self, reason: Failure) -> None:
         """Answer for a defect found in a callback."""
         self.log_defect(reason)
@@ -350,7 +381,7 @@ class _Dial:
         """Stop everything that was started, and tell the dialer."""
         self.answered = True
         self._dialer.ended(self)
-        self._stop_timer()
+        self.stop_timer()
         self._untried.clear()
         if self._lookup is not None:
             self._lookup.cancel()
@@ -359,8 +390,8 @@ class _Dial:
             if attempt.connector is not None:
                 attempt.connector.stopConnecting()
 
-    def _stop_timer(self) -> None:
-        """Stop the timer of the lookup or of the next attempt."""
+    def stop_timer(self) -> None:
+        """Stop the timer of the turn, of the lookup or of the next attempt."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

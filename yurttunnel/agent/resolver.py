@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from twisted.internet.address import IPv4Address as IPv4Endpoint
 from twisted.internet.address import IPv6Address as IPv6Endpoint
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import (
     IAddress,
     IHostnameResolver,
@@ -45,6 +45,7 @@ class NodeResolver:
         self._own_names = dict(own_names)
         self._most_lookups = most_lookups
         self.lookups = 0
+        self._shared: dict[str, _Lookup] = {}
 
     def known(self, name: str) -> Sequence[Address] | None:
         """Give the addresses of one of the node's own names, ``None`` for other names."""
@@ -53,28 +54,47 @@ class NodeResolver:
     def look_up(self, name: str) -> Deferred[list[Address]]:
         """Look ``name`` up, without blocking.
 
-        Fires with the addresses in the order in which the system prefers them, none when the
-        name has none; fails with :class:`TooManyLookups`. There is no deadline here: whoever
-        waits cancels the Deferred when time is up.
+        Those who ask for the same name at a time share a lookup. Fires with the addresses in the
+        order in which the system prefers them, none when the name has none; fails with
+        :class:`TooManyLookups`. There is no deadline here: whoever waits cancels the Deferred when
+        time is up.
         """
-        found: Deferred[list[Address]] = Deferred()
+        shared = self._shared.get(name)
+        if shared is not None:
+            return shared.wait()
         if self.lookups >= self._most_lookups:
-            found.errback(TooManyLookups(f"{self.lookups} name lookups are in progress"))
-            return found
+            return fail(TooManyLookups(f"{self.lookups} name lookups are in progress"))
         self.lookups += 1
-        receiver = _AddressCollector(self, found)
-        self._name_resolver.resolveHostName(receiver, name)
+        lookup = self._shared[name] = _Lookup(self, name)
+        found = lookup.wait()
+        self._name_resolver.resolveHostName(lookup, name)
         return found
+
+    def ended(self) -> None:
+        """Make room for another lookup; lookups call this once."""
+        self.lookups -= 1
+
+    def share_no_more(self, name: str, lookup: _Lookup) -> None:
+        """Have the next one who asks for ``name`` not wait for ``lookup``, which may hang."""
+        if self._shared.get(name) is lookup:
+            del self._shared[name]
 
 
 @implementer(IResolutionReceiver)
-class _AddressCollector:
-    """Collects the answers of one lookup."""
+class _Lookup:
+    """One lookup, and those who wait for it."""
 
-    def __init__(self, resolver: NodeResolver, found: Deferred[list[Address]]) -> None:
+    def __init__(self, resolver: NodeResolver, name: str) -> None:
         self._resolver = resolver
-        self._found = found
+        self._name = name
+        self._waiting: list[Deferred[list[Address]]] = []
         self._addresses: list[Address] = []
+
+    def wait(self) -> Deferred[list[Address]]:
+        """Return what fires with the addresses; cancelling it leaves the others as they are."""
+        found: Deferred[list[Address]] = Deferred(self._given_up)
+        self._waiting.append(found)
+        return found
 
     def resolutionBegan(self, resolution: IHostResolution) -> None:
         """Do nothing: there is nothing to cancel in a thread."""
@@ -89,7 +109,17 @@ class _AddressCollector:
                 self._addresses.append(answer)
 
     def resolutionComplete(self) -> None:
-        """Hand the addresses over, unless nobody waits for them any longer."""
-        self._resolver.lookups -= 1
-        if not self._found.called:
-            self._found.callback(self._addresses)
+        """Hand the addresses over to those who still wait for them."""
+        self._resolver.ended()
+        self._resolver.share_no_more(self._name, self)
+        waiting, self._waiting = self._waiting, []
+        for found in waiting:
+            # Whoever was called before may have had this one give up.
+            if not found.called:
+                found.callback(list(self._addresses))
+
+    def _given_up(self, found: Deferred[list[Address]]) -> None:
+        if found in self._waiting:
+            self._waiting.remove(found)
+        if not self._waiting:
+            self._resolver.share_no_more(self._name, self)

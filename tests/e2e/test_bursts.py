@@ -1,0 +1,63 @@
+"""Many callers at the same moment, as after a restart or from a pool that fills: all are served."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections import Counter
+
+from twisted.internet.threads import deferToThread
+
+from tests.e2e.clients import Echo
+from tests.e2e.support import EndToEndTestCase
+
+CALLERS = 500
+"""That connect within some milliseconds."""
+
+BURSTS = 4
+
+SECONDS = 30.0
+"""How long a burst may take; whoever connects has the 15 s of --dial-timeout."""
+
+
+def burst(port: int, callers: int, text: bytes = b"x") -> Counter[str]:
+    """Connect all at once, each sends ``text`` and waits for its echo; how many ended how."""
+    waiting = selectors.DefaultSelector()
+    for _ in range(callers):
+        caller = socket.socket()
+        caller.setblocking(False)
+        caller.connect_ex(("127.0.0.1", port))
+        waiting.register(caller, selectors.EVENT_WRITE)
+    ends: Counter[str] = Counter()
+    deadline = time.monotonic() + SECONDS
+    while waiting.get_map() and time.monotonic() < deadline:
+        for key, events in waiting.select(1.0):
+            caller = key.fileobj
+            try:
+                if events & selectors.EVENT_WRITE:
+                    caller.send(text)
+                    waiting.modify(caller, selectors.EVENT_READ)
+                    continue
+                ends["served" if caller.recv(len(text)) == text else "closed"] += 1
+            except OSError as error:
+                ends[error.strerror or str(error)] += 1
+            waiting.unregister(caller)
+            caller.close()
+    for key in list(waiting.get_map().values()):
+        ends["not served in time"] += 1
+        key.fileobj.close()
+    waiting.close()
+    return ends
+
+
+class BurstTests(EndToEndTestCase):
+    """One tunnel, and a target whose queue is as short as that of many."""
+
+    async def test_everybody_is_served(self) -> None:
+        """The target is connected to by many at a time, by the others then; several times over."""
+        target = self.listen(Echo)
+        tunnel = await self.start_tunnel(forwards=(target.port,))
+        for number in range(BURSTS):
+            ends = await deferToThread(burst, tunnel.forward_ports[0], CALLERS)
+            self.assertEqual({"served": CALLERS}, dict(ends), f"burst {number}")
