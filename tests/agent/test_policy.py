@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.agent.policy import (
     DestinationPolicy,
-    canonical_host,
+    dialed_host,
     is_of_this_machine,
     parse_pattern,
 )
@@ -28,7 +28,7 @@ def policy(*patterns: str, keep_default: bool = True) -> DestinationPolicy:
 
 def reaches(decides: DestinationPolicy, host: str, port: int) -> bool:
     """Say whether the spelling ``host`` of an address is let through."""
-    canonical = canonical_host(host)
+    canonical = dialed_host(host)
     assert not isinstance(canonical, str), host
     return decides.may_connect(canonical, port)
 
@@ -50,17 +50,17 @@ class CanonicalHostTests(SynchronousTestCase):
             "::ffff:10.0.0.5%eth0": "10.0.0.5",
             "fe80::1%eth0": "fe80::1%eth0",
         }.items():
-            self.assertEqual(canonical_host(text), ip_address(address), text)
+            self.assertEqual(dialed_host(text), ip_address(address), text)
 
     def test_old_spellings_of_ipv4_are_refused(self) -> None:
         """Nothing is left for inet_aton to read as an address."""
         for text in ("2130706433", "0177.1", "0x7f.1", "127.1", "127.0.0.01", "0x7f000001", "1."):
             with self.assertRaisesRegex(ValueError, "four decimal numbers"):
-                canonical_host(text)
+                dialed_host(text)
 
     def test_a_name_is_in_lower_case_and_without_final_dot(self) -> None:
         """Names compare as name servers compare them."""
-        self.assertEqual(canonical_host("DB.Example.ORG."), "db.example.org")
+        self.assertEqual(dialed_host("DB.Example.ORG."), "db.example.org")
 
     def test_what_is_neither_is_refused(self) -> None:
         """Control characters, spaces and overlong names never reach a resolver."""
@@ -77,7 +77,7 @@ class CanonicalHostTests(SynchronousTestCase):
             "/x",
         ):
             with self.assertRaises(ValueError, msg=repr(text)):
-                canonical_host(text)
+                dialed_host(text)
 
 
 class PatternTests(SynchronousTestCase):
@@ -346,7 +346,7 @@ class PropertyTests(SynchronousTestCase):
         decides = policy("203.0.113.0/24", "2001:db8::/32", "*.example.org")
         for text in spellings(address):
             try:
-                host = canonical_host(text)
+                host = dialed_host(text)
             except ValueError:
                 continue
             assert not isinstance(host, str), text
@@ -367,7 +367,7 @@ class PropertyTests(SynchronousTestCase):
     @given(st.text(max_size=40), ports)
     def test_no_text_breaks_the_parsers(self, text: str, port: int) -> None:
         """Anything is parsed, or refused with ``ValueError``."""
-        for parse in (canonical_host, parse_pattern):
+        for parse in (dialed_host, parse_pattern):
             try:
                 parse(text)
             except ValueError as reason:

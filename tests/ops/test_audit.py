@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 from pathlib import Path
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -54,6 +55,25 @@ class LineTests(SynchronousTestCase):
             self.assertEqual((shown["bytes"], shown["node"]), (7, "edge-1"))
             self.assertTrue(shown["0"].endswith("..."))
             self.assertTrue(shown["0"].startswith(character))
+
+    def test_limit(self):
+        """A line that a pipe takes at once is whole, and one byte more has its texts cut."""
+        self.assertEqual(MAX_LINE + 1, select.PIPE_BUF)
+        around = len(format_line({"path": ""})) - 1
+        for size in (MAX_LINE - 1, MAX_LINE):
+            line = format_line({"path": (size - around) * "x"})
+            self.assertEqual((len(line), line.count(b"...")), (size + 1, 0))
+        line = format_line({"path": (MAX_LINE + 1 - around) * "x"})
+        self.assertEqual(json.loads(line), {"path": 120 * "x" + "..."})
+
+    def test_texts_that_are_short_enough(self):
+        """In a line that is too long a text of 120 characters stays, as they are escaped."""
+        texts = {"a": 120 * "x", "b": 121 * "x", "c": 60 * '"', "d": 61 * '"', "e": 5000 * "x"}
+        shown = json.loads(format_line(texts))
+        self.assertEqual(shown["a"], texts["a"])
+        self.assertEqual(shown["b"], 120 * "x" + "...")
+        self.assertEqual(shown["c"], texts["c"])
+        self.assertEqual(shown["d"], 10 * '"' + "...")
 
 
 class LogTests(SynchronousTestCase):

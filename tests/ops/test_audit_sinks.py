@@ -22,7 +22,8 @@ class FileTestCase(SynchronousTestCase):
 
     def setUp(self):
         """Make the directory and the file."""
-        self.directory = Path(self.mktemp())
+        # Absolute, so that links to it lead where they seem to.
+        self.directory = Path(self.mktemp()).absolute()
         self.directory.mkdir()
         self.path = self.directory / "audit.log"
         self.now = 1_769_860_800.5
@@ -110,6 +111,15 @@ class FileTests(FileTestCase):
         self.refused()
         self.assertEqual(victim.read_bytes(), b"")
 
+    def test_symbolic_link_to_itself(self):
+        """Nor is one followed that leads to the very file that is open."""
+        self.append(b"1\n")
+        elsewhere = self.directory / "elsewhere"
+        self.path.rename(elsewhere)
+        self.path.symlink_to(elsewhere)
+        self.refused("symbolic links")
+        self.assertEqual(elsewhere.read_bytes(), b"1\n")
+
     def test_hard_link(self):
         """A file with another name may be somebody else's."""
         victim = self.directory / "victim"
@@ -196,6 +206,23 @@ class RotationTests(FileTestCase):
             self.backups(),
             ["audit-2026-01-31T12-00-00.500.log", "audit-2026-01-31T12-00-00.501.log"],
         )
+
+    def test_links_in_the_place_of_backups(self):
+        """A link that leads nowhere takes a name, too; those that are too old are removed."""
+        victim = self.directory / "victim"
+        link = self.directory / "audit-2026-01-31T12-00-00.500.log"
+        link.symlink_to(victim)
+        self.append(*10 * [LINE])
+        self.append(LINE)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(
+            self.backups(),
+            ["audit-2026-01-31T12-00-00.500.log", "audit-2026-01-31T12-00-00.501.log"],
+        )
+        victim.write_bytes(b"kept")
+        self.append(*10 * [LINE])
+        self.assertFalse(os.path.lexists(link))
+        self.assertEqual(victim.read_bytes(), b"kept")
 
     def test_more_than_fits(self):
         """Lines that come together are divided among as many files as they need."""

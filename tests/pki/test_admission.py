@@ -286,6 +286,29 @@ class RenewalAdmissionTests(World):
             ),
         )
 
+    def test_one_more_identifier(self) -> None:
+        """A single one of any kind is one too many, however close it is to what is covered."""
+        for item in (
+            "host=camera",
+            "ipv4=192.0.2.8",
+            "ipv4=11.0.0.1",
+            "ipv6=2001:db8::8",
+            "ipv6=::ffff:192.0.2.8",
+            "cidr=10.0.0.0/7",
+            "cidr=11.0.0.0/8",
+            "cidr=192.0.2.7/32",
+            "cidr=0.0.0.0/0",
+            "default-route=true",
+        ):
+            for identifiers in (item, f"host=edge-1&ipv4=192.0.2.7&cidr=10.0.0.0/8&{item}"):
+                self.refuses(
+                    Refusal.NOT_AUTHORIZED,
+                    "the certificate of edge-1 does not cover",
+                    lambda i=identifiers: self.ask("edge-1", i, presented=self.certificate),
+                )
+        for item in ("ipv4=10.1.2.3", "cidr=10.1.0.0/16", "ipv6=::ffff:192.0.2.7"):
+            self.ask("edge-1", f"host=edge-1&{item}", presented=self.certificate)
+
     def test_revoked(self) -> None:
         """A revoked certificate is not renewed, from the moment the command has returned."""
         revoke_node(self.clock, self.directory.path, "edge-1")

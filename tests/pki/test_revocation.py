@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, clock_now, state_directory
-from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.authority import BACKDATED, utc_now
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import NodeIdentity, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.records import NodeRecord, NodeRecords
@@ -94,6 +96,21 @@ class RevocationTests(TestCase):
             self.issuer.clock.rightNow = self.clock.rightNow + age
             identity = self.identity("edge-9", "c1")
             self.assertEqual(self.revocations.is_revoked(identity), expected, age)
+
+    def test_the_equal_instant(self) -> None:
+        """What is of the very moment of the revocation is of before it."""
+        for node in ("edge-1", "edge-9"):
+            self.revoke(node)
+        self.revocations.refresh()
+        now = utc_now(self.clock)
+        moment = datetime.timedelta(microseconds=1)
+        for begin, expected in ((now - moment, True), (now, True), (now + moment, False)):
+            elsewhere = NodeIdentity("edge-9", EDGE_1, begin, now, "c1")
+            self.assertEqual(self.revocations.is_revoked(elsewhere), expected, begin - now)
+        here = NodeIdentity("edge-1", EDGE_1, now - BACKDATED, now, "b1")
+        for enrolled, expected in ((now - moment, True), (now, True), (now + moment, False)):
+            self.records.put(NodeRecord("edge-1", EDGE_1, "b1", ("key",), enrolled))
+            self.assertEqual(self.revocations.is_revoked(here), expected, enrolled - now)
 
     def test_enrolled_again_elsewhere(self) -> None:
         """Revoking covers a newer enrolment at another server, beside the one recorded here."""

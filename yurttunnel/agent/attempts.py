@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from twisted.internet import error
 from twisted.python.failure import Failure
 
-from yurttunnel.agent.policy import Address
+from yurttunnel.http.authority import Address
 from yurttunnel.wire.codes import Code
 
 # What the kernel says when this process or host has no more of something.

@@ -9,6 +9,8 @@ from twisted.internet.address import IPv4Address as TcpAddress
 from twisted.internet.address import IPv6Address as Tcp6Address
 from twisted.internet.interfaces import IAddress, IReactorTime
 
+from yurttunnel.http.authority import canonical_address
+
 KEPT_SECONDS = 30.0
 """How long a closed end is kept: what it has sent may not have been read yet by this process."""
 
@@ -64,5 +66,4 @@ def _end(address: IAddress, other: IAddress) -> _End | None:
     tcp = TcpAddress | Tcp6Address
     if not isinstance(address, tcp) or not isinstance(other, tcp):
         return None
-    host = ip_address(address.host)
-    return str(getattr(host, "ipv4_mapped", None) or host), address.port, other.port
+    return str(canonical_address(ip_address(address.host))), address.port, other.port

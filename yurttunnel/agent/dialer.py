@@ -29,9 +29,10 @@ from zope.interface import implementer
 
 from yurttunnel.agent.attempts import AttemptFailure, explain, interleave_families
 from yurttunnel.agent.dialed_ends import DialedEnds
-from yurttunnel.agent.policy import Address, DestinationPolicy, canonical_host, destination
+from yurttunnel.agent.policy import DestinationPolicy, destination, dialed_host
 from yurttunnel.agent.resolver import NodeResolver, TooManyLookups
 from yurttunnel.agent.turns import Turns
+from yurttunnel.http.authority import Address
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.relay import LocalConnection
 from yurttunnel.tunnel.sockets import tune_local_socket
@@ -134,7 +135,7 @@ class Dialer:
             dial.fail(Code.BAD_DESTINATION, f"{request.port} is not a port")
         else:
             try:
-                target = canonical_host(request.host), request.port
+                target = dialed_host(request.host), request.port
             except ValueError as reason:
                 dial.fail(Code.BAD_DESTINATION, str(reason))
                 return

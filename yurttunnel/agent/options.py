@@ -10,9 +10,9 @@ from pathlib import Path
 from twisted.logger import Logger
 from twisted.python import usage
 
-from yurttunnel.agent.policy import NO_DEFAULT, Address, Pattern, parse_pattern
+from yurttunnel.agent.policy import NO_DEFAULT, Pattern, parse_pattern
 from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSettings
-from yurttunnel.http.authority import join_authority
+from yurttunnel.http.authority import Address, canonical_address, join_authority
 from yurttunnel.kube.configuration import SERVICE_ACCOUNT
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_FLAGS, DIAGNOSE_SWITCHES, bundle_path
@@ -226,7 +226,7 @@ class Options(CommandOptions[Settings]):
 def _node_ip(text: str) -> Address:
     """Parse the address of a node."""
     try:
-        address = ip_address(flags.host(text))
+        address = canonical_address(ip_address(flags.host(text)))
     except ValueError:
         raise ValueError(f"{text!r} is not an IP address") from None
     if address.is_unspecified or address.is_multicast:

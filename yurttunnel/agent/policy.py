@@ -11,25 +11,21 @@ lives. Whoever could open streams to it could take its connections from the kube
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import (
-    AddressValueError,
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+from yurttunnel.http.authority import (
+    Address,
+    Network,
+    canonical_address,
+    canonical_host,
+    join_authority,
+    parse_host,
+    parse_network,
 )
-
-from yurttunnel.http.authority import join_authority
 from yurttunnel.ops import flags
-
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
 
 KUBELET_PORTS = (10250, 10255)
 """The defaults of the kubelet's flags ``--port`` and ``--read-only-port`` (kubernetes.io)."""
@@ -42,32 +38,17 @@ NO_DEFAULT = "no-default"
 
 _EVERY_PORT = (1, 65535)
 
-_IPV4_MAPPED = IPv6Network("::ffff:0:0/96")
 
-# A host whose last label is a number is an address or nothing (WHATWG URL, "ends in a number").
-# inet_aton, and through it getaddrinfo, would read 2130706433, 0177.1 and 0x7f.1 as 127.0.0.1.
-_ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:\d+|0[xX][0-9a-fA-F]*)\.?", re.ASCII)
+def dialed_host(text: str) -> Address | str:
+    """Return the address that is connected to for ``text``, or the name in its canonical form.
 
-
-def canonical_host(text: str) -> Address | str:
-    """Give the address that ``text`` stands for, or the name in lower case without final dot.
-
-    An IPv4-mapped IPv6 address is the IPv4 address, the unspecified address is loopback because
-    the kernel connects it there, and a zone id is kept only where it matters (link-local).
-
-    Raises ``ValueError`` with a reason for anything else, old spellings of IPv4 included.
+    The unspecified address is loopback, because the kernel connects it there, and a zone id is
+    kept where it matters (link-local). Raises ``ValueError`` with a reason for what is neither.
     """
-    try:
-        # The ordinary case first: a dotted quad, as new connections have to be quick.
-        return _connected_address(IPv4Address(text))
-    except AddressValueError:
-        pass
-    checked = flags.host(text)
-    if ":" in checked:
-        return _connected_address(IPv6Address(checked))
-    if _ENDS_IN_NUMBER.fullmatch(checked):
-        raise ValueError(f"{text!r} is not an IPv4 address of four decimal numbers")
-    return checked.lower().rstrip(".")
+    if "%" in text:
+        return _connected_address(IPv6Address(parse_host(text)))
+    host = canonical_host(text)
+    return host if isinstance(host, str) else _connected_address(host)
 
 
 def is_of_this_machine(address: Address) -> bool:
@@ -82,12 +63,10 @@ def is_of_this_machine(address: Address) -> bool:
 
 
 def _connected_address(address: Address) -> Address:
-    """Give the address that a connection to ``address`` reaches in truth."""
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        elif address.scope_id is not None and not address.is_link_local:
-            address = IPv6Address(int(address))
+    """Return the address that a connection to ``address`` reaches in truth."""
+    address = canonical_address(address)
+    if isinstance(address, IPv6Address) and address.scope_id and not address.is_link_local:
+        address = IPv6Address(int(address))
     if address.is_unspecified:
         return IPv4Address("127.0.0.1") if address.version == 4 else IPv6Address("::1")
     return address
@@ -158,10 +137,10 @@ def parse_pattern(text: str) -> Pattern:
     if host.startswith("*"):
         return Pattern(None, _parse_suffix(host), first, last)
     if "/" in host:
-        return Pattern(_parse_network(host), None, first, last)
+        return Pattern(parse_network(host), None, first, last)
     if host in ("0.0.0.0", "::"):
         raise ValueError(f"{text!r} is no destination: every address is 0.0.0.0/0 and ::/0")
-    canonical = canonical_host(host)
+    canonical = dialed_host(host)
     if isinstance(canonical, str):
         return Pattern(None, canonical, first, last)
     if isinstance(canonical, IPv6Address):
@@ -213,25 +192,6 @@ def _parse_suffix(host: str) -> str:
     if not isinstance(domain, str):
         raise ValueError(f"{host!r} puts a star before an address: write a network instead")
     return "." + domain
-
-
-def _parse_network(text: str) -> Network:
-    """Parse a network, an IPv4-mapped one into IPv4."""
-    address, _, length = text.partition("/")
-    if "%" in address:
-        raise ValueError(f"{text!r} has a zone id: write the network without it")
-    try:
-        # ip_network would also take masks, of which it guesses the direction.
-        if not (length.isascii() and length.isdecimal()):
-            raise ValueError
-        network = ip_network(text, strict=False)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a network, as 10.0.0.0/8 or fd00::/8 are") from None
-    if ip_address(address) != network.network_address:
-        raise ValueError(f"{text!r} has bits behind its prefix: write {network} or {address}")
-    if isinstance(network, IPv6Network) and network.subnet_of(_IPV4_MAPPED):
-        return IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
-    return network
 
 
 class DestinationPolicy:

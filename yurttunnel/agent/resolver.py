@@ -16,7 +16,7 @@ from twisted.internet.interfaces import (
 )
 from zope.interface import implementer
 
-from yurttunnel.agent.policy import Address
+from yurttunnel.http.authority import Address
 
 MOST_LOOKUPS = 64
 """Lookups in flight. The system's resolver works in threads that cannot be interrupted, so a

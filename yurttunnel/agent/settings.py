@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from yurttunnel.agent.policy import Address, Pattern
+from yurttunnel.agent.policy import Pattern
+from yurttunnel.http.authority import Address
 from yurttunnel.pki.identity import Identifiers
 
 
@@ -101,5 +102,5 @@ class Settings:
             "localhost": (ip_address("127.0.0.1"), ip_address("::1")),
         }
         for name in {self.node_name, *self.identifiers.hosts}:
-            names[name.lower().rstrip(".")] = (self.node_ip,)
+            names[name] = (self.node_ip,)
         return names

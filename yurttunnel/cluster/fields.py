@@ -7,12 +7,7 @@ version of it, or whatever answers in its place, may leave out or rename anythin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
-
-from yurttunnel.http.authority import BadAuthority, parse_host
-
-Address = IPv4Address | IPv6Address
 
 
 def text(value: object) -> str:
@@ -35,29 +30,3 @@ def texts(value: object) -> Iterator[str]:
     """Go through the texts in a list, and past whatever else is there."""
     if isinstance(value, list):
         yield from (each for each in value if isinstance(each, str))
-
-
-def canonical_host(host: str) -> Address | str:
-    """Make one spelling of many: an address is parsed, a name loses its case and final dot.
-
-    An IPv6 address of the form ``::ffff:a.b.c.d`` stands for the IPv4 address. Raises
-    :class:`~yurttunnel.http.authority.BadAuthority` for what is neither.
-    """
-    address = address_in(host)
-    if address is not None:
-        return address
-    name = parse_host(host)
-    if ":" in name:
-        raise BadAuthority(f"{host!r} has a zone id")
-    return name.lower().removesuffix(".")
-
-
-def address_in(text: str) -> Address | None:
-    """Give the address that ``text`` is, ``None`` for a name, or an address with a zone id."""
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    if isinstance(address, IPv6Address):
-        return None if address.scope_id is not None else address.ipv4_mapped or address
-    return address

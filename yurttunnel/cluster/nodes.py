@@ -8,15 +8,14 @@ from sys import intern
 
 from twisted.logger import Logger
 
-from yurttunnel.cluster.fields import (
+from yurttunnel.cluster.fields import mapping, objects, text
+from yurttunnel.http.authority import (
     Address,
+    BadAuthority,
     address_in,
     canonical_host,
-    mapping,
-    objects,
-    text,
+    means_every_machine,
 )
-from yurttunnel.http.authority import BadAuthority
 from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import NODES, Object
 
@@ -58,10 +57,13 @@ class Node:
         """Go through its name and all its addresses, each in its canonical form."""
         for host in (self.name, *(address for _, address in self.addresses)):
             try:
-                yield canonical_host(host)
+                canonical = canonical_host(host)
             except BadAuthority:
                 # Nobody can ask for it.
                 continue
+            # A machine whose host name was never set reports localhost.
+            if not (isinstance(canonical, str) and means_every_machine(canonical)):
+                yield canonical
 
     def is_called(self, host: str) -> bool:
         """Say whether ``host`` is its name or one of its addresses, in any spelling."""

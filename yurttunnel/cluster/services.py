@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from yurttunnel.cluster.fields import Address, address_in, mapping, objects, text, texts
-from yurttunnel.http.authority import BadAuthority, strip_port
+from yurttunnel.cluster.fields import mapping, objects, text, texts
+from yurttunnel.http.authority import Address, BadAuthority, address_in, strip_port
 from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, SERVICES, Object
 

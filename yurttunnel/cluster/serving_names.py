@@ -34,7 +34,6 @@ from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.cluster.fields import Address, canonical_host
 from yurttunnel.cluster.nodes import NODES_SPEC, Node
 from yurttunnel.cluster.services import (
     INTERNAL_SERVICE,
@@ -43,7 +42,7 @@ from yurttunnel.cluster.services import (
     endpoints_spec,
     service_spec,
 )
-from yurttunnel.http.authority import BadAuthority
+from yurttunnel.http.authority import Address, BadAuthority, canonical_host
 from yurttunnel.kube.interfaces import IInformer, IInformers
 
 log = Logger()

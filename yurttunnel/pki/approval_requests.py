@@ -15,13 +15,13 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv6Address
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from yurttunnel.http.authority import Address, canonical_address
 from yurttunnel.kube.resources import Object
 from yurttunnel.pki.authority import KUBELET_CLIENT_NAME, BadRequest, key_of_request
 from yurttunnel.pki.certificate_template import CLIENT_SIGNER, SERVER_NAME, SERVING_SIGNER
@@ -29,8 +29,6 @@ from yurttunnel.pki.cluster_identity import AGENT_NAME_PREFIX
 
 SIGNERS = (SERVING_SIGNER, CLIENT_SIGNER)
 """The signers that the tunnel's certificates come from."""
-
-Address = IPv4Address | IPv6Address
 
 _PEM = re.compile(
     rb"\s*-----BEGIN CERTIFICATE REQUEST-----\s+([A-Za-z0-9+/=\s]+)"
@@ -237,7 +235,7 @@ def _alternative_names(
             if isinstance(name, x509.DNSName) and _is_host(name.value):
                 hosts.append(name.value)
             elif isinstance(name, x509.IPAddress) and isinstance(name.value, Address):
-                addresses.append(name.value)
+                addresses.append(canonical_address(name.value))
             else:
                 raise _Malformed(
                     f"it asks for the name {str(name.value)[:100]!r}; only host names and"

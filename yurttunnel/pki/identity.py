@@ -27,18 +27,20 @@ import datetime
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import ip_address
 from urllib.parse import unquote
 
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from yurttunnel.http.authority import (
+    Address,
+    BadAuthority,
+    Network,
+    canonical_host,
+    means_every_machine,
+    parse_network,
+)
 
 NODE_ORGANIZATION = "openyurt:yurttunnel"
 """The organization in every node certificate, the same in all versions of yurttunnel."""
@@ -70,12 +72,13 @@ class Identifiers:
 
     Named as in the ``--agent-identifiers`` flag of the agent of
     https://github.com/kubernetes-sigs/apiserver-network-proxy, which yurttunnel 1.2 took over:
-    ``host``, ``ipv4`` and ``ipv6``, ``cidr``, ``default-route``.
+    ``host``, ``ipv4`` and ``ipv6``, ``cidr``, ``default-route``. All of them are in the canonical
+    form of :mod:`yurttunnel.http.authority`.
     """
 
     hosts: frozenset[str]
-    addresses: frozenset[IPv4Address | IPv6Address] = frozenset()
-    networks: frozenset[IPv4Network | IPv6Network] = frozenset()
+    addresses: frozenset[Address] = frozenset()
+    networks: frozenset[Network] = frozenset()
     default_route: bool = False
 
 
@@ -99,7 +102,8 @@ def check_node_name(name: str, longest: int = MAX_NODE_NAME_LENGTH) -> str:
 
     Node names are lower case RFC 1123 subdomains of at most ``longest`` characters, by default
     those that a common name can hold. Everything else, such as line ends, slashes or NUL,
-    raises :class:`BadIdentity`.
+    raises :class:`BadIdentity`, and so does a name that each machine has for itself
+    (``localhost``, ``127.0.0.1``).
     """
     if len(name) > longest:
         raise BadIdentity(
@@ -111,7 +115,7 @@ def check_node_name(name: str, longest: int = MAX_NODE_NAME_LENGTH) -> str:
             f"{name!r} is not a node's name: use lower case letters, digits, '-' and '.',"
             " beginning and ending with a letter or digit"
         )
-    return name
+    return _told_apart(name)
 
 
 def parse_identifiers(text: str, warn: Callable[[str], None] | None = None) -> Identifiers:
@@ -260,8 +264,8 @@ class _Collected:
     """Identifiers while they are read, one item after the other."""
 
     hosts: set[str] = field(default_factory=set)
-    addresses: set[IPv4Address | IPv6Address] = field(default_factory=set)
-    networks: set[IPv4Network | IPv6Network] = field(default_factory=set)
+    addresses: set[Address] = field(default_factory=set)
+    networks: set[Network] = field(default_factory=set)
     default_route: bool = False
     enrolment: str = ""
 
@@ -272,12 +276,10 @@ class _Collected:
             match key:
                 case "host":
                     self.hosts.add(_check_host(value))
-                case "ipv4":
-                    self.addresses.add(IPv4Address(value))
-                case "ipv6":
-                    self.addresses.add(_unscoped(IPv6Address(value)))
+                case "ipv4" | "ipv6":
+                    self.addresses.add(_address(key, value))
                 case "cidr":
-                    self.networks.add(_network(value))
+                    self.networks.add(parse_network(value))
                 case "default-route":
                     self.default_route = {"true": True, "false": False}[value]
                 case _:
@@ -328,31 +330,44 @@ def _split_uri(uri: str) -> tuple[bool, str, str]:
 def _check_host(host: str) -> str:
     if len(host) > MAX_HOST_LENGTH or not _SUBDOMAIN.fullmatch(host):
         raise BadIdentity("not a host name in lower case (RFC 1123)")
-    return host
+    return _told_apart(host)
 
 
-def _unscoped(address: IPv6Address) -> IPv6Address:
-    if address.scope_id is not None:
-        raise ValueError("an address with a zone means nothing on another machine")
+def _told_apart(name: str) -> str:
+    """Return ``name``, which tells one machine from others; raises :class:`BadIdentity`."""
+    try:
+        host = canonical_host(name)
+    except BadAuthority as error:
+        raise BadIdentity(str(error)) from None
+    if means_every_machine(host):
+        raise BadIdentity(f"{name!r} is what every machine calls itself: choose another name")
+    return name
+
+
+def _address(key: str, text: str) -> Address:
+    """Read what ``ipv4`` or ``ipv6`` says; an IPv4-mapped address is the IPv4 address.
+
+    Loopback and link-local addresses are allowed: whoever names one says which node's it is.
+    """
+    given = ip_address(text)
+    if key != f"ipv{given.version}":
+        raise ValueError(f"an address of IPv{given.version}: write ipv{given.version}={given}")
+    address = canonical_host(text)
+    assert not isinstance(address, str)
+    if address.is_unspecified or address.is_multicast:
+        raise ValueError("not the address of one machine")
     return address
 
 
-def _network(text: str) -> IPv4Network | IPv6Network:
-    network = ip_network(text)
-    if isinstance(network, IPv6Network):
-        _unscoped(network.network_address)
-    return network
-
-
-def _covers_address(own: Identifiers, address: IPv4Address | IPv6Address) -> bool:
+def _covers_address(own: Identifiers, address: Address) -> bool:
     return address in own.addresses or any(address in network for network in own.networks)
 
 
-def _covers_network(own: Identifiers, network: IPv4Network | IPv6Network) -> bool:
+def _covers_network(own: Identifiers, network: Network) -> bool:
     return own.default_route or any(_within(network, other) for other in own.networks)
 
 
-def _within(inner: IPv4Network | IPv6Network, outer: IPv4Network | IPv6Network) -> bool:
+def _within(inner: Network, outer: Network) -> bool:
     return inner.network_address in outer and inner.prefixlen >= outer.prefixlen
 
 
@@ -365,8 +380,8 @@ def _network_items(identifiers: Identifiers) -> list[str]:
 
 
 def _in_order(
-    addresses: Iterable[IPv4Address | IPv6Address],
-) -> list[IPv4Address | IPv6Address]:
+    addresses: Iterable[Address],
+) -> list[Address]:
     return sorted(addresses, key=lambda a: (a.version, int(a)))
 
 

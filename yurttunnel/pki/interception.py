@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 
-from yurttunnel.http.authority import BadAuthority, parse_host
+from yurttunnel.http.authority import BadAuthority, canonical_host
 from yurttunnel.pki.authority import Authority, utc_now
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.credentials import Credentials, new_key
@@ -115,15 +115,12 @@ def _wanted_host(connection: SSL.Connection) -> str | None:
     """Give the name or address to present a certificate for, ``None`` when there is no such."""
     name = connection.get_servername()
     if name is None:
-        text = str(getattr(connection.get_app_data().getHost(), "host", ""))
+        host = str(getattr(connection.get_app_data().getHost(), "host", ""))
+        # That of this machine's interface is none of the name that is asked for.
+        text = host.partition("%")[0]
     else:
-        text = name.decode("ascii", "replace").lower().removesuffix(".")
+        text = name.decode("ascii", "replace")
     try:
-        host = parse_host(text)
+        return str(canonical_host(text))
     except BadAuthority:
         return None
-    if not host_is_address(host):
-        return host
-    address = ip_address(host.partition("%")[0])
-    # A listener for both families sees the addresses of IPv4 in this form.
-    return str(getattr(address, "ipv4_mapped", None) or address)

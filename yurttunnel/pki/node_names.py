@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
+from yurttunnel.http.authority import Address, address_in
 from yurttunnel.kube.resources import Object
-from yurttunnel.pki.approval_requests import Address, Request
+from yurttunnel.pki.approval_requests import Request
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.identity import BadIdentity
 
@@ -28,11 +27,10 @@ def names_of(node: str, found: Object) -> tuple[set[str], set[Address]]:
         text = each.get("address") if isinstance(each, dict) else None
         if not isinstance(text, str):
             continue
-        try:
-            addresses.add(ip_address(text))
-        except ValueError:
-            if is_host(text.lower()):
-                hosts.add(text.lower())
+        if (address := address_in(text)) is not None:
+            addresses.add(address)
+        elif is_host(text.lower()):
+            hosts.add(text.lower())
     return hosts, addresses
 
 

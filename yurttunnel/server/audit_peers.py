@@ -10,7 +10,7 @@ from typing import Any
 from cryptography.x509.oid import NameOID
 from twisted.internet.address import UNIXAddress
 
-from yurttunnel.http.authority import join_authority
+from yurttunnel.http.authority import address_in, join_authority
 from yurttunnel.http.connection import is_secure
 from yurttunnel.pki.contexts import peer_certificate
 
@@ -46,7 +46,10 @@ def _address(transport: Any) -> str:
     peer = transport.getPeer()
     if isinstance(peer, UNIXAddress):
         return _unix_credentials(transport.getHandle())
-    return join_authority(peer.host, peer.port) if hasattr(peer, "port") else str(peer)
+    if not hasattr(peer, "port"):
+        return str(peer)
+    # A listener for both families sees the addresses of IPv4 in the mapped form.
+    return join_authority(str(address_in(peer.host) or peer.host), peer.port)
 
 
 def _unix_credentials(connection: socket.socket) -> str:

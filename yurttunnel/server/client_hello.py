@@ -11,8 +11,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from yurttunnel.cluster.fields import canonical_host
-from yurttunnel.http.authority import BadAuthority
+from yurttunnel.http.authority import BadAuthority, canonical_host
 
 LARGEST_HELLO = 16 * 1024
 """Bytes of a ClientHello; those of today's clients have 200 to 2,000."""

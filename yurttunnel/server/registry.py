@@ -6,17 +6,15 @@ import datetime
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import Attribute
 
+from yurttunnel.http.authority import Address, BadAuthority, canonical_host
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.tunnel.interfaces import IStream, IStreamOpener
 from yurttunnel.tunnel.statistics import SessionSnapshot
-
-_Address = IPv4Address | IPv6Address
 
 _MOST_NAMED = 5
 """How many nodes one sentence names."""
@@ -32,7 +30,7 @@ class _Own:
 # What a session claims: its node's own name, further host names, an address, a network as
 # (version, prefix length, leading bits), or, with None, everything that nobody else claims. One
 # table holds all of them because they never equal each other.
-_Key = _Own | str | _Address | tuple[int, int, int] | None
+_Key = _Own | str | Address | tuple[int, int, int] | None
 
 
 class INodeSession(IStreamOpener):
@@ -191,7 +189,7 @@ class SessionRegistry:
 
     def reaches(self, node: str) -> bool:
         """Say whether there is a way to the node of that name, direct or by a sibling."""
-        return _Own(str(_normalized(node))) in self._claims
+        return _Own(node) in self._claims
 
     def direct_changed(self, node: str) -> None:
         """Tell those who want to know that a direct session has come, gone, or begun to drain."""
@@ -213,7 +211,11 @@ class SessionRegistry:
             newest = claimants[-1]
             if newest.connected and not newest.draining:
                 return newest
-        return self._search(_normalized(host), host)
+        try:
+            wanted = canonical_host(host)
+        except BadAuthority:
+            raise NodeNotConnected(host, None, time_of_day(self._clock)) from None
+        return self._search(wanted, host)
 
     def find_another(self, session: INodeSession) -> INodeSession | None:
         """Give a way to the same node that is not ``session``, and does not drain, if any.
@@ -228,7 +230,7 @@ class SessionRegistry:
         connected = (claimant for claimant in others if claimant.connected)
         return next(connected, others[0] if others else None)
 
-    def _search(self, wanted: str | _Address, host: str) -> INodeSession:
+    def _search(self, wanted: str | Address, host: str) -> INodeSession:
         for key in self._keys_of_destination(wanted):
             claimants = [
                 claimant
@@ -243,7 +245,7 @@ class SessionRegistry:
                 return next(connected, serving[0] if serving else claimants[-1])
         raise NodeNotConnected(host, self._last_seen.get(str(wanted)), time_of_day(self._clock))
 
-    def _check_unambiguous(self, wanted: str | _Address, claimants: list[INodeSession]) -> None:
+    def _check_unambiguous(self, wanted: str | Address, claimants: list[INodeSession]) -> None:
         """Raise :class:`AmbiguousAddress` when an address is that of several nodes.
 
         Which of them is meant cannot be told, and the wrong one would be believed. Of loopback
@@ -253,7 +255,7 @@ class SessionRegistry:
         if len(nodes) > 1 and not isinstance(wanted, str) and not wanted.is_loopback:
             raise AmbiguousAddress(str(wanted), sorted(nodes), time_of_day(self._clock))
 
-    def _keys_of_destination(self, wanted: str | _Address) -> Iterator[_Key]:
+    def _keys_of_destination(self, wanted: str | Address) -> Iterator[_Key]:
         yield _Own(str(wanted))
         yield str(wanted)
         if not isinstance(wanted, str):
@@ -293,7 +295,7 @@ class SessionRegistry:
         now = time_of_day(self._clock)
         for key in _keys(session):
             name = key.name if isinstance(key, _Own) else key
-            if isinstance(name, str | _Address):
+            if isinstance(name, str | Address):
                 # Taken out first, so that the order of the table is the order of time.
                 self._last_seen.pop(str(name), None)
                 self._last_seen[str(name)] = now
@@ -304,9 +306,7 @@ class SessionRegistry:
 def _keys(session: INodeSession) -> set[_Key]:
     """Give all that ``session`` claims; a node is always reached by its own name."""
     identifiers = session.identifiers
-    keys: set[_Key] = {str(_normalized(host)) for host in identifiers.hosts}
-    keys.add(_own(session))
-    keys.update(_unmapped(address) for address in identifiers.addresses)
+    keys: set[_Key] = {_own(session), *identifiers.hosts, *identifiers.addresses}
     for network in identifiers.networks:
         shift = network.max_prefixlen - network.prefixlen
         keys.add((network.version, network.prefixlen, int(network.network_address) >> shift))
@@ -316,18 +316,4 @@ def _keys(session: INodeSession) -> set[_Key]:
 
 
 def _own(session: INodeSession) -> _Own:
-    return _Own(str(_normalized(session.node)))
-
-
-def _normalized(host: str) -> str | _Address:
-    """Make one spelling of many: an address is parsed, a name loses its case and final dot."""
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    try:
-        return _unmapped(ip_address(bare))
-    except ValueError:
-        return host.lower().removesuffix(".")
-
-
-def _unmapped(address: _Address) -> _Address:
-    """Give the IPv4 address that an IPv6 address of the form ``::ffff:a.b.c.d`` stands for."""
-    return getattr(address, "ipv4_mapped", None) or address
+    return _Own(session.node)

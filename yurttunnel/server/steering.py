@@ -9,10 +9,10 @@ from twisted.application.service import IService
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from yurttunnel.cluster.fields import Address
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
+from yurttunnel.http.authority import Address
 from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.interfaces import IInformers, IKubeClient
 from yurttunnel.kube.lease import LeaderElection

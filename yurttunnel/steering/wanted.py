@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from yurttunnel.cluster.fields import address_in
 from yurttunnel.cluster.nodes import KUBELET_PORT, Node
 from yurttunnel.cluster.proxy_ports import Ports
+from yurttunnel.http.authority import address_in
 from yurttunnel.steering.interception import Address, Interception, Match, Target
 
 KUBELET_READ_ONLY_PORT = 10255

@@ -88,6 +88,36 @@ class ChannelTests(TestCase):
         self.other.channel.start()
         await sent
 
+    async def test_nothing_is_passed_on_in_the_middle_of_another_message(self) -> None:
+        """Not even where the kernel has room again for it, before the rest has been sent."""
+        large = os.urandom(MOST_DATA)
+        count = 0
+        while not self.one.channel._waiting:
+            self.one.channel.send("much", {"n": count}, large)
+            count += 1
+        begin = self.raw.recv(1 << 16)
+        kept, passed = socket.socketpair()
+        with kept, passed:
+            self.assertFalse(self.one.channel.pass_on("it", {}, b"", passed))
+        self.assertEqual(0, self.one.rooms)
+        self.other.channel._unread += begin
+        self.other.channel.start()
+        await self.until(lambda: len(self.other.messages) == count)
+        await self.until(lambda: self.one.rooms)
+        for number, message in enumerate(self.other.messages):
+            self.assertEqual((message.fields, message.data), ({"n": number}, large))
+
+    async def test_nothing_is_passed_on_at_the_end(self) -> None:
+        """A channel that is closed takes no connection, and says so."""
+        self.one.channel.close()
+        calls = reactor.getDelayedCalls()
+        kept, passed = socket.socketpair()
+        with kept, passed:
+            self.assertFalse(self.one.channel.pass_on("it", {}, b"", passed))
+            self.assertNotEqual(-1, passed.fileno())
+        self.assertEqual(calls, reactor.getDelayedCalls())
+        self.assertEqual([], self.one.lost)
+
     async def test_who_had_no_room_is_told_of_room(self) -> None:
         """As many connections as one likes get over, each once, and in their order."""
         kept, passed = socket.socketpair()

@@ -67,12 +67,10 @@ def _host_and_port(head: RequestHead) -> tuple[str, int]:
     if not text:
         raise HeadError(400, f"the request has no Host: write host:port, as {_EXAMPLE}")
     try:
-        host, port = split_authority(text)
+        return split_authority(text)
     except BadAuthority as error:
         text = f"{name} is not a destination, as {_EXAMPLE} is one: {error}"
         raise HeadError(400, text) from None
-    # Names are the same in any case, and so are connections to them.
-    return host.lower(), port
 
 
 def _single(head: RequestHead, name: bytes) -> str:

@@ -19,9 +19,9 @@ from urllib.parse import unquote_to_bytes
 
 from zope.interface import implementer
 
-from yurttunnel.cluster.fields import address_in
 from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.cluster.pods import Pods
+from yurttunnel.http.authority import address_in
 from yurttunnel.http.head import HeadError, RequestHead
 from yurttunnel.server.interception.destination import (
     Destination,

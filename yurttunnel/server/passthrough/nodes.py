@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from yurttunnel.cluster.fields import Address
 from yurttunnel.cluster.nodes import Node, Nodes
+from yurttunnel.http.authority import Address
 from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.node_finder import NodeFinder
 from yurttunnel.server.registry import SessionRegistry

@@ -10,8 +10,7 @@ import struct
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from yurttunnel.cluster.fields import Address
-from yurttunnel.http.authority import join_authority
+from yurttunnel.http.authority import Address, canonical_address, join_authority
 
 SO_ORIGINAL_DST = 80
 """Of linux/netfilter_ipv4.h; ``IP6T_SO_ORIGINAL_DST`` of linux/netfilter_ipv6/ip6_tables.h is the
@@ -67,4 +66,4 @@ def _own(connection: socket.socket) -> SocketAddress:
     host, port = connection.getsockname()[:2]
     # A zone, as link-local addresses have it, is none of the address.
     address = ip_address(host.partition("%")[0])
-    return SocketAddress(getattr(address, "ipv4_mapped", None) or address, port)
+    return SocketAddress(canonical_address(address), port)

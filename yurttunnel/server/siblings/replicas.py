@@ -8,7 +8,8 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from yurttunnel.cluster.fields import address_in, mapping, objects, text, texts
+from yurttunnel.cluster.fields import mapping, objects, text, texts
+from yurttunnel.http.authority import address_in
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import ENDPOINT_SLICES, Object
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from yurttunnel.cluster.fields import Address, address_in, mapping, text
+from yurttunnel.cluster.fields import mapping, text
 from yurttunnel.cluster.nodes import Node
+from yurttunnel.http.authority import Address, address_in
 from yurttunnel.kube.resources import Object
 
 CONFIG_MAP = "yurt-tunnel-nodes"

@@ -1,0 +1,424 @@
+"""One node in all its spellings, at every place where hosts come in.
+
+Each place makes of a spelling what it makes of the canonical form, or refuses it. Whatever else
+it made of it would be another node to those who compare names and addresses afterwards.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from types import SimpleNamespace
+
+from cryptography import x509
+from twisted.internet.address import IPv6Address
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.fakes import FakeSession
+from tests.pki.test_approval import NAMESPACE, by_hand, node, signing_request
+from tests.pki.world import World
+from tests.server.hellos import message, records, server_name
+from tests.server.interception.fakes import head
+from tests.server.test_client_hello import outcome
+from yurttunnel.agent.policy import DestinationPolicy, dialed_host, parse_pattern
+from yurttunnel.cluster.nodes import node_from
+from yurttunnel.http.authority import (
+    BadAuthority,
+    canonical_host,
+    means_every_machine,
+    parse_network,
+    split_authority,
+    strip_port,
+)
+from yurttunnel.http.head import HeadError
+from yurttunnel.pki.approval import decide
+from yurttunnel.pki.approval_decision import Facts
+from yurttunnel.pki.approval_requests import recognize
+from yurttunnel.pki.enrolment_messages import EnrolmentRefused
+from yurttunnel.pki.identity import (
+    BadIdentifiers,
+    BadIdentity,
+    check_node_name,
+    identity_from_certificate,
+    parse_identifiers,
+)
+from yurttunnel.pki.revocation import RevocationFailed, revoke_node
+from yurttunnel.server.audit_peers import peer_behind
+from yurttunnel.server.forward import parse_forward
+from yurttunnel.server.interception.destination import destination_of
+from yurttunnel.server.node_session import granted_identifiers
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.wire.frames import Violation
+
+ADDRESS = "10.77.2.2"
+ADDRESS_SPELLINGS = (
+    ADDRESS,
+    "::ffff:10.77.2.2",
+    "::FFFF:10.77.2.2",
+    "::ffff:0a4d:202",
+    "0:0:0:0:0:ffff:a4d:202",
+    "10.77.2.2%eth0",
+    "::ffff:10.77.2.2%eth0",
+    "10.77.2.2.",
+    "10.77.02.2",
+    "010.77.2.2",
+    "10.77.514",
+    "10.5046786",
+    "172819970",
+    "0xa4d0202",
+    "0x0a.0x4d.2.2",
+    "012.0115.2.2",
+    "10.77.2.2 ",
+    "\uff11\uff10.77.2.2",
+)
+SIX = "2001:db8::7"
+SIX_SPELLINGS = (
+    SIX,
+    "2001:DB8::7",
+    "2001:0db8:0000:0000:0000:0000:0000:0007",
+    "2001:db8:0::0:7",
+    "2001:db8::0.0.0.7",
+    "2001:db8::7%1",
+    "2001:db8::7%eth0",
+)
+NAME = "edge-2.example"
+NAME_SPELLINGS = (
+    NAME,
+    "EDGE-2.Example",
+    "edge-2.example.",
+    "edge-2.example..",
+    ".edge-2.example",
+    "edge-2\u3002example",
+    "edge-2\uff0eexample",
+    "\uff45dge-2.example",
+    "edge-\u00ad2.example",
+    "edge-2.example ",
+    "edge-2.example\0",
+)
+ALL = f"host=edge-2&host={NAME}&ipv4={ADDRESS}&ipv6={SIX}"
+"""All that edge-2 has."""
+SPELLINGS = {ADDRESS: ADDRESS_SPELLINGS, SIX: SIX_SPELLINGS, NAME: NAME_SPELLINGS}
+
+LOOPBACK = (
+    "localhost",
+    "edge-1.localhost",
+    "localhost.localdomain",
+    "a.localhost.localdomain",
+    "ip6-localhost",
+    "ip6-loopback",
+    "localhost6.localdomain6",
+    "127.0.0.1",
+    "127.77.2.2",
+    "0.0.0.0",
+    "169.254.2.1",
+    "224.0.0.1",
+)
+"""Names that each machine has for itself, or no machine has."""
+
+
+def item_of(spelling: str) -> str:
+    """Write an identifier as the agent's flag takes it, of the kind that it looks like."""
+    key = "ipv6" if ":" in spelling else "ipv4" if spelling[:1].isdecimal() else "host"
+    return f"{key}={spelling.replace('%', '%25')}"
+
+
+def bracketed(spelling: str) -> str:
+    """Write a host as it stands before a port."""
+    return f"[{spelling}]" if ":" in spelling else spelling
+
+
+class EveryEntryTests(World):
+    """The table of all spellings and all places."""
+
+    def each(self, made_of, *refusals, canonical=SPELLINGS):
+        """Check what ``made_of`` makes of every spelling, if it does not raise a refusal."""
+        for wanted in canonical:
+            self.assertEqual(wanted, made_of(wanted), "the canonical form")
+            for spelling in SPELLINGS[wanted]:
+                try:
+                    made = made_of(spelling)
+                except refusals:
+                    continue
+                self.assertEqual(wanted, made, repr(spelling))
+
+    def test_texts(self):
+        """CONNECT, X-Tunnel-Proxy-Host, X-Tunnel-Proxy-Dest and Host."""
+        self.each(lambda text: str(canonical_host(text)), BadAuthority)
+        self.each(lambda text: split_authority(f"{bracketed(text)}:1")[0], BadAuthority)
+        self.each(strip_port, BadAuthority)
+        self.each(lambda text: destination_of(head(host=f"{bracketed(text)}:1")).node, HeadError)
+        for field in ("X_Tunnel_Proxy_Host", "X_Tunnel_Proxy_Dest"):
+            value = "{}:1" if "Dest" in field else "{}"
+            self.each(
+                lambda text, field=field, value=value: (
+                    destination_of(head(**{field: value.format(bracketed(text))})).node
+                ),
+                HeadError,
+                UnicodeEncodeError,
+            )
+
+    def test_forward(self):
+        """The node and the target of --forward."""
+
+        def node_of(text):
+            return parse_forward(f"9000={bracketed(text)}/{bracketed(text)}:80")
+
+        self.each(lambda text: node_of(text).node, ValueError)
+        self.each(lambda text: node_of(text).host, ValueError)
+
+    def test_server_name(self):
+        """SNI, which has no addresses in brackets."""
+
+        def read(text):
+            kind, name = outcome(records(message(server_name(text.encode()))))
+            if kind == "bad":
+                raise BadAuthority(name)
+            return name
+
+        self.each(read, BadAuthority)
+
+    def test_policy(self):
+        """What --allow-destination allows, and what is dialed."""
+        policies = {
+            wanted: DestinationPolicy("edge-1", (), [parse_pattern(wanted)]) for wanted in SPELLINGS
+        }
+
+        def allowed(spelling, by):
+            host = dialed_host(spelling)
+            if isinstance(host, str):
+                return policies[by].may_look_up(host, 80)
+            return policies[by].may_connect(host, 80)
+
+        for wanted, spellings in SPELLINGS.items():
+            for spelling in spellings:
+                try:
+                    pattern = parse_pattern(spelling)
+                except ValueError:
+                    continue
+                self.assertEqual(wanted, str(pattern), repr(spelling))
+            for spelling in spellings:
+                try:
+                    self.assertTrue(allowed(spelling, wanted), repr(spelling))
+                except ValueError:
+                    continue
+
+    def test_registry(self):
+        """Who is asked for."""
+        registry = SessionRegistry(self.clock)
+        session = FakeSession("edge-2", hosts=[NAME], addresses=[ADDRESS, SIX])
+        registry.add(session)
+        for wanted, spellings in SPELLINGS.items():
+            self.assertIs(session, registry.find(wanted))
+            for spelling in spellings:
+                try:
+                    self.assertIs(session, registry.find(spelling), repr(spelling))
+                except NodeNotConnected:
+                    self.assertRaises(BadAuthority, canonical_host, spelling)
+
+    def test_enrolment(self):
+        """A token's holder gets nothing of an enrolled node by spelling it in another way."""
+        self.ask("edge-2", ALL)
+        for spellings in SPELLINGS.values():
+            for spelling in spellings:
+                with self.subTest(spelling):
+                    self.assertRaises(
+                        EnrolmentRefused,
+                        self.ask,
+                        "edge-1",
+                        f"host=edge-1&{item_of(spelling)}",
+                    )
+                    if not spelling.isascii():
+                        continue
+                    self.assertRaises(EnrolmentRefused, self.ask, spelling)
+
+    def test_records(self):
+        """What an earlier version has recorded keeps others out, too."""
+        self.ask("edge-2", f"host=edge-2&ipv4={ADDRESS}")
+        nodes = self.directory.subdirectory("nodes")
+        content = nodes.read("edge-2").replace(b"ipv4=10.77.2.2", b"ipv6=::ffff:10.77.2.2")
+        self.assertIn(b"::ffff", content)
+        nodes.write("edge-2", content)
+        self.restart()
+        self.assertRaises(EnrolmentRefused, self.ask, "edge-1", f"host=edge-1&ipv4={ADDRESS}")
+
+    def test_renewal(self):
+        """A node renews its certificate for what it has, in any spelling, and for no more."""
+        mine = self.ask("edge-2", ALL)
+        other = self.ask("edge-1", "host=edge-1")
+        for wanted, spellings in SPELLINGS.items():
+            for spelling in spellings:
+                identifiers = f"host=edge-2&{item_of(spelling)}"
+                try:
+                    again = self.identity(self.ask("edge-2", identifiers, presented=mine))
+                except EnrolmentRefused:
+                    self.assertNotEqual(wanted, spelling)
+                else:
+                    has = again.identifiers.hosts | set(map(str, again.identifiers.addresses))
+                    self.assertEqual({"edge-2", wanted}, has, repr(spelling))
+                self.assertRaises(
+                    EnrolmentRefused,
+                    self.ask,
+                    "edge-1",
+                    f"host=edge-1&{item_of(spelling)}",
+                    presented=other,
+                )
+
+    def test_registration(self):
+        """What a HELLO claims is covered by the certificate in any spelling, and is canonical."""
+        mine = self.identity(self.ask("edge-2", ALL))
+        other = self.identity(self.ask("edge-1", "host=edge-1"))
+
+        def claim(spelling, identity=mine):
+            hello = SimpleNamespace(properties={"identifiers": item_of(spelling)})
+            granted = granted_identifiers(identity, hello)
+            (made,) = granted.hosts | set(map(str, granted.addresses))
+            return made
+
+        self.each(claim, Violation)
+        for spellings in SPELLINGS.values():
+            for spelling in spellings:
+                self.assertRaises(Violation, claim, spelling, other)
+
+    def test_certificate(self):
+        """A certificate that somebody else has signed is read in the canonical form."""
+        certificate = self.issuer.authority.sign_node(
+            "edge-2",
+            parse_identifiers("host=edge-2"),
+            self.issuer.authority.certificate.public_key(),
+            "ab",
+            60,
+        )
+        mapped = x509.SubjectAlternativeName(
+            [x509.DNSName("edge-2"), x509.IPAddress(ip_address("::ffff:10.77.2.2"))]
+        )
+        with_mapped = SimpleNamespace(
+            subject=certificate.subject,
+            not_valid_before_utc=certificate.not_valid_before_utc,
+            not_valid_after_utc=certificate.not_valid_after_utc,
+            extensions=_Extensions(certificate.extensions, mapped),
+        )
+        identity = identity_from_certificate(with_mapped)
+        self.assertEqual({ip_address(ADDRESS)}, identity.identifiers.addresses)
+
+    def test_approval(self):
+        """A request in the cluster is judged by the canonical form of what it asks for."""
+        kubelet = "system:node:edge-1"
+        for own in (ADDRESS, "::ffff:10.77.2.2"):
+            for asked in (ADDRESS, "::ffff:10.77.2.2", "::ffff:a4d:202"):
+                names = [x509.DNSName("edge-1"), x509.IPAddress(ip_address(asked))]
+                csr = recognize(signing_request(by_hand(names=names), kubelet))
+                self.assertEqual((ip_address(ADDRESS),), csr.addresses)
+                facts = Facts(NAMESPACE, node("edge-1", ("InternalIP", own)))
+                self.assertTrue(decide(csr, facts).approved, f"{own} {asked}")
+                facts = Facts(NAMESPACE, node("edge-1", ("InternalIP", "10.77.2.3")))
+                self.assertFalse(decide(csr, facts).approved, asked)
+        for asked in NAME_SPELLINGS[1:]:
+            if not asked.isascii():
+                continue
+            names = [x509.DNSName("edge-1"), x509.DNSName(asked)]
+            csr = recognize(signing_request(by_hand(names=names), kubelet))
+            facts = Facts(NAMESPACE, node("edge-1", ("Hostname", NAME)))
+            self.assertFalse(decide(csr, facts).approved, repr(asked))
+
+    def test_api(self):
+        """Nodes of the API have addresses in any spelling, and are found by the canonical one."""
+        for wanted, spellings in SPELLINGS.items():
+            for spelling in spellings:
+                kept = node_from(node("edge-1", ("InternalIP", spelling)))
+                self.assertLessEqual(set(map(str, kept.hosts())), {"edge-1", wanted}, spelling)
+
+    def test_revocation(self):
+        """What is revoked is the node of that very name, or nothing."""
+        self.ask("edge-2", "host=edge-2")
+        for spelling in ("EDGE-2", "edge-2.", "edge-2 ", "\uff45dge-2"):
+            self.assertRaises(
+                RevocationFailed, revoke_node, self.clock, self.directory.path, spelling
+            )
+        revoke_node(self.clock, self.directory.path, "edge-2")
+        self.revocations.refresh()
+        self.assertIsNotNone(self.revocations.revoked_at("edge-2"))
+
+    def test_audit(self):
+        """A caller of a listener for both families is noted by its IPv4 address."""
+        peer = IPv6Address("TCP", "::ffff:10.77.2.2", 9)
+        transport = SimpleNamespace(getPeer=lambda: peer)
+        self.assertEqual("10.77.2.2:9", peer_behind(transport).address)
+
+    def test_networks(self):
+        """Networks have one form as well."""
+        for text in ("10.0.0.0/8", "::ffff:10.0.0.0/104", "::FFFF:a00:0/104"):
+            self.assertEqual("10.0.0.0/8", str(parse_network(text)), text)
+        for text in (
+            "10.0.0.1/8",
+            "::ffff:10.0.0.1/104",
+            "10.0.0.0/255.0.0.0",
+            "10.0.0.0/8/8",
+            "010.0.0.0/8",
+            "10/8",
+            "10.0.0.0",
+            "fe80::%eth0/64",
+            "10.0.0.0/\u0668",
+        ):
+            self.assertRaises(BadAuthority, parse_network, text)
+            self.assertRaises(BadIdentifiers, parse_identifiers, f"cidr={text}")
+
+
+class _Extensions:
+    """The extensions of a certificate, with other alternative names."""
+
+    def __init__(self, extensions, names):
+        self._extensions = extensions
+        self._names = names
+
+    def get_extension_for_class(self, kind):
+        """Return the names, or what the certificate has."""
+        if kind is x509.SubjectAlternativeName:
+            return SimpleNamespace(value=self._names)
+        return self._extensions.get_extension_for_class(kind)
+
+
+class LoopbackTests(World):
+    """No node is called what every machine calls itself."""
+
+    def test_names(self):
+        """Such names are refused wherever a node's name comes in."""
+        for name in LOOPBACK:
+            self.assertTrue(means_every_machine(canonical_host(name)), name)
+            self.assertRaises(BadIdentity, check_node_name, name)
+            self.assertRaises(BadIdentifiers, parse_identifiers, f"host=edge-1&host={name}")
+            self.assertRaises(EnrolmentRefused, self.ask, name)
+            csr = recognize(
+                signing_request(
+                    by_hand(
+                        subject=(("O", "openyurt:yurttunnel"), ("CN", f"tunnel-agent:{name}")),
+                        names=[x509.DNSName(name)],
+                    ),
+                    f"system:node:{name}",
+                )
+            )
+            self.assertFalse(decide(csr, Facts(NAMESPACE, node(name))).approved, name)
+        for name in ("local", "localhost-1", "localhosts", "localhost.example", "10.77.2.2"):
+            self.assertEqual(name, check_node_name(name))
+
+    def test_names_that_the_api_reports(self):
+        """A machine whose host name was never set does not stand for localhost."""
+        kept = node_from(node("edge-1", ("Hostname", "localhost"), ("InternalIP", "192.0.2.7")))
+        self.assertFalse(kept.is_called("localhost"))
+        self.assertTrue(kept.is_called("192.0.2.7"))
+
+    def test_addresses(self):
+        """An address that no machine has is nobody's; loopback is everybody's own."""
+        for item in ("ipv4=0.0.0.0", "ipv6=::", "ipv6=::ffff:0.0.0.0", "ipv4=224.0.0.1"):
+            self.assertRaises(BadIdentifiers, parse_identifiers, item)
+        for node_name in ("edge-1", "edge-2"):
+            self.ask(node_name, f"host={node_name}&ipv4=127.0.0.1&ipv6=::ffff:127.0.0.2")
+
+
+class ProviderNamesTests(SynchronousTestCase):
+    """Names that only look like addresses."""
+
+    def test_names_that_end_in_an_address(self):
+        """Nodes of Alibaba Cloud are called cn-hangzhou.10.0.0.1, which no resolver misreads."""
+        name = "cn-hangzhou.10.0.0.1"
+        self.assertEqual(name, check_node_name(name))
+        self.assertEqual(name, dialed_host(name))
+        self.assertEqual((name, 10250), split_authority(f"{name}:10250"))
