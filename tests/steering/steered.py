@@ -46,8 +46,15 @@ class SteeredTestCase(SynchronousTestCase):
     """Everything around a manager, without one."""
 
     def setUp(self):
-        """Make a cluster with a cloud node and an edge node, and a server that listens."""
+        """Make a machine, and keep what is logged."""
         self.patch(random, "uniform", lambda low, high: high)
+        self.make_machine()
+        self.lines = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+
+    def make_machine(self):
+        """Make a cluster with a cloud node and an edge node, and a server that listens."""
         self.clock = Clock()
         self.calls = []
         self.sets = FakeAddressSets()
@@ -63,9 +70,6 @@ class SteeredTestCase(SynchronousTestCase):
         self.informers = FakeInformers()
         self.put("cloud-1", "10.0.0.1", labels=CLOUD)
         self.put("edge-1", "192.168.0.1", labels=EDGE)
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
 
     def note(self, event):
         """Keep what steering logs."""

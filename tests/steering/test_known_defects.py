@@ -5,11 +5,13 @@ What the rules themselves decide is shown by the tests of the firewall, with the
 
 from __future__ import annotations
 
+from twisted.internet.defer import Deferred
+
 from tests.cluster.fakes import CLOUD, EDGE
 from tests.steering.steered import EDGE4, INSECURE, PERIOD, SECURE, SteeredTestCase, addresses, flow
 from yurttunnel.kube.resources import NODES
 from yurttunnel.steering.interception import Match, Target
-from yurttunnel.steering.looks import BLIND_PAUSE, LEAST_PAUSE
+from yurttunnel.steering.looks import BLIND_PAUSE, LEAST_PAUSE, OVERDUE_SECONDS
 from yurttunnel.steering.manager import LISTENERS_PATIENCE, LOOK_SECONDS
 from yurttunnel.steering.wanted import Listeners
 
@@ -130,6 +132,41 @@ class KnownDefectTests(SteeredTestCase):
         self.flush()
         self.clock.pump([LOOK_SECONDS] * round((LEAST_PAUSE + 1) / LOOK_SECONDS))
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
+
+    def test_f7_after_a_change_of_nodes(self):
+        """F7: a flush is noticed as soon after nodes or ports have changed, however long after."""
+        for seconds in (2.0, 3600.0):
+            for change in (self.move_node, self.add_port):
+                manager = self.start()
+                self.clock.advance(seconds)
+                change()
+                self.settle()
+                self.clock.advance(2.0)
+                self.flush()
+                self.clock.pump([LOOK_SECONDS] * round((LEAST_PAUSE + 1) / LOOK_SECONDS))
+                self.assertIn(10250, self.firewall.rules, (seconds, change))
+                self.assertIsNone(manager.problem())
+                self.successResultOf(manager.stopService())
+
+    def move_node(self):
+        """Have another node behind the tunnel, so that the set alone becomes another."""
+        self.put("edge-2", f"192.168.7.{len(self.calls) % 250}", labels=EDGE)
+
+    def add_port(self):
+        """Have another port, so that the rules become others."""
+        self.put_ports(http_proxy_ports=str(9000 + len(self.calls)))
+
+    def test_f7_nobody_looks(self):
+        """F7: that nobody can look at rules which somebody has changed is a problem, meanwhile."""
+        manager = self.start()
+        self.flush()
+        self.firewall.hold = hold = Deferred()
+        self.clock.pump([LOOK_SECONDS] * round((BLIND_PAUSE + OVERDUE_SECONDS) / LOOK_SECONDS))
+        self.assertIn("takes too long to read", manager.problem())
+        self.firewall.hold = None
+        hold.callback(None)
+        self.assertEqual({10250, 10255}, self.firewall.rules.keys())
+        self.assertIsNone(manager.problem())
 
     def test_f7_changes_of_others(self):
         """F7: somebody who changes other rules all the time has ours looked at, but not always."""

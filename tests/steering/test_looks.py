@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from hypothesis import example, given
+from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.steering.looks import BLIND_PAUSE, LEAST_PAUSE, MOST_SHARE, Looks
+from yurttunnel.steering.looks import (
+    BLIND_PAUSE,
+    LEAST_PAUSE,
+    MOST_SHARE,
+    OVERDUE_SECONDS,
+    Looks,
+)
+
+PERIOD = 60.0
+ASKED_EACH = 0.5
 
 
 class LooksTests(SynchronousTestCase):
@@ -15,13 +26,14 @@ class LooksTests(SynchronousTestCase):
         """Begin without knowing anything."""
         self.clock = Clock()
         self.clock.advance(1_800_000_000)
-        self.looks = Looks(self.clock)
+        self.looks = Looks(self.clock, PERIOD)
 
     def look(self, found, after=None, seconds=0.0):
         """Look, and make changes if there is another state ``after`` it."""
-        self.looks.began()
+        began_at = self.clock.seconds()
         self.clock.advance(seconds)
-        self.looks.ended({4: found}, {4: found if after is None else after}, after is not None)
+        end = found if after is None else after
+        self.looks.ended(began_at, {4: found}, {4: end}, after is not None)
 
     def asked(self, generation):
         """Say whether rules have to be read, and whether there should be a sync for that."""
@@ -60,8 +72,7 @@ class LooksTests(SynchronousTestCase):
 
     def test_changes_between_reading_and_the_end(self):
         """What others changed while nothing was changed here is noticed."""
-        self.looks.began()
-        self.looks.ended({4: 1}, {4: 2}, changed=False)
+        self.looks.ended(self.clock.seconds(), {4: 1}, {4: 2}, changed=False)
         self.clock.advance(LEAST_PAUSE)
         self.assertEqual((True, True), self.asked(2))
 
@@ -81,3 +92,82 @@ class LooksTests(SynchronousTestCase):
             self.assertEqual((False, False), self.asked(generation and 5))
             self.clock.advance(1)
             self.assertEqual((True, True), self.asked(generation and 5))
+
+    def test_looks_that_take_very_long(self):
+        """No look makes the pause after it longer than a period, which is at least the least."""
+        self.look(1, seconds=3600.0)
+        self.clock.advance(PERIOD - 1)
+        self.assertEqual((False, False), self.asked(2))
+        self.clock.advance(1)
+        self.assertEqual((True, True), self.asked(2))
+        self.looks = Looks(self.clock, LEAST_PAUSE - 1)
+        self.look(1, seconds=3600.0)
+        self.clock.advance(LEAST_PAUSE - 0.5)
+        self.assertEqual((False, False), self.asked(2))
+        self.clock.advance(0.5)
+        self.assertEqual((True, True), self.asked(2))
+
+    def test_clock_set_back(self):
+        """A clock that is set back does not put off the next look."""
+        self.look(1)
+        self.clock.rightNow -= 3600
+        self.assertEqual((True, True), self.asked(2))
+
+    def test_overdue(self):
+        """A look that does not come, though somebody has changed something, is a problem."""
+        for found, now in ((1, 2), (None, None)):
+            self.looks.failed()
+            self.assertFalse(self.looks.is_overdue({4: now}))
+            self.look(found)
+            self.clock.advance(BLIND_PAUSE + OVERDUE_SECONDS - 1)
+            self.assertFalse(self.looks.is_overdue({4: now}))
+            self.clock.advance(1)
+            self.assertTrue(self.looks.is_overdue({4: now}))
+        self.look(1)
+        self.clock.advance(PERIOD)
+        self.assertFalse(self.looks.is_overdue({4: 1}))
+        self.look(1, seconds=3.0)
+        self.clock.advance(PERIOD + OVERDUE_SECONDS - 1)
+        self.assertFalse(self.looks.is_overdue({4: 2}))
+        self.clock.advance(1)
+        self.assertTrue(self.looks.is_overdue({4: 2}))
+
+
+_STEPS = st.one_of(
+    st.tuples(st.just("look"), st.booleans(), st.floats(-4000, 4000)),
+    st.tuples(st.just("failed")),
+    st.tuples(st.just("passes"), st.floats(0, 4000)),
+    st.tuples(st.just("is set back"), st.floats(0, 4000)),
+)
+
+
+class AnyOrderTests(SynchronousTestCase):
+    """Looks, changes, failures and steps of the clock in any order."""
+
+    @given(st.lists(_STEPS, max_size=12), st.booleans())
+    @example([("passes", 3600.0), ("look", True, -10.0)], True)
+    def test_pause_is_bounded(self, steps, counts):
+        """Whatever has happened, what others change now is looked at within the pause."""
+        clock = Clock()
+        clock.advance(100_000)
+        looks = Looks(clock, PERIOD)
+        generation = 0
+        for step, *arguments in steps:
+            if step == "look":
+                changed, seconds = arguments
+                began_at = clock.seconds()
+                clock.rightNow += seconds
+                before = {4: generation if counts else None}
+                generation += changed
+                after = {4: generation if counts else None}
+                looks.ended(began_at, before, after, changed)
+            elif step == "failed":
+                looks.failed()
+            else:
+                clock.rightNow += arguments[0] if step == "passes" else -arguments[0]
+        now = {4: generation + 1 if counts else None}
+        waited = 0.0
+        while not looks.is_due(now):
+            clock.advance(ASKED_EACH)
+            waited += ASKED_EACH
+            self.assertLessEqual(waited, PERIOD + ASKED_EACH)

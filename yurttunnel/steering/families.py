@@ -16,6 +16,11 @@ from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows, Stee
 from yurttunnel.steering.looks import Looks
 from yurttunnel.steering.wanted import SteeringSettings
 
+_OVERDUE = (
+    "other programs may have changed the rules of the firewall, and it takes too long to read them"
+    " again: see whether iptables-save hangs, or /run/xtables.lock is held"
+)
+
 
 class Families:
     """Finds out what the machine has, when that is needed first, and does all for each of them.
@@ -46,7 +51,7 @@ class Families:
         self._missing: Mapping[int, str] = {}
         self._needed: frozenset[int] = frozenset()
         self._searched_at: float | None = None
-        self._looks = Looks(clock)
+        self._looks = Looks(clock, settings.period)
 
     def may_be_disturbed(self) -> bool:
         """Say whether there should be a sync, since somebody may have changed something.
@@ -68,16 +73,16 @@ class Families:
             self._limited.warn("{why}", why=why)
         before = self._generations()
         look = self._looks.is_due(before)
-        if look:
-            self._looks.began()
+        began_at = self._clock.seconds()
         changes = self._changes()
         results = [
             await family.sync(wanted[version], look) for version, family in self._families.items()
         ]
         if not all(results):
             self._looks.failed()
-        elif look or changes != self._changes():
-            self._looks.ended(before, self._generations(), changes != self._changes())
+        elif look:
+            changed = changes != self._changes()
+            self._looks.ended(began_at, before, self._generations(), changed)
         return all(results)
 
     async def remove(self) -> list[str]:
@@ -111,9 +116,10 @@ class Families:
         return None
 
     def problem(self) -> str | None:
-        """Say what fails, and what is missing that is needed."""
+        """Say what fails, what is missing that is needed, and what nobody looks at in time."""
         problems = [family.problem for family in self._families.values()]
-        return "; ".join(filter(None, [*problems, *self._needed_and_missing()])) or None
+        overdue = _OVERDUE if self._looks.is_overdue(self._generations()) else None
+        return "; ".join(filter(None, [*problems, overdue, *self._needed_and_missing()])) or None
 
     def report(self) -> tuple[FamilyReport, ...]:
         """Report each family, also those that have no firewall."""

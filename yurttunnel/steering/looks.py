@@ -17,34 +17,41 @@ BLIND_PAUSE = 10.0
 """Seconds after which sets are looked at, and rules too where the kernel does not count changes. A
 flush by others, as by a reload of firewalld, is repaired after so long at the latest."""
 
+OVERDUE_SECONDS = 10.0
+"""How long a look may fail to come, after its time, before that is a problem to tell of."""
+
 Generations = Mapping[int, int | None]
 """What :meth:`IFirewall.generation` gives, by the version of IP."""
 
 
 class Looks:
-    """Knows what the rules were at the last look, and says when there has to be another."""
+    """Knows what the rules were at the last look, and says when there has to be another.
 
-    def __init__(self, clock: IReactorTime) -> None:
+    ``longest_pause`` is in seconds: however long a look takes, and whatever the clock says of it,
+    the pause after it is no longer, unless that is less than :data:`LEAST_PAUSE`.
+    """
+
+    def __init__(self, clock: IReactorTime, longest_pause: float) -> None:
         self._clock = clock
+        self._longest_pause = max(LEAST_PAUSE, longest_pause)
         self._found: Generations | None = None
-        self._began_at = 0.0
         self._ended_at = 0.0
         self._pause = LEAST_PAUSE
         self._again = False
 
-    def began(self) -> None:
-        """A look begins."""
-        self._began_at = self._clock.seconds()
-
-    def ended(self, before: Generations, after: Generations, changed: bool) -> None:
-        """A look has ended well.
+    def ended(
+        self, began_at: float, before: Generations, after: Generations, changed: bool
+    ) -> None:
+        """A look that began at ``began_at``, by the clock, has ended well.
 
         ``before`` and ``after`` it the generations were these; ``changed`` says that it has made
         changes. Then there is another look, since others may have made some between the reading
-        and the writing.
+        and the writing. What is changed without a look is none, and is not told here: where the
+        generation shows it, a look comes after the pause.
         """
         self._ended_at = self._clock.seconds()
-        self._pause = max(LEAST_PAUSE, MOST_SHARE * (self._ended_at - self._began_at))
+        long_look = MOST_SHARE * (self._ended_at - began_at)
+        self._pause = min(max(LEAST_PAUSE, long_look), self._longest_pause)
         self._found = after if changed else before
         self._again = changed
 
@@ -53,21 +60,29 @@ class Looks:
         self._found = None
 
     def is_due(self, generations: Generations) -> bool:
-        """Say whether rules have to be read, since somebody may have changed them."""
+        """Whether rules have to be read, since somebody may have changed them."""
         if self._found is None:
             return True
-        if not self._has_paused():
-            return False
-        return self._again or generations != self._found or None in generations.values()
+        return self._has_paused(self._pause) and self._may_differ(generations)
 
     def wants_sync(self, generations: Generations) -> bool:
-        """Say whether there should be a sync before the period is over."""
-        if self._found is None or not self._has_paused():
+        """Whether there should be a sync before the period is over."""
+        if self._found is None or not self._has_paused(self._pause):
             return False
-        blind = self._clock.seconds() - self._ended_at >= BLIND_PAUSE
+        if self._has_paused(BLIND_PAUSE) or self._again:
+            return True
+        return None not in generations.values() and generations != self._found
+
+    def is_overdue(self, generations: Generations) -> bool:
+        """Whether somebody may have changed the rules, and the look at them does not come."""
+        latest = max(self._pause, BLIND_PAUSE) + OVERDUE_SECONDS
         return (
-            blind or self._again or (None not in generations.values() and self.is_due(generations))
+            self._found is not None and self._may_differ(generations) and self._has_paused(latest)
         )
 
-    def _has_paused(self) -> bool:
-        return self._clock.seconds() - self._ended_at >= self._pause
+    def _may_differ(self, generations: Generations) -> bool:
+        return self._again or generations != self._found or None in generations.values()
+
+    def _has_paused(self, seconds: float) -> bool:
+        """Whether the last look is so long ago; a clock that was set back does not prolong it."""
+        return not 0 <= self._clock.seconds() - self._ended_at < seconds

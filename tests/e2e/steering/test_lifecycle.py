@@ -13,6 +13,7 @@ from twisted.internet.task import deferLater
 from tests.e2e.programs import Program
 from tests.e2e.steering.support import (
     BACKENDS,
+    CLOUD_4,
     EDGE_4,
     EDGE_6,
     FAMILIES,
@@ -21,6 +22,10 @@ from tests.e2e.steering.support import (
 )
 from tests.e2e.support import which
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS
+from yurttunnel.steering.looks import BLIND_PAUSE, LEAST_PAUSE
+
+_BUSY_SECONDS = 8.0
+"""What noticing and repairing may take beside the pause, on a machine that does other work."""
 
 LEFT_BY_1_2 = f"""\
 *nat
@@ -103,6 +108,80 @@ class LifeCycleTests(SteeringTestCase):
         await self.eventually_well(EDGE_6)
         repaired = await server.metric("yurttunnel_server_steering_syncs_total", result="repaired")
         self.assertGreaterEqual(repaired, 1)
+
+    async def test_flushed_after_a_change_of_nodes_with_nft(self) -> None:
+        """A flush soon after a node has changed side is repaired as fast as any other (F7)."""
+        await self.flushed_after_a_change_of_nodes("nft", LEAST_PAUSE)
+
+    async def test_flushed_after_a_change_of_nodes_with_legacy(self) -> None:
+        """The same where the kernel does not count changes."""
+        await self.flushed_after_a_change_of_nodes("legacy", BLIND_PAUSE)
+
+    async def flushed_after_a_change_of_nodes(self, backend: str, pause: float) -> None:
+        """Change a node, then flush; flush again while rules cannot be made, which is told."""
+        world = await self.steered_world("edge-1")
+        self.host_uses(backend)
+        server = await world.server(SERVER, "--enable-iptables=true")
+        server.begin_with("unshare", "--mount", "sh", "-c", 'exec "$@"', "sh")
+        server.start()
+        await world.list_servers()
+        agent = await self.edge_agent("edge-1")
+        agent.start()
+        await server.ready(60)
+        await self.connected([server], ["edge-1"])
+        await self.eventually_well(EDGE_4)
+        # The time since the rules were made must not matter.
+        await deferLater(reactor, 5.0)
+        await world.relabel("cloud-2", "true")
+        await self.eventually(lambda: CLOUD_4 in self.edge_set(), "the set has the node", 20, 0.1)
+        made = self.own_rules()
+
+        await deferLater(reactor, 2.0)
+        self.flush(backend)
+        limit = pause + _BUSY_SECONDS
+        await self.eventually(lambda: self.own_rules() == made, "they are repaired", limit, 0.2)
+        await self.eventually_well(EDGE_4)
+        await self.eventually_said(server, "steering: ok", 200)
+
+        self.in_mounts_of(server, "mount --bind /dev/null {}")
+        self.flush(backend)
+        await self.eventually_said(server, "steering: IPv4: reading the nat table", 200)
+        answer = (await server.get("/readyz"))[1]
+        self.assertNotIn("steering: ok", answer)
+        page = await self.ask(EDGE_4)
+        self.assertEqual(page.exit_status, 7, page)
+        self.in_mounts_of(server, "umount {}")
+        await self.eventually(lambda: self.own_rules() == made, "they are repaired", 40, 0.2)
+        await self.eventually_said(server, "steering: ok", 200)
+
+    def own_rules(self) -> list[str]:
+        """Give what is there of the server, since others' rules do not come back."""
+        return [
+            line
+            for rules in self.all_rules().values()
+            for line in rules.splitlines()
+            if "TUNNEL" in line
+        ]
+
+    def flush(self, backend: str) -> None:
+        """Remove all rules of the nat table, as somebody by hand."""
+        self.network.run("cloud", f"iptables-{backend}", "-t", "nat", "-F")
+
+    def edge_set(self) -> str:
+        """Give the set of edge addresses, as it is listed."""
+        return self.network.run("cloud", "ipset", "list", "YURTTUNNEL-EDGE4")
+
+    def in_mounts_of(self, program: Program, command: str) -> None:
+        """Run a command for each file of iptables where a program sees it, and nobody else."""
+        for path in self.iptables():
+            self.network.run(
+                "cloud",
+                "nsenter",
+                f"--mount=/proc/{program.pid}/ns/mnt",
+                "sh",
+                "-c",
+                command.format(path),
+            )
 
     async def test_rules_wait_for_the_listeners(self) -> None:
         """As long as the server has no certificate nothing leads to it (F5)."""

@@ -1,0 +1,106 @@
+"""Rules are repaired in time, whatever has happened before, in whatever order."""
+
+from __future__ import annotations
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+
+from tests.cluster.fakes import CLOUD, EDGE
+from tests.steering.steered import PERIOD, SteeredTestCase
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.looks import BLIND_PAUSE, LEAST_PAUSE
+from yurttunnel.steering.manager import LOOK_SECONDS
+
+REFUSED = SteeringFailed("iptables-restore: line 3 failed")
+
+TURNS = 1.5
+"""Seconds that noticing and doing take in turns of the reactor, beside the pause."""
+
+_STEPS = st.one_of(
+    st.tuples(st.sampled_from(("label", "port", "flush", "others", "refuse", "allow", "restart"))),
+    st.tuples(st.just("passes"), st.floats(0, 200)),
+    st.tuples(st.just("leaps"), st.floats(0, 100_000)),
+    st.tuples(st.just("hangs"), st.floats(0, 100_000)),
+)
+
+
+class AnyOrderTests(SteeredTestCase):
+    """Changes of nodes and ports, of others, failures, looks that hang and leaps of the clock."""
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(_STEPS, max_size=8), st.booleans())
+    @example([("leaps", 3600.0), ("label",), ("passes", 2.0)], True)
+    @example([("leaps", 3600.0), ("port",), ("passes", 2.0)], True)
+    @example([("leaps", 3600.0), ("label",), ("passes", 2.0)], False)
+    @example([("hangs", 100_000.0), ("passes", 2.0)], True)
+    def test_repaired(self, steps, counts):
+        """What is flushed now is there again within the pause that is documented."""
+        self.make_machine()
+        self.firewall.counts_changes = counts
+        self.manager_under_test = self.start()
+        hung = False
+        for step, *arguments in steps:
+            hung = hung or step == "hangs"
+            getattr(self, f"do_{step}")(*arguments)
+        failing = self.firewall.failure is not None
+        self.do_allow()
+        self.do_flush()
+        # A look that took long has a long pause after it, and a failure has a growing one.
+        pause = PERIOD if hung else 30.0 if failing else LEAST_PAUSE if counts else BLIND_PAUSE
+        self.do_passes(pause + TURNS)
+        self.assertLessEqual({10250, 10255}, self.firewall.rules.keys())
+        self.assertIsNone(self.manager_under_test.problem())
+        self.successResultOf(self.manager_under_test.stopService())
+
+    def do_label(self):
+        """Have a node change side."""
+        self.is_edge = not getattr(self, "is_edge", False)
+        self.put("moving", "10.0.0.2", labels=EDGE if self.is_edge else CLOUD)
+
+    def do_port(self):
+        """Have another port."""
+        self.ports = getattr(self, "ports", 9000) + 1
+        self.put_ports(http_proxy_ports=str(self.ports))
+
+    def do_flush(self):
+        """Have another program remove the rules."""
+        self.firewall.rules = {}
+        self.firewall.changes += 1
+
+    def do_others(self):
+        """Have another program change rules of its own."""
+        self.firewall.changes += 1
+
+    def do_refuse(self):
+        """Have the kernel refuse rules."""
+        self.firewall.failure = REFUSED
+
+    def do_allow(self):
+        """Have the kernel take them again."""
+        self.firewall.failure = None
+
+    def do_restart(self):
+        """Stop and start."""
+        hold, self.firewall.failure = self.firewall.failure, None
+        self.successResultOf(self.manager_under_test.stopService())
+        self.firewall.failure = hold
+        self.manager_under_test.startService()
+        self.clock.advance(0)
+
+    def do_passes(self, seconds):
+        """Let time pass as it does."""
+        self.clock.pump([LOOK_SECONDS] * round(seconds / LOOK_SECONDS))
+
+    def do_leaps(self, seconds):
+        """Have the clock leap, as after a machine slept."""
+        self.clock.advance(seconds)
+
+    def do_hangs(self, seconds):
+        """Have what is asked of the kernel take long, by the clock."""
+        self.firewall.hold = hold = Deferred()
+        self.firewall.changes += 1
+        self.do_passes(BLIND_PAUSE)
+        self.clock.advance(seconds)
+        self.firewall.hold = None
+        hold.callback(None)
