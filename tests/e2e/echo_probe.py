@@ -1,8 +1,9 @@
 """An interactive echo in a process of its own: ``echo_probe.py SOCKET SECONDS``.
 
 It is target and client at once, with blocking sockets and nothing beside them, so that the load
-that a test makes in its own process does not count as latency of the tunnel. It prints the round
-trips in seconds as a JSON list.
+that a test makes in its own process does not count as latency of the tunnel. Each message goes
+through the tunnel and then once more directly, which shows what the machine itself had to give at
+that moment. It prints the round trips in seconds as JSON: lists ``tunnel`` and ``direct``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ INTERVAL = 0.005
 """Seconds between two messages."""
 
 
-def serve(listener: socket.socket) -> None:
+def serve(connection: socket.socket) -> None:
     """Echo one connection to its end."""
-    connection, _ = listener.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with connection:
         while data := connection.recv(4096):
@@ -38,27 +38,48 @@ def receive(connection: socket.socket, ending: bytes | None, length: int) -> byt
     return data
 
 
-def measure(socket_path: str, seconds: float) -> list[float]:
-    """Make round trips through the CONNECT socket for ``seconds``."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_UNIX) as own:
-        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+def accept(listener: socket.socket) -> None:
+    """Echo each connection in a thread of its own."""
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
+def round_trip(connection: socket.socket, message: bytes) -> float:
+    """Send a message and return the seconds until it was back."""
+    started = time.perf_counter()
+    connection.sendall(message)
+    answer = receive(connection, None, len(message))
+    seconds = time.perf_counter() - started
+    if answer != message:
+        raise SystemExit(f"{message!r} came back altered")
+    return seconds
+
+
+def measure(socket_path: str, seconds: float) -> dict[str, list[float]]:
+    """Make round trips through the CONNECT socket, and directly, for ``seconds``."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.socket(socket.AF_UNIX) as own,
+        socket.socket() as direct,
+    ):
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
         own.settimeout(20)
+        direct.settimeout(20)
+        direct.connect(listener.getsockname())
+        direct.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         own.connect(socket_path)
         authority = f"127.0.0.1:{listener.getsockname()[1]}"
         own.sendall(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
         head = receive(own, b"\r\n\r\n", 0)
         if not head.startswith(b"HTTP/1.1 200"):
             raise SystemExit(head.decode())
-        samples = []
+        samples: dict[str, list[float]] = {"tunnel": [], "direct": []}
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            message = struct.pack("!Q", len(samples)) * 8
-            started = time.perf_counter()
-            own.sendall(message)
-            answer = receive(own, None, len(message))
-            samples.append(time.perf_counter() - started)
-            if answer != message:
-                raise SystemExit(f"message {len(samples)} came back altered")
+            message = struct.pack("!Q", len(samples["tunnel"])) * 8
+            samples["tunnel"].append(round_trip(own, message))
+            samples["direct"].append(round_trip(direct, message))
             time.sleep(INTERVAL)
     return samples
 

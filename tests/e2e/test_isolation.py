@@ -29,7 +29,13 @@ from tests.e2e.programs import MEBIBYTE, Program, Tunnel, most_growth
 PROBE = Path(__file__).with_name("echo_probe.py")
 
 ECHO_P99 = 0.020
-"""Seconds: the p99 of an interactive echo on loopback, whatever runs beside it."""
+"""Seconds: the p99 of an interactive echo on loopback, whatever runs beside it, but for what the
+machine takes (:data:`TURNS`)."""
+
+TURNS = 3
+"""How often as many processes are woken through the tunnel as directly: caller, server, agent,
+target, agent, server, and caller again. The machine may take so many times what it takes of a
+direct echo in the same moments."""
 
 EVEN = 0.7
 """The slowest of equal bulk streams moves at least this share of what the fastest moves."""
@@ -52,8 +58,8 @@ class IsolationTests(LeakTestCase):
         self.assertGreater(limit, 0, "no memory budget in /metrics")
         return limit
 
-    async def measured_echo(self, tunnel: Tunnel, seconds: float) -> Latencies:
-        """Latencies of an interactive echo through the CONNECT socket for some seconds."""
+    async def quick_echo(self, tunnel: Tunnel, seconds: float, what: str) -> None:
+        """Require that an interactive echo through the CONNECT socket is quick for some seconds."""
         output, errors, status = await getProcessOutputAndValue(
             sys.executable,
             [str(PROBE), tunnel.socket_path, str(seconds)],
@@ -61,16 +67,17 @@ class IsolationTests(LeakTestCase):
             reactor=reactor,
         )
         self.assertEqual(status, 0, errors.decode())
-        return Latencies(json.loads(output))
+        latencies = {way: Latencies(samples) for way, samples in json.loads(output).items()}
+        told = f"echo beside {what}: {latencies['tunnel']}, directly {latencies['direct']}"
+        print(f"\n{told}")
+        allowed = ECHO_P99 + TURNS * latencies["direct"].percentile(99)
+        self.assertLess(latencies["tunnel"].percentile(99), allowed, told)
 
     async def undisturbed(self, tunnel: Tunnel, what: str, resident_before: dict) -> None:
         """Require a quick echo, a whole download and upload, and memory inside the budget."""
         source = self.listen(lambda: Source(50_000_000))
         sink = self.listen(Sink)
-        latencies = await self.measured_echo(tunnel, 2)
-        print(f"\necho beside {what}: {latencies}")
-        self.assertLess(latencies.percentile(99), ECHO_P99, str(latencies))
-
+        await self.quick_echo(tunnel, 2, what)
         download = await self.connected(tunnel, source, Download())
         await self.within(10, download.when_lost(), "a download beside stalled streams")
         self.assertEqual(download.digest, source.peers[0].payload.digest)
@@ -186,15 +193,14 @@ class IsolationTests(LeakTestCase):
         await self.pause(1)
         before = [moved(client) for client in clients]
         started = reactor.seconds()
-        latencies = await self.measured_echo(tunnel, 3)
+        await self.quick_echo(tunnel, 3, f"eight {what}")
         seconds = reactor.seconds() - started
         amounts = [moved(client) - old for client, old in zip(clients, before, strict=True)]
         share = min(amounts) / max(max(amounts), 1)
         rate = sum(amounts) / seconds / MEBIBYTE
-        print(f"\neight {what}: {rate:.0f} MiB/s, min/max {share:.2f}, echo {latencies}")
+        print(f"\neight {what}: {rate:.0f} MiB/s, min/max {share:.2f}")
         self.assertGreater(min(amounts), 0)
         self.assertGreaterEqual(share, EVEN, str(amounts))
-        self.assertLess(latencies.percentile(99), ECHO_P99, str(latencies))
 
     async def test_a_thousand_connections_leave_nothing_behind(self) -> None:
         """After many streams both programs have the descriptors and threads they began with."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import yaml
@@ -14,6 +17,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.kube.configuration import BadKubeConfiguration, load_configuration
 from yurttunnel.kube.exec_credentials import ExecCredentials
+
+NOBODY = 65534
+"""The user who owns nothing."""
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
@@ -305,9 +311,16 @@ class KubeConfigTests(ConfigurationTestCase):
 
     def test_not_readable(self):
         """A file that may not be read is refused by one line."""
-        if os.geteuid() == 0:
-            # Nothing is kept from root.
-            return
+        # trial's own directory may be one that only its user can enter.
+        self.directory = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.directory)
         path = self.file()
+        self.directory.chmod(0o755)
         path.chmod(0)
-        self.assertIn(str(path), self.refused(path))
+        if os.geteuid() == 0:
+            # Nothing is kept from root, nor from its processes: be somebody else for a moment.
+            self.addCleanup(os.seteuid, 0)
+            os.seteuid(NOBODY)
+        text = self.refused(path)
+        self.assertIn(str(path), text)
+        self.assertIn(os.strerror(errno.EACCES), text)

@@ -111,6 +111,21 @@ class ServerPageTests(SynchronousTestCase):
             row,
         )
 
+    def test_nodes_connected(self) -> None:
+        """A node counts once, however many sessions it has, and not while it is waited for."""
+        for snapshots, tile in (
+            ([], "nodes connected0nodes lost"),
+            ([node("edge-1")], "nodes connected1nodes lost"),
+            ([node("edge-1"), node("edge-1"), node("edge-2")], "nodes connected2nodes lost"),
+            (
+                [node("edge-1"), node("edge-2", connected=False)],
+                "nodes connected11 waiting for its return",
+            ),
+            ([node("edge-1", connected=False)], "nodes connected01 waiting for its return"),
+        ):
+            self.status.snapshots = snapshots
+            self.assertTrue(self.status.render().sections["overview"].startswith(tile), tile)
+
     def test_throughput(self) -> None:
         """What a session carries is drawn and said, and so is the sum."""
         self.status.page.startService()

@@ -44,6 +44,10 @@ def prop(name: bytes, value: bytes) -> bytes:
     return struct.pack("!BH", len(name), len(value)) + name + value
 
 
+PRINTED = st.text(st.characters(exclude_categories=["C"]), max_size=8)
+"""Text without control characters, as names and values of properties are."""
+
+
 class HelloTests(SynchronousTestCase):
     """What a HELLO may say."""
 
@@ -190,6 +194,12 @@ class HelloTests(SynchronousTestCase):
                 decode_hello(payload)
             except Violation as violation:
                 self.assertIn(violation.code, (Code.PROTOCOL, Code.VERSION))
+
+    @given(st.dictionaries(PRINTED, PRINTED, max_size=4))
+    def test_any_properties(self, properties: dict[str, str]) -> None:
+        """What can be sent is decoded as what it was."""
+        hello = dataclasses.replace(HELLO, properties=properties)
+        self.assertEqual((hello, b""), HelloReader().feed(hello.encode()))
 
 
 class HelloReaderTests(SynchronousTestCase):

@@ -149,7 +149,7 @@ class PipesTests(TestCase):
         await ran.says(b"closed")
         ran.process.write(bytes(1_000_000))
         ran.process.write(b"more")
-        ran.process.stop(0)
+        ran.process.stop(1000)
         self.assertEqual(await ran.ended(), 143)
 
     async def test_name_is_kept(self):
