@@ -21,7 +21,7 @@ from twisted.trial.unittest import SkipTest
 from tests.e2e.certificates import AGENT_PROTOCOL, authority_of, connect_with_tls, identity_of
 from tests.e2e.clients import Echo, EchoClient, Peer, Question, Source, Target, connect_directly
 from tests.e2e.programs import Program, Tunnel, free_ports
-from tests.e2e.support import EndToEndTestCase, which
+from tests.e2e.support import EndToEndTestCase, TwistedTransports, which
 from tests.e2e.tls_callers import tls_download
 from yurttunnel.server.connect import MAX_HANDSHAKES
 
@@ -36,6 +36,8 @@ SLOW_CALLERS = 1000
 
 CLIENT_HELLO = bytes.fromhex("16030102000100 01fc0303")
 """How a ClientHello of 512 bytes begins."""
+
+MIB = 1024 * 1024
 
 DESCRIPTORS = 12_000
 """What the test and the server need for the connections of all slow callers."""
@@ -375,6 +377,60 @@ class MetaPortTests(CrowdTestCase):
             for path in ("/healthz", "/readyz"):
                 status, body = await self.within(1, program.get(path), f"a probe of {path}")
                 self.assertEqual(status, 200, body)
+
+
+class HalfOpenContract:
+    """TLS handshakes that never end take memory only while they last."""
+
+    timeout = 180
+
+    async def test_the_memory_comes_back(self) -> None:
+        """After 1,024 on each port under TLS, silent and after a whole ClientHello, twice each."""
+        port = free_ports.take()
+        tunnel = await self.start_tunnel(server_extra=("--connect-endpoint", f"ssl:{port}"))
+        await self.still_serves(tunnel)
+        server = tunnel.server
+        before = server.resident()
+        context = ssl.create_default_context(cafile=f"{server.state}/ca.crt")
+        context.set_alpn_protocols(["http/1.1", AGENT_PROTOCOL.decode()])
+        for where in (server.agent_port, server.secure_port, port):
+            for start in (b"", client_hello(context)) * 2:
+                crowd = self.crowd(where, start, size=1024)
+                await self.pause(1)
+                crowd.close()
+        await self.eventually(
+            lambda: server.resident() < before + 30 * MIB, "the memory is given back", 60, 0.5
+        )
+        await self.still_serves(tunnel)
+
+
+class TwistedHalfOpenTests(HalfOpenContract, TwistedTransports, CrowdTestCase):
+    """Over Twisted's transports, whose TLS takes its memory at once."""
+
+
+class HalfOpenTests(HalfOpenContract, CrowdTestCase):
+    """Over those of this project."""
+
+    async def test_without_a_client_hello_there_is_no_memory(self) -> None:
+        """Who has not sent its first record costs the server a connection, and no TLS."""
+        tunnel = await self.start_tunnel()
+        await self.still_serves(tunnel)
+        server = tunnel.server
+        before = server.resident()
+        for where in (server.agent_port, server.secure_port):
+            for start in (b"", CLIENT_HELLO):
+                crowd = self.crowd(where, start, size=1024)
+                await self.eventually(lambda: len(server.descriptors()) > 1024, "all are accepted")
+                self.assertLess(server.resident(), before + 20 * MIB)
+                crowd.close()
+
+
+def client_hello(context: ssl.SSLContext) -> bytes:
+    """Give a whole ClientHello."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
 
 
 class SlowCrowd:

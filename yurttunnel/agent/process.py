@@ -23,6 +23,7 @@ from yurttunnel.agent.trust import NodeTrust
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.agent_servers import agent_server_families
 from yurttunnel.ops.debug.service import Debug
+from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
@@ -129,7 +130,7 @@ class AgentProcess:
         site.root.putChild(b"debug", debug.pages)
         listen = partial(listen_tcp, reactor, "--meta-port", host, port, site)
         self.meta = StoppedInTurn()
-        for part in (status, PortService(listen), debug):
+        for part in (status, PortService(listen), debug, FreedMemory(reactor)):
             part.setServiceParent(self.meta)
 
 

@@ -13,6 +13,7 @@ from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.ops.audit import AuditLog, audit_families
 from yurttunnel.ops.audit_sinks import AuditSettings, open_sink
 from yurttunnel.ops.debug.service import Debug
+from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
@@ -118,7 +119,7 @@ class ServerProcess:
         self.write_audit: Callable[[bytes], None] | None = None
         if settings.audit is not None:
             self.audit = self._open_audit(reactor, settings.audit)
-        for part in (status, PortService(listen), debug):
+        for part in (status, PortService(listen), debug, FreedMemory(reactor)):
             part.setServiceParent(self.meta)
 
     @property

@@ -6,6 +6,7 @@ told.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from cryptography.hazmat.primitives import serialization
@@ -505,6 +506,47 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         link.peer.sendall(b"y")
         link.run()
         self.assertEqual(link.user.told, ["made", "shaken", "data"])
+
+    def test_there_is_no_tls_state_before_there_is_a_first_record(self) -> None:
+        """Who is silent, or drips, costs a socket and what has come of the record."""
+        made: list[object] = []
+        creator = ServerTLS([b"a"])
+        make = creator.serverConnectionForTLS
+        self.patch(
+            creator, "serverConnectionForTLS", lambda layer: made.append(layer) or make(layer)
+        )
+        link = Link("direct", creator=creator)
+        link.layer.makeConnection(link.plain)
+        with contextlib.suppress(SSL.WantReadError):
+            link.peer.do_handshake()
+        first = link.peer.bio_read(1 << 16)
+        for position in range(len(first) - 1):
+            link.layer.dataReceived(first[position : position + 1])
+        self.assertEqual(([], []), (made, link.plain.sent))
+        link.layer.dataReceived(first[-1:])
+        self.assertEqual(1, len(made))
+        link.run()
+        self.assertIn("shaken", link.user.told)
+
+    def test_a_first_record_that_cannot_be_is_refused_at_once(self) -> None:
+        """Whoever does not speak TLS, or claims a record that is too long, is not waited for."""
+        for first in (b"G", b"\x80", b"\x16\x03\x01\xff\xff"):
+            link = Link("direct")
+            link.layer.makeConnection(link.plain)
+            link.layer.dataReceived(first + bytes(4))
+            self.assertTrue(link.plain.disconnecting, first)
+
+    def test_what_ends_before_the_first_record(self) -> None:
+        """Either side may leave, and has then done with it."""
+        link = Link("direct")
+        link.layer.makeConnection(link.plain)
+        link.layer.dataReceived(b"\x16\x03")
+        link.layer.connectionLost(Failure(ConnectionDone()))
+        link.user.reason.trap(ConnectionLost)
+        link = Link("direct")
+        link.layer.makeConnection(link.plain)
+        link.layer.loseConnection()
+        self.assertTrue(link.plain.aborted)
 
     def test_a_write_is_sent_in_one_piece_and_at_once(self) -> None:
         """However many records it takes."""

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel import __version__
 from yurttunnel.ops.clocks import make_steady
+from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_floods import FloodLimit
 from yurttunnel.ops.status.streams import oldest_streams
@@ -121,6 +122,7 @@ class Worker:
         self._growth = Growth(counters, self._agents.refusals)
         self._changes = SnapshotChanges()
         self._lag = ReactorLag(reactor)
+        self._freed = FreedMemory(reactor)
         self._pages: tuple[ProcessPages, AnsweredPages] | None = None
         self._reported = 0
         self._reports = LoopingCall(self._report)
@@ -130,12 +132,14 @@ class Worker:
         """Begin to tell figures."""
         self._service.startService()
         self._lag.startService()
+        self._freed.startService()
         _ = self._reports.start(REPORT_INTERVAL, now=False).addErrback(self._defect)
 
     async def stop(self) -> None:
         """Let streams end within the drain timeout, then end the rest, and tell the last of it."""
         await self._service.stopService()
         self._lag.stopService()
+        self._freed.stopService()
         if self._pages is not None:
             await maybeDeferred(self._pages[0].stopService)
         if self._reports.running:

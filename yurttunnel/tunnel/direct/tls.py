@@ -41,6 +41,9 @@ HANDSHAKE_SIZE = 16 * 1024
 HEADER = 5
 """Type, version and length of a record, bytes (RFC 8446 section 5.1)."""
 
+HANDSHAKE_RECORD = 22
+"""The type of records of a handshake (RFC 8446 section 5.1)."""
+
 RECORD_EXPANSION = 2048
 """What a record may be longer than its plaintext, bytes (RFC 5246 section 6.2.3)."""
 
@@ -76,6 +79,8 @@ class TLSTransport(Protocol):
         self._make_connection = make_connection
         self._is_client = is_client
         self._tls: SSL.Connection
+        # What a server has got of the first record, until that is complete.
+        self._first: bytes | None = None if is_client else b""
         self._records = RecordCounter()
         self._early: list[bytes] | None = []
         self._established = False
@@ -89,20 +94,26 @@ class TLSTransport(Protocol):
     # -- IProtocol: from the plain transport ---------------------------------------------------
 
     def connectionMade(self) -> None:
-        """Begin the handshake."""
-        self._tls = self._make_connection(self)
+        """Begin the handshake, if this side does."""
         if self._is_client:
+            self._tls = self._make_connection(self)
             self._tls.set_connect_state()
-        else:
-            self._tls.set_accept_state()
         self.wrappedProtocol.makeConnection(self)
-        if not self._closed:
+        if self._is_client and not self._closed:
             self._shake_hands()
 
     def dataReceived(self, data: bytes) -> None:
         """Decrypt ``data`` and hand it on."""
         if self._closed:
             return
+        if self._first is not None:
+            data = self._first + data
+            if lacks_first_record(data):
+                self._first = data
+                return
+            self._first = None
+            self._tls = self._make_connection(self)
+            self._tls.set_accept_state()
         self._tls.bio_write(data)
         records = self._records.feed(data)
         if not self._established:
@@ -314,6 +325,19 @@ class TLSTransport(Protocol):
             self.transport.unregisterProducer()
             producer.stopProducing()
         self.transport.loseConnection()
+
+
+def lacks_first_record(data: bytes) -> bool:
+    """Say whether more has to come before a server has what a client begins TLS with.
+
+    What cannot become a record of a handshake lacks nothing: OpenSSL says what it is.
+    """
+    if data and data[0] != HANDSHAKE_RECORD:
+        return False
+    if len(data) < HEADER:
+        return True
+    length = data[3] << 8 | data[4]
+    return len(data) < HEADER + length and length <= RECORD + RECORD_EXPANSION
 
 
 class RecordCounter:
