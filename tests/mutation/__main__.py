@@ -1,0 +1,94 @@
+"""``python -m tests.mutation [PACKAGE ...] [--sample N] [--seed N] [--named]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import tomllib
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+from tests.mutation.campaign import SURVIVED, Campaign, Results, Verdict
+from tests.mutation.mutants import Mutant, mutants_of, named_mutants
+
+ROOT = Path(__file__).parents[2]
+NAMED = Path(__file__).with_name("named.toml")
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+
+
+def chosen(packages: list[str], sample: int, seed: int) -> list[Mutant]:
+    """Return so many generated mutants of modules below the packages, the same for each seed.
+
+    The named equivalent ones are left out: no test can find them.
+    """
+    equivalent = tomllib.loads(EQUIVALENT.read_text())
+    everything = [
+        mutant
+        for package in packages
+        for path in sorted((ROOT / "yurttunnel" / package).rglob("*.py"))
+        for mutant in mutants_of(str(path.relative_to(ROOT)), path.read_bytes())
+        if mutant.name not in equivalent
+    ]
+    if len(everything) <= sample:
+        return everything
+    return sorted(Random(seed).sample(everything, sample), key=lambda one: (one.path, one.start))
+
+
+def main(arguments: list[str]) -> int:
+    """Try mutants and print what became of them: 1 when less than ``--least`` were found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("packages", nargs="*", default=["wire", "tunnel", "http", "pki"])
+    parser.add_argument("--sample", type=int, default=300, help="how many generated mutants")
+    parser.add_argument("--seed", type=int, default=1, help="which of them")
+    parser.add_argument("--named", action="store_true", help="only those written by hand")
+    parser.add_argument("--least", type=float, default=95.0, help="percent that is enough")
+    parser.add_argument("--results", type=Path, default=ROOT / ".mutation.jsonl")
+    given = parser.parse_args(arguments)
+    mutants = named_mutants(NAMED, ROOT)
+    if not given.named:
+        mutants += chosen(given.packages, given.sample, given.seed)
+
+    results = Results(given.results, ROOT)
+    known = [verdict for mutant in mutants if (verdict := results.known(mutant)) is not None]
+    verdicts = {verdict.mutant: verdict for verdict in known}
+    print(f"{len(mutants)} mutants, {len(verdicts)} of them known from a former run", flush=True)
+
+    def done(verdict: Verdict) -> None:
+        verdicts[verdict.mutant] = verdict
+        results.keep(verdict)
+        number, mutant = len(verdicts), verdict.mutant
+        print(f"{number}/{len(mutants)} {verdict.result} {mutant.name} {verdict.by}", flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
+        rest = [mutant for mutant in mutants if mutant not in verdicts]
+        if rest:
+            Campaign(ROOT, Path(directory), os.cpu_count() or 1).run(rest, done)
+    return report(list(verdicts.values()), given.least)
+
+
+def report(verdicts: list[Verdict], least: float) -> int:
+    """Print the survivors, and the percentages of each package and of all; the exit status."""
+    for verdict in verdicts:
+        if verdict.result == SURVIVED:
+            mutant = verdict.mutant
+            print(f"\nsurvived: {mutant.name}\n  {mutant.path}:{mutant.line}")
+            print("".join(f"  - {line}\n" for line in mutant.old.splitlines()), end="")
+            print("".join(f"  + {line}\n" for line in mutant.new.splitlines()), end="")
+    print()
+    count: Counter[str] = Counter()
+    survived: Counter[str] = Counter()
+    for verdict in verdicts:
+        for key in (Path(verdict.mutant.path).parts[1], "all"):
+            count[key] += 1
+            survived[key] += verdict.result == SURVIVED
+    for key, total in count.items():
+        found = total - survived[key]
+        print(f"{key}: {found} of {total} found ({100 * found / total:.1f} %)")
+    return int(100 * (count["all"] - survived["all"]) < least * count["all"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,191 @@
+"""Runs the tests that belong to a mutant, in a copy of the tree, many mutants at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation.mutants import Mutant
+
+FOUND, SURVIVED = "found", "survived"
+
+LEAST_LIMIT = 30.0
+SLOWER = 4.0
+"""How many times as long as without a change, and how many seconds more, tests may take: a mutant
+that makes them hang is found."""
+
+ELSEWHERE = {
+    "wire": ("tests.tunnel",),
+    "tunnel": ("tests.server.test_agents", "tests.server.test_connect", "tests.agent.test_client"),
+    "http": ("tests.server.interception", "tests.kube"),
+    "pki": ("tests.adversarial.test_enrolment", "tests.adversarial.test_certificates"),
+    "kube": ("tests.steering.dns", "tests.cluster"),
+    "ops": ("tests.deploy",),
+}
+"""Where else than in its own tests a package is tested without a process of its own; asked last."""
+
+_LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".tox", "_trial_temp*", "__pycache__", "*.pyc")
+
+
+class TestsFail(Exception):
+    """Tests fail without any change, so that they can find nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a mutant, and by which tests."""
+
+    mutant: Mutant
+    result: str
+    by: str
+
+
+class Results:
+    """What is known of former runs: a file with a line each, so that a run can be resumed.
+
+    A result counts as long as the module is the same, and the tests of its package are.
+    """
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self._path = path
+        self._root = root
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[str, str]] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                key, result, by = json.loads(line)
+                self._known[key] = (result, by)
+
+    def known(self, mutant: Mutant) -> Verdict | None:
+        """Return what is known of a mutant."""
+        known = self._known.get(self._key(mutant))
+        return None if known is None else Verdict(mutant, *known)
+
+    def keep(self, verdict: Verdict) -> None:
+        """Write a result down."""
+        with self._lock, self._path.open("a") as file:
+            file.write(json.dumps([self._key(verdict.mutant), verdict.result, verdict.by]) + "\n")
+
+    def _key(self, mutant: Mutant) -> str:
+        tests = self._root / "tests" / Path(mutant.path).parts[1]
+        digest = _digest([self._root / mutant.path, *sorted(tests.rglob("*.py"))])
+        return f"{mutant.name} {digest}"
+
+
+class Campaign:
+    """Tries mutants, as many at a time as there are copies of the tree."""
+
+    def __init__(self, root: Path, directory: Path, copies: int) -> None:
+        self._root = root
+        self._trees: queue.Queue[Path] = queue.Queue()
+        self._copies = copies
+        self._limits: dict[str, float] = {}
+        for number in range(copies):
+            tree = directory / str(number)
+            shutil.copytree(root, tree, ignore=_LEFT_OUT)
+            self._trees.put(tree)
+
+    def run(self, mutants: Sequence[Mutant], done: Callable[[Verdict], None]) -> None:
+        """Try each mutant; ``done`` is called with each verdict, in any thread.
+
+        Raises `TestsFail` when tests fail without a mutant.
+        """
+        stages = {stage for mutant in mutants for stage in stages_for(mutant.path, self._root)}
+        with ThreadPoolExecutor(self._copies) as pool:
+            for stage, limit in pool.map(self._baseline, sorted(stages)):
+                self._limits[stage] = limit
+            for verdict in pool.map(self._try, mutants):
+                done(verdict)
+
+    def _baseline(self, stage: str) -> tuple[str, float]:
+        with self._tree() as tree:
+            began = time.monotonic()
+            status, output = _trial(tree, stage, 20 * LEAST_LIMIT)
+            if status != 0:
+                raise TestsFail(f"{stage} fails without a mutant:\n{output[-2000:]}")
+            return stage, LEAST_LIMIT + SLOWER * (time.monotonic() - began)
+
+    def _try(self, mutant: Mutant) -> Verdict:
+        with self._tree() as tree:
+            module = tree / mutant.path
+            source = module.read_bytes()
+            module.write_bytes(mutant.applied_to(source))
+            try:
+                for stage in stages_for(mutant.path, self._root):
+                    status, _ = _trial(tree, stage, self._limits[stage])
+                    if status != 0:
+                        return Verdict(mutant, FOUND, stage)
+            finally:
+                module.write_bytes(source)
+        return Verdict(mutant, SURVIVED, "")
+
+    @contextmanager
+    def _tree(self) -> Iterator[Path]:
+        tree = self._trees.get()
+        try:
+            yield tree
+        finally:
+            self._trees.put(tree)
+
+
+def stages_for(path: str, root: Path) -> list[str]:
+    """Return the tests of a module: its own first, then those of its package, then others."""
+    _, *packages, name = Path(path).with_suffix("").parts
+    stages = []
+    while packages:
+        directory = Path("tests", *packages)
+        if not stages and (root / directory / f"test_{name}.py").exists():
+            stages.append(".".join((*directory.parts, f"test_{name}")))
+        if (root / directory).is_dir():
+            stages.append(".".join(directory.parts))
+            return [*stages, *ELSEWHERE.get(packages[0], ())]
+        name = packages.pop()
+    return ["tests"]
+
+
+def _trial(tree: Path, stage: str, limit: float) -> tuple[int, str]:
+    """Run tests up to the first failure: exit status and output; no end in time is a failure."""
+    command = [sys.executable, "-m", "twisted.trial", "-x", stage]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+    }
+    with subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return 1, f"no end within {limit:.0f} s"
+    return process.returncode, output
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
