@@ -411,6 +411,7 @@ class FakeSession:
             session_id="0",
             since=datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC),
             connected=True,
+            waits_for=None,
             round_trip=None,
             streams=len(self.dials),
             bytes_received=0,

@@ -62,6 +62,21 @@ class BalancerTests(ReplicaTests):
         self.pass_time(8 * LONGEST_LOOK, 5)
         self.assertEqual([1, 1, 1, 1], self.counts())
 
+    def test_stop_with_a_stream_at_one_server(self):
+        """All of them can reach the node until the last stream has ended, and then none."""
+        self.pass_time(5)
+        near, _ = self.replicas[0].stream()
+        self.servers.drain("the agent is about to stop")
+        self.pass_time(10)
+        late, _ = self.replicas[1].stream()
+        near.transport.abortConnection()
+        self.pass_time(1)
+        self.assertEqual(3, len(self.servers.sessions()))
+        self.assertEqual(["made"], late.told)
+        late.transport.abortConnection()
+        self.pass_time(1)
+        self.assertEqual([], self.servers.sessions())
+
     def test_one_fewer(self):
         """When one is gone for good the address is dialed less and less."""
         self.pass_time(5)

@@ -148,7 +148,7 @@ class FlagTableTests(unittest.SynchronousTestCase):
             "node-certificate-lifetime",
             "revoke-node",
         }
-        rare = {"help", "transport", "middleware", "response-timeout", "return-grace"}
+        rare = {"help", "transport", "middleware", "response-timeout"}
         for name in ("server", "agent"):
             (options,) = self.programs[name]
             listed = {flag for flag, programs, _ in self.rows if programs in (name, "both")}

@@ -10,10 +10,12 @@ from tests.e2e.programs import Tunnel
 from tests.e2e.support import TwistedTransports
 from tests.e2e.test_resumption import CutTunnelTestCase
 from yurttunnel.server.node_session import RETURN_PATIENCE
-from yurttunnel.server.options import DEFAULT_RETURN_GRACE
 
 DETECTION = 7.5
 """Seconds in which a side that hears nothing gives up, with streams open (protocol.md)."""
+
+RETURN_GRACE = 0.8
+"""Seconds that streams are given after what looks like the agent's death."""
 
 SLACK = 10.0
 """What a loaded machine may need beyond, seconds."""
@@ -43,7 +45,7 @@ class GivingUpTests(CutTunnelTestCase):
         """It is not taken for dead: streams wait for longer than it would be, and go on."""
         source = self.listen(lambda: Source(BULK))
         echo = self.listen(Echo)
-        tunnel = await self.start_cut_tunnel()
+        tunnel = await self.start_cut_tunnel(server_extra=("--return-grace", f"{RETURN_GRACE}s"))
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()
         download = await self.connected(tunnel, source, Download())
@@ -52,7 +54,7 @@ class GivingUpTests(CutTunnelTestCase):
         await self.deafen(tunnel)
         answer = Deferred.fromCoroutine(client.round_trip())
         await self.eventually(lambda: self.is_away(tunnel), "the server has seen the reset")
-        await self.pause(3 * DEFAULT_RETURN_GRACE)
+        await self.pause(3 * RETURN_GRACE)
         self.proxy.start()
         await self.within(SLACK, answer, "the echo goes on")
         await self.within(30, download.when_lost(), "the download ends")
@@ -72,13 +74,10 @@ class TwistedGivingUpTests(TwistedTransports, GivingUpTests):
 class AwayTests(CutTunnelTestCase):
     """Dials while the session of a node waits for its agent."""
 
-    # Also a reset leaves the session its whole resume window, so that it can be waited for.
-    options = ("--return-grace", "30s")
-
     async def test_dials_wait_for_an_agent_that_is_soon_back(self) -> None:
         """Each that begins while the agent is away for a moment succeeds."""
         echo = self.listen(Echo)
-        tunnel = await self.start_cut_tunnel(server_extra=self.options)
+        tunnel = await self.start_cut_tunnel()
         await self.lose(tunnel)
         clients = [EchoClient(reactor) for _ in range(20)]
         dials = [Deferred.fromCoroutine(self.connected(tunnel, echo, one)) for one in clients]
@@ -89,7 +88,7 @@ class AwayTests(CutTunnelTestCase):
     async def test_dials_fail_soon_when_it_stays_away_and_succeed_when_it_is_back(self) -> None:
         """Those that wait fail after some seconds, later ones at once, none after the return."""
         echo = self.listen(Echo)
-        tunnel = await self.start_cut_tunnel(server_extra=self.options)
+        tunnel = await self.start_cut_tunnel()
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()
         await self.lose(tunnel)

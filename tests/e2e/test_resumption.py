@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
@@ -183,9 +186,7 @@ class ResumptionTests(CutTunnelTestCase):
     async def test_streams_end_when_the_resume_window_has_passed(self) -> None:
         """With nobody coming back, streams end after the window, with ``session_lost``."""
         echo = self.listen(Echo)
-        tunnel = await self.start_cut_tunnel(
-            server_extra=("--resume-window", "2", "--return-grace", "2")
-        )
+        tunnel = await self.start_cut_tunnel(server_extra=("--resume-window", "2"))
         client = EchoClient(reactor)
         await self.connected(tunnel, echo, client)
         await client.round_trip()
@@ -193,7 +194,7 @@ class ResumptionTests(CutTunnelTestCase):
         self.proxy.for_all("reset")
         cut = reactor.seconds()
         await self.within(6, client.when_ended(), "the stream ends")
-        self.assertGreater(reactor.seconds() - cut, 1.5)
+        self.assertGreater(reactor.seconds() - cut, 1.9)
         ends = await tunnel.server.metric(
             "yurttunnel_server_stream_ends_total", reason="session_lost"
         )
@@ -204,25 +205,57 @@ class ResumptionTests(CutTunnelTestCase):
         self.assertIn("last seen", answer.body)
 
 
-class ReturnGraceTests(CutTunnelTestCase):
-    """A reset that only the server sees."""
+class ResetTests(CutTunnelTestCase):
+    """Connections in order that are reset, at one end or both, while both programs live."""
 
-    async def test_with_a_longer_grace_streams_survive_a_reset_that_the_agent_misses(self) -> None:
-        """The server keeps the streams until the agent has found out by itself, and they go on.
-
-        With the default grace they end: a reset mostly means that the agent has died.
-        """
+    async def reset(self, fault: str, returns: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Cause ``fault`` under a stream, and have the stream go on after ``returns()``."""
         echo = self.listen(Echo)
-        tunnel = await self.start_cut_tunnel(server_extra=("--return-grace", "30s"))
-        client = EchoClient(reactor)
-        await self.connected(tunnel, echo, client)
+        tunnel = await self.start_cut_tunnel()
+        client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()
-        accepted = self.proxy.accepted
-        self.proxy.for_all("cut_off")
+        self.assertEqual(self.proxy.for_all(fault), 1)
         answer = Deferred.fromCoroutine(client.round_trip())
+        await returns()
         await self.within(DETECTION + 5, answer, "the echo goes on")
-        self.assertEqual(self.proxy.accepted, accepted + 1)
         self.assertEqual(await tunnel.server.metric("yurttunnel_server_resumptions_total"), 1)
+        self.assertEqual(await tunnel.server.metric("yurttunnel_server_session_ends_total"), 0)
+
+    async def at_once(self) -> None:
+        """Nothing is in the way of a new connection."""
+
+    async def after_silence(self, seconds: float) -> None:
+        """Nothing passes on new connections for a while, and nobody says so."""
+        self.proxy.turns = 0
+        await self.pause(seconds)
+        self.proxy.turns = None
+        self.proxy.for_all("reset")
+
+    async def after_refusals(self) -> None:
+        """Nobody listens for three seconds."""
+        await self.proxy.refuse()
+        await self.pause(3)
+        self.proxy.start()
+
+    async def test_a_reset_that_only_the_server_sees(self) -> None:
+        """The agent finds out when it hears nothing, which is after some seconds."""
+        await self.reset("cut_off", self.at_once)
+
+    async def test_a_reset_that_only_the_agent_sees(self) -> None:
+        """As from a NAT that has forgotten the connection: the agent is back at once."""
+        await self.reset("forget", self.at_once)
+
+    async def test_a_reset_and_the_first_packet_of_the_next_connection_lost(self) -> None:
+        """The kernel sends it again after a second."""
+        await self.reset("reset", partial(self.after_silence, 1.2))
+
+    async def test_a_reset_at_both_ends_and_silence(self) -> None:
+        """What is in between forgets all connections, and for five seconds carries no other."""
+        await self.reset("reset", partial(self.after_silence, 5))
+
+    async def test_a_balancer_that_is_started_again(self) -> None:
+        """It resets all connections, and does not listen for three seconds."""
+        await self.reset("reset", self.after_refusals)
 
 
 class SmallStreamTests(CutTunnelTestCase):
@@ -277,15 +310,37 @@ class KilledProgramTests(LeakTestCase):
         await self.eventually(lambda: third.received > 1_000_000, "the download runs")
         return [first, second, third]
 
-    async def test_kill_9_of_the_agent_ends_each_stream_within_a_second(self) -> None:
+    async def test_kill_9_of_an_agent_that_never_returns_ends_streams_after_the_window(
+        self,
+    ) -> None:
+        """Until then the server shows for how long it still waits."""
+        await self.killed_for_good(("--resume-window", "4s"), 4.0, 5.0)
+
+    async def test_with_a_short_grace_they_end_within_a_second(self) -> None:
         """Clients see their connections end, and the server counts the reason of each."""
+        await self.killed_for_good(("--return-grace", "0.8s"), 0.8, 1.0)
+
+    async def killed_for_good(self, options: tuple[str, ...], waits: float, most: float) -> None:
+        """Kill an agent; its streams end after ``waits`` seconds, and before ``most``."""
         echo = self.listen(Echo)
         source = self.listen(lambda: Source(None, hashed=False))
-        tunnel = await self.start_tunnel(forwards=(echo.port,))
+        tunnel = await self.start_tunnel(forwards=(echo.port,), server_extra=options)
         clients = await self.streams(tunnel, echo, source)
+        [session] = await tunnel.server.agents()
+        self.assertIsNone(session["waits_for_seconds"])
         tunnel.agent.signal(signal.SIGKILL)
+        killed = reactor.seconds()
         lost = gatherResults([client.when_ended() for client in clients])
-        await self.within(1, lost, "all three streams end")
+
+        async def is_missed() -> bool:
+            return not any(each["connected"] for each in await tunnel.server.agents())
+
+        await self.eventually(is_missed, "the server misses the agent")
+        [session] = await tunnel.server.agents()
+        passed = reactor.seconds() - killed
+        self.assertLess(abs(waits - passed - session["waits_for_seconds"]), 0.5)
+        await self.within(most - passed, lost, "all three streams end")
+        self.assertGreater(reactor.seconds() - killed, waits - 0.1)
         ends = await tunnel.server.metric(
             "yurttunnel_server_stream_ends_total", reason="session_lost"
         )

@@ -15,6 +15,7 @@ SNAPSHOT = SessionSnapshot(
     session_id="5e55",
     since=SINCE,
     connected=True,
+    waits_for=None,
     round_trip=0.0625,
     streams=3,
     bytes_received=1000,

@@ -158,6 +158,7 @@ class PageTests(MetaTestCase):
                     "session": "5e55",
                     "since": "2026-11-21T03:04:05Z",
                     "connected": True,
+                    "waits_for_seconds": None,
                     "rtt_seconds": 0.0625,
                     "streams": 3,
                     "bytes_received": 1000,

@@ -147,11 +147,13 @@ class ServerPageTests(SynchronousTestCase):
             node("soon", certificate_not_after=days(2)),
             node("a", certificate_not_after=None),
             node("ended", certificate_not_after=days(-1)),
-            node("away", connected=False),
+            node("away", connected=False, waits_for=28.9),
         ]
         rows = self.status.render().rows["sessions"]
         self.assertEqual(["away", "ended", "soon", "a", "b"], [row[0].split()[0] for row in rows])
-        self.assertEqual("waiting for its return 4 resumptions", rows[0][1])
+        self.assertEqual(
+            "waiting for its return 28 s left, then its streams end 4 resumptions", rows[0][1]
+        )
         self.assertEqual("ended 1 d ago", rows[1][7])
         self.assertEqual("2 d left", rows[2][7])
 

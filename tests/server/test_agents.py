@@ -22,7 +22,12 @@ from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts, ServerCo
 from yurttunnel.pki.identity import BadIdentity, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.problems import refusal
 from yurttunnel.server import agents
-from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
+from yurttunnel.server.agents import (
+    MAX_SESSIONS_OF_NODE,
+    AgentListener,
+    AgentListenerSettings,
+    RefuseStreams,
+)
 from yurttunnel.server.node_session import RETURN_PATIENCE
 from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
 from yurttunnel.tunnel import tls
@@ -578,6 +583,59 @@ class ReplacementTests(ListenerTests):
         self.assertEqual(1, len(self.listener.sessions()))
         self.assertTrue(self.serving(second))
 
+    def test_a_predecessor_serves_until_its_successor_is_there(self):
+        """What comes while an agent drains goes to it, and to the next one as soon as that is."""
+        first = self.connected()
+        user = self.stream(first)
+        first.session.go_away("the agent is about to stop")
+        self.network.pass_time(10)
+        self.stream(first).transport.abortConnection()
+        self.network.pass_time(1)
+        second = self.connected(process=b"b" * 16)
+        self.stream(second)
+        self.assertEqual(1, len(second.acceptor.requests))
+        self.assertEqual(["made"], user.told)
+
+    def test_abandoned_while_it_drains(self):
+        """A session that is cut while it drains waits for its agent for the sake of streams only.
+
+        A session that has a stream waits, and is found again.
+        """
+        for streams in (0, 1):
+            agent = self.connected(process=bytes([streams]) * 16)
+            users = [self.stream(agent) for _ in range(streams)]
+            # Everything of the last stream has arrived before.
+            self.network.pass_time(1)
+            agent.session.go_away("the agent is about to stop")
+            self.network.settle()
+            self.network.cut()
+            self.assertEqual(streams, len(self.listener.sessions()))
+        agent.ask_to_resume()
+        self.dial(agent)
+        self.assertEqual([["made"]], [user.told for user in users])
+
+    def test_sessions_of_one_node_are_limited(self):
+        """An agent that goes away and comes back as another one for ever replaces the oldest."""
+        agents = []
+        for number in range(MAX_SESSIONS_OF_NODE + 3):
+            agents.append(self.connected(process=bytes([number]) * 16))
+            agents[-1].user = self.stream(agents[-1])
+            agents[-1].session.go_away("the agent is about to stop")
+            self.network.settle()
+        self.assertEqual(MAX_SESSIONS_OF_NODE, len(self.listener.sessions()))
+        ended = [agent.user.reasons[0].value.code for agent in agents if agent.user.reasons]
+        self.assertEqual([Code.REPLACED] * 3, ended)
+        self.assertTrue(self.serving(agents[-1]))
+        self.connected("edge-2")
+        self.assertEqual(MAX_SESSIONS_OF_NODE + 1, len(self.listener.sessions()))
+
+    def test_sessions_that_wait_do_not_pile_up(self):
+        """A node that connects with a new session each time has one."""
+        for number in range(20):
+            self.connected(process=bytes([number]) * 16)
+            self.network.cut()
+            self.assertEqual(1, len(self.listener.sessions()))
+
     def test_told_of_draining(self):
         """Who wants to know learns which session an agent is about to end."""
         drained = []
@@ -875,15 +933,17 @@ class DrainTests(ListenerTests):
         self.assert_no_sessions()
 
     def test_with_streams(self):
-        """Streams go on, new ones are not opened, and the last one's end is the session's."""
+        """Streams go on, those that have no other way too, and the last end is the session's."""
         agent = self.connected()
         user = self.stream(agent)
         self.listener.drain("the server is about to stop")
         self.network.pass_time(20)
         self.assertEqual(["made"], user.told)
-        refused = self.registry.find("edge-1").open_stream("192.0.2.80", 80, 15.0, "r")
-        self.assertEqual(Code.GOING_AWAY, self.failureResultOf(refused, StreamFailed).value.code)
+        late = self.stream(agent)
         user.transport.abortConnection()
+        self.network.pass_time(1)
+        self.assertEqual(["made"], late.told)
+        late.transport.abortConnection()
         self.network.pass_time(1)
         self.assertEqual([], self.listener.sessions())
 

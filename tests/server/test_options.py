@@ -54,7 +54,7 @@ class SettingsTests(SynchronousTestCase):
                 connect_endpoints=(),
                 forwards=(),
                 resume_window=30.0,
-                return_grace=0.8,
+                return_grace=30.0,
                 drain_timeout=30.0,
                 transport="direct",
                 certificate_names=(),
@@ -124,9 +124,10 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual(parse("--bind-address=::").insecure_address, "::1")
         self.assertEqual(parse("--bind-address=192.0.2.1").insecure_address, "127.0.0.1")
 
-    def test_a_short_resume_window_shortens_the_default_return_grace(self):
-        """Nothing waits longer than the window."""
+    def test_streams_wait_for_the_whole_resume_window(self):
+        """Whatever has ended the connection, unless another time is given for resets."""
         self.assertEqual(parse("--resume-window=0").return_grace, 0)
+        self.assertEqual(parse("--resume-window=2m").return_grace, 120.0)
 
     def test_a_cluster_needs_no_flag(self):
         """What a pod of yurttunnel 1.2 has is enough, and the cluster has the names of that."""

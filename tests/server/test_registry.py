@@ -150,6 +150,8 @@ class FindTests(SynchronousTestCase):
         self.assertIs(self.registry.find("192.0.2.1"), other)
         other.draining = True
         self.assertIs(self.registry.find("192.0.2.1"), session)
+        session.connected = False
+        self.assertIs(self.registry.find("192.0.2.1"), other)
 
     def test_sessions_that_wait_for_their_agent_come_late(self):
         """One that is connected answers now; one that is not may be back, and is better than none
@@ -359,7 +361,7 @@ class RemoteTests(SynchronousTestCase):
         self.assertEqual(1, self.registry.remote_nodes)
 
     def test_another_way(self):
-        """Another way to a node is one to the same node that does not drain."""
+        """Another way to a node is one to the same node, which drains only when all do."""
         first = self.remote(addresses=["192.0.2.1"])
         self.assertIsNone(self.registry.find_another(first))
         second = self.remote(addresses=["192.0.2.1"])
@@ -373,4 +375,6 @@ class RemoteTests(SynchronousTestCase):
         second.connected = False
         self.assertIs(direct, self.registry.find_another(first), "it may be back soon")
         direct.draining = second.draining = True
-        self.assertIsNone(self.registry.find_another(first))
+        self.assertIs(direct, self.registry.find_another(first))
+        second.connected = True
+        self.assertIs(second, self.registry.find_another(first), "it serves until its end")

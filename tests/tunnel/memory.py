@@ -159,6 +159,7 @@ class SessionPair:
         limits: Limits | None = None,
         return_grace: float = 0.5,
         clock: Clock | None = None,
+        agent_limits: Limits | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.acceptor = Acceptor()
@@ -166,7 +167,7 @@ class SessionPair:
         self.silent = False
         limits = limits or Limits()
         properties = {"software": "test 1"}
-        agent = Hello(limits, NO_SESSION, AGENT_PROCESS, properties=properties)
+        agent = Hello(agent_limits or limits, NO_SESSION, AGENT_PROCESS, properties=properties)
         server = Hello(limits, SESSION_ID, SERVER_PROCESS, properties=properties)
         self.server_context = self._context(Acceptor())
         self.agent_context = self._context(self.acceptor)

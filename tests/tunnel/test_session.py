@@ -365,15 +365,19 @@ class ResumptionTests(SessionTestCase):
         pair.close()
 
     def test_resume_window(self):
-        """The resume window is the smaller one of both ends."""
-        pair = SessionPair(limits=Limits(resume_window=2_000))
-        pair.cut(told=False)
-        pair.clock.advance(1.9)
-        self.assertFalse(pair.server.closed)
-        pair.clock.advance(0.2)
-        self.assertTrue(pair.server.closed)
-        self.assertTrue(pair.agent.closed)
-        self.assertEqual([], pair.clock.getDelayedCalls())
+        """The resume window is the smaller one of both ends, whichever end has it."""
+        short, long = Limits(resume_window=2_000), Limits(resume_window=9_000)
+        for server, agent in ((short, long), (long, short)):
+            pair = SessionPair(limits=server, agent_limits=agent)
+            pair.cut(told=False)
+            for passes, left in ((0, 2.0), (1.5, 0.5)):
+                pair.clock.advance(passes)
+                self.assertAlmostEqual(left, pair.server.snapshot().waits_for)
+                self.assertFalse(pair.server.closed)
+            pair.clock.advance(0.5)
+            self.assertTrue(pair.server.closed)
+            self.assertTrue(pair.agent.closed)
+            self.assertEqual([], pair.clock.getDelayedCalls())
 
     def test_counted(self):
         """Resumptions and lost connections are counted; the first connection is neither."""
@@ -580,15 +584,59 @@ class GoAwayTests(SessionTestCase):
     """Draining."""
 
     def test_two_steps(self):
-        """GOAWAY is sent in two steps, between which streams that are under way are served."""
-        self.pair.acceptor.answer = lambda request: request.accept()
+        """While a stream is open new ones are served, for as long as it takes."""
+        self.join()
         self.pair.agent.go_away("the agent stops")
+        self.pair.pass_time(5)
+        self.assertTrue(self.pair.server.going_away)
         opening = self.pair.dial()
         self.pair.pump()
-        self.successResultOf(opening).attach(self.near_user)
+        late, user = self.pair.acceptor.requests[-1].accept(), HalfCloseUser()
+        late.attach(user)
+        self.pair.pump()
+        self.successResultOf(opening).attach(HalfCloseUser())
+        self.near.abortConnection()
+        self.pair.pass_time(5)
         self.assertFalse(self.pair.agent.closed)
-        self.assertTrue(self.pair.server.going_away)
+        late.abortConnection()
+        self.pair.pump()
+        self.assertTrue(self.pair.agent.closed)
         self.failureResultOf(self.pair.dial(), StreamFailed)
+
+    def test_for_the_sake_of_others(self):
+        """A session without streams ends when those say so with which it goes away."""
+        may_end = False
+        self.pair.agent.go_away("the agent stops", lambda: may_end)
+        self.pair.pass_time(5)
+        self.pair.agent.end_if_idle()
+        near, _ = self.pair.streams()
+        may_end = True
+        self.pair.agent.end_if_idle()
+        self.pair.pass_time(1)
+        self.assertFalse(self.pair.agent.closed)
+        near.abortConnection()
+        self.pair.pass_time(1)
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_both_go_away(self):
+        """One that waits for others keeps the other end from nothing."""
+        self.pair.agent.go_away("the agent stops", lambda: False)
+        self.pair.pass_time(5)
+        self.pair.server.go_away("the server stops")
+        self.pair.pass_time(1)
+        self.assertTrue(self.pair.agent.closed)
+
+    def test_a_stream_that_comes_too_late(self):
+        """One that is under way when the last one ends is told to go elsewhere."""
+        self.pair.agent.go_away("the agent stops")
+        self.pair.pump()
+        opening = self.pair.dial()
+        # The second step is on its way before the request has arrived.
+        self.pair.agent_carrier.session, session = None, self.pair.agent_carrier.session
+        self.pair.clock.advance(GOAWAY_STEP)
+        self.pair.agent_carrier.session = session
+        self.pair.pump()
+        self.assertEqual(Code.GOING_AWAY, self.failureResultOf(opening, StreamFailed).value.code)
 
     def test_idle_session(self):
         """A session without streams ends after the second step, not before."""
@@ -680,6 +728,10 @@ class GoAwayTests(SessionTestCase):
         self.pair.pump()
         self.far.write(b"last words")
         self.far.loseWriteConnection()
+        # They are in the connection, which nobody has read.
+        self.pair.clock.advance(0)
+        self.assertTrue(self.pair.agent_carrier.size)
+        self.assertFalse(self.pair.agent.closed)
         self.pair.cut()
         self.assertFalse(self.pair.agent.closed)
         self.pair.connect()

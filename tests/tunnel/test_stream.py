@@ -157,11 +157,12 @@ class OpeningTests(StreamTestCase):
         self.assertEqual(0xFFFFFFFF / 1000, self.pair.acceptor.requests[0].timeout)
 
     def test_no_new_streams(self):
-        """A session that goes away opens no stream and says for which node."""
+        """A session that has gone away opens no stream and says for which node."""
         self.pair.agent.go_away("the agent stops")
-        self.pair.pump()
+        self.pair.pass_time(1)
+        self.assertTrue(self.pair.server.closed)
         error = self.failureResultOf(self.pair.dial(), StreamFailed).value
-        self.assertEqual(Code.GOING_AWAY, error.code)
+        self.assertEqual(Code.SESSION_LOST, error.code)
         self.assertIn("edge-1", error.text)
 
     def test_dials_are_counted(self):
@@ -175,6 +176,26 @@ class OpeningTests(StreamTestCase):
         for context in (self.pair.server_context, self.pair.agent_context):
             self.assertEqual({Code.DONE: 1, Code.REFUSED: 1}, dict(context.counters.dials))
         self.assertEqual(1, sum(self.pair.server_context.counters.dial_durations.buckets))
+        # One that was never open is no stream that ends.
+        self.assert_counters({})
+
+    def test_dials_that_are_cancelled_are_counted_once(self):
+        """Whatever is answered later, of each only the end is counted that came first."""
+        for answer in (
+            lambda request: request.fail(Code.REFUSED, "nobody listens"),
+            lambda request: request.accept(),
+        ):
+            opening = self.pair.dial()
+            opening.addErrback(lambda failure: None)
+            self.pair.pump()
+            opening.cancel()
+            self.pair.pump()
+            answer(self.pair.acceptor.requests[-1])
+            self.pair.pump()
+        for context in (self.pair.server_context, self.pair.agent_context):
+            self.assertEqual({Code.CANCELLED: 2}, dict(context.counters.dials))
+        self.assertEqual(0, sum(self.pair.server_context.counters.dial_durations.buckets))
+        self.assert_counters({})
 
 
 class EndTests(StreamTestCase):
@@ -331,6 +352,25 @@ class EndTests(StreamTestCase):
         self.pair.pass_time(2 * LINGER + 1, 1)
         self.assertEqual({}, self.pair.server.wire.streams)
         self.assertEqual(Code.CANCELLED, self.near_user.reasons[0].value.code)
+
+    def test_linger_without_a_connection(self):
+        """A closed stream waits for the connection to be back, and its last bytes arrive."""
+        self.join()
+        self.near.write(b"last words")
+        self.pair.clock.advance(0)
+        self.near.loseConnection()
+        self.pair.cut(told=False)
+        self.pair.clock.advance(LINGER / 2)
+        self.pair.connect()
+        # It is cut again before anything is heard, and at the moment at which it would be reset.
+        self.pair.cut(told=False)
+        self.pair.clock.advance(LINGER / 2)
+        self.pair.connect()
+        self.pair.pump()
+        self.assertEqual(b"last words", self.far_user.received)
+        self.assertEqual(["made", "read lost"], self.far_user.told)
+        self.pair.pass_time(LINGER + 1, 1)
+        self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
 
     def test_session_ends(self):
         """The end of the session ends its streams with its code, and their timers."""

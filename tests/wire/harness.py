@@ -127,7 +127,7 @@ class SessionLog:
         self.calls.append(("going away", code, text))
         self._react("going away")
 
-    def session_drained(self) -> None:
+    def no_stream_left(self) -> None:
         """Note that nothing is left."""
         self.calls.append("drained")
 

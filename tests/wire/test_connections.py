@@ -540,21 +540,29 @@ class GoingAwayTests(SynchronousTestCase):
 
     @conformance("C-118", "C-121", "C-122")
     def test_first_step(self) -> None:
-        """After the first GOAWAY nobody opens streams; those under way are served."""
+        """After the first GOAWAY either side may still open streams, after the second neither."""
         near, far = self.pair.open()
-        late = self.pair.server.open()
+        opened = [self.pair.server.open()]
+        self.agent.go_away(Code.GOING_AWAY, "upgrade")
+        self.pair.settle()
+        self.assertIn(("going away", Code.GOING_AWAY, "upgrade"), self.pair.server.log.calls)
+        opened.append(self.pair.server.open())
+        self.pair.agent.open()
+        self.pair.settle()
+        self.assertEqual(1, len(self.pair.server.log.requested))
+        for stream in self.pair.agent.log.requested[1:]:
+            self.agent.accept(stream)
+        self.server.send(near, b"still here")
+        self.pair.settle()
+        self.assertEqual([["opened"], ["opened"]], [user_of(stream).calls for stream in opened])
+        self.assertEqual(b"still here", user_of(far).data)
+
         self.agent.go_away(Code.GOING_AWAY, "upgrade")
         self.assertRaises(OpenRefused, self.pair.agent.open)
         self.pair.settle()
-        self.assertIn(("going away", Code.GOING_AWAY, "upgrade"), self.pair.server.log.calls)
         refused = self.assertRaises(OpenRefused, self.pair.server.open)
         self.assertEqual(Code.GOING_AWAY, refused.code)
-        self.assertEqual(2, len(self.pair.agent.log.requested))
-        self.agent.accept(self.pair.agent.log.requested[1])
-        self.server.send(near, b"still here")
-        self.pair.settle()
-        self.assertEqual(["opened"], user_of(late).calls)
-        self.assertEqual(b"still here", user_of(far).data)
+        self.assertIsNone(user_of(opened[1]).end)
 
     @conformance("C-118")
     def test_frames_of_both_steps(self) -> None:
@@ -591,9 +599,8 @@ class GoingAwayTests(SynchronousTestCase):
 
     @conformance("C-121")
     def test_drained(self) -> None:
-        """After the second step the end of the last stream is told, at both ends."""
+        """The end of the last stream is told at both ends, whichever the step is."""
         near, far = self.pair.open()
-        self.agent.go_away(Code.GOING_AWAY, "")
         self.agent.go_away(Code.GOING_AWAY, "")
         self.pair.settle()
         for log in (self.pair.agent.log, self.pair.server.log):
@@ -604,12 +611,12 @@ class GoingAwayTests(SynchronousTestCase):
         for log in (self.pair.agent.log, self.pair.server.log):
             self.assertEqual(1, log.calls.count("drained"))
 
-    def test_not_drained_while_streams_may_come(self) -> None:
-        """Before the second step a stream may be under way, so that nothing is told."""
-        self.agent.go_away(Code.GOING_AWAY, "")
-        self.assertEqual([], self.pair.agent.log.calls)
-        self.agent.go_away(Code.GOING_AWAY, "")
-        self.assertEqual(["drained"], self.pair.agent.log.calls)
+    def test_refuses_streams(self) -> None:
+        """That no stream is left is told with each step; after the second none can come."""
+        for step, refuses in ((1, False), (2, True)):
+            self.agent.go_away(Code.GOING_AWAY, "")
+            self.assertEqual(["drained"] * step, self.pair.agent.log.calls)
+            self.assertEqual(refuses, self.agent.refuses_streams)
 
     def test_refusing_the_last_stream(self) -> None:
         """Refusing the last stream drains the session as well."""

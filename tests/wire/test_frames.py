@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable
 
 from hypothesis import given
@@ -28,6 +29,24 @@ def open_payload(
     """Make a payload of OPEN without any check."""
     head = struct.pack("!IHBB", timeout, port, len(host), len(request_id))
     return head + host + request_id + extra
+
+
+PAYLOADS_OF_OPEN = st.binary(max_size=700) | st.builds(
+    open_payload,
+    timeout=st.integers(0, 2**32 - 1),
+    port=st.integers(0, 2**16 - 1),
+    host=st.text(min_size=1, max_size=60).map(str.encode) | st.binary(max_size=255),
+    request_id=st.text("az09-", max_size=255).map(str.encode) | st.binary(max_size=255),
+    extra=st.just(b"") | st.binary(max_size=2),
+)
+
+
+def payloads_with_text(size: int) -> st.SearchStrategy[bytes]:
+    """Payloads that begin with ``size`` bytes, or some other number, and go on with a text."""
+    text = st.text(max_size=400).map(str.encode) | st.binary(max_size=64)
+    long = st.integers(1000, 1100).map(lambda length: b"x" * length)
+    begin = st.binary(min_size=size, max_size=size) | st.binary(max_size=size)
+    return st.tuples(begin, text | long).map(b"".join)
 
 
 class FrameTests(SynchronousTestCase):
@@ -173,20 +192,57 @@ class FrameTests(SynchronousTestCase):
         """A violation says what is wrong and its code."""
         self.assertEqual("no (FLOOD)", str(Violation(Code.FLOOD, "no")))
 
-    @given(st.binary(max_size=700))
-    def test_any_payload(self, payload: bytes) -> None:
-        """Any payload is decoded or a violation, and what is decoded can be sent."""
-        try:
-            request = frames.decode_open(payload)
-        except Violation:
-            pass  # as it should be for most payloads
-        else:
-            self.assertEqual(payload, payload_of(frames.open_frame(1, request)))
-        for decode in (frames.decode_coded, frames.decode_goaway, frames.decode_offset):
+    def test_any_open(self) -> None:
+        """Any payload of OPEN is a violation, or decoded to what is encoded as the same."""
+
+        def encoded(payload: bytes) -> bytes:
+            return payload_of(frames.open_frame(1, frames.decode_open(payload)))
+
+        self.check_any(PAYLOADS_OF_OPEN, encoded, lambda payload: payload)
+
+    def test_any_other_payload(self) -> None:
+        """So is any of the other frames; of their texts only what can be said is kept."""
+
+        def coded(payload: bytes) -> bytes:
+            return payload_of(frames.coded_frame(frames.FAIL, 1, *frames.decode_coded(payload)))
+
+        def goaway(payload: bytes) -> bytes:
+            return payload_of(frames.goaway_frame(*frames.decode_goaway(payload)))
+
+        def offset(payload: bytes) -> bytes:
+            number = frames.decode_offset(payload)
+            return payload_of(frames.offset_frame(frames.ACK, 0, number))
+
+        offsets = st.binary(max_size=16) | st.binary(min_size=8, max_size=8)
+        self.check_any(offsets, offset, lambda payload: payload)
+        for size, again in ((2, coded), (6, goaway)):
+            # Once decoded and encoded nothing changes any more.
+            self.check_any(payloads_with_text(size), again, again)
+
+    def check_any(
+        self,
+        payloads: st.SearchStrategy[bytes],
+        again: Callable[[bytes], bytes],
+        expected: Callable[[bytes], bytes],
+    ) -> None:
+        """Decode and encode many payloads, of which many can be decoded and many cannot."""
+        found: Counter[str] = Counter()
+
+        @given(payloads)
+        def check(payload: bytes) -> None:
             try:
-                decode(payload)
+                encoded = again(payload)
             except Violation as violation:
                 self.assertEqual(Code.PROTOCOL, violation.code)
+                found["violations"] += 1
+            else:
+                self.assertEqual(again(encoded), encoded)
+                self.assertEqual(expected(payload), encoded)
+                found["decoded"] += 1
+
+        check()
+        self.assertGreater(found["decoded"], 0.05 * found.total(), found)
+        self.assertGreater(found["violations"], 0.05 * found.total(), found)
 
 
 class CodeTests(SynchronousTestCase):

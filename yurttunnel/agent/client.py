@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from twisted.internet.interfaces import IAddress, IConnector, IStreamClientEndpoint
 from twisted.internet.protocol import ReconnectingClientFactory
@@ -121,12 +122,15 @@ class ServerClient(ReconnectingClientFactory):
             delay = random.uniform(0, within)
             self._callID = self._context.clock.callLater(delay, self._try_again)
 
-    def drain(self, text: str) -> None:
-        """Let the sessions end with their last stream, and come back for its sake only."""
+    def drain(self, text: str, may_end: Callable[[], bool] = lambda: True) -> None:
+        """Let the sessions end with their last stream, and come back for its sake only.
+
+        ``may_end`` is as :meth:`TunnelSession.go_away` has it.
+        """
         self._draining = True
         for session in self.sessions():
             if session.connected or self._has_streams(session):
-                session.go_away(text)
+                session.go_away(text, may_end)
             else:
                 session.close(Code.GOING_AWAY, text)
         if self._session is None:

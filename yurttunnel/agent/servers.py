@@ -85,10 +85,14 @@ class ServerSet:
                 return
 
     def drain(self, text: str) -> None:
-        """Let all sessions end with their last stream."""
+        """Let all sessions end together, with the last stream of all.
+
+        Until then each server may have something new for the node, and perhaps no other way.
+        """
         self._stopping = True
+        self._company.changed = self._end_if_idle
         for client in self._company.clients:
-            client.drain(text)
+            client.drain(text, self._is_idle)
 
     def close(self, code: Code, text: str) -> None:
         """End all sessions now."""
@@ -166,6 +170,13 @@ class ServerSet:
         ]
 
     # -- helpers -------------------------------------------------------------------------------
+
+    def _is_idle(self) -> bool:
+        return not any(session.wire.streams for session in self.sessions())
+
+    def _end_if_idle(self) -> None:
+        for session in self.sessions():
+            session.end_if_idle()
 
     def _adjust(self) -> None:
         """Have as many clients as there are to be; what that changes is looked at, too."""

@@ -194,6 +194,7 @@ def _session(session: SessionSnapshot) -> dict[str, object]:
         "session": session.session_id,
         "since": _iso(session.since),
         "connected": session.connected,
+        "waits_for_seconds": session.waits_for,
         "rtt_seconds": session.round_trip,
         "streams": session.streams,
         "bytes_received": session.bytes_received,

@@ -42,6 +42,12 @@ Each has the same time for it (:data:`~yurttunnel.tunnel.connection.HELLO_TIMEOU
 takes 3 to 6 ms to begin. More at a time than can be served in that would all fail together."""
 
 
+MAX_SESSIONS_OF_NODE = 8
+"""Sessions that a node may have at the same time, those included that end or wait for their agent.
+
+One agent after the other may still end its streams, each for its drain timeout."""
+
+
 @implementer(IStreamAcceptor)
 class RefuseStreams:
     """What the server answers to agents that want to open streams: nothing is for them here."""
@@ -97,6 +103,8 @@ class AgentListener(Factory):
         self._replicas = replicas
         self._unfinished: set[SessionConnection] = set()
         self._sessions: dict[bytes, NodeSession] = {}
+        # The same by the node that they are of, the newest last.
+        self._of_node: dict[str, list[NodeSession]] = {}
         self._carried: dict[SessionConnection, NodeSession] = {}
         self._draining = False
         self._refused_peers = RefusedPeers(context.clock, self._log)
@@ -190,6 +198,7 @@ class AgentListener(Factory):
             self.sessions_drain(frozenset({session}))
             self._registry.direct_changed(session.node)
             session.connection_lost()
+            _close_if_abandoned(session.tunnel)
         if self._draining:
             self._close_disconnected()
         if connection in self._unfinished:
@@ -301,6 +310,8 @@ class AgentListener(Factory):
         tunnel.on_closed.append(lambda code, text: self._ended(session, code, text))
         tunnel.on_going_away.append(lambda: self._drains(session))
         self._sessions[own.session] = session
+        of_node = self._of_node.setdefault(identity.node, [])
+        of_node.append(session)
         connection.send_hello(own)
         # Connected before it is known, so that siblings are told once, and at once, to use it.
         self._carried[connection] = session
@@ -308,6 +319,9 @@ class AgentListener(Factory):
         replaced = self._registry.add(session)
         if isinstance(replaced, NodeSession):
             self._replace(replaced, hello)
+        if len(of_node) > MAX_SESSIONS_OF_NODE:
+            text = f"the node has more than {MAX_SESSIONS_OF_NODE} sessions"
+            of_node[0].tunnel.close(Code.REPLACED, text)
         self._log.info(
             "{node}: connected from {address}, session {session}",
             node=identity.node,
@@ -338,6 +352,10 @@ class AgentListener(Factory):
 
     def _ended(self, session: NodeSession, code: Code, text: str) -> None:
         self._sessions.pop(session.tunnel.session_id, None)
+        of_node = self._of_node[session.node]
+        of_node.remove(session)
+        if not of_node:
+            del self._of_node[session.node]
         self._registry.remove(session)
         for callback in self.on_ended:
             callback(session.node, self._why_ended(code, text))
@@ -385,6 +403,15 @@ def _belongs_to(session: NodeSession, identity: NodeIdentity, hello: Hello) -> b
         and session.node == identity.node
         and session.tunnel.wire.peer.process == hello.process
     )
+
+
+def _close_if_abandoned(tunnel: TunnelSession) -> None:
+    """End a session that has lost its connection while it ended: agents return for streams only.
+
+    What they may not have yet of a stream that has ended is worth a return, too.
+    """
+    if tunnel.going_away and not tunnel.wire.streams and not tunnel.wire.kept:
+        tunnel.close(Code.SESSION_LOST, "the connection was lost while the session ended")
 
 
 def revoked(node: str) -> str:

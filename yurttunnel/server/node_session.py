@@ -56,7 +56,7 @@ class NodeSession:
 
     @property
     def draining(self) -> bool:
-        """Whether one of the ends wants no new streams."""
+        """Whether one of the ends wants no new streams that have another way."""
         return self.tunnel.going_away
 
     @property
@@ -85,7 +85,7 @@ class NodeSession:
         self._lost_at = clock.seconds()
         self._patience = clock.callLater(RETURN_PATIENCE, self._end_dials)
         another = self._registry.find_another(self)
-        if another is not None and another.connected:
+        if another is not None and another.connected and not another.draining:
             self._end_dials()
 
     def resumed(self) -> None:

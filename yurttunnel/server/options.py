@@ -52,9 +52,6 @@ _STANDALONE_FLAGS = (
     "revoke-node",
 )
 
-DEFAULT_RETURN_GRACE = 0.8
-"""Seconds: an agent that lives is back sooner, and the streams of a dead one end within 1 s."""
-
 MAX_WORKERS = 64
 """Processes of one server; each takes some 40 MiB."""
 
@@ -204,11 +201,13 @@ class Options(CommandOptions[Settings]):
          "authority]"],
         ["response-timeout", None, "60", "How long a kubelet may take to begin its answer, 0 for "
          "ever; requests with follow or watch in their query are exempt."],
-        ["resume-window", None, "30", "How long streams outlive a connection to their agent "
-         "that was lost silently; with 0 they end at once."],
-        ["return-grace", None, None, "How long streams outlive a connection that the agent's "
-         "machine has closed or reset, as it does when the agent's process dies. At most "
-         "--resume-window. [default: 0.8]"],
+        ["resume-window", None, "30", "How long streams outlive the connection to their agent, "
+         "whatever has ended it; with 0 they end at once. A new process of the agent ends them "
+         "sooner."],
+        ["return-grace", None, None, "How long they outlive one that was closed or reset while "
+         "it was in order, which is what the death of the agent's process looks like, but also a "
+         "firewall or load balancer that is restarted. At most --resume-window, which is the "
+         "default; less has callers know sooner of an agent that does not return."],
         ["drain-timeout", None, "30", "How long SIGTERM waits for streams to end."],
         ["transport", None, "direct", "What sends and encrypts: direct, made for this tunnel, or "
          "twisted, Twisted's own, which is slower."],
@@ -359,7 +358,7 @@ class Options(CommandOptions[Settings]):
 
     def _return_grace(self, resume_window: float) -> float:
         if self["return-grace"] is None:
-            return min(DEFAULT_RETURN_GRACE, resume_window)
+            return resume_window
         grace = self.value("return-grace", flags.duration)
         if grace > resume_window:
             raise usage.UsageError(

@@ -41,7 +41,7 @@ class INodeSession(IStreamOpener):
 
     node = Attribute("`str`: the node's name, from its verified certificate.")
     identifiers = Attribute("`Identifiers`: the destinations it serves.")
-    draining = Attribute("`bool`: it refuses new streams.")
+    draining = Attribute("`bool`: new streams go another way where there is one.")
     connected = Attribute("`bool`: a connection carries it, so that it answers now.")
 
     def open_here(host: str, port: int, timeout: float, request_id: str) -> Deferred[IStream]:
@@ -202,9 +202,10 @@ class SessionRegistry:
         A node's own name comes first, then other exact names, then addresses in any spelling,
         then the narrowest network, then a default route. Among claimants of the same it is the
         newest that is connected and does not drain, direct ones before remote ones; or one that
-        may be back soon; or, when all drain, the newest: it refuses, since a wider claim is
-        another machine's. Raises :class:`NodeNotConnected`, and :class:`AmbiguousAddress` where
-        several nodes have an address. Those of which :attr:`is_anothers` says so claim nothing.
+        may be back soon; or one that drains, which serves until its successor is there: a wider
+        claim is another machine's. Raises :class:`NodeNotConnected`, and
+        :class:`AmbiguousAddress` where several nodes have an address. Those of which
+        :attr:`is_anothers` says so claim nothing.
         """
         claimants = self._claims.get(_Own(host))
         if claimants is not None:
@@ -218,17 +219,13 @@ class SessionRegistry:
         return self._search(wanted, host)
 
     def find_another(self, session: INodeSession) -> INodeSession | None:
-        """Give a way to the same node that is not ``session``, and does not drain, if any.
-
-        One that is connected comes first.
-        """
+        """Give the best way to the same node that is not ``session``, if any; see :meth:`find`."""
         others = [
             claimant
             for claimant in reversed(self._claims.get(_own(session), ()))
-            if claimant.node == session.node and claimant is not session and not claimant.draining
+            if claimant.node == session.node and claimant is not session
         ]
-        connected = (claimant for claimant in others if claimant.connected)
-        return next(connected, others[0] if others else None)
+        return max(others, key=_fitness, default=None)
 
     def _search(self, wanted: str | Address, host: str) -> INodeSession:
         for key in self._keys_of_destination(wanted):
@@ -240,9 +237,7 @@ class SessionRegistry:
             if claimants:
                 if key is wanted and len(claimants) > 1:
                     self._check_unambiguous(wanted, claimants)
-                serving = [session for session in reversed(claimants) if not session.draining]
-                connected = (session for session in serving if session.connected)
-                return next(connected, serving[0] if serving else claimants[-1])
+                return max(reversed(claimants), key=_fitness)
         raise NodeNotConnected(host, self._last_seen.get(str(wanted)), time_of_day(self._clock))
 
     def _check_unambiguous(self, wanted: str | Address, claimants: list[INodeSession]) -> None:
@@ -301,6 +296,11 @@ class SessionRegistry:
                 self._last_seen[str(name)] = now
         while len(self._last_seen) > self._max_remembered:
             del self._last_seen[next(iter(self._last_seen))]
+
+
+def _fitness(session: INodeSession) -> tuple[bool, bool]:
+    """Rank a way to a node; of the same rank the newest is chosen."""
+    return not session.draining, session.connected
 
 
 def _keys(session: INodeSession) -> set[_Key]:

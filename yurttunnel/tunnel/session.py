@@ -125,6 +125,8 @@ class TunnelSession:
         self._last_sent = 0.0
         self._timer: IDelayedCall | None = None
         self._goaway_call: IDelayedCall | None = None
+        self._goaway_text = ""
+        self._may_end: Callable[[], bool] = lambda: True
         self._ending: list[TunnelStream] = []
         self._drained = False
         self.wire = Session(side, local, peer, self, self.clock.seconds(), context.budget)
@@ -175,6 +177,7 @@ class TunnelSession:
             bytes_received=wire.bytes_received,
             bytes_sent=wire.bytes_sent,
             unacknowledged=wire.kept,
+            waits_for=wire.waits_for(self.clock.seconds()),
             resumptions=self.resumptions,
             version=wire.peer.properties.get("software", "unknown"),
             address=self.description.address,
@@ -281,13 +284,19 @@ class TunnelSession:
         """End the session and every stream in it with a reason."""
         self.wire.close(code, text)
 
-    def go_away(self, text: str) -> None:
-        """Want no new streams, serve those that are open, then end the session."""
-        if self.going_away or self.closed:
+    def go_away(self, text: str, may_end: Callable[[], bool] = lambda: True) -> None:
+        """Ask for new streams elsewhere, serve until none is open, then end the session.
+
+        ``may_end()`` says whether it need not go on for the sake of others; :meth:`end_if_idle`
+        asks again.
+        """
+        if self.wire.going_away or self.closed:
             return
         self.going_away = True
+        self._goaway_text = text
+        self._may_end = may_end
         delay = max(GOAWAY_STEP, 2 * (self.wire.round_trip or 0.0))
-        self._goaway_call = self.clock.callLater(delay, self._go_away_finally, text)
+        self._goaway_call = self.clock.callLater(delay, self._asked)
         self.wire.go_away(Code.GOING_AWAY, text)
         self.request_flush()
 
@@ -300,10 +309,14 @@ class TunnelSession:
             self.on_closed.append(lambda code, text: ended.callback(None))
         return ended
 
-    def _go_away_finally(self, text: str) -> None:
+    def end_if_idle(self) -> None:
+        """End a session that goes away if no stream is open."""
+        if not self.wire.streams:
+            self.no_stream_left()
+
+    def _asked(self) -> None:
         self._goaway_call = None
-        self.wire.go_away(Code.GOING_AWAY, text)
-        self.request_flush()
+        self.end_if_idle()
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -432,12 +445,16 @@ class TunnelSession:
         for callback in list(self.on_going_away):
             callback()
 
-    def session_drained(self) -> None:
+    def no_stream_left(self) -> None:
         """End a session that this end drains, once the peer knows which streams were served."""
-        if self.wire.going_away and self._goaway_call is None:
+        if not self.wire.going_away or self._goaway_call is not None:
+            return
+        if self.wire.refuses_streams:
             # Not yet closed: the last stream's FIN is still to be sent.
             self._drained = True
-            self.request_flush()
+        elif self._may_end():
+            self.wire.go_away(Code.GOING_AWAY, self._goaway_text)
+        self.request_flush()
 
     def deliver_failed(self, stream: Stream, error: Exception) -> None:
         """Log a defect in the user of a stream."""

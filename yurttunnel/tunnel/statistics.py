@@ -59,13 +59,15 @@ class SessionSnapshot:
 
     Times are UTC; ``round_trip`` is in seconds, ``None`` before the first measurement;
     ``connected`` is false while the session waits for its peer to come back. ``unacknowledged``
-    are the bytes kept, to be sent again after a lost connection.
+    are the bytes kept, to be sent again after a lost connection. ``waits_for`` is for how many
+    seconds the session still waits, ``None`` while it is connected.
     """
 
     node: str
     session_id: str
     since: datetime.datetime
     connected: bool
+    waits_for: float | None
     round_trip: float | None
     streams: int
     bytes_received: int

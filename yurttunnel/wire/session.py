@@ -107,6 +107,7 @@ class Session:
         self._liveness = Liveness(max(limits.ping_interval, peer.limits.ping_interval) / 1000)
         self._flood = FloodGuard(now)
         self._refuses_streams = False
+        self._peer_refuses_streams = False
         self._expires = now + limits.resume_window / 1000
         self._parser = FrameParser(limits.max_frame, self._on_data, self._on_control)
         self._control_handlers = {
@@ -166,6 +167,16 @@ class Session:
         gives up what it hears nothing from, and whatever lies in between may have forgotten it.
         """
         return self._liveness.in_order(now, self._measured.seconds or 0.0)
+
+    @property
+    def refuses_streams(self) -> bool:
+        """Whether this side has finished going away."""
+        return self._refuses_streams
+
+    def waits_for(self, now: float) -> float | None:
+        """Give for how many seconds the session still waits for its peer, while it does."""
+        detached = self.state is SessionState.DETACHED
+        return max(0.0, self._expires - now) if detached else None
 
     @property
     def memory(self) -> MemoryBudget:
@@ -238,11 +249,12 @@ class Session:
             self._end(code, text, by_peer=False)
 
     def go_away(self, code: Code, text: str) -> None:
-        """Ask the peer to open no new streams here, in two steps.
+        """Ask the peer to open its new streams elsewhere, in two steps.
 
-        The first call asks; streams that were under way are still served. The second, at least
-        a round trip later, says which is the last one. After it ``session_drained`` follows once
-        no stream is left. Further calls do nothing.
+        The first call asks; until the second either side may go on opening streams that have no
+        other way. That is for when no stream is left, at least a round trip later: it says which
+        was the last one. ``no_stream_left`` tells of it, also while the call lasts. Further calls
+        do nothing.
         """
         if self.state is SessionState.CLOSED or self._refuses_streams:
             return
@@ -602,6 +614,7 @@ class Session:
         last, code, text = frames.decode_goaway(payload)
         if number:
             raise Violation(Code.PROTOCOL, "GOAWAY belongs to no stream")
+        self._peer_refuses_streams = self._peer_refuses_streams or last != frames.MAX_STREAM
         if not self.peer_going_away:
             self.peer_going_away = True
             self._events.peer_going_away(code, text)
@@ -639,7 +652,7 @@ class Session:
     def _check_may_open(self) -> None:
         if self.state is SessionState.CLOSED:
             raise OpenRefused(Code.SESSION_LOST, "the session is over")
-        if self.going_away or self.peer_going_away:
+        if self._refuses_streams or self._peer_refuses_streams:
             raise OpenRefused(Code.GOING_AWAY, "the session takes no new streams")
         if self._table.opened_here >= self.peer.limits.max_streams:
             raise OpenRefused(Code.OVERLOADED, "too many streams are open to the node")
@@ -690,9 +703,9 @@ class Session:
             self._forget(stream, Code.DONE, "")
 
     def _check_drained(self) -> None:
-        leaving = self._refuses_streams or self.peer_going_away
+        leaving = self.going_away or self.peer_going_away
         if leaving and not self._table.open and self.state is not SessionState.CLOSED:
-            self._events.session_drained()
+            self._events.no_stream_left()
 
     def _end(self, code: Code, text: str, by_peer: bool) -> None:
         self._outbox.drop_link()

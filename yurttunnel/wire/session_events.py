@@ -30,13 +30,10 @@ class SessionEvents(Protocol):
         """Call :meth:`Session.tick` at ``when``, which is earlier than asked for before."""
 
     def peer_going_away(self, code: Code, text: str) -> None:
-        """The peer wants no new streams; those that are open go on."""
+        """The peer wants no new streams that have another way; those that are open go on."""
 
-    def session_drained(self) -> None:
-        """No stream is left and none can come: one side has finished going away.
-
-        Told again when the other side goes away as well.
-        """
+    def no_stream_left(self) -> None:
+        """No stream is open while one of the sides goes away; some may still come."""
 
     def deliver_failed(self, stream: Stream, error: Exception) -> None:
         """``stream.deliver`` or an event of it raised ``error``; the stream has been reset."""

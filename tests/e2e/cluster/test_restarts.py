@@ -19,6 +19,9 @@ COPIED = 8 * MEBIBYTE
 DRAIN_SECONDS = 10.0
 """The --drain-timeout of servers."""
 
+AGENT_DRAIN_SECONDS = 5.0
+"""The --drain-timeout of agents."""
+
 
 class RestartTests(ClusterTestCase):
     """What people have begun goes on, and what they begin works."""
@@ -93,4 +96,29 @@ class RestartTests(ClusterTestCase):
             self.assertRegex(await self.logs(world, "web"), r"tick \d+")
         self.assertEqual((await held.finished(10)).status, 0)
         await self.servers[0].ended(20)
+        self.assertRegex(await self.logs(world, "web"), r"tick \d+")
+
+    async def test_an_agent_is_replaced(self):
+        """As a DaemonSet does it, with a log followed: new commands work until the old agent has
+        ended, and as soon as the next one has started, by whichever server.
+        """
+        world = await self.whole_cluster("edge-1")
+        await self.run_pod(world, "web", "edge-1")
+        follow = self.start_kubectl(world, "logs", "-f", "web")
+        await follow.says(r"tick 0\n(tick \d+\n){20}")
+        old = self.agents["edge-1"]
+        began = reactor.seconds()
+        old.signal(signal.SIGTERM)
+        commands = 0
+        while reactor.seconds() - began < AGENT_DRAIN_SECONDS - 2:
+            world.servers.reverse()
+            self.assertRegex(await self.logs(world, "web"), r"tick \d+")
+            commands += 1
+        self.assertGreater(commands, 1)
+        await old.ended(20)
+        self.assertGreater(reactor.seconds() - began, AGENT_DRAIN_SECONDS - 0.5)
+        await follow.finished(10)
+        self.agents["edge-1"] = new = await world.agent("edge-1")
+        new.start()
+        await new.ready(30)
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")

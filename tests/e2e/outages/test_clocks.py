@@ -81,8 +81,7 @@ class ClockTests(LeakTestCase):
             self.proxy = self.fault_proxy(port)
             return self.proxy.port
 
-        # A reset is only a fault here, and says nothing of the agent.
-        self.tunnel = self.make_tunnel(proxied=proxied, server_extra=("--return-grace", "30s"))
+        self.tunnel = self.make_tunnel(proxied=proxied)
         self.programs = {"server": self.tunnel.server, "agent": self.tunnel.agent}
         for name, clock in self.clocks.items():
             clock.put_forward(-DAY)

@@ -29,8 +29,11 @@ BEGINNING = {"TCP, nothing said": 0, "TLS, the agent has begun": 1}
 HELLO = {"TLS, the server has answered": 2, "TLS done, HELLO of the agent sent": 3}
 """States by how often the two ends have taken turns; the next one waits for what does not come."""
 
-ENDED = 2.0
-"""Seconds in which the other end has let go of all: --return-grace is 0.8 s, and a second more."""
+RETURN_GRACE = 0.8
+"""Seconds that streams are given after the death of an agent: here it does not return for more."""
+
+ENDED = RETURN_GRACE + 1.2
+"""Seconds in which the other end has let go of all."""
 
 DRAIN = 5.0
 """Seconds for which one that goes waits for a stream whose other end is not there."""
@@ -51,7 +54,9 @@ class KillTestCase(LeakTestCase):
             return self.proxy.port
 
         self.echo = self.listen(Echo)
-        self.tunnel = await self.start_tunnel(proxied=proxied, drain=DRAIN)
+        self.tunnel = await self.start_tunnel(
+            proxied=proxied, drain=DRAIN, server_extra=("--return-grace", f"{RETURN_GRACE}s")
+        )
         self.server, self.agent = self.tunnel.server, self.tunnel.agent
 
     async def held_at(self, turns: int) -> None:

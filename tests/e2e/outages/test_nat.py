@@ -106,9 +106,6 @@ class ForgettingTests(SiteTestCase):
 class ResetStormTests(SiteTestCase):
     """Every packet of an agent is answered with a reset."""
 
-    # Resets reach the server, too, to which they say that the agent has died: nothing was amiss.
-    server_extra = ("--return-grace", "30s")
-
     async def test_attempts_and_lines_of_the_log_stay_few(self) -> None:
         """The agent tries again and again, ever more slowly, tells of it once, and comes back."""
         agent = await self.start_agent("edge-1")

@@ -68,9 +68,7 @@ class SoakTests(EndToEndTestCase):
             self.proxy = self.fault_proxy(port)
             return self.proxy.port
 
-        # A reset counts as the death of the agent after that time: here it is only a fault.
-        extra = ("--return-grace", "30s")
-        self.tunnel = await self.start_tunnel(proxied=proxied, server_extra=extra)
+        self.tunnel = await self.start_tunnel(proxied=proxied)
         self.programs = dict(zip(PREFIXES, (self.tunnel.server, self.tunnel.agent), strict=True))
         self.before = {prefix: one.descriptors() for prefix, one in self.programs.items()}
 

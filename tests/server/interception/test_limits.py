@@ -25,7 +25,7 @@ from yurttunnel.ops.interception import (
 from yurttunnel.pki.authorities import MAX_BUNDLE
 from yurttunnel.pki.certificate_requests import MAX_WAIT
 from yurttunnel.pki.interception import MAX_CERTIFICATES
-from yurttunnel.server.agents import MAX_UNFINISHED
+from yurttunnel.server.agents import MAX_SESSIONS_OF_NODE, MAX_UNFINISHED
 from yurttunnel.server.connect import (
     HEAD_TIMEOUT,
     LINGER,
@@ -114,6 +114,7 @@ VALUES = {
     "time for a certificate": [MAX_WAIT / 60],
     "file of authorities": [MAX_BUNDLE / KIB / KIB],
     "other servers": [MAX_SIBLINGS],
+    "sessions of one node": [MAX_SESSIONS_OF_NODE],
     "sessions of other": [MAX_SESSIONS],
     "nodes of another": [MAX_NODES],
     "description of a node": [MAX_LINE / KIB],

@@ -10,6 +10,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from tests.server.siblings.world import Server, WorldTests, sibling_credentials
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.server.siblings import acceptor
 from yurttunnel.server.siblings.replicas import server_name
 from yurttunnel.server.siblings.settings import RETURN_GRACE
 from yurttunnel.tunnel.connection import SIBLING_ALPN, SessionConnection
@@ -227,8 +228,9 @@ class AdmissionTests(WorldTests):
     class Peer:
         """Says HELLO as a sibling would, and keeps the answer."""
 
-        def __init__(self, clock):
+        def __init__(self, clock, process):
             self.clock = clock
+            self.process = process
             self.answer = None
             self.error = None
 
@@ -243,7 +245,7 @@ class AdmissionTests(WorldTests):
 
         def connection_ready(self, connection):
             """Say HELLO."""
-            connection.send_hello(Hello(Limits(), NO_SESSION, OTHER_PROCESS))
+            connection.send_hello(Hello(Limits(), NO_SESSION, self.process))
 
         def hello_received(self, connection, hello):
             """Keep it."""
@@ -254,9 +256,9 @@ class AdmissionTests(WorldTests):
             """Note why."""
             self.error = reason.value
 
-    def knock(self, server, credentials):
+    def knock(self, server, credentials, process=OTHER_PROCESS):
         """Connect as a sibling with some credentials; give what came of it."""
-        peer = self.Peer(self.network)
+        peer = self.Peer(self.network, process)
         creator = ClientContexts(credentials, SIBLING_ALPN).creator(server_name("kube-system"))
         factory = TLSMemoryBIOFactory(creator, True, peer, self.network)
         self.network.link(factory.buildProtocol(None), server.host)
@@ -267,6 +269,21 @@ class AdmissionTests(WorldTests):
         """A certificate tunnel-proxy-client of the project lets in."""
         peer = self.knock(self.server(1), sibling_credentials(self.issuer))
         self.assertIsNotNone(peer.answer)
+        self.network.pass_time(RETURN_GRACE + 1)
+
+    def test_sessions_are_limited(self):
+        """As many are taken as there may be, those included that wait, and not one more."""
+        self.patch(acceptor, "MAX_SESSIONS", 3)
+        server, credentials = self.server(1), sibling_credentials(self.issuer)
+        for number in range(1, 4):
+            peer = self.knock(server, credentials, bytes([number]) * 16)
+            self.assertIsNotNone(peer.answer, peer.error)
+            self.assertEqual(number, len(server.siblings._acceptor.sessions()))
+        peer = self.knock(server, credentials, b"x" * 16)
+        self.assertIsNone(peer.answer)
+        self.assertEqual(Code.OVERLOADED, peer.error.code)
+        self.network.pass_time(RETURN_GRACE + 1)
+        self.assertIsNotNone(self.knock(server, credentials).answer)
         self.network.pass_time(RETURN_GRACE + 1)
 
     def test_others(self):
@@ -291,7 +308,7 @@ class AdmissionTests(WorldTests):
         """A server's certificate makes nobody an agent."""
         server = self.server(1)
         credentials = sibling_credentials(self.issuer)
-        peer = self.Peer(self.network)
+        peer = self.Peer(self.network, OTHER_PROCESS)
         peer.buildProtocol = lambda addr: SessionConnection(self.network, peer)
         creator = ClientContexts(credentials).creator(server_name("kube-system"))
         factory = TLSMemoryBIOFactory(creator, True, peer, self.network)

@@ -82,7 +82,6 @@ def _row(
     session: SessionSnapshot, rates: Rates, peers: PeerWords, now: datetime.datetime
 ) -> list[Content]:
     since = words.duration((now - session.since).total_seconds())
-    state = mark("ok", "connected") if session.connected else mark("warn", peers.waiting)
     resumed = (
         element("small", words.counted(session.resumptions, "resumption"))
         if session.resumptions
@@ -92,7 +91,7 @@ def _row(
     address = element("small", session.address) if session.address != session.node else ""
     return [
         joined(session.node, address),
-        joined(state, resumed),
+        joined(_state(session, peers), resumed),
         words.moment(session.since, since),
         words.round_trip(session.round_trip),
         f"{session.streams:,}",
@@ -100,6 +99,13 @@ def _row(
         session.version,
         "" if not_after is None else certificate_left(not_after, now),
     ]
+
+
+def _state(session: SessionSnapshot, peers: PeerWords) -> Markup:
+    if session.waits_for is None:
+        return mark("ok", "connected")
+    left = f"{words.duration(session.waits_for)} left, then its streams end"
+    return joined(mark("warn", peers.waiting), element("small", left))
 
 
 def _carried(session: SessionSnapshot, rates: Rates) -> Markup:

@@ -131,7 +131,7 @@ class RemoteNodeSession:
 
     @property
     def draining(self) -> bool:
-        """Whether no new streams can be opened by this way."""
+        """Whether new streams go another way where there is one."""
         nodes = self._nodes
         return self.drains or nodes.tunnel.going_away or not nodes.reachable
 

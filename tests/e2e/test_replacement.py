@@ -1,0 +1,140 @@
+"""An agent that is replaced by another process, with a stream open, and what is reached meanwhile.
+
+Dials are made all the time, one after the other, as by somebody who tries commands.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from tests.e2e.clients import Echo, EchoClient
+from tests.e2e.programs import Agent, Program, Tunnel
+from tests.e2e.support import EndToEndTestCase
+
+UNREACHABLE = 1.0
+"""Seconds for which a replacement may keep callers from a node of which an agent runs."""
+
+PAUSE = 0.02
+"""Seconds between two dials."""
+
+ENOUGH = 50
+"""Dials in a state that lasts."""
+
+
+class Dials:
+    """Dials without pause until :meth:`end`; ``succeeded`` and ``failed`` are their times."""
+
+    def __init__(self, case: EndToEndTestCase, tunnel: Tunnel, port: int) -> None:
+        self.succeeded: list[float] = []
+        self.failed: list[float] = []
+        self._case = case
+        self._tunnel = tunnel
+        self._port = port
+        self._running = True
+        self._done = Deferred.fromCoroutine(self._run())
+
+    async def _run(self) -> None:
+        while self._running:
+            client = EchoClient(reactor)
+            answer = await self._case.connect(self._tunnel, f"127.0.0.1:{self._port}", client)
+            times = self.failed if answer.peer is None else self.succeeded
+            times.append(reactor.seconds())
+            if answer.peer is not None:
+                await client.round_trip()
+                client.drop()
+            await deferLater(reactor, PAUSE)
+
+    async def more(self, seconds: float) -> None:
+        """Wait until further dials have succeeded."""
+        wanted = len(self.succeeded) + ENOUGH
+        await self._case.eventually(lambda: len(self.succeeded) >= wanted, "dials succeed", seconds)
+
+    async def end(self) -> None:
+        """Make no more, and wait for the last one."""
+        self._running = False
+        await self._case.within(10, self._done, "the last dial is answered")
+
+
+class ReplacedAgentTests(EndToEndTestCase):
+    """SIGTERM to an agent, and a new process before or after its end."""
+
+    server_extra: tuple[str, ...] = ()
+
+    async def held(self, drain: float) -> tuple[Tunnel, EchoClient, Dials]:
+        """Start a tunnel, a stream that would be open for ever, and dials."""
+        echo = self.listen(Echo)
+        tunnel = await self.start_tunnel(drain=drain, server_extra=self.server_extra)
+        stream = await self.connected(tunnel, echo, EchoClient(reactor))
+        await stream.round_trip()
+        dials = Dials(self, tunnel, echo.port)
+        await dials.more(10)
+        return tunnel, stream, dials
+
+    async def successor(self, tunnel: Tunnel) -> Agent:
+        """Start a further agent of the same node."""
+        agent = tunnel.another_agent(token_path=None)
+        agent.start()
+        await agent.ready()
+        return agent
+
+    async def answered_dials(self, agent: Program) -> float:
+        """Count what an agent has connected to."""
+        return await agent.metric("konnectivity_network_proxy_agent_dial_duration_seconds_count")
+
+    async def test_an_agent_that_drains_serves_until_its_successor_is_there(self) -> None:
+        """No dial fails; from the successor's coming on it has them all, and the stream goes on."""
+        tunnel, stream, dials = await self.held(drain=30)
+        tunnel.agent.signal(signal.SIGTERM)
+        await dials.more(10)
+        successor = await self.successor(tunnel)
+        await dials.more(10)
+        before = await self.answered_dials(tunnel.agent)
+        await dials.more(10)
+        self.assertEqual(await self.answered_dials(tunnel.agent), before)
+        self.assertGreaterEqual(await self.answered_dials(successor), ENOUGH)
+        await stream.round_trip()
+        await dials.end()
+        self.assertEqual(dials.failed, [])
+        stream.drop()
+        self.assertIn(await tunnel.agent.ended(10), (0, -signal.SIGTERM))
+
+    async def test_an_agent_that_is_started_when_the_old_one_has_ended(self) -> None:
+        """As a DaemonSet does it: the node is reached but for the time without an agent."""
+        drain = 3.0
+        tunnel, stream, dials = await self.held(drain)
+        began = reactor.seconds()
+        tunnel.agent.signal(signal.SIGTERM)
+        self.assertIn(await tunnel.agent.ended(drain + 10), (0, -signal.SIGTERM))
+        ended = reactor.seconds()
+        self.assertGreater(ended - began, drain - 0.5, "it has waited for its stream")
+        self.assertLess(ended - dials.succeeded[-1], UNREACHABLE)
+        await self.within(1, stream.when_ended(), "the stream ends")
+        await self.successor(tunnel)
+        ready = reactor.seconds()
+        await dials.more(UNREACHABLE + 10)
+        await dials.end()
+        back = min(time for time in dials.succeeded if time > ended)
+        self.assertLess(back - ready, UNREACHABLE)
+        print(f"\nunreachable for {back - max(t for t in dials.succeeded if t < ended):.2f} s")
+
+    async def test_an_agent_that_is_started_beside_the_old_one(self) -> None:
+        """It takes over at once: no dial fails, before and after the old one has been stopped."""
+        tunnel, stream, dials = await self.held(drain=30)
+        await self.successor(tunnel)
+        await dials.more(10)
+        await self.within(1, stream.when_ended(), "two agents are no drain")
+        tunnel.agent.signal(signal.SIGTERM)
+        self.assertIn(await tunnel.agent.ended(10), (0, -signal.SIGTERM))
+        await dials.more(10)
+        await dials.end()
+        self.assertEqual(dials.failed, [])
+
+
+class WorkersTests(ReplacedAgentTests):
+    """The same where the node's sessions are in another process of the server."""
+
+    server_extra = ("--workers", "2")
