@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tests.fakes import Recorder
 from tests.server.interception.world import World
+from yurttunnel.http.pool import PoolSettings
 from yurttunnel.http.request_body import read_body
 from yurttunnel.server.interception.listeners import SETTINGS
 
@@ -70,17 +71,43 @@ class SlowTests(World):
         self.assertEqual([], self.connected)
 
     def test_a_body_that_does_not_come(self) -> None:
-        """A body of which nothing comes ends the request; the kubelet is not held by it."""
+        """A body that comes not at all or byte by byte ends the request and holds no kubelet."""
         # The body is read and comes to nothing, there as well.
         self.kubelet.answer = lambda exchange: read_body(exchange, 10_000).addErrback(str)
-        for caller in self.doors():
-            caller.transport.write(HEAD + b"\r\nbegin")
-            self.settle()
-            # Whether any byte has come is looked at once in that time, so it may be twice that.
-            most = 2 * SETTINGS.body_timeout + SETTINGS.linger
-            self.assertLessEqual(self.seconds_until_lost(caller, b"", 2 * most), most)
-            self.pass_time(SETTINGS.linger)
-            self.assertEqual(0, self.pooled()["in_use"])
+        for drip in (b"", b"x"):
+            self.serve_kubelet(self.issuer.server("edge-1"))
+            for caller in self.doors():
+                caller.transport.write(HEAD + b"\r\nbegin")
+                self.settle()
+                most = SETTINGS.body_timeout + SETTINGS.linger + STEP
+                self.assertLessEqual(self.seconds_until_lost(caller, drip, 2 * most), most)
+                self.assertTrue(caller.received.startswith(b"HTTP/1.1 408 "), caller.received)
+                self.pass_time(SETTINGS.linger)
+                self.assertEqual(0, self.pooled()["in_use"])
+                # 10264 speaks with kubelets without TLS.
+                self.serve_kubelet(None)
+
+    def test_bodies_that_do_not_come_shut_no_kubelet(self) -> None:
+        """A hundred of them, from both ports and in all forms, leave a place for who asks."""
+        self.serve_kubelet(None)
+        for begin in (
+            HEAD + b"\r\nbegin",
+            HEAD + b"Expect: 100-continue\r\n\r\n",
+            HEAD.replace(b"/c ", b"/c?follow=true ") + b"Expect: 100-continue\r\n\r\n",
+            HEAD.replace(b"Content-Length: 1000", b"Transfer-Encoding: chunked") + b"\r\n5\r\nbe",
+            HEAD.replace(b"1000", b"1000000") + b"\r\n" + bytes(20_000),
+        ):
+            for _ in range(20):
+                self.dial_insecurely().transport.write(begin)
+        self.pass_time(2)
+        self.assertLessEqual(self.pooled()["in_use"], PoolSettings().max_uploads_per_key)
+        self.kubelet.answer = lambda exchange: exchange.respond(200, [], b"ok")
+        caller = self.dial_insecurely()
+        self.ask(caller)
+        self.answered(caller, 200)
+        posting = self.dial_insecurely()
+        self.ask(posting, method="POST", body=b"small")
+        self.answered(posting, 200)
 
     def test_others_are_served_meanwhile(self) -> None:
         """A hundred slow callers take nothing from who asks properly."""

@@ -21,6 +21,7 @@ from tests.e2e.kubelets import (
 from tests.e2e.programs import MEBIBYTE, free_ports
 from tests.e2e.test_interception import together
 from tests.http.kube_clients import upgrade_failure
+from yurttunnel.http.relay import BODY_PATIENCE
 
 HUGE = 64 * MEBIBYTE
 """An upload that nobody waits for."""
@@ -231,6 +232,34 @@ class RefusedUpgradeTests(InterceptionTestCase):
         await self.still_answers(doors)
 
     still_answers = FaultyKubeletTests.still_answers
+
+
+class UnfinishedBodiesTests(InterceptionTestCase):
+    """Callers that never finish their requests."""
+
+    async def test_others_are_served(self) -> None:
+        """A hundred of them at each port keep nobody from a kubelet, and each is given up."""
+        _, doors = await self.start_with_doors(hello)
+        host = {door: f"Host: {door.host}".encode() for door in doors}
+        for door in doors:
+            for framing in (
+                b"Content-Length: 1000\r\n\r\nbegin",
+                b"Transfer-Encoding: chunked\r\n\r\n5\r\nbe",
+                b"Content-Length: 1000000\r\n\r\n" + bytes(20_000),
+                b"Content-Length: 1000\r\nExpect: 100-continue\r\n\r\n",
+            ):
+                for _ in range(25):
+                    await door.raw(b"POST /hello HTTP/1.1\r\n%b\r\n%b" % (host[door], framing))
+        # They are uploads only now, those of which little has come.
+        await self.pause(2 * BODY_PATIENCE)
+        for door in doors:
+            got = await self.within(5, door.get("/hello"), f"{door.name} answers")
+            self.assertEqual(got.body, HELLO, door.name)
+            client = await door.client()
+            posted = client.ask("/hello", "POST", body=b"small").whole()
+            self.assertEqual((await self.within(5, posted, door.name)).body, HELLO, door.name)
+            client.drop()
+            self.assertLess(len(door.kubelet.open), 40, door.name)
 
 
 class VerificationTests(InterceptionTestCase):

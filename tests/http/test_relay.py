@@ -13,7 +13,14 @@ from tests.http.support import Server, request, responses, settle
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
-from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
+from yurttunnel.http.relay import (
+    BODY_BEGINNING,
+    BODY_PATIENCE,
+    ForwardedRequest,
+    Relay,
+    RelaySettings,
+)
+from yurttunnel.http.server import ServerSettings
 
 CHUNKED = b"Transfer-Encoding: chunked"
 UPGRADE = (b"Connection: Upgrade", b"Upgrade: SPDY/3.1")
@@ -32,7 +39,8 @@ class RelayTestCase(SynchronousTestCase):
 
     def setUp(self):
         """Connect the client."""
-        self.server = Server()
+        # Bodies come byte by byte here, and the time for that is not what is tested.
+        self.server = Server(ServerSettings(body_timeout=60, min_body_bytes=1))
         self.clock = self.server.clock
         self.relay = Relay(self.clock, self.settings)
         self.pool = ConnectionPool(self.clock, self.connect, self.pool_settings)
@@ -88,6 +96,12 @@ class RelayTestCase(SynchronousTestCase):
     def send(self, data):
         """Have the client send."""
         self.client.receive(data)
+        self.settle()
+
+    def send_slowly(self, data):
+        """Have the client send the beginning of a body that is not waited for any longer."""
+        self.send(data)
+        self.clock.advance(BODY_PATIENCE)
         self.settle()
 
     def answer(self, data):
@@ -146,7 +160,7 @@ class ForwardTests(RelayTestCase):
 
     def test_request_body(self):
         """A body passes as it comes, of known length or in chunks with trailers."""
-        self.send(request(b"/", b"Content-Length: 4", method=b"PUT", body=b"ab"))
+        self.send_slowly(request(b"/", b"Content-Length: 4", method=b"PUT", body=b"ab"))
         self.assertTrue(self.origin.sent.endswith(b"\r\n\r\nab"))
         self.send(b"cd")
         self.assertTrue(self.origin.sent.endswith(b"\r\n\r\nabcd"))
@@ -247,7 +261,7 @@ class ForwardTests(RelayTestCase):
     def test_much_data(self):
         """Megabytes pass whole both ways, in pieces of any size."""
         data = random.Random(1).randbytes(3_000_000)
-        self.send(request(b"/", b"Content-Length: 3000000", method=b"PUT"))
+        self.send_slowly(request(b"/", b"Content-Length: 3000000", method=b"PUT"))
         self.answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         for start in range(0, len(data), 50_000):
             piece = data[start : start + 50_000]
@@ -428,6 +442,90 @@ class StalledUploadTests(RelayTestCase):
         self.assertEqual(413, self.responses("PUT")[0][0])
 
 
+class BodyBeginningTests(RelayTestCase):
+    """A connection to the origin is asked for when the body is there, or will not be soon."""
+
+    pool_settings = PoolSettings(max_per_key=2, max_uploads_per_key=2)
+
+    def begin(self, *fields, body=b"", target=b"/"):
+        """Have a new client begin a request with a body."""
+        self.client = self.server.connect()
+        self.send(request(target, *fields, method=b"PUT", body=body))
+
+    def test_a_small_body_holds_nothing_before_it_is_complete(self):
+        """Then it is sent whole, as a request like any other."""
+        self.begin(CHUNKED, body=b"2\r\nab\r\n")
+        self.send(b"1\r\nc\r\n0\r\n")
+        self.assertEqual([], self.attempts)
+        self.send(b"X-Checksum: v\r\n\r\n")
+        self.assertIn(b"\r\n\r\n3\r\nabc\r\n0\r\n", self.origin.sent)
+        self.answer(OK)
+        self.assertEqual(200, self.responses("PUT")[0][0])
+
+    def test_a_long_body_is_not_kept(self):
+        """What has come is bounded; more is read once there is a connection."""
+        self.instant = False
+        self.begin(b"Content-Length: 1000000", body=bytes(BODY_BEGINNING - 1))
+        self.assertEqual([], self.attempts)
+        self.assertTrue(self.client.reading)
+        self.send(b"x")
+        self.assertEqual(1, len(self.attempts))
+        self.assertFalse(self.client.reading)
+        self.succeed()
+        self.settle()
+        self.assertTrue(self.client.reading)
+        self.assertTrue(self.origin.sent.endswith(b"\0x"))
+
+    def test_a_body_that_ends_while_the_origin_is_connected(self):
+        """Nothing of it is lost, nor sent twice."""
+        self.instant = False
+        self.begin(b"Content-Length: 3", body=b"a")
+        self.clock.advance(BODY_PATIENCE)
+        self.send(b"bc")
+        self.succeed()
+        self.settle()
+        self.assertTrue(self.origin.sent.endswith(b"\r\n\r\nabc"))
+        self.assertEqual(1, len(self.attempts))
+
+    def test_unfinished_bodies_take_nothing_from_others(self):
+        """However many there are, with a length, in chunks, held back or following something."""
+        for fields in (
+            [b"Content-Length: 9"],
+            [CHUNKED],
+            [b"Content-Length: 9", b"Expect: 100-continue"],
+        ):
+            for _ in range(10):
+                self.begin(*fields)
+                self.begin(*fields, body=b"1")
+        self.clock.advance(BODY_PATIENCE)
+        self.settle()
+        self.assertEqual(1, len(self.origins), "the share of one caller")
+        self.client = self.server.connect()
+        self.send(request())
+        self.answer(OK)
+        self.assertEqual(200, self.responses()[0][0])
+        self.begin(b"Content-Length: 2", body=b"ab")
+        self.answer(OK)
+        self.assertEqual(200, self.responses("PUT")[0][0])
+
+    def test_a_client_that_leaves_first(self):
+        """Nobody is asked for anything for a client that is gone, or whose body is malformed."""
+        self.begin(b"Content-Length: 3", body=b"a")
+        self.client.receive_end()
+        self.begin(CHUNKED, body=b"xx\r\n")
+        self.assertEqual(400, self.responses("PUT", closed=True)[0][0])
+        self.clock.advance(2 * BODY_PATIENCE)
+        self.assertEqual([], self.attempts)
+
+    def test_patience_is_for_complete_requests(self):
+        """Who is to be answered at any time does not hold a body back for ever."""
+        self.patient = True
+        self.begin(b"Content-Length: 3", b"Expect: 100-continue")
+        self.clock.advance(30)
+        self.assertEqual(504, self.responses("PUT")[-1][0])
+        self.assertTrue(self.origin.aborted)
+
+
 class ExpectationTests(RelayTestCase):
     """A client that holds its body back until it is told to go on."""
 
@@ -511,14 +609,15 @@ class ClientLeavesTests(RelayTestCase):
 
     def test_in_the_middle_of_its_body(self):
         """So it is when a body breaks off."""
-        self.send(request(b"/", CHUNKED, method=b"POST", body=b"5\r\nab"))
+        self.send_slowly(request(b"/", CHUNKED, method=b"POST", body=b"5\r\nab"))
         self.client.receive_end()
         self.assertTrue(self.origin.aborted)
         self.assertFalse(self.origin.sent.endswith(b"0\r\n\r\n"))
 
     def test_malformed_body(self):
         """And when a body is malformed; the client is told."""
-        self.send(request(b"/", CHUNKED, method=b"POST", body=b"2\r\nabc\r\n"))
+        self.send_slowly(request(b"/", CHUNKED, method=b"POST", body=b"2\r\n"))
+        self.send(b"abc\r\n")
         self.assertEqual(400, self.responses("POST", closed=True)[0][0])
         self.assertTrue(self.origin.aborted)
 
@@ -652,7 +751,7 @@ class OriginFailsTests(RelayTestCase):
 
     def test_answers_early(self):
         """An answer in the middle of an upload passes; both connections are then closed."""
-        self.send(request(b"/", b"Content-Length: 100000", method=b"PUT", body=b"begin"))
+        self.send_slowly(request(b"/", b"Content-Length: 100000", method=b"PUT", body=b"begin"))
         self.answer(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
         ((status, fields, body, _),) = self.responses("PUT")
         self.assertEqual((413, b"close", b"no"), (status, fields[b"connection"], body))
@@ -664,7 +763,7 @@ class OriginFailsTests(RelayTestCase):
 
     def test_answers_while_it_reads(self):
         """An answer that begins in the middle of an upload does not stop the upload."""
-        self.send(request(b"/", b"Content-Length: 4", method=b"PUT", body=b"ab"))
+        self.send_slowly(request(b"/", b"Content-Length: 4", method=b"PUT", body=b"ab"))
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nAB")
         self.send(b"cd")
         self.answer(b"CD")

@@ -492,14 +492,21 @@ class RequestBodyTests(ServerTestCase):
         self.assertEqual([200], self.handler.statuses)
 
     def test_overdue_body(self):
-        """A body of which nothing comes for a minute is answered with 408."""
-        self.send(request(b"/", b"Content-Length: 3", method=b"PUT"))
+        """A body that comes at less than the rate is answered with 408, however it drips."""
+        self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
         self.exchange.deliver_body(Sink())
-        for piece in (b"1", b"2"):
-            self.pass_time(59)
-            self.send(piece)
+        for _ in range(3):
+            self.pass_time(10)
+            self.send(bytes(5_000))
+            self.pass_time(9)
+            self.send(bytes(5_000))
+            self.pass_time(1)
         self.assertEqual([], self.handler.ends)
-        self.pass_time(121)
+        for _ in range(19):
+            self.pass_time(1)
+            self.send(bytes(500))
+        self.assertEqual([], self.handler.ends)
+        self.pass_time(1)
         self.assertEqual(408, responses(self.client.sent, "GET", closed=True)[0][0])
         self.assertIsInstance(self.handler.ends[0][1], ExchangeFailed)
         self.assertEqual([408], self.handler.statuses)
@@ -511,9 +518,14 @@ class RequestBodyTests(ServerTestCase):
         exchange = self.exchange
         exchange.deliver_body(Sink())
         exchange.pauseProducing()
-        self.pass_time(200)
+        self.pass_time(210)
         self.assertEqual([], self.handler.ends)
         exchange.resumeProducing()
+        self.pass_time(10)
+        exchange.pauseProducing()
+        exchange.resumeProducing()
+        self.pass_time(19)
+        self.assertEqual([], self.handler.ends)
         self.send(b"123")
         hello(exchange)
         self.assertEqual(200, self.responses()[0][0])

@@ -8,12 +8,16 @@ do upgrades once they have got their 101: they would keep those that are over in
 ever getting their turn. Any other answer that has not begun counts, however long it takes: an
 origin that is slow does not get more to do at once. All connections to an origin, whatever they
 do, have a wider bound.
+
+Uploads, the requests whose bodies still come, have a bound of their own: how long they take is up
+to who sends them, and those whose requests are complete are not to wait for that. Of this bound,
+and of the places of those who wait for it, one caller has half at most.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -35,10 +39,13 @@ class PoolSettings:
 
     max_per_key: int = 32
     """Connections to one origin that are in use for a short time, being made, or idle."""
+    max_uploads_per_key: int = 32
+    """Connections to one origin that are in use for uploads, or being made for them; half of them,
+    rounded up, for one caller."""
     max_connections_per_key: int = 1024
     """Connections to one origin, those in use for long included."""
     max_waiting: int = 1024
-    """Who may wait for a connection to one origin."""
+    """Who may wait for a connection to one origin, and as many for one with an upload."""
     waiting_timeout: float = 15.0
     long_after: float = 1.0
     """After the head of an answer. When its body takes longer, the connection is in use for long;
@@ -95,20 +102,33 @@ class ConnectionPool(Generic[Key]):
         self._origins: dict[Key, _Origin] = {}
 
     def acquire(
-        self, key: Key, *, fresh: bool = False, lasting: bool = False
+        self,
+        key: Key,
+        *,
+        fresh: bool = False,
+        lasting: bool = False,
+        upload: bool = False,
+        caller: Hashable = None,
     ) -> Deferred[ClientConnection]:
         """Get a connection on which the caller makes one request, in the callback.
 
         With ``fresh`` it is a new one. One that is ``lasting`` is in use for long from the
-        beginning: a kubelet sends no head for a log that is followed and has no line yet. The
-        connection comes back by itself when its exchange is over.
+        beginning: a kubelet sends no head for a log that is followed and has no line yet. One for
+        an ``upload``, whatever else it is, counts as such until its answer has taken its time;
+        ``caller`` tells whose share it is of. The connection comes back by itself when its
+        exchange is over.
 
         Fails with :class:`PoolBusy`, or as ``connect`` does. Canceling it cancels the attempt.
         """
         origin = self._origins.get(key)
         if origin is None:
             origin = self._origins[key] = _Origin(self, key, lambda: self._origins.pop(key, None))
-        return origin.acquire(fresh, lasting)
+        use = _Use.SHORT
+        if upload:
+            use = _Use.UPLOAD
+        elif lasting:
+            use = _Use.LONG
+        return origin.acquire(_Wish(use, fresh, caller))
 
     def close_idle(self, concerned: Callable[[Key], bool] = lambda key: True) -> None:
         """Close what nobody uses, of the keys that are ``concerned``."""
@@ -135,11 +155,31 @@ class ConnectionPool(Generic[Key]):
         return replace(self.counters, idle=len(self.idle), waiting=len(self.waiting))
 
 
+class _Use(enum.Enum):
+    """What a connection is wanted for."""
+
+    SHORT = enum.auto()
+    """To be free again soon."""
+    UPLOAD = enum.auto()
+    """For a request that has not been read to its end."""
+    LONG = enum.auto()
+    """For long, or for another protocol; it does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What somebody wants of a pool."""
+
+    use: _Use
+    fresh: bool
+    caller: Hashable
+
+
 class _Origin:
     """The connections to one origin, and who waits for them.
 
-    Those that are idle, used for a short time or being made are ``max_per_key`` at most, and all
-    together ``max_connections_per_key``.
+    Those that are idle, used for a short time or being made are ``max_per_key`` at most, those for
+    uploads ``max_uploads_per_key``, and all together ``max_connections_per_key``.
     """
 
     def __init__(
@@ -153,40 +193,42 @@ class _Origin:
         self.members: set[_Member] = set()
         self.idle: list[_Member] = []
         """The one used last is last."""
-        self.waiters: deque[_Waiter] = deque()
+        self.waiters: dict[_Use, deque[_Waiter]] = {_Use.SHORT: deque(), _Use.UPLOAD: deque()}
         self.busy = 0
         """Connections in use for a short time, or being made for that."""
+        self.uploads: Counter[Hashable] = Counter()
+        """Those for uploads, by caller."""
         self._on_empty = on_empty
         self._attempts: set[Deferred[ClientConnection]] = set()
 
-    def acquire(self, fresh: bool, lasting: bool) -> Deferred[ClientConnection]:
-        if not fresh and (member := self._take_idle()) is not None:
-            return succeed(member.lend(lasting))
-        if self._make_room(fresh, lasting):
-            return self._make(lasting)
-        if lasting or not self.busy:
+    def acquire(self, wish: _Wish) -> Deferred[ClientConnection]:
+        got = self._get(wish)
+        if got is not None:
+            return got
+        if wish.use is _Use.LONG or not (self.busy or self.uploads):
             # Nothing will be free soon.
             return self._refuse("too many connections are in use for long")
-        if len(self.waiters) >= self.pool.settings.max_waiting:
+        queue = self.waiters[wish.use]
+        places = self.pool.settings.max_waiting
+        if len(queue) >= places:
             return self._refuse("too many requests wait for a connection")
-        waiter = _Waiter(self, fresh)
-        self.waiters.append(waiter)
+        if wish.use is _Use.UPLOAD and _count(queue, wish.caller) >= _share(places):
+            return self._refuse("too many requests of one caller wait to send their bodies")
+        waiter = _Waiter(self, wish)
+        queue.append(waiter)
         self.pool.waiting.add(waiter)
         return waiter.result
 
     def serve(self) -> None:
         """Give those who wait what there is, in their order."""
-        while self.waiters:
-            waiter = self.waiters[0]
-            member = None if waiter.fresh else self._take_idle()
-            if member is None and not self._make_room(waiter.fresh, False):
-                return
-            self.waiters.popleft()
-            self.pool.waiting.discard(waiter)
-            if member is not None:
-                waiter.result.callback(member.lend(False))
-            else:
-                waiter.follow(self._make(False))
+        for queue in self.waiters.values():
+            while (waiter := self._next(queue)) is not None:
+                got = self._get(waiter.wish)
+                if got is None:
+                    break
+                queue.remove(waiter)
+                self.pool.waiting.discard(waiter)
+                waiter.follow(got)
         self.forget_if_empty()
 
     def keep(self, member: _Member) -> None:
@@ -198,8 +240,17 @@ class _Origin:
             # It did not count while it was used for long, and another has come for it.
             self.idle[0].discard()
 
+    def count(self, wish: _Wish, change: int) -> None:
+        """Count one more or one less of a use."""
+        if wish.use is _Use.SHORT:
+            self.busy += change
+        elif wish.use is _Use.UPLOAD:
+            self.uploads[wish.caller] += change
+            if not self.uploads[wish.caller]:
+                del self.uploads[wish.caller]
+
     def forget_if_empty(self) -> None:
-        if not (self.members or self.waiters or self._attempts):
+        if not (self.members or any(self.waiters.values()) or self._attempts):
             self._on_empty()
 
     def close_idle(self) -> None:
@@ -207,14 +258,33 @@ class _Origin:
             member.discard()
 
     def close(self) -> None:
-        waiters = list(self.waiters)
-        self.waiters.clear()
+        waiters = [waiter for queue in self.waiters.values() for waiter in queue]
+        for queue in self.waiters.values():
+            queue.clear()
         for waiter in waiters:
             waiter.refuse("the server is stopping")
         for attempt in list(self._attempts):
             attempt.cancel()
         for member in list(self.members):
             member.connection.close()
+
+    def _next(self, queue: deque[_Waiter]) -> _Waiter | None:
+        """Return the first whose caller has not got its share."""
+        return next((waiter for waiter in queue if not self._is_excluded(waiter.wish)), None)
+
+    def _is_excluded(self, wish: _Wish) -> bool:
+        """Tell whether an upload has to wait for others."""
+        if wish.use is not _Use.UPLOAD:
+            return False
+        places = self.pool.settings.max_uploads_per_key
+        return self.uploads.total() >= places or self.uploads[wish.caller] >= _share(places)
+
+    def _get(self, wish: _Wish) -> Deferred[ClientConnection] | None:
+        if self._is_excluded(wish):
+            return None
+        if not wish.fresh and (member := self._take_idle()) is not None:
+            return succeed(member.lend(wish))
+        return self._make(wish) if self._make_room(wish) else None
 
     def _take_idle(self) -> _Member | None:
         while self.idle:
@@ -228,35 +298,38 @@ class _Origin:
         self.pool.counters.refusals += 1
         return fail(PoolBusy(text))
 
-    def _make_room(self, fresh: bool, lasting: bool) -> bool:
+    def _make_room(self, wish: _Wish) -> bool:
         """Tell whether another connection may be made; for a fresh one an idle one may go."""
         settings = self.pool.settings
         short = self.busy + len(self.idle)
         total = len(self.members) + len(self._attempts)
-        if total < settings.max_connections_per_key and (lasting or short < settings.max_per_key):
+        counts = wish.use is _Use.SHORT
+        if total < settings.max_connections_per_key and (
+            not counts or short < settings.max_per_key
+        ):
             return True
-        if fresh and self.idle:
+        if wish.fresh and self.idle:
             self.idle[0].discard()
             return True
         return False
 
-    def _make(self, lasting: bool) -> Deferred[ClientConnection]:
+    def _make(self, wish: _Wish) -> Deferred[ClientConnection]:
         self.pool.counters.connects += 1
-        self.busy += not lasting
+        self.count(wish, 1)
         attempt = maybeDeferred(self.pool.connect, self.key)
         self._attempts.add(attempt)
 
         def connected(connection: ClientConnection) -> ClientConnection:
             self._attempts.discard(attempt)
-            self.busy -= not lasting
+            self.count(wish, -1)
             if not connection.reusable:
                 self.serve()
                 raise ExchangeFailed("the connection was closed at once", unanswered=True)
-            return _Member(self, connection).lend(lasting)
+            return _Member(self, connection).lend(wish)
 
         def failed(failure: Failure) -> Failure:
             self._attempts.discard(attempt)
-            self.busy -= not lasting
+            self.count(wish, -1)
             self.pool.counters.failed_connects += 1
             self.serve()
             return failure
@@ -264,14 +337,13 @@ class _Origin:
         return attempt.addCallbacks(connected, failed)
 
 
-class _Use(enum.Enum):
-    """What a connection is doing."""
+def _share(places: int) -> int:
+    """Return how many of some places one caller may have."""
+    return (places + 1) // 2
 
-    NONE = enum.auto()
-    SHORT = enum.auto()
-    """In use, and expected to be free soon."""
-    LONG = enum.auto()
-    """In use for long, or by another protocol; it does not count."""
+
+def _count(queue: deque[_Waiter], caller: Hashable) -> int:
+    return sum(waiter.wish.caller == caller for waiter in queue)
 
 
 class _Member:
@@ -281,28 +353,28 @@ class _Member:
         self.connection = connection
         self._origin = origin
         self._pool = origin.pool
-        self._use = _Use.NONE
+        # What it is lent for.
+        self._wish: _Wish | None = None
         connection.on_answer = self._answer_began
         connection.on_idle = self._became_idle
         connection.on_lost = self._lost
         origin.members.add(self)
 
-    def lend(self, lasting: bool) -> ClientConnection:
+    def lend(self, wish: _Wish) -> ClientConnection:
         """Note the use, and give the connection."""
         counters = self._pool.counters
         counters.in_use += 1
         counters.reuses += self.connection.requests > 0
-        if lasting:
-            self._use = _Use.LONG
-        else:
-            self._use = _Use.SHORT
-            self._origin.busy += 1
+        self._wish = wish
+        self._origin.count(wish, 1)
         return self.connection
 
     def become_long(self) -> None:
         """Stop counting, which gives room to another."""
-        self._use = _Use.LONG
-        self._origin.busy -= 1
+        wish = self._wish
+        assert wish is not None
+        self._origin.count(wish, -1)
+        self._wish = replace(wish, use=_Use.LONG)
         self._origin.serve()
 
     def discard(self) -> None:
@@ -312,7 +384,7 @@ class _Member:
         self.connection.close()
 
     def _answer_began(self, connection: ClientConnection, switched: bool) -> None:
-        if self._use is not _Use.SHORT:
+        if self._wish is None or self._wish.use is _Use.LONG:
             return
         if switched:
             self.become_long()
@@ -336,20 +408,19 @@ class _Member:
         origin.serve()
 
     def _end_use(self) -> None:
-        use, self._use = self._use, _Use.NONE
-        if use is _Use.NONE:
+        wish, self._wish = self._wish, None
+        if wish is None:
             return
         self._pool.counters.in_use -= 1
-        if use is _Use.SHORT:
-            self._origin.busy -= 1
-            self._pool.short.discard(self)
+        self._origin.count(wish, -1)
+        self._pool.short.discard(self)
 
 
 class _Waiter:
     """Somebody who waits for a connection."""
 
-    def __init__(self, origin: _Origin, fresh: bool) -> None:
-        self.fresh = fresh
+    def __init__(self, origin: _Origin, wish: _Wish) -> None:
+        self.wish = wish
         self.result: Deferred[ClientConnection] = Deferred(self._cancel)
         self._origin = origin
         self._attempt: Deferred[ClientConnection] | None = None
@@ -362,7 +433,7 @@ class _Waiter:
 
     def overdue(self) -> None:
         """Give up waiting."""
-        self._origin.waiters.remove(self)
+        self._origin.waiters[self.wish.use].remove(self)
         self.refuse("no connection became free in time")
         self._origin.forget_if_empty()
 
@@ -377,6 +448,6 @@ class _Waiter:
         if self._attempt is not None:
             self._attempt.cancel()
         else:
-            self._origin.waiters.remove(self)
+            self._origin.waiters[self.wish.use].remove(self)
             self._origin.pool.waiting.discard(self)
             self._origin.forget_if_empty()

@@ -1,8 +1,13 @@
 """A request that came to one connection, answered by another: the core of a reverse proxy.
 
-What has been read from one side is written to the other in the same call, and nothing waits
-for a body to be complete. Each side is paused while the other does not keep up, so what is held
-for an exchange is bounded by what the transports buffer.
+What has been read from one side is written to the other in the same call. Each side is paused
+while the other does not keep up, so what is held for an exchange is bounded by what the transports
+buffer.
+
+Only the beginning of a request's body is waited for: a connection is asked for once all of it is
+there, or :data:`BODY_BEGINNING` bytes, or a second has passed. So small bodies, which are most,
+hold nothing that others wait for while they come. What is not complete then is an upload (see
+``yurttunnel.http.pool``), and passed on as it comes.
 
 The client is told the truth: an origin that cannot be reached, does not answer or answers
 nonsense is a status of 502 to 504; after the response has begun a failure cuts the connection,
@@ -28,6 +33,7 @@ from yurttunnel.http.fields import Fields, end_to_end, requested_upgrade
 from yurttunnel.http.head import ResponseHead
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange, IResponseReceiver
 from yurttunnel.http.pool import PoolBusy
+from yurttunnel.http.request_body import BodyBeginning
 from yurttunnel.http.upgrade import JoinedSide, join
 
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
@@ -37,13 +43,19 @@ _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 class Acquire(Protocol):
     """Gets a connection to the origin, as ``ConnectionPool.acquire`` with its key does."""
 
-    def __call__(self, *, fresh: bool) -> Deferred[ClientConnection]:
-        """Give a connection; a new one if ``fresh``."""
+    def __call__(self, *, fresh: bool, upload: bool) -> Deferred[ClientConnection]:
+        """Return a connection; a new one if ``fresh``, for an incomplete request if ``upload``."""
 
 
 Describe = Callable[[Failure], tuple[int, str]]
 """Gives the status and the sentence that tell a client why there is no connection."""
 
+
+BODY_BEGINNING = 16 * 1024
+"""Bytes of a request's body that are taken, give or take one read, before there is a connection."""
+
+BODY_PATIENCE = 1.0
+"""Seconds that a request's body has to come before a connection for an upload is asked for."""
 
 UPLOAD_TIMEOUT = 60.0
 """Seconds for an origin to take more of a request's body, where nothing else bounds its time."""
@@ -85,6 +97,7 @@ class Relay:
             self.answers = Deadlines(clock, timeout, _Forwarding.response_overdue)
         self.upload_timeout = UPLOAD_TIMEOUT if timeout is None else timeout
         self.uploads = Deadlines(clock, self.upload_timeout, _Forwarding.upload_overdue)
+        self.beginnings = Deadlines(clock, BODY_PATIENCE, _Forwarding.body_is_slow)
         self.closing = Deadlines(clock, settings.linger, JoinedSide.close_overdue)
 
     def forward(
@@ -113,6 +126,7 @@ class Relay:
         if self.answers is not None:
             self.answers.stop()
         self.uploads.stop()
+        self.beginnings.stop()
         self.closing.stop()
 
 
@@ -133,7 +147,7 @@ class _Forwarding:
         patient: bool,
     ) -> None:
         self._relay = relay
-        self._answers = None if patient else relay.answers
+        self._patient = patient
         self._exchange = exchange
         self._acquire = acquire
         self._method = request.method
@@ -144,6 +158,8 @@ class _Forwarding:
         self._fields = end_to_end(request.fields)
         if self._upgrade is not None:
             self._fields += [(b"Connection", b"Upgrade"), (b"Upgrade", self._upgrade)]
+        # What has come of the body, until there is a connection.
+        self._beginning: BodyBeginning | None = BodyBeginning()
         self._acquiring: Deferred[Any] | None = None
         self._upstream: ClientExchange | None = None
         self._transport: Any = None
@@ -154,13 +170,36 @@ class _Forwarding:
     # -- getting a connection ------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Get a connection, and give up when the client does."""
-        self._exchange.on_end(self._client_ended)
-        if not self._ended:
-            self._connect(fresh=False)
+        """Get a connection once there is use for it, and give up when the client does."""
+        exchange = self._exchange
+        exchange.on_end(self._client_ended)
+        if self._ended:
+            return
+        if not exchange.has_body:
+            self._connect(fresh=False, upload=False)
+        elif exchange.head.values(b"expect"):
+            # Nothing comes until the origin has asked for it.
+            self._connect(fresh=False, upload=True)
+        else:
+            self._relay.beginnings.add(self)
+            exchange.deliver_body(self)
 
-    def _connect(self, fresh: bool) -> None:
-        acquiring = self._acquire(fresh=fresh)
+    def body_is_slow(self) -> None:
+        """Go on with what there is of the body."""
+        self._connect(fresh=False, upload=True)
+
+    def _body_began(self, beginning: BodyBeginning) -> None:
+        """Go on if that is all of the body, or more than is to be kept."""
+        if not beginning.complete:
+            if beginning.size < BODY_BEGINNING:
+                return
+            self._exchange.pauseProducing()
+        if self in self._relay.beginnings:
+            self._relay.beginnings.discard(self)
+            self._connect(fresh=False, upload=not beginning.complete)
+
+    def _connect(self, fresh: bool, upload: bool) -> None:
+        acquiring = self._acquire(fresh=fresh, upload=upload)
         self._acquiring = acquiring
         # Neither of the two raises; mypy wants to see the Deferred used.
         _ = acquiring.addCallbacks(self._connected, self._connect_failed)
@@ -218,37 +257,51 @@ class _Forwarding:
         if not exchange.has_body:
             self._expect_answer()
             return
-        if exchange.head.values(b"expect"):
-            self._expect_answer()
-        else:
-            # Found once; finish is seen here, since the time for the response begins there.
-            self.write = upstream.write  # type: ignore[method-assign] # see above
         upstream.registerProducer(self, True)
-        exchange.deliver_body(self)
+        if exchange.head.values(b"expect"):
+            self._beginning = None
+            self._expect_answer()
+            exchange.deliver_body(self)
+            return
+        beginning, self._beginning = self._beginning, None
+        assert beginning is not None
+        beginning.pass_on(self)
+        if self not in self._relay.uploads:
+            exchange.resumeProducing()
 
     def write(self, data: bytes) -> None:
-        """Pass on a body that the origin had to ask for; others go straight to the upstream."""
-        self._forget_answer()
-        if self._upstream is not None:
-            self._upstream.write(data)
+        """Pass on a piece of the body, or keep it until there is a connection."""
+        upstream = self._upstream
+        if upstream is not None:
+            self._forget_answer()
+            upstream.write(data)
+        elif self._beginning is not None:
+            self._beginning.write(data)
+            self._body_began(self._beginning)
 
     def finish(self, trailers: Fields = ()) -> None:
-        """End the request."""
+        """End the request, or keep its end until there is a connection."""
         upstream = self._upstream
         if upstream is not None:
             upstream.finish(trailers)
             upstream.unregisterProducer()
             self._relay.uploads.discard(self)
             self._expect_answer()
+        elif self._beginning is not None:
+            self._beginning.finish(trailers)
+            self._body_began(self._beginning)
 
     def _expect_answer(self) -> None:
+        """Bound the time for an answer; patience is for requests that are complete."""
         self._forget_answer()
-        if self._answers is not None and not self._exchange.head_sent and not self._ended:
-            self._answers.add(self)
+        answers, upstream = self._relay.answers, self._upstream
+        patient = self._patient and (upstream is None or upstream.request_complete)
+        if answers is not None and not (patient or self._exchange.head_sent or self._ended):
+            answers.add(self)
 
     def _forget_answer(self) -> None:
-        if self._answers is not None:
-            self._answers.discard(self)
+        if self._relay.answers is not None:
+            self._relay.answers.discard(self)
 
     def pauseProducing(self) -> None:
         """Read no more of the request for now: the origin does not keep up."""
@@ -328,7 +381,7 @@ class _Forwarding:
             return
         if self._may_retry(error):
             self._retried = True
-            self._connect(fresh=True)
+            self._connect(fresh=True, upload=False)
         elif self._exchange.head_sent:
             self._exchange.abort()
         else:
@@ -345,11 +398,13 @@ class _Forwarding:
 
     def _stop_waiting(self) -> None:
         self._forget_answer()
+        self._relay.beginnings.discard(self)
         self._relay.uploads.discard(self)
 
     def _client_ended(self, error: ExchangeFailed | None) -> None:
         """Let go of the origin: it has answered, or the client has left or got another answer."""
         self._ended = True
+        self._beginning = None
         self._stop_waiting()
         acquiring, self._acquiring = self._acquiring, None
         if acquiring is not None:

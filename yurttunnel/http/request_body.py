@@ -1,4 +1,4 @@
-"""Small request bodies as a whole, for handlers that have no use for pieces."""
+"""Request bodies that are taken before somebody has use for them: small ones, or a beginning."""
 
 from __future__ import annotations
 
@@ -35,6 +35,35 @@ def read_body(exchange: IExchange, max_bytes: int) -> Deferred[bytes]:
         exchange.send_informational(100)
     exchange.deliver_body(collector)
     return collector.whole
+
+
+@implementer(IBodySink)
+class BodyBeginning:
+    """What has come of a body that nobody takes yet, all of it or the beginning."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.complete = False
+        self._pieces: list[bytes] = []
+        self._trailers: Fields = ()
+
+    def write(self, data: bytes) -> None:
+        """See ``IBodySink``."""
+        self.size += len(data)
+        self._pieces.append(data)
+
+    def finish(self, trailers: Fields = ()) -> None:
+        """See ``IBodySink``."""
+        self.complete = True
+        self._trailers = trailers
+
+    def pass_on(self, sink: IBodySink) -> None:
+        """Write to ``sink`` what there is, and finish it if that is all."""
+        pieces, self._pieces = self._pieces, []
+        if pieces:
+            sink.write(b"".join(pieces))
+        if self.complete:
+            sink.finish(self._trailers)
 
 
 @implementer(IBodySink)

@@ -27,8 +27,11 @@ class ServerSettings:
     included."""
     idle_timeout: float = 75.0
     """Between a response and the next request; also for taking the rest of a last response."""
-    body_timeout: float = 60.0
-    """Without a byte of a request's body that is waited for."""
+    body_timeout: float = 20.0
+    """For each ``min_body_bytes`` of a request's body that is waited for."""
+    min_body_bytes: int = 10_000
+    """With ``body_timeout`` 500 bytes a second, as ``RequestReadTimeout body=20,MinRate=500``, the
+    default of Apache's mod_reqtimeout, which gives as long to begin."""
     half_closed_timeout: float = 10.0
     """For the answer to a client that has ended its direction."""
     linger: float = 5.0

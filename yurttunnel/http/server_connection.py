@@ -55,7 +55,9 @@ class ServerConnection(HTTPConnection):
         self._body: BodyReader | None = None
         self._deliver: Callable[[bytes], object]
         self._body_complete: Callable[[], object]
-        self._body_progress = False
+        # Bytes that have come since the body was last looked at, and whether it was paused since.
+        self._body_bytes = 0
+        self._body_held_up = False
         self._closing = False
         self._answered = False
         self._output_ended = False
@@ -139,13 +141,14 @@ class ServerConnection(HTTPConnection):
         self._deliver = deliver
         self._body_complete = complete
         self._take = self._take_body
+        self._body_bytes = 0
         self._factory.bodies.add(self)
         self.advance()
         if self._input_ended and self._take is not None:
             self.input_ended()
 
     def _take_body(self, data: bytes) -> None:
-        self._body_progress = True
+        self._body_bytes += len(data)
         reader = self._body
         assert reader is not None
         try:
@@ -175,9 +178,15 @@ class ServerConnection(HTTPConnection):
         else:
             self._answer_and_close(status, text, exchange.head)
 
+    def pause_body(self) -> None:
+        """Read no more for now; the time that this takes is not the client's."""
+        self._body_held_up = True
+        super().pause_body()
+
     def _forget_body(self) -> None:
         self._body = None
         self._body_paused = False
+        self._body_held_up = False
         self._factory.bodies.discard(self)
 
     # -- responses: for the exchange -----------------------------------------------------------
@@ -328,8 +337,10 @@ class ServerConnection(HTTPConnection):
         """Give up a request whose body does not come, unless we are what it waits for."""
         exchange = self._exchange
         held_back = exchange is not None and exchange.awaits_continue
-        if self._body_progress or self._body_paused or held_back:
-            self._body_progress = False
+        came = self._body_bytes >= self._factory.settings.min_body_bytes
+        if came or self._body_held_up or held_back:
+            self._body_bytes = 0
+            self._body_held_up = self._body_paused
             self._factory.bodies.add(self)
         else:
             self._body_failed(408, "the request body did not arrive in time")

@@ -164,7 +164,7 @@ class ApiTestCase(SynchronousTestCase):
     def connections(self, name, port):
         """Give what gets connections to a node."""
 
-        def acquire(*, fresh):
+        def acquire(*, fresh, upload):
             self.dialed.append((name, port))
             acquired = Deferred()
             self.connect_node(acquired)

@@ -11,7 +11,12 @@ from yurttunnel.http.body import BodyLimits
 from yurttunnel.http.client import MAX_INTERIM_BYTES, MAX_INTERIM_RESPONSES
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.pool import PoolSettings, PoolStatistics
-from yurttunnel.http.relay import UPLOAD_TIMEOUT, RelaySettings
+from yurttunnel.http.relay import (
+    BODY_BEGINNING,
+    BODY_PATIENCE,
+    UPLOAD_TIMEOUT,
+    RelaySettings,
+)
 from yurttunnel.http.server_connection import MAX_DROPPED
 from yurttunnel.kube.events import MAX_MESSAGE, MAX_WAITING
 from yurttunnel.kube.responses import MAX_BODY
@@ -64,7 +69,11 @@ VALUES = {
     "time for the TLS handshake and": [SETTINGS.head_timeout],
     "time for each later head": [SETTINGS.head_timeout],
     "head of a request": [SETTINGS.limits.max_bytes / KIB, SETTINGS.limits.max_fields],
-    "time without a byte": [SETTINGS.body_timeout],
+    "time for 10,000 bytes": [
+        SETTINGS.body_timeout,
+        SETTINGS.min_body_bytes / SETTINGS.body_timeout,
+    ],
+    "beginning of a request's body": [BODY_BEGINNING / KIB, BODY_PATIENCE],
     "around the data": [
         BODY.max_line_bytes,
         BODY.max_overhead / KIB,
@@ -76,9 +85,13 @@ VALUES = {
     "time between two": [SETTINGS.idle_timeout],
     "time for the answer after": [SETTINGS.half_closed_timeout],
     "time for a caller to close": [SETTINGS.linger, SETTINGS.idle_timeout],
-    "connections to one kubelet": [POOL.max_per_key],
+    "connections to one kubelet that are idle": [POOL.max_per_key],
+    "connections to one kubelet that are in use, or": [
+        POOL.max_uploads_per_key,
+        POOL.max_uploads_per_key / 2,
+    ],
     "all connections": [POOL.max_connections_per_key],
-    "requests that wait": [POOL.max_waiting],
+    "requests that wait": [POOL.max_waiting, POOL.max_waiting, POOL.max_waiting / 2],
     "time that a request waits": [POOL.waiting_timeout],
     "time for the agent": [DIAL_TIMEOUT],
     "wait for an agent": [RETURN_PATIENCE],

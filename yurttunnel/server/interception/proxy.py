@@ -82,7 +82,7 @@ class KubeletProxy:
         key = KubeletKey(session, destination.host, destination.port, trust)
         self._relay.forward(
             exchange,
-            partial(self._pool.acquire, key, lasting=request.follows),
+            partial(self._pool.acquire, key, lasting=request.follows, caller=_caller_of(request)),
             ForwardedRequest(head.method, head.target, forwarded_fields(request, destination)),
             partial(_describe, request),
             origin=str(key),
@@ -92,6 +92,11 @@ class KubeletProxy:
     def close(self) -> None:
         """Stop the timers."""
         self._relay.close()
+
+
+def _caller_of(request: InterceptedRequest) -> str:
+    """Return whose share of what is bounded a request has."""
+    return request.caller or getattr(request.exchange.transport.getPeer(), "host", "")
 
 
 def forwarded_fields(request: InterceptedRequest, destination: Destination) -> Fields:
