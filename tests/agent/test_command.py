@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from twisted.internet import reactor
@@ -215,7 +216,7 @@ class CommandTests(SynchronousTestCase):
     def test_silent_resolver(self):
         """Name servers that never answer cost one attempt its time, and the log says which."""
         self.start_server()
-        self.start()
+        self.stop(self.start())
         self.patch(self.reactor, "nameResolver", FakeNameResolver())
         self.start("--tunnelserver-addr", "server.test:10262", "--meta-port", "10299")
         self.assertIn("not connected yet", self.reactor.get(10299, "/readyz")[1])
@@ -296,7 +297,16 @@ class CommandTests(SynchronousTestCase):
     def test_other_nodes_state(self):
         """So is the state of another node."""
         self.start_server()
-        self.start()
+        self.stop(self.start())
         options = self.options("--node-name", "edge-2")
         error = self.assertRaises(SystemExit, command.makeService, options)
         self.assertIn("is the state of node edge-1", error.code)
+
+    def test_state_in_use(self):
+        """So is one that another process uses, which has a number; it is free after its end."""
+        self.start_server()
+        agent = self.start()
+        error = self.assertRaises(SystemExit, command.makeService, self.options())
+        self.assertIn(f"--state-dir: {self.state} is in use by process {os.getpid()}", error.code)
+        self.stop(agent)
+        self.start()

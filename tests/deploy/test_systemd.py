@@ -94,7 +94,9 @@ class UnitTests(unittest.SynchronousTestCase):
             self.assertIn(command, commands)
             self.assertEqual(path.stem, command)
             settings = self.options_of(path).settings
-            self.assertEqual(VARIABLES["STATE_DIRECTORY"], str(settings.mode.state_dir))
+            # With DynamicUser= systemd makes a symbolic link of the directory itself.
+            state = f"{VARIABLES['STATE_DIRECTORY']}/state"
+            self.assertEqual(state, str(settings.mode.state_dir))
 
     def test_systemd_is_told(self):
         """It waits until the process says that it is ready, and kills one that hangs."""

@@ -39,6 +39,19 @@ def clock_now(offset: float = 0.0) -> Clock:
     return clock
 
 
+class SteppedClock(Clock):
+    """A steady clock, with a time of day that is ``ahead`` seconds before that of others."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        super().__init__()
+        self.rightNow = float(int(time.time()))
+        self.ahead = ahead
+
+    def time_of_day(self) -> float:
+        """Tell it."""
+        return self.seconds() + self.ahead
+
+
 def state_directory(test: TestCase) -> StateDirectory:
     """Make an empty state directory for one test."""
     return StateDirectory.open(test.mktemp())

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from unittest import SkipTest, mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.pki import directory
+from yurttunnel.pki.directory import RESERVE, StateDirectory, StateError
 
 
 def mode(path: Path) -> int:
@@ -114,6 +117,77 @@ class StateDirectoryTests(SynchronousTestCase):
                 os.chown(self.path, 12345, -1)
             self.assertIn("belongs to another user", self.refused())
 
+    def test_foreign_to_root(self) -> None:
+        """Root uses no other user's directory, but may change what is in one by a command."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can give a directory away")
+        for content in ((), ("ca.key",)):
+            path = Path(self.mktemp())
+            path.mkdir(mode=0o700)
+            for name in content:
+                (path / name).touch()
+            os.chown(path, 12345, 12345)
+            self.assertEqual(
+                self.refused(path),
+                f"{path} belongs to another user (id 12345): chown it to user id 0",
+            )
+            StateDirectory.open_existing(path)
+
+    def test_symbolic_link(self) -> None:
+        """A link is not followed, whoever has made it and wherever it leads."""
+        there = Path(self.mktemp()).absolute()
+        there.mkdir(mode=0o700)
+        for target in (there, Path(self.mktemp()).absolute()):
+            self.path.symlink_to(target)
+            words = f"{self.path} is a symbolic link: name the directory that it leads to"
+            self.assertEqual(self.refused(), words)
+            error = self.assertRaises(StateError, StateDirectory.open_existing, self.path)
+            self.assertEqual(str(error), words)
+            self.path.unlink()
+        self.assertEqual(os.listdir(there), [])
+
+    def test_exposed(self) -> None:
+        """A directory that others could put another one in the place of is refused."""
+        above = self.path / "above"
+        above.mkdir(parents=True)
+        for bits, refused in ((0o777, True), (0o1777, False), (0o775, False), (0o703, True)):
+            above.chmod(bits)
+            for path in (above / "state", above / "deep" / "state"):
+                if refused:
+                    self.assertEqual(
+                        self.refused(path),
+                        f"everybody can replace what is in {above.absolute()} (mode {bits:04o}):"
+                        " chmod o-w it, or choose another",
+                    )
+                    self.assertFalse(path.exists())
+                else:
+                    StateDirectory.open(path)
+                    path.rmdir()
+
+    def test_exposed_behind_a_link(self) -> None:
+        """What a link above leads to is looked at, and whose link it is."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can make another user's link")
+        (self.path / "real").mkdir(parents=True)
+        link = self.path / "link"
+        link.symlink_to("real")
+        StateDirectory.open(link / "state")
+        self.path.chmod(0o777)
+        self.assertIn("everybody can replace", self.refused(link / "state"))
+        self.path.chmod(0o755)
+        (self.path / "real").chmod(0o777)
+        self.assertIn(f"{link.absolute()} (mode 0777)", self.refused(link / "state"))
+        (self.path / "real").chmod(0o755)
+        os.chown(link, 12345, 12345, follow_symlinks=False)
+        self.assertIn("is a symbolic link of another user (id 12345)", self.refused(link / "state"))
+
+    def test_made_above(self) -> None:
+        """Directories above that are missing are made so that others cannot write to them."""
+        former = os.umask(0)
+        self.addCleanup(os.umask, former)
+        StateDirectory.open(self.path / "one" / "two")
+        self.assertEqual((mode(self.path), mode(self.path / "one")), (0o755, 0o755))
+
     def test_existing_is_demanded(self) -> None:
         """A command on somebody else's state does not create a directory."""
         error = self.assertRaises(StateError, StateDirectory.open_existing, self.path)
@@ -142,7 +216,7 @@ class StateFileTests(SynchronousTestCase):
         if os.geteuid() != 0:
             raise SkipTest("only root can write for other users")
         os.chown(self.path, 12345, 12346)
-        StateDirectory.open(self.path).write("key", b"")
+        StateDirectory.open_existing(self.path).write("key", b"")
         with self.directory.lock():
             pass
         for name in ("key", ".lock"):
@@ -204,7 +278,7 @@ class StateFileTests(SynchronousTestCase):
         other.touch()
         os.link(other, self.path / ".lock")
         os.chown(self.path, 12345, 12346)
-        with StateDirectory.open(self.path).lock():
+        with StateDirectory.open_existing(self.path).lock():
             pass
         self.assertEqual(other.stat().st_uid, 0)
 
@@ -224,6 +298,24 @@ class StateFileTests(SynchronousTestCase):
         os.mkfifo(self.path / "key")
         error = self.assertRaises(StateError, self.directory.read, "key")
         self.assertIn("is not a plain file", str(error))
+
+    def test_foreign_files(self) -> None:
+        """What another user has written is not read, nor what one can change."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can give a file away")
+        self.directory.write("ca.key", b"foreign")
+        os.chown(self.path / "ca.key", 12345, 12345)
+        for secret in (False, True):
+            error = self.assertRaises(StateError, self.directory.read, "ca.key", secret)
+            self.assertIn("ca.key belongs to another user (id 12345)", str(error))
+        os.chown(self.path, 12345, 12345)
+        another = StateDirectory.open_existing(self.path)
+        self.assertEqual(another.read("ca.key", secret=True), b"foreign")
+        self.directory.write("list", b"open")
+        for bits in (0o620, 0o602, 0o666):
+            (self.path / "list").chmod(bits)
+            error = self.assertRaises(StateError, self.directory.read, "list")
+            self.assertIn(f"list can be changed by other users (mode {bits:04o})", str(error))
 
     def test_open_secret(self) -> None:
         """A secret that others can read is refused; what is public may be read by all."""
@@ -249,3 +341,103 @@ class StateFileTests(SynchronousTestCase):
         self.assertIn("try again", str(caught.exception))
         with self.directory.lock():
             self.assertEqual(self.directory.names(), [])
+
+
+class HoldTests(SynchronousTestCase):
+    """One process has the directory at a time."""
+
+    def setUp(self) -> None:
+        """Make a directory."""
+        self.path = Path(self.mktemp()).absolute()
+        self.directory = StateDirectory.open(self.path)
+
+    def refused(self) -> str:
+        """Try in vain to hold it, and give the reason."""
+        error = self.assertRaises(StateError, StateDirectory.open(self.path).hold)
+        return str(error)
+
+    def test_held(self) -> None:
+        """A second one is refused and told who has it; files are still read and written."""
+        release = self.directory.hold()
+        for _ in range(2):
+            self.assertEqual(
+                self.refused(),
+                f"{self.path} is in use by process {os.getpid()}, which is to be stopped first;"
+                " or give this one a directory of its own",
+            )
+        with StateDirectory.open_existing(self.path).lock():
+            pass
+        self.directory.write("key", b"")
+        release()
+        release()
+        StateDirectory.open(self.path).hold()()
+
+    def test_the_end_of_a_process_lets_go(self) -> None:
+        """Whatever ends it, and nothing is left behind."""
+        program = (
+            "import sys\n"
+            "from yurttunnel.pki.directory import StateDirectory\n"
+            "directory = StateDirectory.open(sys.argv[1])\n"
+            "release = directory.hold()\n"
+            "print('held', flush=True)\n"
+            "sys.stdin.read()\n"
+        )
+        other = subprocess.Popen(
+            [sys.executable, "-c", program, str(self.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with other:
+            assert other.stdout is not None
+            self.assertEqual(other.stdout.readline(), b"held\n")
+            self.assertIn(f"process {other.pid},", self.refused())
+            other.kill()
+        release = self.directory.hold()
+        release()
+        self.assertEqual(os.listdir(self.path), [])
+
+    def test_who_it_is_may_not_be_known(self) -> None:
+        """A process of another container has no number here."""
+        release = self.directory.hold()
+        self.addCleanup(release)
+        for content in ("", "1: FLOCK  ADVISORY  WRITE 7 00:00:1 0 EOF\n", "garbage\n"):
+            listed = Path(self.mktemp())
+            listed.write_text(content)
+            self.patch(directory, "_LOCKS", listed)
+            self.assertIn("in use by another process,", self.refused())
+
+    def test_without_locks(self) -> None:
+        """A file system that knows none keeps nobody out, and nobody from starting."""
+        with mock.patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, "none")):
+            self.directory.hold()()
+        with mock.patch("fcntl.flock", side_effect=OSError(errno.EIO, "broken")):
+            self.assertIn("(broken)", self.refused())
+
+
+class ReserveTests(SynchronousTestCase):
+    """Room that is kept for what must be written."""
+
+    def setUp(self) -> None:
+        """Make a directory."""
+        self.path = Path(self.mktemp())
+        self.directory = StateDirectory.open(self.path)
+
+    def test_kept_and_used(self) -> None:
+        """It takes room on the disk, is made once, and is no file of the directory."""
+        self.assertFalse(self.directory.use_reserve())
+        self.directory.reserve()
+        status = (self.path / RESERVE).stat()
+        self.assertGreaterEqual(status.st_blocks * 512, 64 * 1024)
+        self.assertEqual(status.st_mode & 0o777, 0o600)
+        self.directory.reserve()
+        self.assertEqual((self.path / RESERVE).stat().st_ino, status.st_ino)
+        self.assertEqual(self.directory.names(), [])
+        self.assertTrue(self.directory.use_reserve())
+        self.assertEqual(os.listdir(self.path), [])
+
+    def test_no_room(self) -> None:
+        """On a full disk nothing of it is left."""
+        with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "full")):
+            error = self.assertRaises(StateError, self.directory.reserve)
+        self.assertTrue(error.disk_is_full)
+        self.assertEqual(os.listdir(self.path), [])

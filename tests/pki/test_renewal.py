@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
-from tests.pki.support import Issuer, clock_now
+from tests.pki.support import Issuer, SteppedClock, clock_now
 from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
@@ -91,6 +91,44 @@ class RenewalTests(TestCase):
             self.pass_time(LIFE / 2)
             self.assertGreater(self.renewal.not_after, utc_now(self.clock))
         self.assertGreaterEqual(len(self.stored), 4)
+
+    def test_steps_of_the_clock(self) -> None:
+        """Attempts that fail by a clock that is ahead do not put off the one that is due."""
+        clock = SteppedClock()
+        issuer = Issuer.make(self, clock)
+        contexts = ClientContexts(issuer.node(lifetime=LIFE))
+        attempts: list[float] = []
+        broken = [ValueError("no")]
+
+        async def obtain() -> Credentials:
+            attempts.append(clock.seconds())
+            if broken:
+                raise broken[0]
+            return issuer.node(lifetime=LIFE)
+
+        renewal = CertificateRenewal(clock, "node edge-1", contexts, obtain, self.store)
+        renewal.startService()
+        self.addCleanup(renewal.stopService)
+        clock.ahead = 200 * 86400.0
+        clock.pump([1.0] * 100)
+        self.assertGreater(len(attempts), 1)
+        clock.ahead = 0.0
+        del attempts[:]
+        clock.pump([1.0] * 1000)
+        self.assertEqual(attempts, [])
+        broken.clear()
+        clock.pump([1.0] * 1500)
+        self.assertEqual(len(attempts), 1)
+
+        # And one that was made by such a clock is replaced: to others it is not good yet.
+        clock.ahead = 200 * 86400.0
+        clock.pump([1.0] * 100)
+        begin = contexts.credentials.certificate.not_valid_before_utc
+        self.assertGreater(begin.timestamp(), clock.seconds() + 86400)
+        clock.ahead = 0.0
+        clock.pump([1.0] * 100)
+        begin = contexts.credentials.certificate.not_valid_before_utc
+        self.assertLess(begin.timestamp(), clock.seconds())
 
     def test_spread(self) -> None:
         """Certificates of the same moment are not renewed at the same moment."""

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import os
+from unittest import mock
 
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, clock_now, state_directory
 from yurttunnel.pki.authority import BACKDATED, utc_now
-from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.directory import RESERVE, StateError
 from yurttunnel.pki.identity import NodeIdentity, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.records import NodeRecord, NodeRecords
-from yurttunnel.pki.revocation import RevocationFailed, Revocations, revoke_node
+from yurttunnel.pki.revocation import (
+    RESERVE_INTERVAL,
+    RevocationFailed,
+    Revocations,
+    revoke_node,
+)
 
 
 class RevocationTests(TestCase):
@@ -222,6 +230,52 @@ class RevocationTests(TestCase):
         self.directory.remove("revoked.json")
         (self.directory.path / "revoked.json").mkdir()
         self.assertRaises(StateError, Revocations, self.clock, self.directory, self.records)
+
+    def no_room(self) -> None:
+        """Have nothing written any more, as on a full disk, unless room is freed for it."""
+        full = OSError(errno.ENOSPC, "full")
+        replace = os.replace
+
+        def write(source: str, target: object) -> None:
+            if (self.directory.path / RESERVE).exists() or self.freed:
+                raise full
+            self.freed = True
+            replace(source, str(target))
+
+        self.freed = not (self.directory.path / RESERVE).exists()
+        self.patch(os, "replace", write)
+        self.patch(os, "posix_fallocate", mock.Mock(side_effect=full))
+
+    def test_full_disk(self) -> None:
+        """A node is revoked in the room that the server has kept, and whoever does it is told."""
+        self.no_room()
+        sentence = self.revoke()
+        self.assertTrue(sentence.startswith("node edge-1 is revoked; the disk of "), sentence)
+        self.assertIn("make room now", sentence)
+        self.clock.advance(0.5)
+        self.assertEqual(self.revoked, ["edge-1"])
+        error = self.assertRaises(StateError, self.revoke, "edge-2")
+        self.assertTrue(error.disk_is_full)
+
+    def test_room_is_kept_again(self) -> None:
+        """As soon as there is room, and readiness tells when there is none."""
+        self.assertIsNone(self.revocations.warning)
+        self.directory.use_reserve()
+        with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "full")):
+            self.clock.pump([1] * 30)
+            self.assertIn("no room is kept for revocations: ", self.revocations.warning or "")
+            later = Revocations(self.clock, self.directory, self.records)
+            self.assertIsNotNone(later.warning)
+        self.clock.advance(RESERVE_INTERVAL + 1)
+        self.assertIsNone(self.revocations.warning)
+        self.assertTrue((self.directory.path / RESERVE).exists())
+
+    def test_without_room_that_was_kept(self) -> None:
+        """Where no server has run, a full disk is told, and nothing is half done."""
+        self.directory.use_reserve()
+        self.no_room()
+        self.assertTrue(self.assertRaises(StateError, self.revoke).disk_is_full)
+        self.assertIsNone(self.directory.read("revoked.json"))
 
     def test_locked(self) -> None:
         """Two commands at the same time do not overwrite each other."""

@@ -20,6 +20,7 @@ from zope.interface.verify import verifyObject
 from tests.pki.support import (
     EDGE_1,
     MemoryServer,
+    SteppedClock,
     accept,
     client_context,
     clock_now,
@@ -209,6 +210,22 @@ class ServerTrustTests(World):
         self.pass_time(60, 60)
         self.assertNotEqual(self.read_token(), before)
 
+    def test_start_on_a_full_disk(self) -> None:
+        """A server whose certificates and token are due starts with what it has."""
+        self.trust.stopService()
+        names = ("client.crt", "join-token", "tokens.json", "server.pem")
+        before = [Path(self.state, name).read_bytes() for name in names]
+        self.clock.advance(300 * DAY)
+        with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "full")):
+            self.start_server()
+            left = self.trust.renewal.not_after.timestamp() - self.clock.seconds()
+            self.assertGreater(left, 80 * DAY)
+            error = self.assertRaises(
+                StateError, ServerTrust.open, self.clock, self.mktemp(), ["127.0.0.1"]
+            )
+            self.assertTrue(error.disk_is_full)
+        self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
+
     def test_stops(self) -> None:
         """Stopping leaves nothing to happen later."""
         self.trust.stopService()
@@ -243,6 +260,55 @@ class AgentTrustTests(World):
         agent = AgentTrust.open(self.clock, state, "edge-1", EDGE_1, None)
         second = self.successResultOf(self.get_ready(agent))
         self.assertEqual(second.credentials.certificate, first.credentials.certificate)
+
+    def test_started_ahead(self) -> None:
+        """A certificate that has ended by a wrong clock is waited for, and used as it is.
+
+        That is so without a token, with one that cannot be read any more, and with one that the
+        server refuses; and whatever else would end an agent that is not enrolled.
+        """
+
+        def unreadable() -> JoinToken:
+            raise ValueError("--join-token-file token: No such file or directory")
+
+        def wrong() -> JoinToken:
+            return JoinToken("0" * 16, "0" * 32, self.read_token().pin)
+
+        def foreign() -> JoinToken:
+            return JoinToken("0" * 16, "0" * 32, "0" * 64)
+
+        state = self.mktemp()
+        first = self.successResultOf(self.get_ready(self.agent(state=state)))
+        before = Path(state, "node.pem").read_bytes()
+        readers: tuple[Callable[[], JoinToken] | None, ...] = (None, unreadable, wrong, foreign)
+        for read_token in readers:
+            clock = SteppedClock(200 * DAY)
+            agent = AgentTrust.open(clock, state, "edge-1", EDGE_1, read_token)
+            with capturedLogs() as events:
+                ready = self.get_ready(agent)
+                for _ in range(120):
+                    clock.advance(1)
+                    self.network.settle()
+            self.assertNoResult(ready)
+            texts = [formatEvent(e) for e in events if e["log_level"] is LogLevel.warn]
+            self.assertIn("the clock of this machine says 2", texts[0])
+            self.assertIn("If the clock is wrong, set it", agent.waits_for)
+            clock.ahead = 0.0
+            clock.advance(1)
+            contexts = self.successResultOf(ready)
+            self.assertEqual(contexts.credentials.certificate, first.credentials.certificate)
+            self.assertEqual(Path(state, "node.pem").read_bytes(), before)
+            self.assertEqual(agent.waits_for, "")
+            agent.stopService()
+
+    def test_other_identifiers_without_a_token(self) -> None:
+        """What no clock can mend ends an agent, also when its certificate has ended besides."""
+        state = self.mktemp()
+        self.successResultOf(self.get_ready(self.agent(state=state)))
+        other = parse_identifiers("host=edge-1&host=camera")
+        for ahead in (0.0, 200 * DAY):
+            agent = AgentTrust.open(SteppedClock(ahead), state, "edge-1", other, None)
+            self.failureResultOf(self.get_ready(agent), StateError)
 
     def test_no_token(self) -> None:
         """An agent that has neither certificate nor token says what it needs."""

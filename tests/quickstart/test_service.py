@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import signal
 import sys
 from pathlib import Path
@@ -219,7 +220,7 @@ class OwnStateTests(SynchronousTestCase):
         path = Path(self.mktemp())
         first = OwnState(path)
         error = self.assertRaises(StateError, OwnState, path)
-        self.assertIn("another quickstart", str(error))
+        self.assertIn(f"is in use by process {os.getpid()}", str(error))
         first.startService()
         first.stopService()
         OwnState(path).stopService()

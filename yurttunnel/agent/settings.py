@@ -9,7 +9,11 @@ from pathlib import Path
 
 from yurttunnel.agent.policy import Pattern
 from yurttunnel.http.authority import Address
+from yurttunnel.ops.private_files import read_trusted
 from yurttunnel.pki.identity import Identifiers
+
+_MOST_OF_TOKEN = 4096
+"""Bytes; a token has 120."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class StandaloneSettings:
                 " with --join-token-file"
             )
         try:
-            token = self.join_token_file.read_text("ascii").strip()
+            token = read_trusted(self.join_token_file, _MOST_OF_TOKEN).decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as reason:
             words = reason.strerror if isinstance(reason, OSError) else "it is not a join token"
             raise ValueError(f"--join-token-file {self.join_token_file}: {words}") from None

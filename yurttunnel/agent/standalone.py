@@ -12,12 +12,14 @@ from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import EnrolledTrust
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.enrolment_client import ServerAddress
+from yurttunnel.pki.held_directory import HeldDirectory
 from yurttunnel.pki.standalone import AgentTrust
 from yurttunnel.pki.token import JoinToken
 
 
 def build(reactor: Any, settings: Settings, mode: StandaloneSettings) -> IService:
     """Compose the agent; raises ``StateError`` and ``BadIdentity``."""
+    held = HeldDirectory(mode.state_dir)
     servers = [
         ServerAddress(host, server_endpoint(reactor, host, port)) for host, port in settings.servers
     ]
@@ -41,7 +43,8 @@ def build(reactor: Any, settings: Settings, mode: StandaloneSettings) -> IServic
         lambda: settings.identifiers,
     )
     parts = Supervised(reactor, process.readiness)
-    # The port comes first: when it is taken, nothing else has begun, and it is closed last.
-    for part in (process.meta, trust, process.lag, process.agent):
+    # The port comes first: when it is taken, nothing else has begun, and it is closed last. The
+    # directory is free as soon as the end begins.
+    for part in (process.meta, trust, process.lag, process.agent, held):
         part.setServiceParent(parts)
     return parts

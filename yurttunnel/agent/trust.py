@@ -49,7 +49,9 @@ class EnrolledTrust:
     def problem(self) -> str | None:
         """Say that the node is not enrolled yet, or that its certificate has expired and why."""
         renewal = self._trust.renewal
-        return "not enrolled yet" if renewal is None else renewal.problem()
+        if renewal is None:
+            return self._trust.waits_for or "not enrolled yet"
+        return renewal.problem()
 
     def warning(self) -> str | None:
         """Say why the certificate is not renewed, or not kept, while it is good."""

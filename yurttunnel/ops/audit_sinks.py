@@ -15,6 +15,7 @@ from pathlib import Path
 from zope.interface import implementer
 
 from yurttunnel.ops.audit import IAuditSink, Written
+from yurttunnel.ops.private_files import check_above
 
 _MODE = 0o600
 _FLAGS = (
@@ -94,6 +95,7 @@ class AuditFile:
 
     def open(self) -> None:
         """Open or make the file; raises ``OSError``."""
+        check_above(self._path)
         descriptor = os.open(self._path, _FLAGS, _MODE)
         try:
             self._make_private(os.fstat(descriptor), descriptor)

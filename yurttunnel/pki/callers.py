@@ -21,6 +21,7 @@ from yurttunnel.pki.contexts import PEER_MUST_PRESENT, RotatingContexts, server_
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.identity import NODE_ORGANIZATION
 from yurttunnel.pki.problems import certificate_problem, refusal
+from yurttunnel.pki.rejection import set_verification
 
 HTTP_PROTOCOL = b"http/1.1"
 
@@ -46,7 +47,7 @@ class OptionalCallerContexts(RotatingContexts):
     def _build(self, credentials: Credentials) -> SSL.Context:
         context = server_context(credentials)
         context.set_alpn_select_callback(_select_protocol)
-        context.set_verify(self._mode, self._verify)
+        set_verification(context, self._mode, self._verify)
         return context
 
     def _verify(

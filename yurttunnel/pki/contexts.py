@@ -37,6 +37,7 @@ from zope.interface import implementer
 from yurttunnel.pki.credentials import BadCredentials, Credentials
 from yurttunnel.pki.identity import host_is_address
 from yurttunnel.pki.problems import certificate_problem, refusal
+from yurttunnel.pki.rejection import set_verification
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.tunnel.placement import placement_protocol
 
@@ -135,7 +136,7 @@ class ServerContexts(RotatingContexts):
     def _build(self, credentials: Credentials) -> SSL.Context:
         context = server_context(credentials)
         context.set_alpn_select_callback(self._select_protocol)
-        context.set_verify(PEER_MUST_PRESENT, self._verify)
+        set_verification(context, PEER_MUST_PRESENT, self._verify)
         return context
 
     def _select_protocol(self, connection: SSL.Connection, offered: list[bytes]) -> bytes:
@@ -288,7 +289,7 @@ def _expect_server(
     if not host_is_address(server_name):
         # Addresses are not permitted as server names (RFC 6066 section 3).
         connection.set_tlsext_host_name(server_name.encode("idna"))
-    connection.set_verify(PEER_MUST_PRESENT, _server_verification(server_name, refused))
+    set_verification(connection, PEER_MUST_PRESENT, _server_verification(server_name, refused))
 
 
 def _server_verification(

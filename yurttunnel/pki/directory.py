@@ -1,10 +1,15 @@
 """The state directory: where keys, certificates, tokens and revocations are kept.
 
-It belongs to the user who runs the process and is closed to everybody else. A new or empty
-directory is made so; one that has content and is open to others is refused, because what lies
-in it may not be ours and whoever can write to it can replace the keys. Group members may be
-allowed to enter and list it (0750), so that a socket in it can be shared with them: the files
-that hold secrets are 0600 whatever the directory's mode is.
+It belongs to the user who runs the process, or to root, and is closed to everybody else. A new
+or empty directory is made so; one that has content and is open to others is refused, because what
+lies in it may not be ours and whoever can write to it can replace the keys. The same holds for
+files in it that are another user's, for a symbolic link in its place, and for a directory above it
+in which others could put another one into its place. Group members may be allowed to enter and
+list it (0750), so that a socket in it can be shared with them: the files that hold secrets are 0600
+whatever the directory's mode is.
+
+One process has it at a time (:meth:`StateDirectory.hold`): what it has read would not follow what
+another one writes.
 """
 
 from __future__ import annotations
@@ -15,8 +20,24 @@ import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from yurttunnel.ops.private_files import ExposedPath, check_above
+
+RESERVE = ".reserve"
+"""The file that keeps room on the disk for what has to be written though it is full."""
+
+_RESERVE_SIZE = 64 * 1024
+"""Bytes of it, at least: some hundred revocations, and what a file system takes for a file."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP)
+"""What flock(2) says where a file system has no locks for what is open to be read only."""
+
+_LOCKS = Path("/proc/locks")
 
 _FORBIDDEN_DIRECTORY_BITS = stat.S_IWGRP | stat.S_IRWXO
 _MAX_FILE_SIZE = 16 * 1024 * 1024
@@ -25,6 +46,11 @@ _MAX_FILE_SIZE = 16 * 1024 * 1024
 
 class StateError(Exception):
     """The state directory cannot be used; one line that names the path and the fix."""
+
+    @property
+    def disk_is_full(self) -> bool:
+        """It is for want of room that something could not be written."""
+        return isinstance(self.__cause__, OSError) and self.__cause__.errno in _FULL
 
 
 class StateDirectory:
@@ -41,29 +67,33 @@ class StateDirectory:
         """Use ``path``, and make it (0700) when it is not there."""
         directory = cls(Path(path))
         with _explained(directory.path):
+            check_above(directory.path)
             created = directory._create()
-            directory._check(created)
+            directory._check(created, (0, os.geteuid()))
         return directory
 
     @classmethod
     def open_existing(cls, path: str | Path) -> StateDirectory:
-        """Use ``path``, which must be there: for commands that look at another's state."""
+        """Use ``path``, which must be there: for commands that look at another's state.
+
+        To root it may be any user's, who gets what root writes there.
+        """
         directory = cls(Path(path))
         with _explained(directory.path):
-            directory._check(created=False)
+            check_above(directory.path)
+            directory._check(created=False, owners=None if os.geteuid() == 0 else (0, os.geteuid()))
         return directory
 
     def subdirectory(self, name: str) -> StateDirectory:
         """Use a directory within this one, made when it is not there; links are not followed."""
-        if (self.path / name).is_symlink():
-            raise StateError(f"{self.path / name} is a symbolic link: put a directory there")
         return StateDirectory.open(self.path / name)
 
     def read(self, name: str, secret: bool = False) -> bytes | None:
         """Give the content of a file, ``None`` when there is none.
 
-        Only plain files are read, no symbolic links. A ``secret`` file must be closed to the
-        group and others.
+        Only plain files are read, no symbolic links, and none that another user than root and
+        the directory's owner has, or can change. A ``secret`` file must be closed to the group
+        and others.
         """
         path = self.path / name
         with _explained(path):
@@ -75,6 +105,7 @@ class StateDirectory:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     raise StateError(f"{path} is not a plain file: remove it")
+                self._check_file(path, status)
                 if secret and status.st_mode & 0o077:
                     raise StateError(
                         f"{path} holds a secret but is open to other users"
@@ -152,18 +183,76 @@ class StateDirectory:
         finally:
             os.close(descriptor)
 
-    def _create(self) -> bool:
+    def hold(self) -> Callable[[], object]:
+        """Keep other processes from using the directory, until the function returned is called.
+
+        The end of this process lets go of it, too, whatever ends it. Some file systems of a
+        network know no locks on directories: there nobody is kept out.
+        """
+        with _explained(self.path):
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        release = weakref.finalize(self, os.close, descriptor)
         try:
-            self.path.mkdir(mode=0o700, parents=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder_of(os.fstat(descriptor))
+            release()
+            raise StateError(
+                f"{self.path} is in use by {holder}, which is to be stopped first;"
+                " or give this one a directory of its own"
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                release()
+                raise StateError(f"{self.path} {_explanation(error)}") from error
+        return release
+
+    def reserve(self) -> None:
+        """Keep room on the disk for :meth:`use_reserve`, unless it is kept already."""
+        path = self.path / RESERVE
+        with _explained(path):
+            if os.path.lexists(path):
+                return
+            descriptor = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+            try:
+                self._give_to_owner(descriptor)
+                os.posix_fallocate(descriptor, 0, _RESERVE_SIZE)
+            except BaseException:
+                os.unlink(path)
+                raise
+            finally:
+                os.close(descriptor)
+
+    def use_reserve(self) -> bool:
+        """Free what :meth:`reserve` keeps, for a write that follows; ``False``: there is none."""
+        path = self.path / RESERVE
+        with _explained(path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _create(self) -> bool:
+        # Those above would be open to whomever the umask lets in, if Path.mkdir made them.
+        for parent in reversed(self.path.parents):
+            with contextlib.suppress(FileExistsError):
+                parent.mkdir(mode=0o755)
+        try:
+            self.path.mkdir(mode=0o700)
         except FileExistsError:
             return False
         return True
 
-    def _check(self, created: bool) -> None:
-        status = os.stat(self.path)
+    def _check(self, created: bool, owners: tuple[int, ...] | None) -> None:
+        status = os.lstat(self.path)
+        if stat.S_ISLNK(status.st_mode):
+            raise StateError(f"{self.path} is a symbolic link: name the directory that it leads to")
         if not stat.S_ISDIR(status.st_mode):
             raise StateError(f"{self.path} is not a directory: remove it or choose another")
-        if os.geteuid() != 0 and status.st_uid not in (os.geteuid(), 0):
+        if owners is not None and status.st_uid not in owners:
             raise StateError(
                 f"{self.path} belongs to another user (id {status.st_uid}):"
                 f" chown it to user id {os.geteuid()}"
@@ -179,6 +268,20 @@ class StateDirectory:
             is_read_only = os.statvfs(self.path).f_flag & os.ST_RDONLY
             number = errno.EROFS if is_read_only else errno.EACCES
             raise OSError(number, os.strerror(number))
+
+    def _check_file(self, path: Path, status: os.stat_result) -> None:
+        """Raise unless nobody else can have written a file."""
+        owners = {0, os.geteuid(), os.stat(self.path).st_uid}
+        if status.st_uid not in owners:
+            raise StateError(
+                f"{path} belongs to another user (id {status.st_uid}): see how it came there, and"
+                f" put yours in its place, or chown it to user id {os.geteuid()}"
+            )
+        if status.st_mode & 0o022:
+            raise StateError(
+                f"{path} can be changed by other users"
+                f" (mode {stat.S_IMODE(status.st_mode):04o}): see what it holds, and chmod go-w it"
+            )
 
     def _give_to_owner(self, descriptor: int) -> None:
         """Let the directory's owner read what root writes: a command for a server's state.
@@ -197,11 +300,25 @@ class StateDirectory:
             os.close(descriptor)
 
 
+def _holder_of(status: os.stat_result) -> str:
+    """Say which process has locked a file, as the kernel lists it (proc_locks(5))."""
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with contextlib.suppress(OSError):
+        for line in _LOCKS.read_text("ascii").splitlines():
+            words = line.split()
+            # A process of another container has no number here.
+            if words[1:2] == ["FLOCK"] and words[5:6] == [device] and words[4] != "0":
+                return f"process {words[4]}"
+    return "another process"
+
+
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
     """Turn errors of the operating system into sentences that say what to do."""
     try:
         yield
+    except ExposedPath as error:
+        raise StateError(str(error.strerror)) from None
     except OSError as error:
         raise StateError(f"{path} {_explanation(error)}") from error
 
@@ -220,7 +337,7 @@ def _explanation(error: OSError) -> str:
             return "is a symbolic link, which are not followed here: put the file itself there"
         case errno.ENOENT:
             return "does not exist: check the path"
-        case errno.ENOSPC | errno.EDQUOT:
+        case number if number in _FULL:
             return "cannot be written, the disk is full: make room"
         case errno.ENAMETOOLONG:
             return "is too long a path: choose a shorter one"

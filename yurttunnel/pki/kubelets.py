@@ -33,6 +33,7 @@ from yurttunnel.pki.contexts import (
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.identity import host_is_address
 from yurttunnel.pki.problems import certificate_problem
+from yurttunnel.pki.rejection import set_verification
 
 log = Logger()
 
@@ -167,7 +168,7 @@ class KubeletConnectionCreator:
         if self._contexts.mode is KubeletVerification.SKIP:
             connection.set_verify(SSL.VERIFY_NONE)
         else:
-            connection.set_verify(PEER_MUST_PRESENT, self._verification(tlsProtocol))
+            set_verification(connection, PEER_MUST_PRESENT, self._verification(tlsProtocol))
         return connection
 
     def _verification(

@@ -71,6 +71,8 @@ class CertificateRenewal(PeriodicService):
         self._store = store
         self._attempts = 0
         self._due = self._renewal_time()
+        # In seconds of the clock that nobody sets: the time of day may be years ahead now.
+        self._next_attempt = 0.0
         self._to_store: Credentials | None = None
         self._not_stored = ""
         self.last_error = ""
@@ -104,10 +106,15 @@ class CertificateRenewal(PeriodicService):
         return utc_now(self._clock) < self.not_after
 
     async def _look(self) -> None:
-        if utc_now(self._clock) >= self._due:
+        if self._clock.seconds() >= self._next_attempt and self._is_due():
             await self._renew()
         # That, or one of an earlier look for which there was no room.
         self._keep()
+
+    def _is_due(self) -> bool:
+        """Say whether a new one is due, also for one that was made by a clock that went ahead."""
+        now = utc_now(self._clock)
+        return now >= self._due or now < self._contexts.credentials.certificate.not_valid_before_utc
 
     async def _renew(self) -> None:
         try:
@@ -132,6 +139,7 @@ class CertificateRenewal(PeriodicService):
 
     def _succeeded(self, credentials: Credentials) -> None:
         self._attempts = 0
+        self._next_attempt = 0.0
         self.last_error = ""
         self._due = self._renewal_time()
         self._log.info(
@@ -151,7 +159,7 @@ class CertificateRenewal(PeriodicService):
         # A quarter of what is left, so that there is always time for several attempts.
         longest = max(self._interval, min(_MAX_BACKOFF, left / 4))
         pause = min(longest, self._interval * 2.0**self._attempts) * random.uniform(0.5, 1.0)
-        self._due = now + datetime.timedelta(seconds=pause)
+        self._next_attempt = self._clock.seconds() + pause
         self._log.error(
             "the certificate of {whose}, good until {end:%F %T} UTC, could not be renewed:"
             " {error}; trying again in {pause:.0f} seconds",

@@ -10,6 +10,8 @@ are not known to be newer than the revocation: those of an enrolment that was re
 then, and those that begin to be valid after it. Certificates begin five minutes before their
 issue, so a certificate of that age passes for older; in return no earlier one passes for newer
 while the clocks of two servers differ by less.
+
+A disk that is full keeps nobody from revoking: the server that runs keeps room there beforehand.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from yurttunnel.pki.records import NodeRecords, read_record
 from yurttunnel.pki.token import newest_token
 
 REVOCATIONS_FILE = "revoked.json"
+RESERVE_INTERVAL = 10.0
+"""Seconds between attempts to keep room again, where there was none."""
 CHECK_INTERVAL = 0.25
 """Seconds between looks at the file, so that a session ends within one second."""
 
@@ -52,14 +56,27 @@ def revoke_node(clock: IReactorTime, state_dir: str | Path, node: str) -> str:
     """Revoke ``node`` in a server's state directory, whether or not the server runs.
 
     Returns a sentence for the operator. Revoking again revokes what the node has got since
-    then. Raises :class:`RevocationFailed` for what is not a node's name, and
-    :class:`StateError`.
+    then. On a full disk it takes the room that a server has kept. Raises
+    :class:`RevocationFailed` for what is not a node's name, and :class:`StateError`.
     """
     directory = StateDirectory.open_existing(state_dir)
     try:
         check_node_name(node)
     except BadIdentity as error:
         raise RevocationFailed(str(error)) from None
+    try:
+        return _revoke(clock, directory, node)
+    except StateError as error:
+        if not (error.disk_is_full and directory.use_reserve()):
+            raise
+    sentence = _revoke(clock, directory, node)
+    return (
+        f"{sentence}; the disk of {directory.path} is full and the room that was kept there is used"
+        " up: make room now, or the next revocation fails"
+    )
+
+
+def _revoke(clock: IReactorTime, directory: StateDirectory, node: str) -> str:
     with directory.lock():
         record = read_record(directory, node)
         enrolment = record.enrolment if record is not None else ""
@@ -92,6 +109,7 @@ class Revocations(PeriodicService):
     def __init__(
         self, clock: IReactorTime, directory: StateDirectory, records: NodeRecords
     ) -> None:
+        self._clock = clock
         self._directory = directory
         self._records = records
         self._callbacks: list[Callable[[str], None]] = []
@@ -100,13 +118,21 @@ class Revocations(PeriodicService):
         self._enrolments: set[str] = set()
         self._times: dict[str, datetime.datetime] = {}
         self._unreadable = ""
+        self._no_reserve = ""
+        self._reserve_due = 0.0
         self._take(_load(directory))
+        self._keep_room()
         super().__init__(clock, CHECK_INTERVAL, "looking for revoked nodes", self._look)
 
     @property
     def problem(self) -> str | None:
         """Why later revocations are not known, for readiness; ``None`` when all is well."""
         return f"revocations are not read: {self._unreadable}" if self._unreadable else None
+
+    @property
+    def warning(self) -> str | None:
+        """Why nobody could be revoked on a full disk, for readiness; ``None`` when one could."""
+        return f"no room is kept for revocations: {self._no_reserve}" if self._no_reserve else None
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
         """Have ``callback(node)`` called whenever a node is revoked; it must not raise."""
@@ -154,6 +180,20 @@ class Revocations(PeriodicService):
 
     async def _look(self) -> None:
         self.refresh()
+        if self._clock.seconds() >= self._reserve_due:
+            self._keep_room()
+
+    def _keep_room(self) -> None:
+        """Keep room on the disk for :func:`revoke_node`, unless it is kept already."""
+        self._reserve_due = self._clock.seconds() + RESERVE_INTERVAL
+        try:
+            self._directory.reserve()
+        except StateError as error:
+            if not self._no_reserve:
+                self._no_reserve = str(error)
+                self._log.warn("{problem}", problem=self.warning)
+        else:
+            self._no_reserve = ""
 
     def _take(self, revocations: list[Revocation]) -> list[str]:
         new = [r for r in revocations if r not in self._known]

@@ -62,7 +62,12 @@ class KeptCertificate:
         if stored is not None and self._is_good(stored.certificate):
             return self._authority.credentials(stored.key, stored.certificate)
         credentials = self._issue()
-        self.store(credentials)
+        try:
+            self.store(credentials)
+        except StateError as error:
+            if not error.disk_is_full:
+                raise
+            _log.warn("{error}; another certificate is made at the next start", error=error)
         return credentials
 
     async def obtain(self) -> Credentials:

@@ -55,8 +55,8 @@ from yurttunnel.pki.periodic import PeriodicService
 from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.renewal import CertificateRenewal, ContextsTogether
 from yurttunnel.pki.revocation import Revocations
-from yurttunnel.pki.serving import ServingCertificate, ensure_caller_certificate
-from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, JoinToken, TokenStore
+from yurttunnel.pki.serving import CALLER_CERTIFICATE, ServingCertificate, ensure_caller_certificate
+from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, JOIN_TOKEN_FILE, JoinToken, TokenStore
 
 NODE_FILE = "node.pem"
 PENDING_KEY = "pending.key"
@@ -64,6 +64,8 @@ PENDING_KEY = "pending.key"
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 """Seconds between an agent's attempts to enroll."""
+_LOOK_AT_CLOCK = 1.0
+"""Seconds after which a clock that was set is noticed in such a pause."""
 
 
 class ServerTrust(MultiService):
@@ -149,8 +151,12 @@ class ServerTrust(MultiService):
         async def renew_caller() -> None:
             ensure_caller_certificate(clock, directory, authority)
 
-        ensure_caller_certificate(clock, directory, authority)
-        join_token.refresh()
+        _make(
+            directory,
+            CALLER_CERTIFICATE,
+            lambda: ensure_caller_certificate(clock, directory, authority),
+        )
+        _make(directory, JOIN_TOKEN_FILE, join_token.refresh)
         caller = PeriodicService(clock, DAY, "renewing the caller's certificate", renew_caller)
         enrolment = EnrolmentFactory(clock, admission)
         trust = cls(
@@ -166,6 +172,19 @@ class ServerTrust(MultiService):
         for service in (revocations, join_token, renewal, caller, kubelets):
             service.setServiceParent(trust)
         return trust
+
+
+def _make(directory: StateDirectory, name: str, make: Callable[[], None]) -> None:
+    """Have a file made, or replaced if that is due.
+
+    Without room for a new one the server starts with the one that is there: sessions do not need
+    it, and it is tried again while the server runs.
+    """
+    try:
+        make()
+    except StateError as error:
+        if not error.disk_is_full or directory.fingerprint(name) is None:
+            raise
 
 
 class AgentTrust(MultiService):
@@ -199,6 +218,8 @@ class AgentTrust(MultiService):
         self._credentials = credentials
         self.contexts: ClientContexts | None = None
         self.renewal: CertificateRenewal | None = None
+        self.waits_for = ""
+        """Why there is no certificate yet, where it may be the clock of this machine."""
 
     @classmethod
     def open(
@@ -233,11 +254,15 @@ class AgentTrust(MultiService):
         so later, this goes on with growing pauses. Cancelling ends it. Raises
         ``EnrolmentRefused`` and ``ServerNotTrusted`` when trying again would change nothing,
         :class:`BadToken` and :class:`StateError`.
+
+        A certificate that has expired by the clock of this machine may be good: many machines
+        learn the time only when they are connected. So none of that is raised then, and the
+        certificate is used as soon as the clock says that it is good.
         """
-        credentials = self._credentials
-        if credentials is None or not self._is_good(credentials):
-            credentials = await self._enroll_patiently(servers)
+        credentials = await self._enroll_patiently(servers)
+        if credentials is not self._credentials:
             self._store(credentials)
+        self.waits_for = ""
 
         async def obtain() -> Credentials:
             return await self._renew(servers)
@@ -249,36 +274,62 @@ class AgentTrust(MultiService):
         self.renewal.setServiceParent(self)
         return self.contexts
 
-    def _is_good(self, credentials: Credentials) -> bool:
-        if utc_now(self._clock) >= credentials.certificate.not_valid_after_utc:
-            self._log.info("the certificate of {node} has expired", node=self._node)
-            return False
-        missing = uncovered(_owner(self._directory, credentials), self._identifiers)
-        if missing:
-            self._log.info(
-                "the certificate of {node} does not cover {missing}",
-                node=self._node,
-                missing=", ".join(missing),
-            )
-        return not missing
+    def _has_expired(self) -> bool:
+        """Say whether what would be a good certificate has ended, by the clock of this machine."""
+        current = self._credentials
+        return (
+            current is not None
+            and self._covers(current)
+            and utc_now(self._clock) >= current.certificate.not_valid_after_utc
+        )
+
+    def _covers(self, credentials: Credentials) -> bool:
+        return not uncovered(_owner(self._directory, credentials), self._identifiers)
 
     async def _enroll_patiently(self, servers: Sequence[ServerAddress]) -> Credentials:
+        """Give the certificate that is there as soon as it is good, or else a new one."""
         longest = _FIRST_PAUSE
         while True:
+            current = self._credentials
+            if current is not None and self._covers(current) and not self._has_expired():
+                return current
             try:
                 return await self._enroll(servers)
-            except (EnrolmentFailed, EnrolmentRefused) as error:
-                if isinstance(error, EnrolmentRefused) and not error.code.is_temporary:
+            except (
+                EnrolmentFailed,
+                EnrolmentRefused,
+                ServerNotTrusted,
+                StateError,
+                ValueError,  # there is no token any more, or none that is one
+            ) as error:
+                if not (_is_temporary(error) or self._has_expired()):
                     raise
                 pause = random.uniform(_FIRST_PAUSE / 2, longest)
-                self._log.warn(
-                    "enrolling {node} failed, trying again in {pause:.1f} seconds: {error}",
-                    node=self._node,
-                    pause=pause,
-                    error=error,
-                )
-            await deferLater(self._clock, pause)
+                self._tell_of_failure(error, pause)
+            await self._wait(pause)
             longest = min(2 * longest, _LONGEST_PAUSE)
+
+    def _tell_of_failure(self, error: Exception, pause: float) -> None:
+        if self._credentials is not None and self._has_expired():
+            end = self._credentials.certificate.not_valid_after_utc
+            self.waits_for = (
+                f"the clock of this machine says {utc_now(self._clock):%F %T} UTC, and the"
+                f" certificate of {self._node} ended at {end:%F %T} UTC. If the clock is wrong, set"
+                f" it: the agent waits for that. If it is right, the agent has to enrol: {error}"
+            )
+        self._log.warn(
+            "enrolling {node} failed, trying again in {pause:.1f} seconds: {error}",
+            node=self._node,
+            pause=pause,
+            error=self.waits_for or error,
+        )
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait so long, or until the clock is set and a certificate that had expired is good."""
+        end = self._clock.seconds() + seconds
+        was_expired = self._has_expired()
+        while self._clock.seconds() < end and self._has_expired() == was_expired:
+            await deferLater(self._clock, min(_LOOK_AT_CLOCK, end - self._clock.seconds()))
 
     async def _enroll(self, servers: Sequence[ServerAddress]) -> Credentials:
         if self._read_token is None:

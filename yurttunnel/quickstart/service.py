@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.ops.fatal import end_process
 from yurttunnel.ops.services import PortService
-from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.pki.directory import StateDirectory
 
 End = Callable[[], object]
 """Ends something for good."""
@@ -51,13 +51,7 @@ class OwnState(Service):
             )
             path = Path(self._held.enter_context(made))
         self.directory = StateDirectory.open(path)
-        try:
-            self._held.enter_context(self.directory.lock())
-        except StateError:
-            raise StateError(
-                f"{path} is used by another quickstart that runs: give another directory,"
-                " or leave --state-dir away"
-            ) from None
+        self._held.callback(self.directory.hold())
 
     def stopService(self) -> None:
         """Let go of it."""

@@ -11,6 +11,7 @@ from twisted.application.service import IService
 
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
+from yurttunnel.pki.held_directory import HeldDirectory
 from yurttunnel.pki.identity import identity_from_certificate
 from yurttunnel.pki.standalone import ServerTrust
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
@@ -25,6 +26,7 @@ from yurttunnel.server.process import ServerProcess
 
 def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> IService:
     """Compose the server's parts; raises ``StateError``, ``BadBundle`` and ``BadMiddleware``."""
+    held = HeldDirectory(standalone.state_dir)
     middlewares = _middlewares(reactor, settings.middlewares)
     kept = _open_trust(reactor, settings, standalone)
 
@@ -54,12 +56,14 @@ def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> I
     readiness.add("certificate", kept.renewal.problem)
     readiness.add("revocations", lambda: kept.revocations.problem)
     # What is in use stays in use, so these are only told.
+    readiness.add("room for revocations", lambda: kept.revocations.warning, required=False)
     readiness.add("certificate renewal", kept.renewal.warning, required=False)
     readiness.add("enrolment", kept.enrolment_factory.problem, required=False)
     readiness.add("kubelet trust", lambda: kept.kubelets.problem, required=False)
     parts = Supervised(reactor, readiness)
-    # The trust ends after the sessions: a node can be revoked in a drain.
-    for part in (process.meta, process.lag, kept, workers, server):
+    # The trust ends after the sessions: a node can be revoked in a drain. The directory is free
+    # as soon as that begins: a successor may start meanwhile.
+    for part in (process.meta, process.lag, kept, workers, server, held):
         if part is not None:
             part.setServiceParent(parts)
     return parts

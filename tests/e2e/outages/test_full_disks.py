@@ -161,6 +161,44 @@ class FullDiskTests(LeakTestCase):
         await client.round_trip()
         await late.stop()
 
+    async def test_a_node_is_revoked_on_a_full_disk(self) -> None:
+        """There is room for it, the session ends, and whoever does it is told to make more."""
+        tunnel = self.make_tunnel()
+        server = tunnel.another_server(state=DISK, prefix=self.own_disk())
+        server.start()
+        await server.ready()
+        disk = self.disk(server)
+        ways = {"server_port": server.agent_port, "token_path": str(disk / "join-token")}
+        agents = [tunnel.another_agent(node=f"edge-{n}", state=f"A{n}", **ways) for n in (1, 2)]
+        for agent in agents:
+            agent.start()
+            await agent.ready()
+        self.fill(server)
+
+        def revoke(node: str) -> Program:
+            command = Program(
+                reactor,
+                ["yurttunnel-server", "--standalone", "--state-dir", str(disk),
+                 "--revoke-node", node],
+                f"{self.directory}/revoke-{node}.log",
+                0,
+            )  # fmt: skip
+            self.addCleanup(command.kill)
+            command.start()
+            return command
+
+        first = revoke("edge-1")
+        self.assertEqual(await first.ended(10), 0, first.log)
+        self.assertIn("node edge-1 is revoked; the disk of ", first.log)
+
+        async def connected() -> list[str]:
+            return [entry["node"] for entry in await server.agents() if entry["connected"]]
+
+        async def only_the_other() -> bool:
+            return await connected() == ["edge-2"]
+
+        await self.eventually(only_the_other, "the session of the node has ended", 2)
+
     async def test_an_agent_without_room_renews_its_certificate_all_the_same(self) -> None:
         """The new one lets it in when the first has ended, and is stored when there is room."""
         echo = self.listen(Echo)

@@ -11,14 +11,16 @@ from pathlib import Path
 
 from yurttunnel.ops.diagnose.part import Part
 from yurttunnel.ops.diagnose.redaction import redact
+from yurttunnel.ops.private_files import check_above
 
 
 def write_bundle(path: Path, parts: Iterable[Part], secrets: Iterable[str]) -> None:
     """Write ``parts`` without ``secrets``, and what looks like one, to a new file, mode 0600.
 
-    Raises ``OSError``, a ``FileExistsError`` when there is something at ``path``; what was begun
-    is removed then.
+    Raises ``OSError``, a ``FileExistsError`` when there is something at ``path``, and where others
+    could replace it; what was begun is removed then.
     """
+    check_above(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     directory = path.name.removesuffix(".gz").removesuffix(".tar")
     now = int(time.time())

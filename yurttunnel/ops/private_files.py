@@ -1,0 +1,67 @@
+"""Whether others could have put files of their own into the place of ours.
+
+A file that is private by its owner and mode is not when somebody else can rename what it lies in.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+class ExposedPath(OSError):
+    """A path that others could lead elsewhere; ``strerror`` names the place and the fix."""
+
+
+def check_above(path: Path) -> None:
+    """Raise :class:`ExposedPath` if others may replace one of the directories above ``path``.
+
+    That is so in a directory that everybody may write to, unless it is sticky as /tmp is
+    (inode(7)), and behind a symbolic link of another user. What is not there yet is passed over.
+    """
+    absolute = Path(os.path.abspath(path))
+    for directory in dict.fromkeys([*absolute.parents, *Path(os.path.realpath(path)).parents]):
+        try:
+            itself, status = os.lstat(directory), os.stat(directory)
+        except FileNotFoundError:
+            continue
+        if itself.st_uid not in (0, os.geteuid()) and stat.S_ISLNK(itself.st_mode):
+            raise ExposedPath(
+                0,
+                f"{directory} is a symbolic link of another user (id {itself.st_uid}):"
+                " name the directory that it leads to",
+            )
+        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            raise ExposedPath(
+                0,
+                f"everybody can replace what is in {directory}"
+                f" (mode {stat.S_IMODE(status.st_mode):04o}): chmod o-w it, or choose another",
+            )
+
+
+def read_trusted(path: Path, most: int) -> bytes:
+    """Read a file of at most ``most`` bytes that decides whom to trust.
+
+    Raises ``OSError``, an :class:`ExposedPath` for what another user than root may have put
+    there, and for a symbolic link.
+    """
+    check_above(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ExposedPath(0, "it is not a plain file")
+        if status.st_uid not in (0, os.geteuid()):
+            raise ExposedPath(
+                0,
+                f"it belongs to another user (id {status.st_uid}): see what it holds, and chown"
+                f" it to user id {os.geteuid()}",
+            )
+        if status.st_mode & 0o022:
+            raise ExposedPath(
+                0,
+                f"it can be changed by other users (mode {stat.S_IMODE(status.st_mode):04o}):"
+                " see what it holds, and chmod go-w it",
+            )
+        return file.read(most)
