@@ -192,9 +192,19 @@ class WriterTests(SynchronousTestCase):
         self.assertRaises(BodyError, writer.encode, b"x")
 
     def test_trailers(self):
-        """They are written behind the last chunk."""
-        lines = BodyWriter(CHUNKED).finish([(b"A", b"b"), (b"C", b"")])
-        self.assertEqual(lines, b"0\r\nA: b\r\nC: \r\n\r\n")
+        """Those that may be there are written behind the last chunk, in whatever case."""
+        lines = BodyWriter(CHUNKED).finish([(b"ETAG", b"b"), (b"Repr-Digest", b"")])
+        self.assertEqual(lines, b"0\r\nETAG: b\r\nRepr-Digest: \r\n\r\n")
+
+    def test_trailers_that_are_not_sent(self):
+        """What readers could merge into a head, and act on, is left out."""
+        for name in (
+            *(b"Authorization", b"X-Tunnel-Proxy-Dest", b"x-tunnel-proxy-host", b"Cookie"),
+            *(b"Impersonate-User", b"X-Remote-User", b"X-Forwarded-For", b"Content-Type"),
+            *(b"Content-Encoding", b"Set-Cookie", b"Location", b"X-Checksum", b"A"),
+        ):
+            lines = BodyWriter(CHUNKED).finish([(name, b"v"), (b"ETag", b"t"), (name, b"v")])
+            self.assertEqual(lines, b"0\r\nETag: t\r\n\r\n", name)
 
     def test_trailers_that_cannot_be_sent(self):
         """Neither what would be read as something else nor what frames a message."""
@@ -217,7 +227,7 @@ class WriterTests(SynchronousTestCase):
     def test_what_is_written_is_read(self, pieces):
         """A reader gets what the writer was given."""
         writer = BodyWriter(CHUNKED)
-        data = b"".join([*map(writer.encode, pieces), writer.finish([(b"A", b"b")])])
+        data = b"".join([*map(writer.encode, pieces), writer.finish([(b"ETag", b"b")])])
         body, rest, reader = read(CHUNKED, data, b"next")
         self.assertEqual((body, rest), (b"".join(pieces), b"next"))
-        self.assertEqual(reader.trailers, [(b"A", b"b")])
+        self.assertEqual(reader.trailers, [(b"ETag", b"b")])

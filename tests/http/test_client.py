@@ -107,11 +107,11 @@ class RequestTests(ClientTestCase):
         receiver = self.ask(b"POST", has_body=True)
         receiver.exchange.write(b"abc")
         receiver.exchange.write(b"")
-        receiver.exchange.finish([(b"X", b"y")])
+        receiver.exchange.finish([(b"ETag", b"y")])
         self.settle()
         self.assertTrue(
             self.origin.sent.endswith(
-                b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nETag: y\r\n\r\n"
             )
         )
 

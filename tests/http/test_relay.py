@@ -165,10 +165,11 @@ class ForwardTests(RelayTestCase):
         self.send(b"cd")
         self.assertTrue(self.origin.sent.endswith(b"\r\n\r\nabcd"))
         self.answer(OK)
-        body = b"1\r\na\r\n2\r\nbc\r\n0\r\nX-T: v\r\n\r\n"
+        trailers = b"Authorization: Bearer t\r\nETag: v\r\nX-Tunnel-Proxy-Dest: a:1\r\n\r\n"
+        body = b"1\r\na\r\n2\r\nbc\r\n0\r\n" + trailers
         self.send(request(b"/", CHUNKED, method=b"POST", body=body))
         self.assertIn(b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", self.origin.sent)
-        self.assertTrue(self.origin.sent.endswith(b"0\r\nX-T: v\r\n\r\n"))
+        self.assertTrue(self.origin.sent.endswith(b"0\r\nETag: v\r\n\r\n"))
         self.answer(OK)
         self.assertEqual([200, 200], [a[0] for a in self.responses("PUT", "POST")])
         self.assertEqual(1, len(self.origins))
@@ -189,8 +190,8 @@ class ForwardTests(RelayTestCase):
         self.assertIn(b"200 OK", self.client.sent)
         self.answer(b"3\r\nabc\r\n")
         self.assertTrue(self.client.sent.endswith(b"3\r\nabc\r\n"))
-        self.answer(b"0\r\nX-T: v\r\n\r\n")
-        self.assertEqual((b"abc", {b"x-t": b"v"}), self.responses()[0][2:])
+        self.answer(b"0\r\nETag: v\r\n\r\n")
+        self.assertEqual((b"abc", {b"etag": b"v"}), self.responses()[0][2:])
 
     def test_until_close(self):
         """A body that ends with the origin's connection becomes chunked; the client's is kept."""

@@ -306,7 +306,7 @@ class FramingTests(ServerTestCase):
         self.exchange.send_head(200, fields)
         self.exchange.write(b"one ")
         self.exchange.write(b"two")
-        self.exchange.finish([(b"X-Trailer", b"t")])
+        self.exchange.finish([(b"Server-Timing", b"t")])
         self.settle()
 
     def test_length(self):
@@ -319,7 +319,7 @@ class FramingTests(ServerTestCase):
         """Without one it is sent in chunks, and trailers follow."""
         self.answer(request())
         ((_, _, body, trailers),) = self.responses()
-        self.assertEqual((b"one two", {b"x-trailer": b"t"}), (body, trailers))
+        self.assertEqual((b"one two", {b"server-timing": b"t"}), (body, trailers))
         self.assertFalse(self.client.write_ended)
 
     def test_old_client(self):

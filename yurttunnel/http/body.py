@@ -11,7 +11,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from yurttunnel.http.fields import Fields, allowed_in_trailers, check_field, format_fields
+from yurttunnel.http.fields import (
+    SENT_IN_TRAILERS,
+    Fields,
+    allowed_in_trailers,
+    check_field,
+    format_fields,
+)
 from yurttunnel.http.framing import BodyKind, Framing
 
 # RFC 9112 section 7.1, with less freedom: at most 15 digits, which no chunk of any size needs,
@@ -127,7 +133,9 @@ class BodyWriter:
         return data
 
     def finish(self, trailers: Fields = ()) -> bytes:
-        """End the body; ``trailers`` are left out where the framing has no room for them.
+        """End the body with those of ``trailers`` that are :data:`SENT_IN_TRAILERS`.
+
+        All are left out where the framing has no room for them.
 
         Raises :class:`BodyError` when something is missing, and ``ValueError`` for trailers that
         cannot be sent safely.
@@ -137,10 +145,12 @@ class BodyWriter:
         if self._finished or self._kind is not BodyKind.CHUNKED:
             self._finished = True
             return b""
-        for name, _ in trailers:
+        for name, value in trailers:
+            check_field(name, value)
             if not allowed_in_trailers(name):
                 raise ValueError(f"{name!r} cannot follow a body")
-        lines = format_fields(trailers)
+        sent = [field for field in trailers if field[0].lower() in SENT_IN_TRAILERS]
+        lines = format_fields(sent)
         self._finished = True
         return b"%b%b\r\n" % (_LAST_CHUNK, lines)
 

@@ -31,6 +31,14 @@ _HOP_BY_HOP = frozenset(
 # attempt to have one reader lose them.
 _NEVER_NAMED = frozenset({b"content-length", b"host"})
 _NO_TRAILERS = _HOP_BY_HOP | _NEVER_NAMED
+SENT_IN_TRAILERS = frozenset({b"content-digest", b"etag", b"repr-digest", b"server-timing"})
+"""What is sent behind a body, of all that may have come there.
+
+RFC 9110 section 6.5 has nobody send a field there whose definition does not permit it, as readers
+may merge trailers into heads, and has senders reckon with their being discarded on the way. These
+permit it: ``ETag`` (RFC 9110 section 8.8.3), the digests (RFC 9530 sections 2 and 3) and
+``Server-Timing`` (W3C).
+"""
 
 
 class Head:
@@ -130,7 +138,7 @@ def format_fields(fields: Fields) -> bytes:
 
 
 def allowed_in_trailers(name: bytes) -> bool:
-    """Tell whether a field may follow a body: none that frames or routes the message may."""
+    """Tell whether a field may come behind a body: none that frames or routes the message may."""
     return name.lower() not in _NO_TRAILERS
 
 

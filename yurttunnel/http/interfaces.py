@@ -46,7 +46,7 @@ class IBodySink(Interface):
         """Take the next piece of the body."""
 
     def finish(trailers: Fields = ()) -> None:
-        """The body is complete; ``trailers`` follow it where the framing has room for them."""
+        """The body is complete; ``trailers`` may follow it (``SENT_IN_TRAILERS`` of ``fields``)."""
 
 
 class IBodySource(IPushProducer):

@@ -7,8 +7,11 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.agent.dialer import DialLimits
+from yurttunnel.agent.resolver import MOST_LOOKUPS
 from yurttunnel.http.body import BodyLimits
 from yurttunnel.http.client import MAX_INTERIM_BYTES, MAX_INTERIM_RESPONSES
+from yurttunnel.http.fields import SENT_IN_TRAILERS
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.pool import PoolSettings, PoolStatistics
 from yurttunnel.http.relay import (
@@ -134,7 +137,12 @@ VALUES = {
 }
 """What each row of the tables has in its second column, by how the row begins."""
 
+DIALS = DialLimits()
+
 CONNECT_VALUES = {
+    "dials of an agent to one": [DIALS.most_at_once],
+    "dials of an agent that": [DIALS.most_pending],
+    "different names": [MOST_LOOKUPS],
     "TLS handshakes at once": [MAX_HANDSHAKES],
     "connections without": [MAX_UNREAD_HEADS],
     "time for the TLS handshake and": [HEAD_TIMEOUT],
@@ -175,6 +183,12 @@ class LimitsTests(SynchronousTestCase):
                 [name] = [name for name in values if bound.startswith(name)]
                 shown[name] = [float(number) for number in re.findall(r"\d+", value)]
             self.assertEqual(values, shown)
+
+    def test_trailers(self):
+        """The fields that are passed on behind a body are named."""
+        [row] = [row for row in self.rows() if row[0].startswith("around the data")]
+        named = {name.lower().encode() for name in re.findall("`(.+?)`", row[2])}
+        self.assertEqual(SENT_IN_TRAILERS, named)
 
     def test_metrics(self):
         """The metrics that it sends people to are there."""
