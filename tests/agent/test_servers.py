@@ -526,6 +526,89 @@ class OneOfTwoTests(ReplicaTests):
         self.assertEqual(1, self.servers.connected)
 
 
+class TogetherTests(ReplicaTests):
+    """Servers that start together behind one address, and become known one after the other."""
+
+    def alone(self):
+        """Have an agent that is connected to the one server that is known so far."""
+        self.told = 1
+        first = self.replica("lb")
+        self.use("lb")
+        self.pass_time(10)
+        self.assertEqual(([1], None), (self.counts(), self.servers.partly_connected()))
+        return first
+
+    def test_told_meanwhile(self):
+        """Each is found soon when agents are told of it, and until then it says what is missing."""
+        first = self.alone()
+        for servers in (2, 3, 4):
+            self.replica("lb")
+            self.told = servers
+            first.listener.replicas_changed()
+            self.settle()
+            self.assertEqual(
+                f"connected to {servers - 1} of {servers} servers", self.servers.partly_connected()
+            )
+            self.pass_time(20)
+            self.assertEqual([1] * servers, self.counts())
+            self.assertIsNone(self.servers.partly_connected())
+
+    def test_told_of_fewer(self):
+        """That a server has gone is no reason to look for anything, nor to leave one."""
+        first = self.alone()
+        self.replica("lb")
+        self.told = 2
+        first.listener.replicas_changed()
+        self.pass_time(20)
+        before = len(self.dialed)
+        self.told = 1
+        first.listener.replicas_changed()
+        self.pass_time(60)
+        self.assertEqual(([1, 1], before), (self.counts(), len(self.dialed)))
+
+    def test_all_agents_are_told_at_once(self):
+        """So that they spread what they do about it over some seconds."""
+        bounds = []
+        first = self.alone()
+        for _ in range(2):
+            self.replica("lb")
+        self.told = 3
+        self.patch(random, "uniform", lambda low, high: bounds.append(high) or high)
+        before = len(self.dialed)
+        first.listener.replicas_changed()
+        self.pass_time(URGENT_DELAY - 0.5)
+        self.assertEqual((before, {URGENT_DELAY}), (len(self.dialed), set(bounds)))
+        self.pass_time(20)
+        self.assertEqual([1, 1, 1], self.counts())
+
+    def test_the_same_number_is_told_once(self):
+        """Whatever makes the server count again."""
+        first = self.alone()
+        told = []
+        first.listener.replicas_changed()
+        self.settle()
+        (session,) = self.servers.sessions()
+        session.on_servers_told.append(told.append)
+        for self.told in (1, 1, 2, 2, 2, None, 2):
+            first.listener.replicas_changed()
+            self.settle()
+        self.assertEqual([2], told)
+
+    def test_number_that_nobody_knows(self):
+        """As many are connected as are expected; it is not said that these are all."""
+        for _ in range(2):
+            first = self.replica("lb")
+        self.use("lb")
+        self.pass_time(20)
+        self.assertEqual([1, 1], self.counts())
+        self.assertIsNone(self.servers.not_connected())
+        self.assertIn("how many servers there are is not known", self.servers.partly_connected())
+        self.told = 2
+        first.listener.replicas_changed()
+        self.settle()
+        self.assertIsNone(self.servers.partly_connected())
+
+
 class UncountedTests(ReplicaTests):
     """Servers that do not say how many they are: one session for each address."""
 

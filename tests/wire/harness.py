@@ -127,6 +127,10 @@ class SessionLog:
         self.calls.append(("going away", code, text))
         self._react("going away")
 
+    def servers_told(self, servers: int) -> None:
+        """Note SERVERS."""
+        self.calls.append(("servers", servers))
+
     def no_stream_left(self) -> None:
         """Note that nothing is left."""
         self.calls.append("drained")

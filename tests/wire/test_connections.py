@@ -21,6 +21,34 @@ def acks_in(found: list[Frame]) -> list[int]:
     return [frames.decode_offset(payload) for kind, _, payload in found if kind == ACK]
 
 
+class ServersTests(SynchronousTestCase):
+    """How many servers there are, told while a session lasts."""
+
+    @conformance("C-136")
+    def test_told_to_agents(self) -> None:
+        """The owner is told, of the newest number that a connection could carry."""
+        pair = Pair()
+        pair.server.session.tell_servers(1)
+        pair.server.session.tell_servers(3)
+        self.assertTrue(pair.server.session.may_send)
+        pair.settle()
+        self.assertEqual([("servers", 3)], pair.agent.log.calls)
+        pair.lose()
+        pair.server.session.tell_servers(2)
+        pair.connect()
+        pair.settle()
+        self.assertEqual([("servers", 3)], pair.agent.log.calls)
+
+    @conformance("C-136")
+    def test_skipped_by_servers(self) -> None:
+        """A server takes no agent's word for it; an agent that is told of none ends the session."""
+        server, agent = End(), End(Side.AGENT)
+        server.feed(frames.servers_frame(3))
+        self.assertEqual([], server.log.calls)
+        agent.feed(frames.frame(frames.SERVERS, 0, bytes(4)))
+        self.assertEqual((Code.PROTOCOL, False), agent.log.close)
+
+
 class SendingTests(SynchronousTestCase):
     """How an owner knows that it need not ask."""
 

@@ -168,6 +168,15 @@ class FrameTests(SynchronousTestCase):
         for end in range(6):
             self.assert_violation(frames.decode_goaway, payload[:end])
 
+    @conformance("C-136")
+    def test_servers(self) -> None:
+        """SERVERS is one number of four bytes, and not 0."""
+        for servers in (1, 2, 2**32 - 1):
+            payload = payload_of(frames.servers_frame(servers))
+            self.assertEqual(servers, frames.decode_servers(payload))
+        for payload in (b"", bytes(3), bytes(4), b"\0\0\0\1\0"):
+            self.assert_violation(frames.decode_servers, payload)
+
     @conformance("C-040")
     def test_offset(self) -> None:
         """An offset has eight bytes, and every value of them."""

@@ -63,6 +63,7 @@ class ServerClient(ReconnectingClientFactory):
     ``endpoint`` leads to a server's port, TLS included; ``server`` names where to, for people.
     ``failed_attempts`` counts those that ended before the server's HELLO, but for such refusals;
     ``last_error`` says why the last one did, if it did, and ``failed_at`` at which server.
+    ``tells_servers`` says whether the server has told how many servers there are.
     ``answer`` is what the last attempt has come to; whoever chooses where the endpoint leads
     resets it.
     """
@@ -99,12 +100,17 @@ class ServerClient(ReconnectingClientFactory):
         self._leaving: set[TunnelSession] = set()
         self._connection: SessionConnection | None = None
         self._claimed = ""
+        self.tells_servers = False
 
     # -- for the command -----------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Connect, and come back for ever."""
-        self._connector.connect()
+    def start(self, within: float = 0.0) -> None:
+        """Connect within so many seconds, and come back for ever."""
+        if within:
+            delay = random.uniform(0, within)
+            self._callID = self._context.clock.callLater(delay, self._try_again)
+        else:
+            self._connector.connect()
 
     def start_by_looking(self) -> None:
         """Begin as one that stands by: look whether there is another server, but not at once."""
@@ -250,7 +256,9 @@ class ServerClient(ReconnectingClientFactory):
         self.answer = Answer.SESSION
         self.standing_by = self._held_by_sibling = False
         self._looks = 0
-        self._company.told(advertised_servers(hello))
+        servers = advertised_servers(hello)
+        self.tells_servers = servers is not None
+        self._company.told(servers)
         session = self._session
         if session is not None and session.session_id == hello.session:
             self._log.info("{server}: back, the session goes on", server=self.server)
@@ -336,11 +344,16 @@ class ServerClient(ReconnectingClientFactory):
         )
         session.on_closed.append(lambda code, text: self._session_closed(session, code, text))
         session.on_going_away.append(lambda: self._leave(session))
+        session.on_servers_told.append(self._told_meanwhile)
         self._session = session
         self._began = self._context.clock.seconds()
         self._log.info("{server}: connected", server=self.server)
         connection.start(session, hello)
         self._company.changed()
+
+    def _told_meanwhile(self, servers: int) -> None:
+        self.tells_servers = True
+        self._company.told_meanwhile(servers)
 
     def _leave(self, session: TunnelSession) -> None:
         """Leave a server that goes away."""

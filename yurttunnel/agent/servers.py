@@ -8,7 +8,13 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 
 from yurttunnel.agent.client import ServerClient
-from yurttunnel.agent.company import FIRST_DELAY, MOST_SERVERS, ClientSettings, Company
+from yurttunnel.agent.company import (
+    FIRST_DELAY,
+    MOST_SERVERS,
+    URGENT_DELAY,
+    ClientSettings,
+    Company,
+)
 from yurttunnel.agent.routes import Location, Route, Routes
 from yurttunnel.ops.agent_servers import ServerFigures
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
@@ -153,7 +159,7 @@ class ServerSet:
             missing = self._missing()
             return f"not connected: {', '.join(missing)}" if missing else None
         if self.connected >= self.wanted:
-            return None
+            return self._not_known()
         failed = [
             client.problem
             for client in self._company.clients
@@ -161,6 +167,15 @@ class ServerSet:
         ]
         sentence = f"connected to {self.connected} of {self.wanted} servers"
         return f"{sentence}; not reached: {', '.join(failed)}" if failed else sentence
+
+    def _not_known(self) -> str | None:
+        """Say that there may be more servers than anybody has told of."""
+        if any(client.connected and client.tells_servers for client in self._company.clients):
+            return None
+        return (
+            f"connected to {self.connected}; how many servers there are is not known, since none of"
+            " these knows it yet"
+        )
 
     def _missing(self) -> list[str]:
         return [
@@ -202,14 +217,16 @@ class ServerSet:
         begins = wanting and not before
         if begins or held_before - held:
             self._routes.begin_anew()
+        # What all agents are told at the same moment they do not act upon at the same moment.
+        within = URGENT_DELAY if self._company.everybody_told else 0.0
         if begins:
             for client in current:
                 if client.waiting:
-                    client.look_soon()
+                    client.look_soon(within or FIRST_DELAY)
         looks = self._routes.shared and not wanting and self.wanted < self._limit
         wanted = self.wanted + looks
         self._remove_surplus(current, wanted)
-        self._add_missing(current, wanted)
+        self._add_missing(current, wanted, within)
         if any(client.connected or self._leads_to_held(client) for client in current):
             self._drain_elsewhere(current)
 
@@ -251,7 +268,7 @@ class ServerSet:
             current.remove(client)
             self._remove(client)
 
-    def _add_missing(self, current: list[ServerClient], wanted: int) -> None:
+    def _add_missing(self, current: list[ServerClient], wanted: int, within: float) -> None:
         """Add clients: those that share an address one by one, not all to the same server."""
         at_once = min(wanted, len(self._routes.locations))
         while len(current) < wanted and (
@@ -262,7 +279,7 @@ class ServerSet:
             if len(current) > self.wanted:
                 client.start_by_looking()
             else:
-                client.start()
+                client.start(within)
 
     def _new_client(self) -> ServerClient:
         route = self._routes.new_route()

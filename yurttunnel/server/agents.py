@@ -101,6 +101,7 @@ class AgentListener(Factory):
         self._others = dict(others)
         self._identify = identify
         self._replicas = replicas
+        self._told: int | None = None
         self._unfinished: set[SessionConnection] = set()
         self._sessions: dict[bytes, NodeSession] = {}
         # The same by the node that they are of, the newest last.
@@ -119,6 +120,8 @@ class AgentListener(Factory):
         """Who ends, together with the sessions, what else shares the port."""
         self.on_revoked: list[Callable[[str], object]] = []
         """Who is told of each node of which something has been revoked."""
+        self.on_replicas_changed: list[Callable[[int], object]] = []
+        """Who else has sessions whose agents are told how many servers there are now."""
 
     def sessions(self) -> list[TunnelSession]:
         """Give all sessions, those too that have been replaced and still end their streams."""
@@ -164,6 +167,17 @@ class AgentListener(Factory):
     def replicas(self) -> int | None:
         """How many servers there are; ``None`` where that is not known here."""
         return self._replicas()
+
+    def replicas_changed(self) -> None:
+        """Tell all agents how many servers there are now; more than those told do no harm."""
+        replicas = self._replicas()
+        if replicas is None or replicas == self._told:
+            return
+        self._told = replicas
+        for session in self.sessions():
+            session.tell_servers(replicas)
+        for callback in self.on_replicas_changed:
+            callback(replicas)
 
     def is_revoked(self, identity: NodeIdentity) -> bool:
         """Say whether a node's identity is no longer good."""
@@ -388,6 +402,9 @@ class AgentListener(Factory):
         replicas = self._replicas()
         if replicas is not None:
             properties[SERVERS] = str(replicas)
+        if replicas != self._told:
+            # This agent knows something else than the others.
+            self._told = None
         return Hello(
             limits=self._settings.limits,
             session=session,

@@ -137,6 +137,7 @@ def worker_processes(
     )
     workers = Workers(reactor, settings.workers, template, first, contexts)
     agents.on_revoked.append(workers.revoked)
+    agents.on_replicas_changed.append(workers.tell_servers)
     process.workers = workers
     process.readiness.add("workers", workers.problem)
     process.metrics.add(lambda: worker_families(workers.figures()))

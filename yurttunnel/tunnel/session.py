@@ -111,6 +111,7 @@ class TunnelSession:
         self.going_away = False
         self.on_closed: list[Callable[[Code, str], object]] = []
         self.on_going_away: list[Callable[[], object]] = []
+        self.on_servers_told: list[Callable[[int], object]] = []
         self._acceptor = context.acceptor
         self._counters = context.counters
         self._return_grace = return_grace
@@ -300,6 +301,11 @@ class TunnelSession:
         self.wire.go_away(Code.GOING_AWAY, text)
         self.request_flush()
 
+    def tell_servers(self, servers: int) -> None:
+        """Tell the agent how many servers there are now, if there is a connection."""
+        self.wire.tell_servers(servers)
+        self.request_flush()
+
     def ended(self) -> Deferred[None]:
         """Give a Deferred that fires once the session is over."""
         ended: Deferred[None] = Deferred()
@@ -444,6 +450,11 @@ class TunnelSession:
         self.going_away = True
         for callback in list(self.on_going_away):
             callback()
+
+    def servers_told(self, servers: int) -> None:
+        """Tell those who look for as many."""
+        for callback in list(self.on_servers_told):
+            callback(servers)
 
     def no_stream_left(self) -> None:
         """End a session that this end drains, once the peer knows which streams were served."""

@@ -36,6 +36,7 @@ RESET: Final = 0x85
 CREDIT: Final = 0x86
 GOAWAY: Final = 0x87
 
+SERVERS: Final = 0x41
 HELLO: Final = 0xC0
 ACK: Final = 0xC1
 PING: Final = 0xC2
@@ -60,6 +61,7 @@ _OPEN = Struct("!IHBB")
 _CODE = Struct("!H")
 _OFFSET = Struct("!Q")
 _GOAWAY = Struct("!IH")
+_SERVERS = Struct("!I")
 
 
 class Violation(CodedError):
@@ -145,6 +147,21 @@ def decode_goaway(payload: bytes) -> tuple[int, Code, str]:
         raise Violation(Code.PROTOCOL, "GOAWAY is too short")
     last_stream, code = _GOAWAY.unpack_from(payload)
     return last_stream, Code.from_wire(code), _text(payload, _GOAWAY.size)
+
+
+def servers_frame(servers: int) -> bytes:
+    """Encode SERVERS: how many servers there are, the sender included."""
+    return frame(SERVERS, 0, _SERVERS.pack(servers))
+
+
+def decode_servers(payload: bytes) -> int:
+    """Decode the payload of SERVERS."""
+    if len(payload) != _SERVERS.size:
+        raise Violation(Code.PROTOCOL, "SERVERS is not one number")
+    servers: int = _SERVERS.unpack(payload)[0]
+    if not servers:
+        raise Violation(Code.PROTOCOL, "SERVERS counts not even its sender")
+    return servers
 
 
 def offset_frame(kind: int, stream: int, offset: int) -> bytes:

@@ -6,10 +6,11 @@ Theory
 A session is two byte sequences, one in each direction, made of all *session* frames (OPEN, OK,
 FAIL, DATA, FIN, RESET, CREDIT, GOAWAY). What one side puts into its sequence is kept in a
 :class:`~yurttunnel.wire.send_log.SendLog` until the peer has acknowledged it. A connection
-carries a piece of each sequence; *link* frames (HELLO, ACK, PING, PONG, CLOSE) go between them,
-at frame boundaries, and are not part of it. When a connection dies the session is *detached*:
-users notice only that nothing moves. When the peer comes back its HELLO says how far it got, and
-the sequence goes on at that byte. So nothing is lost, doubled or reordered, by construction.
+carries a piece of each sequence; *link* frames (HELLO, ACK, PING, PONG, SERVERS, CLOSE) go
+between them, at frame boundaries, and are not part of it. When a connection dies the session is
+*detached*: users notice only that nothing moves. When the peer comes back its HELLO says how far it
+got, and the sequence goes on at that byte. So nothing is lost, doubled or reordered, by
+construction.
 
 States of a session::
 
@@ -124,6 +125,8 @@ class Session:
             frames.CLOSE: self._on_close,
             frames.HELLO: self._on_hello,
         }
+        if side is Side.AGENT:
+            self._control_handlers[frames.SERVERS] = self._on_servers
         self._acknowledged = 0
         self._ack_at = NEVER
         self._settling = False
@@ -263,6 +266,14 @@ class Session:
         last = self._table.last_peer_number if self._refuses_streams else frames.MAX_STREAM
         self._outbox.put(frames.goaway_frame(last, code, text))
         self._check_drained()
+
+    def tell_servers(self, servers: int) -> None:
+        """Tell the peer, an agent, how many servers there are, this one included.
+
+        Without a connection nothing is told: the HELLO of the next one says it.
+        """
+        if self.state is SessionState.ATTACHED:
+            self._outbox.put_link(frames.SERVERS, frames.servers_frame(servers))
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -621,6 +632,9 @@ class Session:
         for stream in [s for s in self._table.openings.values() if s.number > last]:
             self._forget(stream, Code.GOING_AWAY, text)
         self._check_drained()
+
+    def _on_servers(self, number: int, payload: bytes) -> None:
+        self._events.servers_told(frames.decode_servers(payload))
 
     def _on_ack(self, number: int, payload: bytes) -> None:
         position = frames.decode_offset(payload)

@@ -32,6 +32,9 @@ class SessionEvents(Protocol):
     def peer_going_away(self, code: Code, text: str) -> None:
         """The peer wants no new streams that have another way; those that are open go on."""
 
+    def servers_told(self, servers: int) -> None:
+        """The peer, a server, says that there are so many servers now, itself included."""
+
     def no_stream_left(self) -> None:
         """No stream is open while one of the sides goes away; some may still come."""
 

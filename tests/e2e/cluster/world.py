@@ -221,6 +221,11 @@ class World:
 
     async def list_servers(self) -> None:
         """Tell the cluster, and the agents, of the servers there are (``self.servers``)."""
+        await self.write_slice(*self.servers)
+        await self.announce(*(f"{address}:{AGENT_PORT}" for address in self.servers))
+
+    async def write_slice(self, *servers: str) -> None:
+        """Tell the cluster, and not the agents, which servers there are."""
         slice_name = f"{SERVICE}-1"
         body = {
             "metadata": {
@@ -234,7 +239,7 @@ class World:
                     "addresses": [address],
                     "conditions": {"ready": True, "serving": True, "terminating": False},
                 }
-                for address in self.servers
+                for address in servers
             ],
             "ports": [{"name": "tcp", "port": AGENT_PORT, "protocol": "TCP"}],
         }
@@ -242,7 +247,6 @@ class World:
             await self.client.update(ENDPOINT_SLICES, body)
         except NotFound:
             await self.client.create(ENDPOINT_SLICES, body, NAMESPACE)
-        await self.announce(*self.servers)
 
     async def publish(self, **spec) -> None:
         """Change the Service of the servers, and leave its annotation away."""
@@ -258,7 +262,7 @@ class World:
         """Say in the Service where agents find servers."""
         service = await self.client.get(SERVICES, SERVICE, NAMESPACE)
         annotations = service["metadata"].setdefault("annotations", {})
-        annotations[EXTERNAL] = ",".join(f"{address}:{AGENT_PORT}" for address in addresses)
+        annotations[EXTERNAL] = ",".join(addresses)
         await self.client.update(SERVICES, service)
 
     async def set_proxy_ports(self, data: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.server.siblings import acceptor
 from yurttunnel.server.siblings.replicas import server_name
+from yurttunnel.server.siblings.service import LISTED_SECONDS
 from yurttunnel.server.siblings.settings import RETURN_GRACE
 from yurttunnel.tunnel.connection import SIBLING_ALPN, SessionConnection
 from yurttunnel.wire.codes import Code
@@ -127,6 +128,7 @@ class FindingTests(WorldTests):
     def test_number_of_replicas(self):
         """It counts who is listed, and this server where it is not; there is at least one."""
         first = self.server(1, listed=False)
+        self.network.pass_time(LISTED_SECONDS, step=1)
         self.assertEqual(1, first.siblings.replicas())
         second = self.server(2)
         self.network.pass_time(1)
@@ -151,6 +153,35 @@ class FindingTests(WorldTests):
         self.api.recover()
         self.network.pass_time(60, step=1)
         self.assertEqual(1, server.siblings.replicas())
+
+    def test_servers_that_start_together(self):
+        """Who is not listed yet does not say how many there are; when that is known it is told."""
+        first, second = self.server(1, listed=False), self.server(2, listed=False)
+        agents = [self.agent(server) for server in (first, second)]
+        told = [[], []]
+        for agent, numbers in zip(agents, told, strict=True):
+            self.assertNotIn("servers", agent.answer.properties)
+            agent.session.on_servers_told.append(numbers.append)
+        self.list(second)
+        self.network.pass_time(1)
+        self.assertEqual([[], [1]], told)
+        self.list(first)
+        self.network.pass_time(1)
+        self.assertEqual([[2], [1, 2]], told)
+        self.unlist(second)
+        self.network.pass_time(1)
+        # The one that is listed no longer counts itself.
+        self.assertEqual([[2, 1], [1, 2]], told)
+
+    def test_server_that_is_never_listed(self):
+        """One in no pod waits for that so long, then it counts itself, and tells its agents."""
+        server = self.server(1, listed=False)
+        told = []
+        self.agent(server).session.on_servers_told.append(told.append)
+        self.network.pass_time(LISTED_SECONDS - 1, step=1)
+        self.assertEqual([], told)
+        self.network.pass_time(2, step=1)
+        self.assertEqual([1], told)
 
     def test_agents_are_told_the_number(self):
         """An agent learns how many servers there are from each of them."""

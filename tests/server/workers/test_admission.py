@@ -21,7 +21,7 @@ from yurttunnel.server.agents import AgentListenerSettings, RefuseStreams
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.workers.admission import AdmittedAgents
 from yurttunnel.tunnel.connection import ALPN, CLOSE_TIMEOUT, EARLY_LIMIT
-from yurttunnel.tunnel.session import SessionContext
+from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
@@ -108,6 +108,15 @@ class AdmissionTests(SynchronousTestCase):
         self.assertEqual(self.registry.direct("edge-1").tunnel, session)
         self.agents.end("edge-1", Code.REVOKED, "it has been revoked", self.identity)
         self.assertEqual(self.registry.direct_nodes(), [])
+
+    def test_agents_are_told_of_more_servers(self):
+        """Those that are there, and those that come."""
+        self.agents.admitted(self.ask(), self.identity, 1)
+        told = []
+        self.patch(TunnelSession, "tell_servers", lambda session, servers: told.append(servers))
+        self.agents.servers_changed(2)
+        self.assertEqual([2], told)
+        self.assertEqual(2, self.agents.replicas)
 
     def test_who_is_not_let_in_is_told(self):
         """By the code of the first process."""

@@ -131,6 +131,13 @@ class WorkersTests(SynchronousTestCase):
             self.assertEqual(last.certificate, credentials.certificate)
         self.assertEqual(again.kinds, [messages.START, messages.CREDENTIALS])
 
+    def test_all_tell_their_agents_of_servers(self):
+        """How many there are now."""
+        self.workers.tell_servers(3)
+        for process in (self.one, self.two):
+            self.assertEqual(self.processes.read(process)[-1], messages.SERVERS)
+            self.assertEqual(process.messages[-1].fields, {"servers": 3})
+
     def test_all_are_verbose_together(self):
         """From when they are told on, and who is started meanwhile from its start."""
         self.workers.be_verbose(True)

@@ -158,6 +158,7 @@ class SiblingClient:
             self.state = State.OURSELVES
             self.last_error = None
             self._log.debug("{replica}: is this server itself", replica=self.replica)
+            self._context.found()
             return
         self.failed_attempts += 1
         self._turn += 1
@@ -216,11 +217,13 @@ class SiblingClient:
         if current is not None and current.tunnel.session_id == hello.session:
             connection.start(current.tunnel, hello)
             current.nodes.resumed()
+            self._context.found()
             return
         if current is not None:
             self._current = None
             current.tunnel.close(Code.SESSION_LOST, "the sibling does not know the session")
         self._begin(connection, hello)
+        self._context.found()
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
         """Come back, unless the connection was that of a session that is being left."""

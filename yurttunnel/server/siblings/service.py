@@ -35,6 +35,12 @@ MAX_SIBLINGS = 64
 """With how many siblings there are sessions at most; everyone has one with everyone."""
 
 
+LISTED_SECONDS = 60.0
+"""From its start, how long a server waits for being listed itself before it says how many there
+are. That takes the first probe of its pod, which comes within ten seconds, and what the control
+plane needs, of which client-go's informers hold nothing back for longer than some seconds."""
+
+
 class SiblingContexts(Protocol):
     """TLS toward siblings: offers ``SIBLING_ALPN``, shows ``tunnel-proxy-client``."""
 
@@ -65,6 +71,7 @@ class Siblings(Service):
     ) -> None:
         self._reactor = reactor
         self._registry = registry
+        self._agents = agents
         self._addresses = addresses
         self._counters = TunnelCounters()
         self._creator = contexts.creator(settings.server_name)
@@ -75,6 +82,7 @@ class Siblings(Service):
             settings=settings,
             endpoint=self._endpoint,
             drains=agents.sessions_drain,
+            found=self._found,
             closed=self._forget_gone,
         )
         self._acceptor = SiblingAcceptor(
@@ -83,6 +91,8 @@ class Siblings(Service):
         self._clients: dict[str, SiblingClient] = {}
         self._leaving: list[SiblingClient] = []
         self._forgotten_failures = 0
+        self._listed = False
+        self._listed_call: IDelayedCall | None = None
         self._unfollow: Any = None
         self._apply_call: IDelayedCall | None = None
         agents.share_port(SIBLING_ALPN, self._acceptor.build)
@@ -93,9 +103,11 @@ class Siblings(Service):
     def replicas(self) -> int | None:
         """Say how many replicas there are, this server included; at least 1.
 
-        ``None`` while it is not known, since the API has not told yet.
+        ``None`` while it is not known: the API has not told yet, or, for :data:`LISTED_SECONDS`
+        from the start, it does not list this server. It does so when this server is ready, and then
+        only it is to be expected that it lists those that have started with it.
         """
-        if not self._addresses.synced:
+        if not self._addresses.synced or not (self._listed or self._is_late()):
             return None
         clients = self._clients.values()
         others = sum(client.state is not State.OURSELVES for client in clients)
@@ -134,6 +146,7 @@ class Siblings(Service):
     def startService(self) -> None:
         """Look for siblings from now on."""
         super().startService()
+        self._listed_call = self._reactor.callLater(LISTED_SECONDS, self._late)
         self._unfollow = self._addresses.add_handler(self._changed)
 
     def stopService(self) -> None:
@@ -165,9 +178,27 @@ class Siblings(Service):
         unfollow, self._unfollow = self._unfollow, None
         if unfollow is not None:
             unfollow()
-        call, self._apply_call = self._apply_call, None
-        if call is not None:
-            call.cancel()
+        calls, self._apply_call, self._listed_call = (
+            (self._apply_call, self._listed_call),
+            None,
+            None,
+        )
+        for call in calls:
+            if call is not None:
+                call.cancel()
+
+    def _is_late(self) -> bool:
+        return bool(self.running) and self._listed_call is None
+
+    def _late(self) -> None:
+        """Take it that this server is not among those that are listed, as one in no pod."""
+        self._listed_call = None
+        self._agents.replicas_changed()
+
+    def _found(self) -> None:
+        """Tell agents what it comes to that it is known where an address leads."""
+        self._listed = self._listed or len(self._others()) < len(self._clients)
+        self._agents.replicas_changed()
 
     def _changed(self, old: object, new: object) -> None:
         """Look at all slices together, once for all that change in one turn."""
@@ -196,6 +227,7 @@ class Siblings(Service):
                 client = self._clients[replica] = SiblingClient(self._context, replica, addresses)
                 client.start()
         self._forget_gone()
+        self._agents.replicas_changed()
 
     def _forget_gone(self) -> None:
         gone = [client for client in self._leaving if not client.sessions()]

@@ -28,7 +28,8 @@ class SiblingContext:
     """What the clients of one server share.
 
     ``endpoint(address)`` leads to a sibling's port, TLS included. ``drains`` is told of ways
-    to nodes by which nothing new will be opened, and ``closed`` is called when a session is over.
+    to nodes by which nothing new will be opened, ``found`` is called when it has turned out where
+    an address leads, and ``closed`` when a session is over.
     """
 
     sessions: SessionContext
@@ -37,6 +38,7 @@ class SiblingContext:
     settings: SiblingSettings
     endpoint: Callable[[Address], IStreamClientEndpoint]
     drains: Callable[[frozenset[INodeSession]], object]
+    found: Callable[[], object]
     closed: Callable[[], object]
 
 

@@ -66,6 +66,11 @@ class AdmittedAgents(AgentListener):
             connection.refuse(violation.code, violation.text)
         connection.go_on()
 
+    def servers_changed(self, servers: int) -> None:
+        """Tell the agents that are there how many servers there are now, and those that come."""
+        self._servers = servers
+        self.replicas_changed()
+
     def refused(self, number: int, code: Code, text: str) -> None:
         """Tell an agent why it is not let in."""
         asked = self._asked.pop(number, None)

@@ -178,6 +178,10 @@ class Worker:
         identity = messages.identity_from_fields(fields["identity"])
         self._agents.admitted(fields["number"], identity, fields["servers"])
 
+    def tell_servers(self, message: Message) -> None:
+        """Tell agents how many servers there are now."""
+        self._agents.servers_changed(message.fields["servers"])
+
     def refused(self, message: Message) -> None:
         """Turn an agent away."""
         fields = message.fields
@@ -319,6 +323,7 @@ _HANDLERS: dict[str, Callable[[Worker, Message], None]] = {
     messages.AGENT: Worker.take_agent,
     messages.CALLER: Worker.take_caller,
     messages.ADMITTED: Worker.admitted,
+    messages.SERVERS: Worker.tell_servers,
     messages.REFUSED: Worker.refused,
     messages.CHECK: Worker.check,
     messages.END: Worker.end,

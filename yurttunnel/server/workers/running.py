@@ -197,6 +197,10 @@ class RunningWorker(ProcessProtocol):
         """Have it say who is let in as ``node``, of which something has been revoked."""
         self._channel.send(messages.CHECK, {"node": node})
 
+    def tell_servers(self, servers: int) -> None:
+        """Have it tell its agents how many servers there are now."""
+        self._channel.send(messages.SERVERS, {"servers": servers})
+
     def be_verbose(self, verbose: bool) -> None:
         """Have it log what helps to find defects, or no more."""
         self._channel.send(messages.VERBOSE, {"verbose": verbose})

@@ -206,6 +206,11 @@ class Workers(Service):
         for worker in self._running.values():
             worker.check(node)
 
+    def tell_servers(self, servers: int) -> None:
+        """Have workers tell their agents how many servers there are now."""
+        for worker in self._running.values():
+            worker.tell_servers(servers)
+
     def _rotated(self) -> None:
         for worker in self._running.values():
             worker.use_credentials(self._contexts.credentials)
