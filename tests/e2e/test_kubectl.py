@@ -228,6 +228,31 @@ class KubectlTests:
         await kubectl.output("delete", "pod", "echo", "--grace-period=1", seconds=20)
         await self.nothing_goes_on(quickstart)
 
+    async def test_what_is_not_served(self):
+        """What a demonstration has not is refused with a sentence, and nothing is left of it."""
+        quickstart = await self.start_quickstart()
+        kubectl = self.kubectl(quickstart)
+        await self.run_pod(kubectl, "web", WEB)
+        demonstration = "this is the demonstration API of yurttunnel"
+        job = b'{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec":'
+        job += b'{"template": {"spec": {"restartPolicy": "Never", "containers":'
+        job += b'[{"name": "main", "image": "none"}]}}}}'
+        for arguments, stdin in (
+            (("create", "deployment", "web", "--image=none"), None),
+            (("create", "job", "web", "--image=none"), None),
+            (("create", "cronjob", "web", "--image=none", "--schedule=* * * * *"), None),
+            (("apply", "-f", "-"), job),
+            (("debug", "web", "--image=none", "--target=web"), None),
+            (("get", "--raw", "/api/v1/namespaces/default/pods/web/proxy/"), None),
+        ):
+            finished = await kubectl.run(*arguments, stdin=stdin)
+            self.assertNotEqual(finished.status, 0, finished)
+            self.assertIn(demonstration, finished.error.decode(), arguments)
+        self.assertEqual("pod/web", (await kubectl.output("get", "all", "-o", "name")).strip())
+        self.assertRegex(await kubectl.output("create", "token", "default"), r"^ey\S+\s*$")
+        configuration = await kubectl.output("get", "--raw", "/api/v1/nodes/edge-1/proxy/configz")
+        self.assertIn("kubeletconfig", json.loads(configuration))
+
     async def test_port_forward_and_copy(self):
         """Concurrent connections get their whole answers after their FIN; files arrive whole."""
         quickstart = await self.start_quickstart()

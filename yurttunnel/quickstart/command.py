@@ -76,7 +76,7 @@ def build(reactor: Any, settings: Settings) -> IService:
     own_state.directory.write(kubeconfig.name, trust.kubeconfig(ports.api))
     store = Store(reactor)
     nodes = TunneledNodes(reactor, trust.api_to_tunnel, lambda: [(ADDRESS, ports.secure)])
-    api = KubernetesAPI(reactor, store, Schemas(RESOURCES), nodes.connections)
+    api = KubernetesAPI(reactor, store, Schemas(RESOURCES), nodes.connections, pods_only=True)
     node = Node(reactor, store, NodeSettings(node_name, ADDRESS, ports.kubelet, state / "node"))
     guide = Guide(
         reactor,

@@ -140,6 +140,8 @@ class Client:
 class ApiTestCase(SynchronousTestCase):
     """An API with one node, whose kubelet is played by the test."""
 
+    pods_only = False
+
     def setUp(self):
         """Start it."""
         self.server = Server()
@@ -155,6 +157,7 @@ class ApiTestCase(SynchronousTestCase):
             all_schemas(),
             self.connections,
             on_request=lambda *request: self.audit.append(request),
+            pods_only=self.pods_only,
         )
         self.server.factory.handler = self.api.handler
         self.addCleanup(self.server.factory.close)

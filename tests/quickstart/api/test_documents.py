@@ -36,6 +36,7 @@ class DiscoveryTests(ApiTestCase):
                 "rbac.authorization.k8s.io",
                 "discovery.k8s.io",
                 "apps",
+                "batch",
                 "policy",
                 "authentication.k8s.io",
                 "authorization.k8s.io",
@@ -100,7 +101,10 @@ class DiscoveryTests(ApiTestCase):
             self.assertEqual(POD, kinds["pods"]["responseKind"])
             self.assertEqual("Namespaced", kinds["pods"]["scope"])
             names = [one["subresource"] for one in kinds["pods"]["subresources"]]
-            self.assertEqual(["attach", "exec", "log", "portforward", "status"], names)
+            self.assertEqual(
+                ["attach", "ephemeralcontainers", "exec", "log", "portforward", "proxy", "status"],
+                names,
+            )
             self.assertEqual("coordination.k8s.io", group["metadata"]["name"])
 
     def test_not_aggregated(self):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.quickstart.api.support import STRATEGIC, ApiTestCase
+from tests.quickstart.api.support import PODS_PATH, STRATEGIC, ApiTestCase
+from yurttunnel.quickstart.api.resources import MAKE_PODS
 
 APPS = "/apis/apps/v1/namespaces/default"
 DEPLOYMENTS = f"{APPS}/deployments"
@@ -169,3 +170,52 @@ class StoredTests(ApiTestCase):
         )
         shown = self.cells(path.replace("bindings", "s"), {"metadata": {"name": "r"}})
         self.assertEqual("2025-06-15T15:06:40Z", shown["Created At"])
+
+
+class DemonstrationTests(ApiTestCase):
+    """What the quickstart does not do it refuses, with what to do instead."""
+
+    pods_only = True
+
+    def test_what_makes_pods(self):
+        """Nothing is stored that would never run; looking is no error."""
+        for kind in sorted(MAKE_PODS, key=lambda kind: kind.kind):
+            path = f"/apis/{kind.group}/v1/namespaces/default/{kind.plural}"
+            text = (
+                "this is the demonstration API of yurttunnel: it runs pods only, and has nothing"
+                f" that would make pods of a {kind.kind}; create the pods themselves, as kubectl"
+                " run does"
+            )
+            for method, place, options in (
+                ("POST", path, {}),
+                # kubectl create and scale send this, which is not to be told first.
+                ("POST", path, {"media_type": "application/vnd.kubernetes.protobuf"}),
+                ("PUT", f"{path}/web", {}),
+                ("PATCH", f"{path}/web", {"media_type": STRATEGIC}),
+            ):
+                answer = self.call(method, place, workload(), **options)
+                self.assert_error(answer, 405, "MethodNotAllowed", text)
+            self.assertEqual([], self.call("GET", path)[1]["items"])
+
+    def test_ways_to_pods(self):
+        """There is none to their ports, nor another container beside them."""
+        self.create()
+        for path, word in (
+            (f"{PODS_PATH}/web:80/proxy/index.html", "port-forward"),
+            ("/api/v1/namespaces/default/services/web/proxy", "port-forward"),
+            (f"{PODS_PATH}/web/ephemeralcontainers", "kubectl exec"),
+        ):
+            status, answer = self.call("GET", path)
+            self.assertEqual((405, "MethodNotAllowed"), (status, answer["reason"]))
+            self.assertIn("the demonstration API of yurttunnel", answer["message"])
+            self.assertIn(word, answer["message"])
+
+    def test_token_of_the_default_account(self):
+        """Each namespace has one, as everywhere, and it ends with its namespace."""
+        self.create({"metadata": {"name": "shop"}}, "/api/v1/namespaces")
+        for namespace in ("default", "shop"):
+            path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
+            made = self.create({"spec": {}}, path)
+            self.assertTrue(made["status"]["token"])
+        self.call("DELETE", "/api/v1/namespaces/shop")
+        self.assertEqual(404, self.call("GET", "/api/v1/namespaces/shop")[0])

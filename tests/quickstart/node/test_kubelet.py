@@ -77,6 +77,13 @@ class ReadTests(KubeletTestCase):
         """The node says that it is well."""
         self.assertEqual(self.ask(b"/healthz")[::2], (200, b"ok"))
 
+    def test_configuration(self):
+        """It says of its configuration what is true of a kubelet's."""
+        status, _, body = self.ask(b"/configz")
+        self.assertEqual(status, 200)
+        found = json.loads(body)["kubeletconfig"]
+        self.assertEqual((found["kind"], found["maxPods"]), ("KubeletConfiguration", 110))
+
     async def test_pods(self):
         """It lists its pods with their status."""
         self.add(container("sleep 1000"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.agent.company import URGENT_DELAY
 from yurttunnel.agent.dialer import DialLimits
 from yurttunnel.agent.resolver import MOST_LOOKUPS
 from yurttunnel.http.body import BodyLimits
@@ -51,7 +52,7 @@ from yurttunnel.server.options import MAX_WORKERS, Options
 from yurttunnel.server.process import MEMORY_BUDGET
 from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
 from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
-from yurttunnel.server.siblings.service import MAX_SIBLINGS
+from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
 from yurttunnel.server.workers.channel import MOST_WAITING
 from yurttunnel.server.workers.log import LONGEST_TEXT
 from yurttunnel.server.workers.pages import ANSWER_SECONDS
@@ -129,6 +130,8 @@ VALUES = {
     "events that wait": [MAX_WAITING, MAX_MESSAGE],
     "time for a certificate": [MAX_WAIT / 60],
     "file of authorities": [MAX_BUNDLE / KIB / KIB],
+    "time from its start": [LISTED_SECONDS],
+    "time in which agents look": [URGENT_DELAY],
     "other servers": [MAX_SIBLINGS],
     "sessions of one node": [MAX_SESSIONS_OF_NODE],
     "sessions of other": [MAX_SESSIONS],

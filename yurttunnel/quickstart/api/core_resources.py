@@ -53,9 +53,11 @@ PODS = Resource(
     categories=("all",),
     subresources=(
         Subresource("attach", "PodAttachOptions", ("create", "get")),
+        Subresource("ephemeralcontainers", "Pod", ("get", "patch", "update")),
         Subresource("exec", "PodExecOptions", ("create", "get")),
         Subresource("log", "Pod", ("get",)),
         Subresource("portforward", "PodPortForwardOptions", ("create", "get")),
+        Subresource("proxy", "PodProxyOptions", ("create", "delete", "get", "patch", "update")),
         status("Pod"),
     ),
     counts_generations=True,
@@ -110,7 +112,10 @@ SERVICES = Resource(
     "V1Service",
     short_names=("svc",),
     categories=("all",),
-    subresources=(status("Service"),),
+    subresources=(
+        Subresource("proxy", "ServiceProxyOptions", ("create", "delete", "get", "patch", "update")),
+        status("Service"),
+    ),
     selectable_fields=fields("spec.clusterIP", "spec.type"),
     columns=columns.SERVICE_COLUMNS,
 )

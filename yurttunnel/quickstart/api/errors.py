@@ -185,6 +185,12 @@ def method_not_allowed() -> ApiError:
     return ApiError(405, "MethodNotAllowed", message, {})
 
 
+def not_in_demonstration(text: str) -> ApiError:
+    """Say that this is no whole cluster, what is missing, and what to do instead."""
+    message = f"this is the demonstration API of yurttunnel: {text}"
+    return ApiError(405, "MethodNotAllowed", message)
+
+
 def not_acceptable(supported: Sequence[str]) -> ApiError:
     """Say that nothing of what the caller accepts can be had."""
     message = f"only the following media types are accepted: {', '.join(supported)}"

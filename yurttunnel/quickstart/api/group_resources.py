@@ -108,6 +108,57 @@ DAEMON_SETS = Resource(
     columns=group_columns.DAEMON_SET_COLUMNS,
 )
 
+STATEFUL_SETS = Resource(
+    "v1",
+    "statefulsets",
+    "statefulset",
+    "StatefulSet",
+    "V1StatefulSet",
+    group="apps",
+    short_names=("sts",),
+    categories=("all",),
+    subresources=(status("StatefulSet"),),
+    counts_generations=True,
+)
+REPLICA_SETS = Resource(
+    "v1",
+    "replicasets",
+    "replicaset",
+    "ReplicaSet",
+    "V1ReplicaSet",
+    group="apps",
+    short_names=("rs",),
+    categories=("all",),
+    subresources=(status("ReplicaSet"),),
+    counts_generations=True,
+)
+JOBS = Resource(
+    "v1",
+    "jobs",
+    "job",
+    "Job",
+    "V1Job",
+    group="batch",
+    categories=("all",),
+    subresources=(status("Job"),),
+    counts_generations=True,
+)
+CRON_JOBS = Resource(
+    "v1",
+    "cronjobs",
+    "cronjob",
+    "CronJob",
+    "V1CronJob",
+    group="batch",
+    short_names=("cj",),
+    categories=("all",),
+    subresources=(status("CronJob"),),
+    counts_generations=True,
+)
+
+MAKE_PODS = frozenset({DEPLOYMENTS, DAEMON_SETS, STATEFUL_SETS, REPLICA_SETS, JOBS, CRON_JOBS})
+"""The kinds of which controllers make pods, of which there are none here."""
+
 POD_DISRUPTION_BUDGETS = Resource(
     "v1",
     "poddisruptionbudgets",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from yurttunnel.quickstart.api import errors, names
-from yurttunnel.quickstart.api.resources import NAMESPACES, Resource
-from yurttunnel.quickstart.api.store import DELETED, Event, Object, Store
+from yurttunnel.quickstart.api.resources import NAMESPACES, SERVICE_ACCOUNTS, Resource
+from yurttunnel.quickstart.api.store import ADDED, DELETED, Event, Object, Store
 from yurttunnel.quickstart.api.strategy import Strategy
 from yurttunnel.quickstart.api.users import User
 
@@ -49,6 +49,7 @@ class Namespaces:
         self._store = store
         self._kinds = [kind for kind in kinds if kind.namespaced]
         self._unsubscribe = [store.follow(kind, self._contents_changed) for kind in self._kinds]
+        self._unsubscribe.append(store.follow(NAMESPACES, self._namespace_changed))
 
     def add_initial(self) -> None:
         """Create the namespaces of every cluster."""
@@ -93,6 +94,12 @@ class Namespaces:
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         self._unsubscribe.clear()
+
+    def _namespace_changed(self, event: Event) -> None:
+        """Give a new namespace the account of its pods, as kube-controller-manager does."""
+        if event.type == ADDED:
+            account = {"metadata": {"name": "default"}}
+            self._store.create(SERVICE_ACCOUNTS, event.object["metadata"]["name"], account)
 
     def _contents_changed(self, event: Event) -> None:
         if event.type == DELETED:

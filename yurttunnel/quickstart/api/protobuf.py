@@ -36,7 +36,10 @@ def decode_protobuf(data: bytes) -> dict[str, Any]:
         unknown = _message("Unknown", data[len(_MAGIC) :])
         meta = unknown.get("typeMeta", {})
         if meta.get("kind") not in MESSAGES:
-            text = f"{meta.get('kind')} is not accepted as {PROTOBUF}; send application/json"
+            text = (
+                f"{meta.get('kind')} is not accepted as {PROTOBUF}; send application/json, as"
+                " kubectl run, create -f and apply do"
+            )
             raise errors.ApiError(415, "UnsupportedMediaType", text)
         return {**meta, **_message(meta["kind"], unknown.get("raw", b""))}
     except (_Malformed, UnicodeDecodeError):

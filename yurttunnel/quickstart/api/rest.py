@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
@@ -25,7 +25,13 @@ from yurttunnel.quickstart.api.options import (
     write_options,
 )
 from yurttunnel.quickstart.api.paging import Page, list_page
-from yurttunnel.quickstart.api.resources import NAMESPACES, PODS, REVIEWS
+from yurttunnel.quickstart.api.resources import (
+    NAMESPACES,
+    PODS,
+    REVIEWS,
+    SERVICES,
+    Resource,
+)
 from yurttunnel.quickstart.api.responses import Responder, deleted_status
 from yurttunnel.quickstart.api.routing import Target
 from yurttunnel.quickstart.api.store import Store
@@ -46,9 +52,21 @@ _STORED = (None, "status", "approval")
 # Kinds whose deletion is answered with the object (ReturnDeletedObject in pkg/registry).
 _TOLD_WHEN_DELETED = (PODS, NAMESPACES)
 
+_WRITES = ("create", "update", "patch")
+
+# What clients may ask for, and what they are told to do instead.
+_NOT_SERVED: dict[tuple[Resource, str | None], str] = {
+    (PODS, "ephemeralcontainers"): "a node of it has no images to debug with; use kubectl exec",
+    (PODS, "proxy"): "it has no way of its own to the ports of pods; use kubectl port-forward",
+    (SERVICES, "proxy"): "it has no way of its own to the ports of pods; use kubectl port-forward",
+}
+
 
 class Rest:
-    """Answers requests for objects in ``store``."""
+    """Answers requests for objects in ``store``.
+
+    Nobody may write objects of the kinds ``without_controllers``: nothing would come of them.
+    """
 
     def __init__(
         self,
@@ -57,8 +75,10 @@ class Rest:
         objects: Objects,
         node_proxy: NodeProxy,
         responder: Responder,
+        without_controllers: Collection[Resource] = (),
     ) -> None:
         self._clock = clock
+        self._without_controllers = without_controllers
         self._store = store
         self._objects = objects
         self._node_proxy = node_proxy
@@ -79,6 +99,14 @@ class Rest:
     ) -> None:
         """Answer a request of ``user`` for ``target``; raises ``ApiError``."""
         verb = _verb(exchange.head.method.decode("ascii"), target)
+        if target.kind in self._without_controllers and verb in _WRITES:
+            raise errors.not_in_demonstration(
+                f"it runs pods only, and has nothing that would make pods of a {target.kind.kind};"
+                " create the pods themselves, as kubectl run does"
+            )
+        instead = _NOT_SERVED.get((target.kind, target.subresource))
+        if instead is not None:
+            raise errors.not_in_demonstration(instead)
         if target.subresource in _STORED:
             await self._verbs[verb](exchange, target, query, user)
         elif target.subresource == "token":

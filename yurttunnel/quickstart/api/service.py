@@ -24,6 +24,7 @@ from yurttunnel.quickstart.api.resources import (
     CLUSTER_ROLES,
     DAEMON_SETS,
     DEPLOYMENTS,
+    MAKE_PODS,
     NAMESPACES,
     PODS,
     RESOURCES,
@@ -78,7 +79,8 @@ class KubernetesAPI:
 
     ``token_key``, P-256 or RSA, signs the tokens of service accounts, which ``tokens`` issues and
     reads; without one, a new key does. ``on_request`` is told of each request by somebody who is
-    known: who, what, and whether it was allowed.
+    known: who, what, and whether it was allowed. With ``pods_only`` those are refused that want
+    something of which controllers make pods; else it is stored.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class KubernetesAPI:
         *,
         token_key: PrivateKey | None = None,
         on_request: Audit | None = None,
+        pods_only: bool = False,
     ) -> None:
         self.tokens = ServiceAccountTokens(clock, store, token_key or new_key())
         self._namespaces = Namespaces(store, RESOURCES)
@@ -112,7 +115,7 @@ class KubernetesAPI:
             self.tokens,
             authorizer,
             Routes(RESOURCES),
-            Rest(clock, store, objects, node_proxy, responder),
+            Rest(clock, store, objects, node_proxy, responder, MAKE_PODS if pods_only else ()),
             Discovery(RESOURCES),
             OpenAPI(RESOURCES, schemas),
             responder,

@@ -21,6 +21,7 @@ from yurttunnel.quickstart.node.containers import Container, Terminated, Waiting
 from yurttunnel.quickstart.node.log_files import ContainerLog
 from yurttunnel.quickstart.node.log_stream import BadLogOptions, LogOptions, LogStream
 from yurttunnel.quickstart.node.metrics import NodeMetrics
+from yurttunnel.quickstart.node.node_object import MAX_PODS
 from yurttunnel.quickstart.node.pods import Pod
 from yurttunnel.quickstart.node.port_forward import PortForwarder
 from yurttunnel.quickstart.node.streaming import (
@@ -69,6 +70,7 @@ class Kubelet:
         self._commands = 0
         self._answers: dict[str, _Answer] = {
             "healthz": self._healthz,
+            "configz": self._configuration,
             "pods": self._pods,
             "metrics": self._figures,
             "stats": self._summary,
@@ -99,6 +101,19 @@ class Kubelet:
         _only_reading(exchange)
         _no_more_parts(parts)
         exchange.respond(200, _TEXT, b"ok")
+
+    def _configuration(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+        """Answer with what of a kubelet's configuration is true of this node."""
+        _only_reading(exchange)
+        _no_more_parts(parts)
+        configuration = {
+            "kind": "KubeletConfiguration",
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "enableServer": True,
+            "enableDebuggingHandlers": True,
+            "maxPods": MAX_PODS,
+        }
+        exchange.respond(200, _JSON, json.dumps({"kubeletconfig": configuration}).encode())
 
     def _pods(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         _only_reading(exchange)
