@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import socket
 import ssl
 from functools import partial
@@ -597,6 +598,52 @@ class StateDirectoryTests(HostileTestCase):
         with open(server.state, "w"):
             pass
         await self.refused(server, server.state)
+
+    async def test_what_is_not_ours_is_named(self) -> None:
+        """A link in its place, another user's directory or key, and a place open to all."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can give files away")
+        tunnel = self.make_tunnel()
+        tunnel.server.start()
+        await tunnel.server.ready()
+        token = shutil.copy(tunnel.server.token_path, f"{self.directory}/token")
+        await tunnel.server.stop()
+
+        def programs(name: str) -> list[Program]:
+            ours = {"state": name, "token_path": token}
+            return [tunnel.another_server(state=name), tunnel.another_agent(**ours)]
+
+        for program in programs("link"):
+            if not os.path.lexists(program.state):
+                os.symlink(tunnel.server.state, program.state)
+            await self.refused(program, f"--state-dir: {program.state} is a symbolic link")
+        for program in programs("foreign"):
+            os.makedirs(program.state, 0o700, exist_ok=True)
+            os.chown(program.state, 12345, 12345)
+            await self.refused(program, f"--state-dir: {program.state} belongs to another user")
+        shutil.copytree(tunnel.server.state, f"{self.directory}/key")
+        os.chown(f"{self.directory}/key/ca.key", 12345, 12345)
+        await self.refused(programs("key")[0], "/key/ca.key belongs to another user")
+        os.chmod(self.directory, 0o777)
+        for program in programs("open"):
+            await self.refused(program, f"everybody can replace what is in {self.directory} (mode")
+        os.chmod(self.directory, 0o700)
+        agent = programs("A5")[1]
+        os.chown(token, 12345, 12345)
+        await self.refused(agent, f"--join-token-file {token}: it belongs to another user")
+
+    async def test_a_second_process_is_told_which_one_has_it(self) -> None:
+        """Of servers and of agents; the first one goes on, and its end lets the next one in."""
+        tunnel = await self.start_tunnel()
+        again = tunnel.another_agent()
+        for first, second in ((tunnel.server, tunnel.successor()), (tunnel.agent, again)):
+            await self.refused(second, "--state-dir: ", f"is in use by process {first.pid},")
+        await self.still_serves(tunnel)
+        tunnel.agent.kill()
+        await tunnel.agent.ended(5)
+        third = tunnel.another_agent()
+        third.start()
+        await third.ready()
 
     async def test_a_directory_that_cannot_be_read_is_named(self) -> None:
         """No permission, also for a root without its privileges."""

@@ -55,6 +55,17 @@ class AboveTests(PathTestCase):
                 self.assertIsInstance(error, ExposedPath)
             check_above(self.directory)
 
+    def test_volumes(self):
+        """The root of a pod's volume is open to all, of whom there are none; others are not."""
+        self.directory.chmod(0o777)
+        self.patch(os.path, "ismount", lambda path: path == self.directory)
+        check_above(self.path)
+        (self.directory / "open").mkdir()
+        (self.directory / "open").chmod(0o777)
+        self.refused(lambda: check_above(self.directory / "open" / "file"), "open (mode 0777)")
+        self.give_away(self.directory)
+        self.refused(lambda: check_above(self.path), "0777")
+
     def test_relative(self):
         """A path is looked at from the working directory."""
         self.directory.chmod(0o777)

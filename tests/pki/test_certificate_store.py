@@ -238,6 +238,16 @@ class DirectoryTests(SynchronousTestCase):
         open_certificate_directory(path)
         self.assertEqual(path.stat().st_mode & 0o777, 0o700)
 
+    def test_link(self):
+        """What a link leads to is not touched, and not used."""
+        there = Path(self.mktemp()).absolute()
+        there.mkdir(mode=0o755)
+        path = Path(self.mktemp())
+        path.symlink_to(there)
+        error = self.assertRaises(StateError, open_certificate_directory, path)
+        self.assertIn("is a symbolic link: name the directory that it leads to", str(error))
+        self.assertEqual(there.stat().st_mode & 0o777, 0o755)
+
     def test_open_to_writers(self):
         """One in which others may have put files is refused."""
         path = Path(self.mktemp())

@@ -18,7 +18,9 @@ def check_above(path: Path) -> None:
     """Raise :class:`ExposedPath` if others may replace one of the directories above ``path``.
 
     That is so in a directory that everybody may write to, unless it is sticky as /tmp is
-    (inode(7)), and behind a symbolic link of another user. What is not there yet is passed over.
+    (inode(7)), and behind a symbolic link of another user. What is not there yet is passed over,
+    and so is the root of a volume that is root's: kubelet makes each emptyDir of a pod with mode
+    0777 (pkg/volume/emptydir of Kubernetes), in which there is nobody but the pod.
     """
     absolute = Path(os.path.abspath(path))
     for directory in dict.fromkeys([*absolute.parents, *Path(os.path.realpath(path)).parents]):
@@ -32,7 +34,8 @@ def check_above(path: Path) -> None:
                 f"{directory} is a symbolic link of another user (id {itself.st_uid}):"
                 " name the directory that it leads to",
             )
-        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        is_open = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+        if is_open and not (status.st_uid == 0 and os.path.ismount(directory)):
             raise ExposedPath(
                 0,
                 f"everybody can replace what is in {directory}"

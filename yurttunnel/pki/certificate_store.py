@@ -66,7 +66,7 @@ def open_certificate_directory(path: Path) -> StateDirectory:
 
 
 def _close_to_readers(path: Path) -> None:
-    status = os.stat(path)
+    status = os.lstat(path)
     mode = stat.S_IMODE(status.st_mode)
     others = mode & 0o077
     if (

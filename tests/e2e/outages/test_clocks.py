@@ -74,7 +74,7 @@ class ClockTests(LeakTestCase):
             "faketime", "-m", "-f", "+0", "printenv", "LD_PRELOAD"
         )
         self.assertEqual(status, 0, errors.decode())
-        library = output.decode().strip()
+        self.library = library = output.decode().strip()
         self.clocks = {name: WallClock(self.directory, name) for name in ("server", "agent")}
 
         def proxied(port: int) -> int:
@@ -160,6 +160,30 @@ class ClockTests(LeakTestCase):
         upload.payload.finish()
         await self.within(30, upload.when_read_ended(), "the upload ends")
         self.assertEqual(upload.answer.decode(), upload.payload.digest)
+
+    async def test_an_agent_that_starts_ahead_waits_for_the_time(self) -> None:
+        """It keeps its certificate, says what the matter is, and needs no token afterwards."""
+        idle = await self.dial()
+        idle.drop()
+        await idle.when_lost()
+        await self.tunnel.agent.stop()
+        clock = self.clocks["agent"]
+        clock.put_forward(200 * DAY)
+        agent = self.tunnel.another_agent(
+            token_path=None, prefix=clock.prefix(self.library), server_port=self.proxy.port
+        )
+        node = Path(agent.state, "node.pem").read_bytes()
+        agent.start()
+        complaint = "If the clock is wrong, set it"
+        await self.eventually(lambda: complaint in agent.log, "it says so", SOON)
+        status, body = await agent.get("/readyz")
+        self.assertEqual((status, complaint in body), (503, True), body)
+        await self.pause(3 * MOMENT)
+        self.assertTrue(agent.running)
+        clock.put_forward(0)
+        await agent.ready()
+        (await self.dial()).drop()
+        self.assertEqual(Path(agent.state, "node.pem").read_bytes(), node)
 
     async def test_certificates_do(self) -> None:
         """Streams go on, but a new connection has to wait until the clock is right again."""
