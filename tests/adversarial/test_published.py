@@ -1,0 +1,216 @@
+"""Published attacks on readers of HTTP, at each port; what gets through is the judge."""
+
+from __future__ import annotations
+
+import re
+
+import h11
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Factory
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.http import Request
+from twisted.web.resource import Resource
+
+from tests.adversarial.published import ANSWERS, DESTINATIONS, HIDDEN, REQUESTS
+from tests.fakes import Recorder
+from tests.ops.test_http_site import TcpTransport
+from tests.server.interception.world import KubeletTLS, World
+from tests.server.test_connect import ConnectTestCase
+from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.tunnel import tls
+
+
+def misread(passed: bytes, allowed: int = 1) -> str:
+    """What is wrong with the requests that have got through on one connection, if anything."""
+    head = passed.partition(b"\r\n\r\n")[0]
+    if re.search(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", head) or re.search(
+        rb"\r(?!\n)|(?<!\r)\n", head
+    ):
+        return "a control character in the head"
+    names = [line.partition(b":")[0].lower() for line in head.split(b"\r\n")[1:]]
+    letters = [re.sub(rb"[^a-z]", b"", name) for name in names]
+    framing = [each for each in letters if each in (b"transferencoding", b"contentlength")]
+    if len(framing) > 1:
+        return f"framed more than once: {names}"
+    parser = h11.Connection(h11.SERVER)
+    targets = []
+    try:
+        parser.receive_data(passed)
+        while (event := parser.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+            if isinstance(event, h11.Request):
+                targets.append(event.target)
+    except h11.RemoteProtocolError as error:
+        return str(error)
+    if parser.trailing_data[0] or len(targets) > allowed or b"/smuggled" in targets:
+        return f"more than one request: {targets}, {parser.trailing_data[0]!r}"
+    return ""
+
+
+class JudgeTests(SynchronousTestCase):
+    """The judge itself."""
+
+    def test_what_is_misread(self) -> None:
+        """It sees what it is there for, and lets a hidden request pass where it is a body."""
+        begin = b"POST / HTTP/1.1\r\nHost: a\r\n"
+        for passed in (
+            begin + b"\r\n" + HIDDEN,
+            begin + b"Content-Length: 0\r\nTransfer_Encoding: chunked\r\n\r\n",
+            begin + b"X: \rY: z\r\n\r\n",
+            begin + b"X : y\r\n\r\n",
+            begin + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + HIDDEN,
+        ):
+            self.assertTrue(misread(passed), passed)
+        self.assertFalse(misread(begin + b"Content-Length: %d\r\n\r\n" % len(HIDDEN) + HIDDEN))
+
+
+class InterceptionTests(World):
+    """10263 and 10264, with kubelets that record."""
+
+    def record(self, secure: bool) -> None:
+        """Have kubelets keep what comes, with TLS or without, instead of answering."""
+        self.kubelets: list[Recorder] = []
+
+        def kubelet() -> Recorder:
+            self.kubelets.append(Recorder())
+            return self.kubelets[-1]
+
+        factory: Factory = Factory.forProtocol(kubelet)
+        if secure:
+            contexts = KubeletTLS(self.issuer.server("edge-1"), names=None)
+            factory = tls.server_side(self.reactor, contexts, factory)
+        self.listen(factory)
+
+    def forget(self, caller: Recorder) -> None:
+        """End a caller, and what there was for it."""
+        caller.transport.abortConnection()
+        self.settle()
+        self.links.clear()
+        self.kubelets.clear()
+
+    def attack(self, secure: bool) -> None:
+        """Make each request on a connection of its own."""
+        self.record(secure)
+        refused = 0
+        for source, requests in REQUESTS.items():
+            for text in requests:
+                caller = self.dial() if secure else self.dial_insecurely()
+                caller.transport.write(text)
+                self.settle()
+                self.clock.advance(1)
+                self.settle()
+                refused += b"HTTP/1.1 4" in caller.received or b"HTTP/1.1 5" in caller.received
+                for kubelet in self.kubelets:
+                    problem = misread(kubelet.received)
+                    self.assertFalse(problem, f"{source}: {text!r}: {kubelet.received!r}")
+                self.forget(caller)
+        # The others are requests whose hidden field is none for anybody.
+        self.assertGreater(refused, sum(map(len, REQUESTS.values())) * 3 // 4)
+
+    def test_secure_port(self) -> None:
+        """What reaches a kubelet by 10263 is one request that nobody misreads, or nothing."""
+        self.attack(secure=True)
+
+    def test_insecure_port(self) -> None:
+        """The same by 10264."""
+        self.attack(secure=False)
+
+    def answer(self, secure: bool) -> None:
+        """Answer the first request of each caller."""
+        self.record(secure)
+        for source, answers in ANSWERS.items():
+            for text in answers:
+                caller = self.dial() if secure else self.dial_insecurely()
+                self.ask(caller)
+                self.kubelets[-1].transport.write(text)
+                self.settle()
+                self.kubelets[-1].transport.loseConnection()
+                self.settle()
+                named = f"{source}: {text!r}: {caller.received!r}"
+                self.assertNotIn(b"Smuggled", caller.received.partition(b"\r\n\r\n")[0], named)
+                client = h11.Connection(h11.CLIENT)
+                client.send(h11.Request(method="GET", target="/", headers=[("Host", "a")]))
+                client.send(h11.EndOfMessage())
+                client.receive_data(caller.received)
+                heads = []
+                while (event := client.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+                    if isinstance(event, h11.Response):
+                        heads.append(event)
+                    if isinstance(event, h11.EndOfMessage):
+                        break
+                self.assertEqual(1, len(heads), named)
+                self.assertEqual(b"", client.trailing_data[0], named)
+                self.forget(caller)
+
+    def test_answers_at_the_secure_port(self) -> None:
+        """A caller of 10263 gets one answer that is well formed, and nothing behind it."""
+        self.answer(secure=True)
+
+    def test_answers_at_the_insecure_port(self) -> None:
+        """The same at 10264."""
+        self.answer(secure=False)
+
+
+class ConnectTests(ConnectTestCase):
+    """CONNECT, in front of a session that records."""
+
+    def test_destinations(self) -> None:
+        """What is no host with a port is refused, and no node is asked."""
+        for target in DESTINATIONS:
+            connection = self.open(b"CONNECT %b HTTP/1.1\r\nHost: edge-1:80\r\n\r\n" % target)
+            self.turns(connection)
+            dialed = [(dial.host, dial.port) for dial in self.session.dials]
+            self.assertEqual([], dialed, target)
+            self.assertRegex(connection.sent, rb"\AHTTP/1\.1 [45]", target)
+            connection.break_off(ConnectionDone())
+        self.open(b"CONNECT edge-1:80 HTTP/1.1\r\nHost: edge-1:80\r\n\r\n")
+        self.assertEqual(1, len(self.session.dials), "what is one is dialed")
+
+    def test_requests(self) -> None:
+        """None of the requests is taken for a CONNECT."""
+        for source, requests in REQUESTS.items():
+            for text in requests:
+                for line in (text, text.replace(b"POST /attack", b"CONNECT edge-1:80")):
+                    connection = self.open(line)
+                    self.turns(connection, 2)
+                    self.assertLessEqual(len(self.session.dials), 1, f"{source}: {line!r}")
+                    for dial in self.session.dials:
+                        self.assertEqual(("edge-1", 80), (dial.host, dial.port))
+                        head = line.partition(b"\r\n\r\n")[0]
+                        self.assertNotRegex(
+                            head, rb"(?i)(content|transfer)[-_ ]?(length|enc)", line
+                        )
+                    self.session.dials.clear()
+                    connection.break_off(ConnectionDone())
+
+
+class Recording(Resource):
+    """A meta port's page that keeps the paths for which it is asked."""
+
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[bytes] = []
+
+    def render(self, request: Request) -> bytes:
+        """Keep the path."""
+        self.paths.append(request.path)
+        return b"recorded"
+
+
+class MetaPortTests(SynchronousTestCase):
+    """10265 and 10266, which answer by themselves."""
+
+    def test_requests(self) -> None:
+        """Whatever comes, the hidden request is not one."""
+        for source, requests in REQUESTS.items():
+            for text in requests:
+                page = Recording()
+                protocol = LimitedSite(page, Clock()).buildProtocol(None)
+                protocol.makeConnection(TcpTransport())
+                protocol.dataReceived(text)
+                protocol.connectionLost(Failure(ConnectionDone()))
+                self.assertLessEqual(len(page.paths), 1, f"{source}: {text!r}")
+                self.assertNotIn(b"/smuggled", page.paths, f"{source}: {text!r}")
