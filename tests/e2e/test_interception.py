@@ -170,6 +170,21 @@ class NodeTests(InterceptionTestCase):
             answer = await door.get("/hello", f"127.0.0.1:{port}", to_second)
             self.assertEqual(answer.status, 403, answer.text)
 
+    async def test_pages_of_others(self) -> None:
+        """A page that makes its own name lead to the port without TLS is refused, whatever it
+        asks for; it cannot change ``Host``.
+        """
+        _, (_, plain) = await self.start_with_doors(hello)
+        port = plain.kubelet.port
+        for fields in (
+            [(b"X-Tunnel-Proxy-Dest", b"edge-1:%d" % port)],
+            [(b"X-Tunnel-Proxy-Host", b"edge-1")],
+        ):
+            answer = await plain.get("/hello", f"evil.example:{plain.port}", fields)
+            self.assertEqual(answer.status, 421, answer.text)
+            self.assertIn("ask for an IP address or localhost", answer.text)
+        self.assertEqual(plain.kubelet.requests, [])
+
     async def test_each_failure_has_its_status_and_a_sentence(self) -> None:
         """400, 403, 502, 503: one line of text, or a metav1.Status for who accepts JSON."""
         tunnel, doors = await self.start_with_doors(hello)

@@ -71,8 +71,10 @@ def meta_pages(
     root = _Root()
     root.putChild(b"", _StatusPage(status, steering))
     root.putChild(b"healthz", _Page(lambda: _Answer(200, _TEXT, b"ok\n")))
-    root.putChild(b"readyz", _Page(lambda: _readiness_answer(readiness)))
-    root.putChild(b"metrics", _Page(lambda: _Answer(200, METRICS_TYPE, exposition(metrics))))
+    root.putChild(b"readyz", _DetailedPage(lambda: _readiness_answer(readiness)))
+    root.putChild(
+        b"metrics", _DetailedPage(lambda: _Answer(200, METRICS_TYPE, exposition(metrics)))
+    )
     root.putChild(b"agents", _DetailedPage(lambda: _Answer(200, _JSON, _session_list(sessions()))))
     root.putChild(b"steering", _DetailedPage(lambda: _steering_answer(steering())))
     return root
@@ -106,7 +108,7 @@ class _Page(_Root):
 
 
 class _DetailedPage(_Page):
-    """A page that tells more than probes and scrapers need, and no foreign web page."""
+    """A page that tells more than that this program lives, and no foreign web page."""
 
     def render(self, request: PageRequest) -> bytes:
         """Answer ``request``, or refuse it."""

@@ -26,7 +26,7 @@ def refusal(request: Request) -> str | None:
     if not isinstance(peer, TcpAddress | Tcp6Address) or not is_loopback(peer.host):
         return None
     hosts = request.requestHeaders.getRawHeaders(b"host", [])
-    if len(hosts) == 1 and _is_of_this_machine(hosts[0]):
+    if len(hosts) == 1 and is_of_this_machine(hosts[0]):
         return None
     return "on this machine, ask for an IP address, localhost, or this machine's own name"
 
@@ -42,7 +42,8 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback
 
 
-def _is_of_this_machine(field: bytes) -> bool:
+def is_of_this_machine(field: bytes) -> bool:
+    """Say whether the value of a ``Host`` field is an address, or a name of this machine."""
     try:
         host, _ = split_optional_port(field.decode("ascii"))
     except (UnicodeDecodeError, BadAuthority):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import ConnectError
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.internet.protocol import Factory
 from zope.interface import implementer
 
@@ -29,7 +30,6 @@ from yurttunnel.http.interfaces import (
 )
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import Acquire
-from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.tunnel import tls
 
 CONNECT_TIMEOUT = 10.0
@@ -42,26 +42,30 @@ PROBE_TIMEOUT = 5.0
 """Seconds for one look whether the node is there."""
 
 
+class Contexts(Protocol):
+    """What makes the TLS toward servers, as ``ClientContexts`` do."""
+
+    def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
+        """Give what makes the connections to a server of that name."""
+
+
 class TunneledNodes:
     """Connections to nodes through the HTTPS interception of a server.
 
     ``servers()`` gives host and port of each; the first that can be connected to is taken, as by
     a client of a name with several addresses. ``contexts`` present a certificate that servers let
-    in. ``server_name`` is what the servers' certificate is for, by default the node's name.
-    Connections are kept and shared.
+    in, and have the ClientHello name the node. Connections are kept and shared.
     """
 
     def __init__(
         self,
         reactor: Any,
-        contexts: ClientContexts,
+        contexts: Contexts,
         servers: Callable[[], Sequence[tuple[str, int]]],
-        server_name: str | None = None,
     ) -> None:
         self._reactor = reactor
         self._contexts = contexts
         self._servers = servers
-        self._server_name = server_name
         self._pool: ConnectionPool[str] = ConnectionPool(
             reactor, self._connect, PoolSettings(max_per_key=MAX_CONNECTIONS)
         )
@@ -105,7 +109,7 @@ class TunneledNodes:
 
     async def _connect_to(self, host: str, port: int, node: str) -> ClientConnection:
         endpoint = TCP4ClientEndpoint(self._reactor, host, port, timeout=CONNECT_TIMEOUT)
-        creator = self._contexts.creator(self._server_name or node)
+        creator = self._contexts.creator(node)
         secured = tls.SessionEndpoint(self._reactor, creator, endpoint)
         factory = Factory.forProtocol(lambda: ClientConnection(self._reactor))
         connection = cast(ClientConnection, await secured.connect(factory))

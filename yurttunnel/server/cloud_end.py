@@ -40,6 +40,7 @@ from yurttunnel.tunnel.sockets import tune_session_socket
 from yurttunnel.wire.hello import Limits
 
 if TYPE_CHECKING:
+    from yurttunnel.server.passthrough.listener import PassthroughFactory
     from yurttunnel.server.workers.service import Workers
 
 log = Logger()
@@ -153,7 +154,7 @@ def cloud_end(
     middlewares: Sequence[IMiddleware],
     others: Sequence[SessionHolder] = (),
     workers: Workers | None = None,
-    passthrough: tuple[int, DialingFactory] | None = None,
+    passthrough: tuple[int, PassthroughFactory] | None = None,
 ) -> ServerService:
     """Compose what listens, but for the meta port; ``others`` have sessions besides ``agents``.
 
@@ -161,12 +162,8 @@ def cloud_end(
     ``passthrough`` is --passthrough-port with what takes connections there, if there is one.
     """
     callers = _callers(reactor, process.registry, settings)
-    passing: list[Listener] = []
     if passthrough is not None:
-        flag, (port, callers[flag]) = "--passthrough-port", passthrough
-        passing = _on_both_families(
-            reactor, settings, flag, settings.bind_address, port, callers[flag]
-        )
+        callers["--passthrough-port"] = passthrough[1]
     for caller in callers.values():
         caller.audit = process.audit
     interception = Interception(
@@ -179,11 +176,19 @@ def cloud_end(
     )
     agents.on_sessions_drain.append(interception.sessions_drain)
     process.metrics.add(partial(interception_families, interception.figures))
+    secured = tls.server_side(reactor, trust.secure, interception.secure)
+    passing: list[Listener] = []
+    if passthrough is not None:
+        port, factory = passthrough
+        factory.unnamed = secured
+        passing = _on_both_families(
+            reactor, settings, "--passthrough-port", settings.bind_address, port, factory
+        )
     return ServerService(
         reactor,
         [
             *_listeners(reactor, settings, trust, agents, workers, callers),
-            *_interception_listeners(reactor, settings, trust, interception),
+            *_interception_listeners(reactor, settings, secured, interception.insecure),
             *passing,
         ],
         [agents, *others, *([] if workers is None else [workers])],
@@ -242,7 +247,7 @@ def _listeners(
 
 
 def _interception_listeners(
-    reactor: Any, settings: Settings, trust: Trust, interception: Interception
+    reactor: Any, settings: Settings, secured: IProtocolFactory, insecure: IProtocolFactory
 ) -> list[Listener]:
     """Say where callers come to that mean kubelets.
 
@@ -255,17 +260,11 @@ def _interception_listeners(
             address=settings.insecure_address,
             port=settings.insecure_port,
         )
-    secured = tls.server_side(reactor, trust.secure, interception.secure)
-    bind, insecure = settings.bind_address, settings.insecure_address
+    bind, loopback = settings.bind_address, settings.insecure_address
     return [
         *_on_both_families(reactor, settings, "--secure-port", bind, settings.secure_port, secured),
         *_on_both_families(
-            reactor,
-            settings,
-            "--insecure-port",
-            insecure,
-            settings.insecure_port,
-            interception.insecure,
+            reactor, settings, "--insecure-port", loopback, settings.insecure_port, insecure
         ),
     ]
 

@@ -38,6 +38,10 @@ from yurttunnel.server.agents import AgentListener
 from yurttunnel.server.approver import Approver
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.interception.authorization import Authorization
+from yurttunnel.server.interception.callers import CertificateUsers
+from yurttunnel.server.interception.connections import Aims
+from yurttunnel.server.interception.deputies import Deputies, KnownCluster
+from yurttunnel.server.interception.host_names import HostNames
 from yurttunnel.server.interception.localhost_ports import LocalhostPorts
 from yurttunnel.server.interception.middleware import (
     ClusterInformers,
@@ -113,6 +117,7 @@ class ClusterServer:
             settings.insecure_port,
             lambda config, text: self._events.record(config, "Warning", "BadProxyPorts", text),
         )
+        self._services = ClusterAddresses(self._informers, self._namespace)
         self._steering = ClusterSteering(
             reactor,
             settings,
@@ -120,7 +125,7 @@ class ClusterServer:
             self._process,
             self._nodes,
             self._ports,
-            ClusterAddresses(self._informers, self._namespace),
+            self._services,
         )
         self._dns = self._steering.dns_election(
             self._client, self._informers, self._events, instance
@@ -212,15 +217,19 @@ class ClusterServer:
 
     def _make_middlewares(self) -> list[IMiddleware]:
         """Make them in their order: who may do something is asked when it is known what it is."""
-        registry = self._process.registry
+        registry, nodes, pods = self._process.registry, self._nodes, Pods(self._informers)
+        users = CertificateUsers(self._cluster.allowed_callers)
+        cluster = KnownCluster(nodes, pods, self._services, self._cluster.steering.iptables)
         names = self._settings.middlewares
         return [
-            Resolution(registry, self._nodes, Pods(self._informers)),
-            LocalhostPorts(registry, self._nodes, self._ports),
+            Deputies(self._reactor, registry, cluster, users, Aims()),
+            Resolution(registry, nodes, pods),
+            LocalhostPorts(registry, nodes, self._ports),
+            HostNames(registry, lambda host: bool(nodes.find(host))),
             Authorization(
                 self._reactor,
                 self._reviews,
-                self._cluster.allowed_callers,
+                users,
                 partial(_node_of, registry),
                 self._authorization,
             ),

@@ -175,9 +175,10 @@ class Options(CommandOptions[Settings]):
         ["cert-dir", None, "/var/lib/yurttunnel-server/pki", "Directory for the certificates that "
          "the cluster issues."],
         ["cluster-domain", None, "cluster.local", "What the DNS names of services end in."],
-        ["allowed-callers", None, ",".join(ALLOWED_CALLERS), "Names, separated by commas, in "
-         "certificates of callers on --secure-port that may reach every node. Others, and those "
-         "with a bearer token, may do what the cluster allows them to (nodes/proxy)."],
+        ["allowed-callers", None, ",".join(ALLOWED_CALLERS), "Names, separated by commas, that "
+         "kube-apiserver has in its certificate for kubelets. It speaks for others: the connection "
+         "tells the node, no field does. Others, and those with a bearer token, choose by fields "
+         "and may do what the cluster allows them to (nodes/proxy)."],
         ["client-ca-file", None, None, "File of further authorities that certificates of callers "
          "on --secure-port may be from."],
         ["bind-address", None, "0.0.0.0", "Address of --tunnel-agent-connect-port and "

@@ -15,6 +15,7 @@ from yurttunnel.pki.held_directory import HeldDirectory
 from yurttunnel.pki.identity import identity_from_certificate
 from yurttunnel.pki.standalone import ServerTrust
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
+from yurttunnel.server.interception.host_names import HostNames
 from yurttunnel.server.interception.middleware import (
     IMiddleware,
     find_middlewares,
@@ -27,7 +28,7 @@ from yurttunnel.server.process import ServerProcess
 def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> IService:
     """Compose the server's parts; raises ``StateError``, ``BadBundle`` and ``BadMiddleware``."""
     held = HeldDirectory(standalone.state_dir)
-    middlewares = _middlewares(reactor, settings.middlewares)
+    plugins = _plugins(reactor, settings.middlewares)
     kept = _open_trust(reactor, settings, standalone)
 
     def certificates() -> Mapping[str, datetime.datetime]:
@@ -49,6 +50,7 @@ def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> I
     enrolment = partial(kept.enrolment_factory.buildProtocol, None)
     agents = agent_listener(settings, process, trust, {ENROLMENT_PROTOCOL: enrolment})
     kept.on_revoked(agents.revoke)
+    middlewares = [HostNames(process.registry), *plugins]
     workers = worker_processes(reactor, settings, process, agents, kept.contexts)
     server = cloud_end(reactor, settings, process, trust, agents, middlewares, workers=workers)
     readiness = process.readiness
@@ -82,6 +84,6 @@ def _open_trust(reactor: Any, settings: Settings, standalone: StandaloneSettings
     )
 
 
-def _middlewares(reactor: Any, names: Sequence[str]) -> list[IMiddleware]:
+def _plugins(reactor: Any, names: Sequence[str]) -> list[IMiddleware]:
     """Make those that are asked for; nothing is searched for plugins when none is."""
     return find_middlewares(reactor, names, installed_makers()) if names else []

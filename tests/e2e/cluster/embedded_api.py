@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
+from OpenSSL import SSL
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from zope.interface import implementer
+
 from tests.e2e.cluster.network import free_port
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import PortService
 from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
-from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.contexts import RotatingContexts, client_context
 from yurttunnel.quickstart.api.resources import RESOURCES
 from yurttunnel.quickstart.api.schemas import Schemas
 from yurttunnel.quickstart.api.service import KubernetesAPI
@@ -19,7 +23,30 @@ from yurttunnel.quickstart.command import HTTP_SETTINGS
 from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.tunnel import tls
 
-SERVER_NAME = "x-tunnel-server-svc.kube-system.svc"
+
+class TowardServers(RotatingContexts):
+    """The TLS of kube-apiserver toward kubelets, as it is with kubeadm: it names the node, whose
+    name leads to the Service, and verifies nobody.
+    """
+
+    def creator(self, server_name):
+        """Give what makes connections for a node."""
+        return _Creator(self._context, server_name)
+
+    def _build(self, credentials):
+        return client_context(credentials, HTTP_PROTOCOL)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _Creator:
+    def __init__(self, context, server_name):
+        self._context = context
+        self._server_name = server_name
+
+    def clientConnectionForTLS(self, tlsProtocol):
+        connection = SSL.Connection(self._context, None)
+        connection.set_tlsext_host_name(self._server_name.encode())
+        return connection
 
 
 class EmbeddedAPI:
@@ -33,9 +60,8 @@ class EmbeddedAPI:
         self._reactor = reactor
         self.requests: set = set()
         self.port = free_port(address)
-        # As clusters do that cannot have the nodes' names verified: by the server's own.
-        self._toward_servers = ClientContexts(caller, HTTP_PROTOCOL)
-        self._nodes = TunneledNodes(reactor, self._toward_servers, servers, SERVER_NAME)
+        self._toward_servers = TowardServers(caller)
+        self._nodes = TunneledNodes(reactor, self._toward_servers, servers)
         self._api = KubernetesAPI(
             reactor,
             Store(reactor),

@@ -229,7 +229,9 @@ class WayTests(ClusterTestCase):
         await self.connected(self.servers, ["edge-1", "edge-2"])
         for server in SERVERS[:2]:
             for port in (KUBELET_PORT, OTHER_PORT):
-                status, body = await world.ask_kubelet(server, f"{shared}:{port}", "/metrics")
+                status, body = await world.ask_kubelet(
+                    server, f"{shared}:{port}", "/metrics", admin=True
+                )
                 self.assertEqual(status, 400, body)
                 self.assertIn("edge-1, edge-2", body)
             for name, port in (("edge-1", KUBELET_PORT), ("edge-2", OTHER_PORT)):
@@ -239,7 +241,7 @@ class WayTests(ClusterTestCase):
 
         async def log(server):
             path = "/containerLogs/default/web/main?tailLines=1"
-            return await world.ask_kubelet(server, f"{shared}:{KUBELET_PORT}", path)
+            return await world.ask_kubelet(server, f"{shared}:{KUBELET_PORT}", path, admin=True)
 
         for server in SERVERS[:2]:
 

@@ -340,24 +340,31 @@ class World:
         )
 
     async def ask_kubelet(
-        self, server: str, host: str, path: str, token: str | None = None
+        self, server: str, host: str, path: str, token: str | None = None, admin: bool = False
     ) -> tuple[int, str]:
         """Ask a server for a page of a kubelet; the status and the body.
 
-        Who asks is known by a bearer token, or as kube-apiserver is.
+        Who asks is known by a bearer token or as the administrator, and chooses by ``Host``; or
+        is kube-apiserver, whose TLS names the node.
         """
+        if token is None and not admin:
+            name = host.rpartition(":")[0]
+            way = ("--insecure", "--connect-to", f"::{server}:{SECURE_PORT}")
+            url = f"https://{name}:{SECURE_PORT}{path}"
+            return await self._curl(url, "kubernetes.default", *self.caller_flags(), *way)
+        proof = self._certificate_flags("admin")
         if token is not None:
-            proof: tuple[str, ...] = ("--header", f"Authorization: Bearer {token}")
-        else:
-            proof = self.caller_flags()
+            proof = ("--header", f"Authorization: Bearer {token}")
         proof += ("--cacert", str(self.identities.ca_path))
         return await self._curl(f"https://{server}:{SECURE_PORT}{path}", host, *proof)
 
     def caller_flags(self) -> tuple[str, ...]:
         """Give the flags by which curl shows the certificate of kube-apiserver."""
+        return self._certificate_flags("kubelet-client")
+
+    def _certificate_flags(self, name: str) -> tuple[str, ...]:
         directory = self.identities.directory
-        certificate, key = directory / "kubelet-client.crt", directory / "kubelet-client.key"
-        return ("--cert", str(certificate), "--key", str(key))
+        return ("--cert", str(directory / f"{name}.crt"), "--key", str(directory / f"{name}.key"))
 
     async def ask_node(self, server: str, host: str, path: str) -> tuple[int, str]:
         """Ask a server for a page of another port of a node, as on the server's own machine."""

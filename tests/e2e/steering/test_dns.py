@@ -32,9 +32,10 @@ class DnsTests(SteeringTestCase):
         await self.eventually_recorded("\n".join(sorted(wanted.split("\n"))))
         await self.stand_for_kube_proxy()
 
-        page = await self.by_record("edge-1")
+        page = await self.by_record("edge-1", "--insecure", "--header", "Host: kubernetes.default")
         self.assertEqual((page.status, page.body), (200, "ok"), page)
         self.assertTrue(page.terminated, page)
+        await self.upgraded(world, str(cluster_ip))
         self.assertEqual(world.nodes["edge-1"].peers, [EDGE_4])
         page = await self.by_record("cloud-2", *self.verified())
         self.assertEqual((page.status, page.body), (200, "ok"), page)
@@ -55,9 +56,9 @@ class DnsTests(SteeringTestCase):
 
     async def test_pass_through_by_name(self) -> None:
         """With ``--passthrough-port`` the caller and the kubelet see each other: the node is found
-        by the name in the ClientHello.
+        by the name in the ClientHello. An upgrade without one finds it by its pod.
         """
-        await self.dns_world()
+        world = await self.dns_world()
         await self.steer("--enable-dns-controller=true", "--passthrough-port", "10270")
         await self.eventually_port(10250, {"targetPort": 10270})
         await self.eventually_recorded(
@@ -67,6 +68,28 @@ class DnsTests(SteeringTestCase):
         page = await self.by_record("edge-1", *self.verified())
         self.assertEqual((page.status, page.body), (200, "ok"), page)
         self.assertFalse(page.terminated, page)
+        await self.upgraded(world, await self.cluster_ip())
+
+    async def upgraded(self, world, cluster_ip: str) -> None:
+        """Ask for an upgrade as a kube-apiserver that does not verify kubelets does for exec.
+
+        Its TLS names nobody (``DialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go), and its
+        ``Host`` is that of its own client.
+        """
+        await self.run_pod(world, "web", "edge-1")
+        for path, status in (
+            ("/exec/default/web/main?output=1&command=true", 101),
+            ("/exec/default/none/main?output=1&command=true", 503),
+            ("/run/default/web/main?cmd=true", 403),
+        ):
+            page = await self.curl(
+                f"https://{cluster_ip}:10250{path}",
+                *("--insecure", *world.caller_flags(), "--max-time", "3", "--request", "POST"),
+                *("--header", "Connection: Upgrade", "--header", "Upgrade: SPDY/3.1"),
+                *("--header", "X-Stream-Protocol-Version: v4.channel.k8s.io"),
+                *("--header", "Host: edge-9:10250"),
+            )
+            self.assertEqual((page.status, page.terminated), (status, True), page)
 
     async def dns_world(self):
         """Start the cluster, with what the overlay adds to what the server may do."""

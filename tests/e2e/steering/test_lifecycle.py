@@ -219,7 +219,7 @@ class LifeCycleTests(SteeringTestCase):
 
         answer = await self.eventually_said(server, "iptables", 200)
         self.assertIn("install", answer)
-        status, body = await self.world.ask_kubelet(SERVER, f"{EDGE_4}:10250", "/healthz")
+        status, body = await self.world.ask_kubelet(SERVER, "edge-1:10250", "/healthz")
         self.assertEqual((status, body), (200, "ok"))
         status, _ = await server.get("/healthz")
         self.assertEqual(status, 200)

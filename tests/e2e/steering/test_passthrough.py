@@ -13,7 +13,7 @@ class PassThroughTests(SteeringTestCase):
     async def test_caller_verifies_the_kubelet(self) -> None:
         """Who asks an edge node's address sees a certificate that names it, which the kubelet
         alone has, in both families; the other ports stay with the server. Who asks the listener
-        itself is led by the name in its ClientHello, or refused.
+        itself is led by the name in its ClientHello, or else served as on ``--secure-port``.
         """
         world = await self.steered_world("edge-1")
         await self.steer("--enable-iptables=true", "--passthrough-port", PORT)
@@ -33,10 +33,13 @@ class PassThroughTests(SteeringTestCase):
 
     async def nobody_is_led_in_circles(self) -> None:
         """Require that a connection to the listener itself goes where its name says, or nowhere."""
-        page = await self.ask(SERVER, port=int(PORT))
-        self.assertEqual(page.status, 0, page)
-        self.assertIn("alert", page.complaints)
+        page = await self.ask(
+            SERVER, "--insecure", "--header", "Host: edge-1:10250", port=int(PORT)
+        )
+        self.assertEqual((page.status, page.terminated), (403, True), page)
+        self.assertIn("nothing tells which node", page.body)
         page = await self.by_name("edge-9", SERVER, int(PORT))
         self.assertEqual(page.status, 0, page)
+        self.assertIn("alert", page.complaints)
         page = await self.by_name("edge-1", SERVER, int(PORT), *self.verified())
         self.assertEqual((page.status, page.body), (200, "ok"), page)

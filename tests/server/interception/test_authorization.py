@@ -22,6 +22,7 @@ from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import parse_identifiers
 from yurttunnel.server.interception.authorization import Authorization
+from yurttunnel.server.interception.callers import CertificateUsers
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.reviews import Reviews
 from yurttunnel.server.registry import NodeNotConnected
@@ -111,7 +112,7 @@ class AuthorizedWorld(World):
         self.addCleanup(lambda: self.successResultOf(self.reviews.stopService()))
         self.serving = OptionalCallerContexts(self.issuer.server("edge-1"))
         self.authorization = Authorization(
-            self.clock, self.reviews, [ALLOWED], self.node_of, self.decided
+            self.clock, self.reviews, CertificateUsers([ALLOWED]), self.node_of, self.decided
         )
         self.passed = Passed()
         return [self.authorization, self.passed]

@@ -14,18 +14,22 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession, FakeStream
+from tests.pki.support import Issuer
 from tests.server.passthrough.led import REDIRECTED, TRANSLATED, leading_network
 from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
+from yurttunnel.pki.callers import OptionalCallerContexts
 from yurttunnel.server.passthrough.figures import Refusal
 from yurttunnel.server.passthrough.listener import PassthroughFactory
 from yurttunnel.server.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.relay import LocalConnection
 
@@ -71,6 +75,15 @@ def in_thread(work, *arguments):
 
     Thread(target=run, daemon=True).start()
     return done
+
+
+class Greeter(Protocol):
+    """Says hello."""
+
+    def connectionMade(self):
+        """Say it, and close."""
+        self.transport.write(b"hello")
+        self.transport.loseConnection()
 
 
 class StraightSession(FakeSession):
@@ -206,13 +219,27 @@ class NamedTests(EndToEndTestCase):
     async def test_a_name_of_no_node(self):
         """The caller's TLS says that the name is the matter."""
         port = self.listening.getHost().port
-        for name in ("edge-2", None):
-            self.caller.check_hostname = name is not None
-            calling = in_thread(self.call, "127.0.0.1", port, name)
-            error = await self.assertFailure(calling, ssl.SSLError)
-            self.assertIn("UNRECOGNIZED_NAME", error.reason)
-        refused = {Refusal.UNKNOWN_NAME: 1, Refusal.NO_NAME: 1}
-        self.assertEqual(self.factory.figures.refused, refused)
+        calling = in_thread(self.call, "127.0.0.1", port, "edge-2")
+        error = await self.assertFailure(calling, ssl.SSLError)
+        self.assertIn("UNRECOGNIZED_NAME", error.reason)
+        self.assertEqual(self.factory.figures.refused, {Refusal.UNKNOWN_NAME: 1})
+
+    async def test_no_name(self):
+        """TLS is with the server, as of who verifies nobody; the kubelet is not asked."""
+        creator = OptionalCallerContexts(Issuer.make(self).server("edge-1"))
+        transports = with_transports(reactor, self.transports)
+        self.factory.unnamed = tls.server_side(transports, creator, Factory.forProtocol(Greeter))
+
+        def call():
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            address = ("127.0.0.1", self.listening.getHost().port)
+            plain = socket.create_connection(address, PATIENCE)
+            with context.wrap_socket(plain) as secured:
+                return secured.recv(100)
+
+        self.assertEqual(await in_thread(call), b"hello")
+        self.assertEqual(self.session.dials, [])
 
     async def test_no_tls(self):
         """Others are reset."""

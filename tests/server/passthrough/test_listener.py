@@ -7,13 +7,14 @@ from ipaddress import ip_address
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import ISystemHandle
+from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
-from tests.fakes import FakeSession, MemoryConnection
+from tests.fakes import FakeSession, MemoryConnection, Recorder
 from tests.server.hellos import client_hello, fragmented
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
@@ -252,17 +253,25 @@ class NamedTests(ListenerTestCase):
         self.assert_dialed("10.0.0.1", 10250)
 
     def test_no_name(self):
-        """The caller is told in TLS what is missing, and the operator what to do."""
+        """TLS ends here, for who verifies nobody; the operator is told once what helps."""
+        unnamed = self.factory.unnamed = Factory.forProtocol(Recorder)
+        hello = client_hello(None)
+        for host in (None, "10.96.0.7", "10.0.0.77"):
+            connection = self.open(host)
+            connection.receive(hello[:50])
+            connection.receive(hello[50:] + b"more")
+            self.assertIsInstance(connection.protocol, Recorder)
+            self.assertEqual(connection.protocol.received, hello + b"more")
+            self.assertIs(connection.protocol.transport, connection)
+        self.assertEqual((self.session.dials, self.factory.connections), ([], set()))
+        self.assertEqual(self.factory.figures.refused, {})
+        (warning,) = self.warnings()
+        self.assertIn("--kubelet-certificate-authority", warning)
+
+        unnamed.buildProtocol = lambda address: None
         connection = self.open()
-        connection.receive(client_hello(None))
-        self.turns(connection)
-        self.assertEqual(connection.sent, ALERT)
-        self.assertIsInstance(connection.closed_with, ConnectionDone)
-        self.assert_refused(
-            Refusal.NO_NAME,
-            "a node that is not known yet is refused: its ClientHello has no server name",
-            "--kubelet-preferred-address-types=Hostname",
-        )
+        connection.receive(hello)
+        self.assertEqual((connection.aborted, self.factory.connections), (True, set()))
 
     def test_unknown_names(self):
         """The same, with the name."""

@@ -54,7 +54,7 @@ class _Refused(RequestFailed):
 
 @implementer(IMiddleware)
 class Authorization:
-    """Lets through whom ``allowed_names`` has, and whom ``reviews`` allows what it asks for.
+    """Lets through who has an allowed name of ``users``, and whom ``reviews`` allows what it asks.
 
     It stands behind whatever chooses the destination, so that ``node_of`` knows the node. A
     middleware behind it that sends requests elsewhere has to know who may go there: nobody else
@@ -72,17 +72,16 @@ class Authorization:
         self,
         clock: IReactorTime,
         reviews: Reviews,
-        allowed_names: Collection[str],
+        users: CertificateUsers,
         node_of: NodeOf,
         counters: AuthorizationCounters,
         kubelet_ports: Collection[int] = KUBELET_PORTS,
     ) -> None:
         self._reviews = reviews
-        self._allowed_names = frozenset(allowed_names)
         self._node_of = node_of
         self._counters = counters
         self._kubelet_ports = frozenset(kubelet_ports)
-        self._certificates = CertificateUsers()
+        self._users = users
         self._warnings = RateLimitedLog(clock, self._log)
 
     def wrap(self, handler: Handler) -> Handler:
@@ -93,8 +92,8 @@ class Authorization:
             if not exchange.secure:
                 handler(request)
                 return
-            certificate = self._certificates.behind(exchange.transport)
-            if certificate is not None and self._is_allowed_name(certificate):
+            certificate = self._users.behind(exchange.transport)
+            if certificate is not None and self._users.is_allowed(exchange.transport):
                 request.caller = certificate.user.name
                 self._counters.decisions["allowed", "allowed_name"] += 1
                 handler(request)
@@ -102,9 +101,6 @@ class Authorization:
             self._review(request, certificate, handler)
 
         return authorized
-
-    def _is_allowed_name(self, certificate: CertificateUser) -> bool:
-        return not certificate.is_node and certificate.user.name in self._allowed_names
 
     def _review(
         self, request: InterceptedRequest, certificate: CertificateUser | None, handler: Handler

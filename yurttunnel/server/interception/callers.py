@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,9 +42,13 @@ class CertificateUser:
 
 
 class CertificateUsers:
-    """Reads certificates once for each connection: that takes longer than many requests."""
+    """Reads certificates once for each connection: that takes longer than many requests.
 
-    def __init__(self) -> None:
+    ``allowed_names`` are those of kube-apiserver in its certificate for kubelets.
+    """
+
+    def __init__(self, allowed_names: Collection[str] = ()) -> None:
+        self._allowed_names = frozenset(allowed_names)
         self._users: WeakKeyDictionary[ITransport, CertificateUser | None] = WeakKeyDictionary()
 
     def behind(self, transport: ITransport) -> CertificateUser | None:
@@ -53,6 +58,15 @@ class CertificateUsers:
         except KeyError:
             user = self._users[transport] = _certificate_user(transport)
             return user
+
+    def is_allowed(self, transport: ITransport) -> bool:
+        """Say whether it is one of the allowed names, and never a node's certificate for it."""
+        certificate = self.behind(transport)
+        return (
+            certificate is not None
+            and not certificate.is_node
+            and certificate.user.name in self._allowed_names
+        )
 
 
 def _certificate_user(transport: Any) -> CertificateUser | None:

@@ -52,6 +52,7 @@ class InterceptedRequest:
     ``caller`` is who asks, as the server has made out, empty where it has not asked for that.
     ``authorization_used`` tells that the field ``Authorization`` was for the server itself; it
     is then not passed on. ``refusal`` says why the caller may not ask for this, empty where it may.
+    ``proven`` tells that the connection has decided on ``destination``, not what the request says.
     """
 
     exchange: IExchange
@@ -61,6 +62,7 @@ class InterceptedRequest:
     caller: str = ""
     authorization_used: bool = False
     refusal: str = ""
+    proven: bool = False
     follows: bool = field(init=False)
 
     def __post_init__(self) -> None:

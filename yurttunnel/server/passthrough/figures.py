@@ -18,8 +18,6 @@ class Refusal(enum.Enum):
     """Its ClientHello did not come in time."""
     NOT_TLS = "not_tls"
     """It does not begin with a ClientHello."""
-    NO_NAME = "no_name"
-    """Its ClientHello names nobody."""
     UNKNOWN_NAME = "unknown_name"
     """Its ClientHello names somebody else than a node behind the tunnel."""
     NOT_CONNECTED = "not_connected"
@@ -30,7 +28,11 @@ class Refusal(enum.Enum):
 
 @dataclass(slots=True)
 class PassthroughFigures:
-    """Totals since the process started; what is neither refused nor passed on has left itself."""
+    """Totals since the process started.
+
+    What is neither refused nor passed on has left itself, or was served as on --secure-port,
+    because its ClientHello names nobody.
+    """
 
     connections: int = 0
     passed: int = 0

@@ -5,6 +5,10 @@ connection here from an address of a node, that is the destination. Where they h
 the address is that of no node or of several, it is the name in the caller's ClientHello. TLS is not
 terminated, so the caller and the kubelet verify each other.
 
+A ClientHello without a name is that of a caller who verifies nobody, as of a kube-apiserver without
+``--kubelet-certificate-authority`` that asks for an upgrade. Such a connection is served as on
+``--secure-port``, where the request tells more.
+
 The server knows nobody who connects, so what strangers can hold is bounded, and of ClientHellos
 that do not come the oldest makes room for the next: callers send theirs at once.
 """
@@ -14,9 +18,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
-from twisted.internet.interfaces import IAddress, IReactorTime, ISystemHandle
+from twisted.internet.interfaces import (
+    IAddress,
+    IProtocolFactory,
+    IReactorTime,
+    ISystemHandle,
+)
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
@@ -62,10 +71,12 @@ class PassthroughFactory(DialingFactory):
     seconds, and at most ``max_unread_hellos`` ClientHellos may be incomplete at a time,
     ``max_unread_of_one`` of them from one address. There are at most ``max_connections``.
     ``led_here_from`` tells of the socket of a connection what it was meant for, ``None`` for this
-    listener. The rest is as in :class:`DialingFactory`.
+    listener. ``unnamed`` makes the protocols of connections whose ClientHello has no name; it has
+    to be set before the first connection. The rest is as in :class:`DialingFactory`.
     """
 
     kind = "passthrough"
+    unnamed: IProtocolFactory
 
     def __init__(
         self,
@@ -213,12 +224,7 @@ class PassthroughProtocol(DialingConnection):
 
     def _find_named(self, name: str | None) -> None:
         if name is None:
-            self._alert(
-                Refusal.NO_NAME,
-                "its ClientHello has no server name, which alone tells the node here; have the"
-                " caller connect by the name of the node"
-                " (--kubelet-preferred-address-types=Hostname,InternalIP of kube-apiserver)",
-            )
+            self._serve_here()
             return
         destination = self._factory.nodes.by_name(name)
         if destination is None:
@@ -232,6 +238,25 @@ class PassthroughProtocol(DialingConnection):
         if self._asked is not None:
             destination = replace(destination, port=self._asked.port)
         self._dial_to(destination)
+
+    def _serve_here(self) -> None:
+        """End TLS here, for who does not look whom it is with; nothing is audited before that."""
+        factory = self._factory
+        # Transports have the attribute, and no interface tells of it.
+        transport: Any = self.transport
+        factory.warnings.warn(
+            "--passthrough-port: the TLS of {caller} names no node, and ends at this server as on"
+            " --secure-port; kube-apiserver with --kubelet-certificate-authority names it",
+            caller=self._source,
+        )
+        protocol = factory.unnamed.buildProtocol(transport.getPeer())
+        factory.forget(self)
+        if protocol is None:
+            transport.abortConnection()
+            return
+        transport.protocol = protocol
+        protocol.makeConnection(transport)
+        protocol.dataReceived(self._hello.received)
 
     def _dial_to(self, destination: Destination) -> None:
         """Dial, and read nothing more before there is a stream.

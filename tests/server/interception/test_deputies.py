@@ -1,0 +1,461 @@
+"""Who speaks for others chooses no node by what a request says.
+
+kube-apiserver is imitated as it is: ``UpgradeAwareHandler`` passes on its client's ``Host``, path
+and fields and adds ``X-Forwarded-For`` (``ServeHTTP`` and ``tryUpgrade`` of k8s.io/apimachinery
+pkg/util/proxy/upgradeaware.go, ``UseLocationHost`` unset). Its requests name the node in TLS, as
+Go's ``http.Transport`` does with every name that it dials; its upgrades do not, unless it verifies
+kubelets (``DialURL`` of pkg/util/proxy/dial.go gives ``ServerName`` only without
+``InsecureSkipVerify``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+from OpenSSL import SSL
+from twisted.internet.defer import fail
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from twisted.internet.protocol import Factory
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node, pod
+from tests.fakes import Recorder
+from tests.server.interception.test_authorization import ALLOWED, AuthorizedWorld
+from tests.server.interception.test_resolution import Session
+from yurttunnel.cluster.nodes import Nodes
+from yurttunnel.cluster.pods import Pods
+from yurttunnel.cluster.services import ClusterAddresses
+from yurttunnel.kube.resources import NODES, PODS, SERVICES
+from yurttunnel.pki.callers import HTTP_PROTOCOL
+from yurttunnel.pki.contexts import client_context
+from yurttunnel.pki.credentials import new_key
+from yurttunnel.server.interception.authorization import Authorization
+from yurttunnel.server.interception.callers import CertificateUsers
+from yurttunnel.server.interception.connections import Aim, Aims
+from yurttunnel.server.interception.deputies import Deputies, KnownCluster
+from yurttunnel.server.interception.host_names import HostNames
+from yurttunnel.server.interception.middleware import IMiddleware
+from yurttunnel.server.interception.resolution import Resolution
+from yurttunnel.server.passthrough.original_destination import SocketAddress
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.wire.codes import Code
+
+EDGE_1 = ("10.0.0.1", "2001:db8::1")
+EDGE_2 = ("10.0.0.2", "2001:db8::2")
+SERVICE = "10.96.0.7"
+API_HOSTS = ("10.0.0.100:6443", "kubernetes.default", "[2001:db8::100]:6443", "api.example:443")
+"""What ``Host`` has when the API is asked: the API's own name."""
+
+UPGRADE = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X_Forwarded_For": "192.0.2.50"}
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class Dialer:
+    """The TLS of a caller that verifies nobody, with or without a name in its ClientHello."""
+
+    def __init__(self, credentials, server_name):
+        self._credentials = credentials
+        self._server_name = server_name
+
+    def clientConnectionForTLS(self, tlsProtocol):
+        """Make the TLS state of a connection."""
+        connection = SSL.Connection(client_context(self._credentials, HTTP_PROTOCOL), None)
+        if self._server_name is not None:
+            connection.set_tlsext_host_name(self._server_name.encode())
+        return connection
+
+
+class OtherNode(Session):
+    """Another node, which refuses what it is asked for, and remembers it."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.dials = []
+
+    def open_stream(self, host, port, timeout, request_id):
+        """Refuse."""
+        self.dials.append((host, port))
+        return fail(StreamFailed(Code.REFUSED, "nobody listens"))
+
+
+class ToldAims(Aims):
+    """What connections were for, of which the test says where the kernel has led them from."""
+
+    led_from: SocketAddress | None = None
+
+    def _read(self, transport):
+        return replace(super()._read(transport), led_from=self.led_from)
+
+
+class DeputiesWorld(AuthorizedWorld):
+    """A server in a cluster with two edge nodes, of which the first has a kubelet."""
+
+    iptables = True
+    synced = True
+
+    @property
+    def middlewares(self):
+        """Make them in their order."""
+        authorization, passed = super().middlewares
+        self.assertIsInstance(authorization, Authorization)
+        self.informers = informers = FakeInformers(self.synced)
+        nodes, pods = Nodes(informers), Pods(informers)
+        services = ClusterAddresses(informers, "kube-system")
+        informers.put(
+            SERVICES,
+            {
+                "metadata": {"namespace": "kube-system", "name": "x-tunnel-server-internal-svc"},
+                "spec": {"clusterIP": SERVICE, "type": "ClusterIP"},
+            },
+        )
+        self.put_node("edge-1", *EDGE_1)
+        self.put_node("edge-2", *EDGE_2)
+        informers.put(PODS, pod("default", "here", "edge-1"))
+        informers.put(PODS, pod("default", "there", "edge-2"))
+        self.other = OtherNode("edge-2")
+        self.registry.add(self.other)
+        self.registry.is_anothers = nodes.is_anothers
+        self.aims = ToldAims()
+        self.cluster = KnownCluster(nodes, pods, services, self.iptables)
+        self.deputies = Deputies(
+            self.clock, self.registry, self.cluster, CertificateUsers([ALLOWED]), self.aims
+        )
+        return [
+            self.deputies,
+            Resolution(self.registry, nodes, pods),
+            HostNames(self.registry, lambda host: bool(nodes.find(host))),
+            authorization,
+            passed,
+        ]
+
+    def put_node(self, name, *addresses, labels=EDGE, **kwargs):
+        """Create a node, or change it."""
+        self.informers.put(NODES, node(name, *addresses, labels=labels, **kwargs))
+
+    def lead(self, address, port=10250):
+        """Have connections from now on be led here from an address and port."""
+        self.aims.led_from = SocketAddress(ip_address(address), port)
+
+    def apiserver(self, server_name=None):
+        """Connect as kube-apiserver."""
+        return self.connect(self.issuer.caller(), server_name)
+
+    def jane(self, server_name=None):
+        """Connect as somebody who speaks for herself."""
+        key = new_key()
+        certificate = self.issuer.authority.sign_client(key.public_key(), "jane", None)
+        return self.connect(self.issuer.authority.credentials(key, certificate), server_name)
+
+    def connect(self, credentials, server_name):
+        """Connect over TLS that verifies nobody."""
+        caller = Recorder()
+        creator = Dialer(credentials, server_name)
+        near = tls.client_side(self.reactor, creator, Factory.forProtocol(lambda: caller))
+        self.link(near.buildProtocol(None), self.secured())
+        return caller
+
+    def reaches(self, caller, *connected, target="/metrics", **fields):
+        """Assert where a request goes: what the agent of the first node connects to."""
+        self.connected.clear()
+        self.interception.sessions_drain(frozenset({self.session}))
+        self.settle()
+        self.ask(caller, target, **fields)
+        self.assertEqual((self.connected, self.other.dials), (list(connected), []))
+
+    def refuses(self, caller, status, *words, **fields):
+        """Assert that a request reaches nobody, and is refused in one line."""
+        self.connected.clear()
+        self.ask(caller, **fields)
+        self.answered(caller, status, *words)
+        self.assertEqual((self.connected, self.other.dials), ([], []))
+        self.assertEqual(caller.received.rpartition(b"\r\n\r\n")[2].count(b"\n"), 1)
+
+
+class LedTests(DeputiesWorld):
+    """kube-apiserver, whose connections our firewall rules have led here."""
+
+    def test_ordinary(self):
+        """``kubectl get --raw /api/v1/nodes/edge-1/proxy/metrics`` reaches the node, in both
+        families, though ``Host`` is the API's own name.
+        """
+        for address in EDGE_1:
+            self.lead(address)
+            for host in API_HOSTS:
+                caller = self.apiserver()
+                self.reaches(caller, (address, 10250), Host=host, X_Forwarded_For="192.0.2.50")
+                self.answered(caller, 200, "metric 1\n")
+
+    def test_host_of_another_node(self):
+        """``Host: edge-2:10250`` through edge-1 reaches edge-1."""
+        for address in EDGE_1:
+            self.lead(address)
+            for host in ("edge-2:10250", "10.0.0.2:10250", "[2001:db8::2]:10266", "EDGE-2.:1"):
+                self.reaches(self.apiserver(), (address, 10250), Host=host)
+
+    def test_fields_for_the_server(self):
+        """``X-Tunnel-Proxy-Dest`` and ``X-Tunnel-Proxy-Host`` are refused, whatever they say."""
+        self.lead(EDGE_1[0])
+        for fields in (
+            {"X_Tunnel_Proxy_Dest": "edge-2:10250"},
+            {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266"},
+            {"X_Tunnel_Proxy_Host": "edge-2"},
+            {"x_tunnel_proxy_host": "edge-1"},
+            {"X_Tunnel_Proxy_Host": ""},
+        ):
+            self.refuses(
+                self.apiserver(), 403, "does not count from who speaks for others", **fields
+            )
+
+    def test_pods_of_another_node(self):
+        """Paths of a pod on edge-2 through edge-1 are refused, also when they are encoded."""
+        self.lead(EDGE_1[0])
+        for first in (
+            "run",
+            "exec",
+            "attach",
+            "portForward",
+            "containerLogs",
+            "checkpoint",
+            "%65xec",
+        ):
+            for fields in ({}, UPGRADE):
+                self.refuses(
+                    self.apiserver("edge-2"),
+                    403,
+                    "the pod in the path is on the node edge-2, and the connection was for edge-1",
+                    target=f"/{first}/default/there/web",
+                    method="POST",
+                    Host="edge-2:10250",
+                    **fields,
+                )
+        self.assertTrue(any("is on the node edge-2" in line for line in self.lines), self.lines)
+
+    def test_pods(self):
+        """A pod of the node is reached, and so is one that no cache knows yet."""
+        self.lead(EDGE_1[0])
+        for name in ("here", "new"):
+            target = f"/containerLogs/default/{name}/web"
+            self.reaches(self.apiserver(), (EDGE_1[0], 10250), target=target, Host=API_HOSTS[0])
+
+    def test_other_ports(self):
+        """The port counts as well, and paths of what is no kubelet are about no pods."""
+        self.lead(EDGE_1[0], 9443)
+        self.reaches(
+            self.apiserver(), (EDGE_1[0], 9443), target="/run/default/there", Host="edge-2:10250"
+        )
+
+    def test_two_nodes_with_one_address(self):
+        """The name in TLS tells which, or the pod; else nothing does."""
+        self.put_node("edge-2", EDGE_1[0])
+        self.lead(EDGE_1[0])
+        self.refuses(
+            self.apiserver(), 400, "2 nodes: edge-1, edge-2", "=Hostname", Host="edge-1:10250"
+        )
+        self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host="edge-2:10250")
+        self.reaches(self.apiserver(), (EDGE_1[0], 10250), target="/exec/default/here/web")
+        self.refuses(self.apiserver("edge-1"), 403, target="/exec/default/there/web")
+
+    def test_unknown_addresses(self):
+        """What is no node's is not reached, nor a cloud node without an agent."""
+        self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
+        for address in ("192.0.2.77", "10.0.0.3"):
+            self.lead(address)
+            self.refuses(self.apiserver("edge-1"), 503, f"{address}:10250", Host="edge-1:10250")
+
+    def test_kept_connection(self):
+        """Each request of a connection goes where that was for, and the kernel is asked once."""
+        self.lead(EDGE_1[0])
+        caller = self.apiserver()
+        self.ask(caller, Host=API_HOSTS[0])
+        self.aims.led_from = SocketAddress(ip_address(EDGE_2[0]), 10250)
+        self.ask(caller, Host="edge-2:10250")
+        self.answered(caller, 200)
+        self.assertEqual(len(self.kubelet.exchanges), 2)
+        self.assertEqual(self.other.dials, [])
+        self.assertEqual([b"10.0.0.1:10250"], self.kubelet.head.values(b"host"))
+
+
+class NamedTests(DeputiesWorld):
+    """kube-apiserver, which has dialed a node's name that leads to the Service."""
+
+    iptables = False
+
+    def test_ordinary(self):
+        """The name in TLS tells the node, though ``Host`` is the API's own."""
+        for host in (*API_HOSTS, "edge-2:10250", "127.0.0.1:10266"):
+            caller = self.apiserver("edge-1")
+            self.reaches(caller, (EDGE_1[0], 10250), Host=host)
+            self.answered(caller, 200)
+
+    def test_port_of_the_service(self):
+        """Where kube-proxy is on the same machine, the port is known, too."""
+        self.lead(SERVICE, 9443)
+        self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 9443), Host="edge-1:10250")
+
+    def test_pods_of_another_node(self):
+        """The pod has to be on the node that TLS names."""
+        self.refuses(
+            self.apiserver("edge-1"), 403, "is on the node edge-2", target="/run/default/there/web"
+        )
+
+    def test_lying_node(self):
+        """A node that claims the Service's address gets nothing of who comes by that."""
+        self.put_node("edge-2", *EDGE_2, SERVICE)
+        self.lead(SERVICE)
+        self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host=f"{SERVICE}:10250")
+        self.refuses(self.apiserver(), 403, "nothing tells", Host=f"{SERVICE}:10250")
+
+    def test_upgrades_without_a_name(self):
+        """``kubectl exec`` works where kube-apiserver does not verify kubelets: by the pod."""
+        for first in ("exec", "attach", "portForward"):
+            for host in API_HOSTS:
+                target = f"/{first}/default/here/web?command=sh"
+                caller = self.apiserver()
+                self.reaches(caller, (EDGE_1[0], 10250), target=target, Host=host, **UPGRADE)
+
+    def test_nothing_tells(self):
+        """All else without a name is refused, and told what to set where."""
+        for target, fields in (
+            ("/metrics", {}),
+            ("/metrics", UPGRADE),
+            ("/containerLogs/default/here/web", UPGRADE),
+            ("/run/default/here/web", UPGRADE),
+            ("/exec/default/here/web", {}),
+            ("//exec/default/here/web", UPGRADE),
+        ):
+            for name in (None, "x-tunnel-server-internal-svc.kube-system.svc", "10.0.0.1"):
+                self.refuses(
+                    self.apiserver(name),
+                    403,
+                    "--kubelet-certificate-authority",
+                    "--passthrough-port",
+                    "--enable-iptables",
+                    target=target,
+                    Host="edge-1:10250",
+                    **fields,
+                )
+
+    def test_unknown_pod(self):
+        """An upgrade for a pod that no cache knows yet may be tried again."""
+        self.refuses(self.apiserver(), 503, "(yet)", target="/exec/default/new/web", **UPGRADE)
+
+
+class OwnTests(DeputiesWorld):
+    """Callers that speak for themselves."""
+
+    def test_authorized_for_what_is_named(self):
+        """What they name decides, and they are asked whether they may do that there."""
+        caller = self.jane("edge-1")
+        self.refuses(
+            caller, 403, "'jane' may not get nodes/metrics of node edge-2", Host="edge-2:10250"
+        )
+        self.refuses(
+            caller,
+            403,
+            "'jane' may not get nodes/metrics of node edge-2",
+            X_Tunnel_Proxy_Dest="edge-2:10250",
+        )
+
+    def test_reached(self):
+        """Who may is led there, whatever the connection was for."""
+        AuthorizedWorld.api  # noqa: B018
+        self.lead(EDGE_2[0])
+        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+        self.reaches(self.jane("edge-2"), ("edge-1", 10250), Host="edge-1:10250")
+
+
+class PlainTests(DeputiesWorld):
+    """Callers without TLS, whom nobody asks who they are."""
+
+    def test_led(self):
+        """What is led here goes to the port of the node that it was for, and nowhere else."""
+        self.serve_kubelet(None)
+        for address in EDGE_1:
+            for port in (10255, 9100):
+                self.lead(address, port)
+                for host in ("edge-2:10266", "127.0.0.1:10266", "edge-1:10266", *API_HOSTS):
+                    caller = self.dial_insecurely()
+                    self.reaches(caller, (address, port), Host=host)
+                    self.answered(caller, 200, "metric 1\n")
+
+    def test_fields_for_the_server(self):
+        """They choose neither another node nor another port."""
+        self.serve_kubelet(None)
+        self.lead(EDGE_1[0], 10255)
+        for fields in (
+            {"X_Tunnel_Proxy_Dest": "edge-2:10266"},
+            {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-1"},
+            {"X_Tunnel_Proxy_Host": "edge-2"},
+        ):
+            self.refuses(self.dial_insecurely(), 403, "does not count", **fields)
+
+    def test_pods_of_another_node(self):
+        """The path chooses no other node."""
+        self.lead(EDGE_1[0], 10255)
+        for first in ("run", "exec", "containerLogs"):
+            target = f"/{first}/default/there/web"
+            self.refuses(self.dial_insecurely(), 403, "edge-2", target=target)
+
+    def test_unknown_addresses(self):
+        """What is no node's goes nowhere."""
+        self.lead("192.0.2.77", 9100)
+        self.refuses(self.dial_insecurely(), 503, "192.0.2.77:9100", Host="edge-1:9100")
+
+    def test_by_a_service(self):
+        """What kube-proxy has led here speaks for itself, as what is for this port."""
+        self.serve_kubelet(None)
+        self.lead(SERVICE, 9100)
+        self.reaches(self.dial_insecurely(), ("edge-1", 9100), Host="edge-1:9100")
+        self.aims.led_from = None
+        self.reaches(
+            self.dial_insecurely(),
+            ("10.0.0.1", 8000),
+            Host="127.0.0.1:10264",
+            X_Tunnel_Proxy_Dest="10.0.0.1:8000",
+        )
+
+
+class OthersRulesTests(DeputiesWorld):
+    """A server without firewall rules of its own."""
+
+    iptables = False
+
+    def test_led_by_others(self):
+        """Rules that are not ours, as those that another server has left, choose nothing."""
+        self.lead(EDGE_1[0], 10255)
+        self.refuses(
+            self.dial_insecurely(), 503, "10.0.0.1:10255", "/steering", Host="edge-2:10266"
+        )
+
+
+class EarlyTests(DeputiesWorld):
+    """A server that does not know the cluster yet."""
+
+    synced = False
+
+    def test_led(self):
+        """What rules lead here that a server before has left waits until more is known."""
+        self.lead(EDGE_1[0], 10255)
+        self.refuses(self.dial_insecurely(), 503, "(yet)", Host="edge-2:10266")
+        self.refuses(self.apiserver(), 403, "nothing tells", Host="edge-2:10250")
+
+
+class MiddlewareTests(SynchronousTestCase):
+    """What it is to the others."""
+
+    def test_interface(self):
+        """It is a middleware."""
+        informers = FakeInformers()
+        cluster = KnownCluster(
+            Nodes(informers), Pods(informers), ClusterAddresses(informers, "kube-system"), True
+        )
+        verifyObject(IMiddleware, Deputies(None, None, cluster, CertificateUsers(), Aims()))
+
+    def test_aim_without_a_socket(self):
+        """A transport that has no socket says nothing."""
+        self.assertEqual(Aim(None, None), Aims().of(StringTransport()))

@@ -1,0 +1,70 @@
+"""What a connection says of where it was going, whatever the requests on it say."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from twisted.internet.interfaces import ISystemHandle, ITransport
+
+from yurttunnel.http.authority import BadAuthority, canonical_host
+from yurttunnel.http.connection import is_secure
+from yurttunnel.server.passthrough.original_destination import SocketAddress, led_here_from
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Where a connection was going.
+
+    ``led_from`` is the address and port from which the kernel has led it here, ``None`` where it
+    was for this listener. ``server_name`` is the name in its ClientHello (SNI) in its canonical
+    form, ``None`` where TLS or a name is missing; an address is none.
+    """
+
+    led_from: SocketAddress | None
+    server_name: str | None
+
+
+class Aims:
+    """Reads each connection once, however many requests are on it.
+
+    What is read is that of the first request, whose bytes have come by the kernel's entry for the
+    connection. ``led_here_from`` tells of a socket what it was meant for, ``None`` for its own
+    address.
+    """
+
+    def __init__(
+        self, led_here_from: Callable[[socket.socket], SocketAddress | None] = led_here_from
+    ) -> None:
+        self._led_here_from = led_here_from
+        self._aims: WeakKeyDictionary[ITransport, Aim] = WeakKeyDictionary()
+
+    def of(self, transport: ITransport) -> Aim:
+        """Return where the connection of ``transport`` was going."""
+        try:
+            return self._aims[transport]
+        except KeyError:
+            aim = self._aims[transport] = self._read(transport)
+            return aim
+
+    def _read(self, transport: Any) -> Aim:
+        secure = is_secure(transport)
+        # TLS, ours as Twisted's, is the protocol of the plain transport.
+        plain = ISystemHandle(transport.transport if secure else transport, None)
+        led_from = None
+        if plain is not None:
+            led_from = self._led_here_from(cast(socket.socket, plain.getHandle()))
+        return Aim(led_from, _name(transport.getHandle().get_servername()) if secure else None)
+
+
+def _name(sent: bytes | None) -> str | None:
+    if sent is None:
+        return None
+    try:
+        host = canonical_host(sent.decode("ascii"))
+    except (UnicodeDecodeError, BadAuthority):
+        return None
+    return host if isinstance(host, str) else None
