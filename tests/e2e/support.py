@@ -16,7 +16,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.clients import ConnectAnswer, Peer, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Program, Tunnel
-from tests.e2e.turns import take_turn
+from tests.e2e.turns import turn
 
 
 class EndToEndTestCase(TestCase):
@@ -27,10 +27,13 @@ class EndToEndTestCase(TestCase):
     alone = False
     """Whether a test of this class measures, so that no other one may run beside it."""
 
+    def run(self, result) -> None:
+        """Wait for the test's turn first: it is no part of the time that a test has."""
+        with turn(self.alone):
+            super().run(result)
+
     async def setUp(self) -> None:
         """Make a directory with a short name: the path of a Unix socket has 107 bytes."""
-        turn = await take_turn(reactor, self.alone)
-        self.addCleanup(turn.close)
         self.directory = tempfile.mkdtemp(prefix="yurttunnel-")
         self.addCleanup(self._keep_logs)
 

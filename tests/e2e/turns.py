@@ -5,31 +5,24 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from typing import IO
-
-from twisted.internet.task import deferLater
-
-POLL = 0.05
-"""Seconds between two looks at a lock; waiting in the kernel would stop the reactor."""
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-async def take_turn(reactor, alone: bool) -> IO[bytes]:
-    """Wait until this test may run; closing what is returned ends its turn.
+@contextmanager
+def turn(alone: bool) -> Iterator[None]:
+    """Wait until this test may run, without an end: whoever has its turn has a deadline.
 
     Any number of tests run at a time, or one that runs alone. Whoever waits holds the gate, so
     that a test that wants to be alone is not overtaken for ever.
     """
-    with await _locked(reactor, "gate", fcntl.LOCK_EX):
-        return await _locked(reactor, "turn", fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    with _lock("turn") as own:
+        with _lock("gate") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            fcntl.flock(own, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
-async def _locked(reactor, name: str, kind: int) -> IO[bytes]:
+def _lock(name: str):
     path = os.path.join(tempfile.gettempdir(), f"yurttunnel-tests-{os.getuid()}-{name}")
-    lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
-    while True:
-        try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            await deferLater(reactor, POLL)
-        else:
-            return lock
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
