@@ -478,6 +478,16 @@ class BadTimesTests(InformerTestCase):
         self.pass_time(1)
         self.assertEqual(2, self.count("list"))
 
+    def test_retry_after_a_day(self):
+        """Whatever it says, it is asked again within a minute, so that one mistake is not kept."""
+        self.client.fail(ApiError(503, "ServiceUnavailable", "come back later", 100_000.0))
+        self.follow()
+        self.pass_time(59)
+        self.assertEqual(1, self.count("list"))
+        self.client.recover()
+        self.pass_time(2)
+        self.assertEqual(2, self.count("list"))
+
     def test_watch_from_the_future(self):
         """A watch that the API cannot serve from its version is followed by a list."""
         self.follow()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+import tarfile
+from types import SimpleNamespace
 
+from kubernetes import client
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.quickstart import check
@@ -42,3 +46,250 @@ class MainTests(SynchronousTestCase):
         first, second = self.said.getvalue().splitlines()
         self.assertRegex(first, r"^FAIL +one +\d+\.\d{3} s  it is not so$")
         self.assertRegex(second, r"^ok +two ")
+
+
+class Edge:
+    """A cluster with one node, in memory: the calls that the check makes, and their true answers.
+
+    Each answer is what it is unless ``lies`` has another one for the name of a fact: what is there,
+    called with the true answer, gives the one that is told.
+    """
+
+    def __init__(self):
+        self.lies = {}
+        self.pods = set()
+        self.file = b""
+
+    def fact(self, name, truth):
+        """Tell a fact, or lie about it."""
+        lie = self.lies.get(name)
+        return truth if lie is None else lie(truth)
+
+    # The core API
+
+    def create_namespaced_pod(self, namespace, body, **_):
+        """Run it."""
+        self.fact("create", None)
+        self.pods.add(body.metadata.name)
+
+    def read_namespaced_pod(self, name, namespace, **_):
+        """Show that it runs."""
+        if name not in self.fact("pods", self.pods):
+            raise client.ApiException(404, "Not Found")
+        phase, node = self.fact("phase", "Running"), self.fact("node", "edge-1")
+        status, spec = SimpleNamespace(phase=phase), SimpleNamespace(node_name=node)
+        return SimpleNamespace(status=status, spec=spec)
+
+    def delete_namespaced_pod(self, name, namespace, **_):
+        """End it."""
+        self.fact("delete", None)
+        self.pods.discard(name)
+
+    def read_namespaced_pod_log(self, name, namespace, **_):
+        """Show what it has printed."""
+        return self.fact("log", "listening on port 4711\n")
+
+    def connect_get_node_proxy_with_path(self, node, path, **_):
+        """Show the metrics of the node."""
+        return self.fact("metrics", f"# HELP a\na 1\nnode {{{node}}} 2\n")
+
+    def connect_get_namespaced_pod_exec(self):
+        """Stand for the call of exec."""
+
+    def connect_get_namespaced_pod_attach(self):
+        """Stand for the call of attach."""
+
+    def connect_get_namespaced_pod_portforward(self):
+        """Stand for the call of port-forward."""
+
+    # What kubernetes.stream makes of them
+
+    def stream(self, connect, pod, namespace, command=(), **_):
+        """Begin exec or attach."""
+        return Streams(self, list(command))
+
+    def portforward(self, connect, pod, namespace, ports):
+        """Begin port-forward."""
+        return SimpleNamespace(socket=lambda port: EchoSocket(self))
+
+
+class Streams:
+    """The streams of one command, which has run when its input is complete."""
+
+    def __init__(self, edge, command):
+        self.edge = edge
+        self.command = command
+        self.stdin = b""
+        self.returncode = None
+        self.sock = SimpleNamespace(shutdown=lambda: None)
+
+    def is_open(self):
+        """Say that nothing is to be closed."""
+        return False
+
+    def write_stdin(self, data):
+        """Take input."""
+        self.stdin += data
+
+    def run_forever(self, timeout):
+        """Run to the end."""
+        self.edge.fact("exec", None)
+        self.returncode = self.edge.fact("exit code", 42 if self.command[0] == "sh" else 0)
+        if check._UNPACK in self.command:
+            self.returncode = self.edge.fact("unpacked", 0)
+            with tarfile.open(fileobj=io.BytesIO(self.stdin)) as archive:
+                self.edge.file = archive.extractfile("check.bin").read()
+
+    def read_stdout(self):
+        """Give the output."""
+        if check._PACK not in self.command:
+            return self.edge.fact("output", b"out " + self.stdin)
+        packed = io.BytesIO()
+        content = self.edge.fact("file", self.edge.file)
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            entry = tarfile.TarInfo(self.command[-1])
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+        return packed.getvalue()
+
+    def read_stderr(self):
+        """Give the other output."""
+        return self.edge.fact("error output", b"err " + self.stdin)
+
+    def readline_stdout(self, timeout):
+        """Give a line of the attached process."""
+        return self.edge.fact("answer", b"heard " + self.stdin.rstrip(b"\n"))
+
+
+class EchoSocket:
+    """A connection to the port of a pod."""
+
+    def __init__(self, edge):
+        self._edge = edge
+        self._data = b""
+
+    def settimeout(self, seconds):
+        """Do nothing: nobody waits."""
+
+    def sendall(self, data):
+        """Take data."""
+        self._data += data
+
+    def recv(self, size):
+        """Give them back."""
+        piece, self._data = self._data[:size], self._data[size:]
+        return self._edge.fact("echo", piece)
+
+    def close(self):
+        """Do nothing."""
+
+
+def flipped(data):
+    """Change one bit."""
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
+def instead(value):
+    """Tell this, whatever is true."""
+    return lambda truth: value
+
+
+def fails(truth):
+    """Answer as a tunnel that does not reach the node."""
+    raise client.ApiException(503, "Service Unavailable")
+
+
+LIES = [
+    ("run", "create", fails),
+    ("run", "phase", instead("Pending")),
+    ("run", "phase", instead(None)),
+    ("run", "node", instead(None)),
+    ("logs", "log", fails),
+    ("logs", "log", instead("")),
+    ("logs", "log", instead("this is the log of another pod\n")),
+    ("exec", "output", instead(b"")),
+    ("exec", "output", flipped),
+    ("exec", "error output", instead(b"")),
+    ("exec", "error output", instead(b"out hello\n")),
+    ("exec", "exit code", lambda code: 0),
+    ("exec", "exit code", lambda code: None if code == 42 else code),
+    ("attach", "answer", instead(b"")),
+    ("attach", "answer", flipped),
+    ("port-forward", "echo", instead(b"")),
+    ("port-forward", "echo", flipped),
+    ("cp", "file", instead(b"")),
+    ("cp", "file", flipped),
+    ("cp", "file", lambda content: content[:-1]),
+    ("cp", "unpacked", instead(2)),
+    ("metrics", "metrics", fails),
+    ("metrics", "metrics", instead("")),
+    ("metrics", "metrics", instead("# HELP a\n# TYPE a counter\n\n")),
+    ("delete", "delete", fails),
+]
+"""Which step finds out which fact it is that the cluster lies about, and how."""
+
+
+class LiarTests(SynchronousTestCase):
+    """The check against a cluster that lies: whoever tries a tunnel with it learns what fails."""
+
+    def setUp(self):
+        """Have the check ask a cluster in memory, and not wait."""
+        self.now = 0.0
+        self.edge = Edge()
+        self.patch(check.config, "load_kube_config", lambda path: None)
+        self.patch(check.client, "CoreV1Api", lambda connections: self.edge)
+        self.patch(check, "stream", self.edge.stream)
+        self.patch(check, "portforward", self.edge.portforward)
+        self.patch(check, "CP_BYTES", 65536)
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
+        self.patch(check, "time", clock)
+
+    def sleep(self, seconds):
+        """Let time pass."""
+        self.now += seconds
+
+    def check(self):
+        """Run it; give the exit status, and the steps that have failed."""
+        self.said = io.StringIO()
+        self.patch(sys, "stdout", self.said)
+        status = check.main("kubeconfig")
+        said = self.said.getvalue()
+        self.assertEqual(8, len(re.findall(r"(?m)^(?:ok|FAIL) ", said)), said)
+        return status, re.findall(r"(?m)^FAIL +([a-z-]+) ", said)
+
+    def test_truth(self):
+        """Nothing fails where all is true."""
+        self.assertEqual((0, []), self.check())
+
+    def test_each_lie(self):
+        """Its step fails, no other one does, and so does the whole."""
+        for step, fact, lie in LIES:
+            self.edge.lies = {fact: lie}
+            found = self.check()
+            self.assertEqual((1, [step]), found, (fact, self.said.getvalue()))
+
+    def test_each_step_is_lied_to(self):
+        """No step is left out."""
+        steps = [name for name, _ in check.Check(None).steps()]
+        self.assertEqual(set(steps), {step for step, _, _ in LIES})
+
+    def test_a_pod_that_stays(self):
+        """Deleting is not over when the API has said yes."""
+        self.edge.pods = Stubborn()
+        self.assertEqual((1, ["delete"]), self.check())
+        self.assertIn("it was still not so that the pod is gone", self.said.getvalue())
+
+    def test_a_tunnel_that_is_gone(self):
+        """What goes through it fails; the API itself answers."""
+
+        self.edge.lies = dict.fromkeys(("log", "exec", "answer", "echo", "metrics"), fails)
+        status, failed = self.check()
+        self.assertEqual(1, status)
+        self.assertEqual(["logs", "exec", "attach", "port-forward", "cp", "metrics"], failed)
+
+
+class Stubborn(set):
+    """Pods that cannot be ended."""
+
+    def discard(self, name):
+        """Do nothing."""
