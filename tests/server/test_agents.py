@@ -614,6 +614,26 @@ class ReplacementTests(ListenerTests):
         self.dial(agent)
         self.assertEqual([["made"]], [user.told for user in users])
 
+    def test_last_words_of_a_session_that_drains(self):
+        """A session waits also for the sake of what may not have arrived of its last stream."""
+        agent = self.connected()
+        user = self.stream(agent)
+        agent.session.go_away("the agent is about to stop")
+        agent.far.transport.loseWriteConnection()
+        self.network.pass_time(1)
+        self.network.links[-1].lost = True
+        user.transport.write(b"last words")
+        user.transport.loseWriteConnection()
+        self.network.settle()
+        (session,) = self.listener.sessions()
+        self.assertFalse(session.wire.streams)
+        self.network.cut()
+        self.assertEqual([session], self.listener.sessions())
+        agent.ask_to_resume()
+        self.dial(agent)
+        self.assertEqual(b"last words", bytes(agent.far.received))
+        self.network.pass_time(1)
+
     def test_sessions_of_one_node_are_limited(self):
         """An agent that goes away and comes back as another one for ever replaces the oldest."""
         agents = []
@@ -757,6 +777,20 @@ class AwayTests(ListenerTests):
         self.come_back()
         self.accept()
         self.successResultOf(dial)
+
+    def test_soon_back_beside_a_way_that_drains(self):
+        """Nor does it go by another server that has lost the agent as well, or is about to."""
+        way = Way("edge-1")
+        way.draining = True
+        self.registry.add_remote(way)
+        dial = self.dial_node()
+        self.session.connection_lost()
+        self.assertNoResult(dial)
+        self.come_back()
+        self.accept()
+        self.assertEqual([], self.connected_agent.ends)
+        self.assertNotEqual("by the sibling", self.successResultOf(dial))
+        self.registry.remove_remote(way)
 
     def test_told_twice(self):
         """The ends of two connections may be told in a row; its return is that of both."""

@@ -625,7 +625,8 @@ class Session:
         last, code, text = frames.decode_goaway(payload)
         if number:
             raise Violation(Code.PROTOCOL, "GOAWAY belongs to no stream")
-        self._peer_refuses_streams = self._peer_refuses_streams or last != frames.MAX_STREAM
+        if last != frames.MAX_STREAM:
+            self._peer_refuses_streams = True
         if not self.peer_going_away:
             self.peer_going_away = True
             self._events.peer_going_away(code, text)

@@ -22,6 +22,10 @@ DRAIN_SECONDS = 10.0
 AGENT_DRAIN_SECONDS = 5.0
 """The --drain-timeout of agents."""
 
+RESTARTED = 5.0
+"""Seconds in which streams of a process that was killed end, once its successor is connected: it
+has to find the other server behind its address, too. The resume window is 30 s."""
+
 
 class RestartTests(ClusterTestCase):
     """What people have begun goes on, and what they begin works."""
@@ -122,3 +126,22 @@ class RestartTests(ClusterTestCase):
         new.start()
         await new.ready(30)
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
+
+    async def test_an_agent_that_was_killed_is_started_again(self):
+        """Logs that are followed by either server end when the new process has connected."""
+        world = await self.whole_cluster("edge-1")
+        await self.run_pod(world, "web", "edge-1")
+        follows = []
+        for index in (0, 1):
+            world.servers.reverse()
+            follows.append(self.start_kubectl(world, "logs", "-f", "web"))
+            await follows[-1].says(r"tick 0\n(tick \d+\n){20}")
+            await self.carries(1 - index, 1)
+        self.agents["edge-1"].kill()
+        self.agents["edge-1"] = new = await world.agent("edge-1")
+        new.start()
+        await new.ready(30)
+        began = reactor.seconds()
+        for follow in follows:
+            await follow.finished(RESTARTED)
+        print(f"\nended {reactor.seconds() - began:.1f} s after the new agent was ready")
