@@ -33,7 +33,6 @@ ELSEWHERE = {
     "http": ("tests.server.interception", "tests.kube"),
     "pki": ("tests.adversarial.test_enrolment", "tests.adversarial.test_certificates"),
     "kube": ("tests.steering.dns", "tests.cluster"),
-    "ops": ("tests.deploy",),
 }
 """Where else than in its own tests a package is tested without a process of its own; asked last."""
 
