@@ -60,7 +60,7 @@ OTHER_PROGRAMS = {
     "kubelet-insecure-tls",
     *("rm", "network", "user", "cap-drop", "cap-add", "mount"),
     *("for", "timeout"),
-    *("cacert", "cert", "key"),
+    *("cacert", "cert", "key", "connect-to", "insecure"),
     *("log-level", "log-format"),
 }
 """Flags of kubectl and kubeadm, yurt-controller-manager, kube-apiserver, metrics-server, docker,
