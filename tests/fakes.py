@@ -25,6 +25,7 @@ from yurttunnel.pki.identity import Identifiers
 from yurttunnel.server.registry import INodeSession
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport, IStream
+from yurttunnel.tunnel.shares import OTHER
 from yurttunnel.tunnel.statistics import SessionSnapshot
 from yurttunnel.wire.codes import Code
 
@@ -396,9 +397,10 @@ class FakeSession:
     def __repr__(self):
         return f"<FakeSession {self.node}>"
 
-    def open_stream(self, host, port, timeout, request_id):
+    def open_stream(self, host, port, timeout, request_id, holder=OTHER):
         """Keep the dial for the test to answer."""
         dial = FakeDial(host, port, timeout, request_id)
+        dial.holder = holder
         self.dials.append(dial)
         return dial.opening
 

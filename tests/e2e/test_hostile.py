@@ -20,7 +20,16 @@ from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SkipTest
 
 from tests.e2e.certificates import AGENT_PROTOCOL, authority_of, connect_with_tls, identity_of
-from tests.e2e.clients import Echo, EchoClient, Peer, Question, Source, Target, connect_directly
+from tests.e2e.clients import (
+    Echo,
+    EchoClient,
+    HttpTarget,
+    Peer,
+    Question,
+    Source,
+    Target,
+    connect_directly,
+)
 from tests.e2e.programs import Program, Tunnel, free_ports
 from tests.e2e.support import EndToEndTestCase, TwistedTransports, which
 from tests.e2e.tls_callers import tls_download
@@ -378,6 +387,38 @@ class MetaPortTests(CrowdTestCase):
             for path in ("/healthz", "/readyz"):
                 status, body = await self.within(1, program.get(path), f"a probe of {path}")
                 self.assertEqual(status, 200, body)
+
+
+class SharesTests(CrowdTestCase):
+    """Whoever opens streams and keeps them leaves some to others."""
+
+    async def test_a_forward_full_of_idle_connections(self) -> None:
+        """999 of them take its share, and a second forward, CONNECT and a request get through."""
+        echo = self.listen(Echo)
+        web = self.listen(HttpTarget)
+        tunnel = await self.start_tunnel(forwards=(echo.port, echo.port))
+        first, second = tunnel.forward_ports
+        crowd = self.crowd(first, b"x", size=999)
+        refused = "yurttunnel_server_refused_streams_total"
+
+        async def is_full() -> bool:
+            return await tunnel.server.metric(refused, entry="forward", share="caller") > 0
+
+        await self.eventually(is_full, "the share is used up", 20, 0.2)
+        await self.eventually(lambda: crowd.open < 600, "those beyond it are reset", 20)
+        client = await self.dial(second, EchoClient(reactor))
+        await client.round_trip()
+        await self.still_serves(tunnel)
+        output, errors, status = await self.run_command(
+            *("curl", "-sS", "--noproxy", "*", "--max-time", "10", "-o", "/dev/null"),
+            *("-w", "%{http_code}", "-H", f"Host: 127.0.0.1:{web.port}"),
+            f"http://127.0.0.1:{tunnel.server.insecure_port}/",
+        )
+        self.assertEqual((status, output), (0, b"200"), errors)
+        (session,) = await tunnel.server.agents()
+        by_entry = session["streams_by_entry"]
+        self.assertGreater(by_entry["forward"], 400)
+        self.assertIn("close some, or use connections again", tunnel.server.log)
 
 
 class HalfOpenContract:

@@ -25,6 +25,7 @@ SNAPSHOT = SessionSnapshot(
     version="0.1.0",
     address="192.0.2.7:40000",
     certificate_not_after=NOT_AFTER,
+    streams_by_entry={"connect": 2, "forward": 1},
 )
 
 

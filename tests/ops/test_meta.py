@@ -161,6 +161,7 @@ class PageTests(MetaTestCase):
                     "waits_for_seconds": None,
                     "rtt_seconds": 0.0625,
                     "streams": 3,
+                    "streams_by_entry": {"connect": 2, "forward": 1},
                     "bytes_received": 1000,
                     "bytes_sent": 2000,
                     "unacknowledged_bytes": 500,

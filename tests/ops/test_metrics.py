@@ -67,6 +67,7 @@ OWN = {
 }
 
 INTERCEPTION = {
+    "refused_streams_total": "counter",
     "proxied_requests_total": "counter",
     "refused_requests_total": "counter",
     "proxied_request_duration_seconds": "histogram",

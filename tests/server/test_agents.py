@@ -111,7 +111,7 @@ class Way:
         self.node = node
         self.identifiers = parse_identifiers(f"host={node}")
 
-    def open_here(self, host, port, timeout, request_id):
+    def open_here(self, host, port, timeout, request_id, holder):
         """Give what tells this way from others."""
         return succeed("by the sibling")
 

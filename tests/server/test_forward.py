@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import globalLogPublisher
@@ -11,6 +12,7 @@ from tests.fakes import FakeSession, MemoryConnection
 from yurttunnel.server.forward import Forward, ForwardFactory, parse_forward
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.tunnel.shares import Kind
 from yurttunnel.wire.codes import Code
 
 FORWARD = "127.0.0.1:9000=edge-1/127.0.0.1:80"
@@ -64,6 +66,28 @@ class ParseTests(SynchronousTestCase):
         self.assertEqual(parse_forward(FORWARD).target, "edge-1/127.0.0.1:80")
         forward = parse_forward("1=edge-1/[::1]:80")
         self.assertEqual(forward.target, "edge-1/[::1]:80")
+
+
+class HolderTests(SynchronousTestCase):
+    """Whose share of the streams the connections are of."""
+
+    def test_each_entry_and_each_caller(self):
+        """Connections of one address by one flag are of one share, all others of others."""
+        reactor = MemoryReactorClock()
+        registry, session = SessionRegistry(reactor), FakeSession("edge-1")
+        registry.add(session)
+        for flag in ("--forward a", "--forward b"):
+            factory = ForwardFactory(registry, parse_forward(FORWARD))
+            factory.flag = flag
+            for host in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+                protocol = factory.buildProtocol(None)
+                transport = MemoryConnection()
+                transport.getPeer = lambda host=host: IPv4Address("TCP", host, 40000)
+                protocol.makeConnection(transport)
+        holders = [dial.holder for dial in session.dials]
+        self.assertEqual({Kind.FORWARD}, {holder.kind for holder in holders})
+        self.assertEqual(holders[0], holders[1])
+        self.assertEqual(4, len(set(holders)))
 
 
 class ForwardTests(SynchronousTestCase):

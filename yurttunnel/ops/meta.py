@@ -199,6 +199,7 @@ def _session(session: SessionSnapshot) -> dict[str, object]:
         "waits_for_seconds": session.waits_for,
         "rtt_seconds": session.round_trip,
         "streams": session.streams,
+        "streams_by_entry": dict(session.streams_by_entry),
         "bytes_received": session.bytes_received,
         "bytes_sent": session.bytes_sent,
         "unacknowledged_bytes": session.unacknowledged,

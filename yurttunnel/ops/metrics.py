@@ -32,6 +32,7 @@ from yurttunnel.ops.families import (
 )
 from yurttunnel.ops.histograms import duration_histogram
 from yurttunnel.ops.process_figures import process_figures
+from yurttunnel.tunnel.shares import Kind, Share
 from yurttunnel.tunnel.statistics import (
     SessionSnapshot,
     TunnelCounters,
@@ -102,7 +103,24 @@ def _server_families(figures: Figures) -> Iterator[MetricFamily]:
         figures.counters.dial_durations,
     )
     yield from _process_wide("yurttunnel_server_", figures, sessions)
+    yield _refused_streams(figures.counters.refused)
     yield from _per_peer("yurttunnel_server_", "node", newest)
+
+
+def _refused_streams(refused: Counter[str]) -> MetricFamily:
+    family = CounterMetricFamily(
+        "yurttunnel_server_refused_streams",
+        "Dials that were refused because a share of the streams was used up, by the entry "
+        "(forward, connect, passthrough, or kubelets for requests to them) and whose share it was: "
+        "caller, one address or user has too many by that entry; entry, its callers together; "
+        "all, there is room for nobody. docs/limits.md has the shares; /agents says which entries "
+        "have how many streams to a node, and what callers are told names the node.",
+        labels=["entry", "share"],
+    )
+    for kind in Kind:
+        for share in Share:
+            family.add_metric([kind, share], refused[f"{kind}.{share}"])
+    return family
 
 
 def _agent_families(figures: Figures, failed_attempts: int) -> Iterator[MetricFamily]:

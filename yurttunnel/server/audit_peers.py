@@ -52,10 +52,21 @@ def _address(transport: Any) -> str:
     return join_authority(str(address_in(peer.host) or peer.host), peer.port)
 
 
-def _unix_credentials(connection: socket.socket) -> str:
-    """Say who has connected to a Unix socket, as the kernel knows (``SO_PEERCRED``)."""
+def unix_user(connection: socket.socket) -> str:
+    """Say which user has connected to a Unix socket."""
+    return f"unix:uid={_peer_credentials(connection)[1]}"
+
+
+def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
+    """Ask the kernel who has connected (``SO_PEERCRED``): process, user and group."""
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, group = _CREDENTIALS.unpack(packed)
+    return process, user, group
+
+
+def _unix_credentials(connection: socket.socket) -> str:
+    """Say who has connected to a Unix socket."""
+    process, user, group = _peer_credentials(connection)
     return f"unix:uid={user},gid={group},pid={process}"
 
 

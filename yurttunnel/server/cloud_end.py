@@ -164,7 +164,8 @@ def cloud_end(
     callers = _callers(reactor, process.registry, settings)
     if passthrough is not None:
         callers["--passthrough-port"] = passthrough[1]
-    for caller in callers.values():
+    for flag, caller in callers.items():
+        caller.flag = flag
         caller.audit = process.audit
     interception = Interception(
         reactor,

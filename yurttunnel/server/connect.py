@@ -72,6 +72,7 @@ from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.direct.transport import SocketTransport
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.shares import Kind
 from yurttunnel.wire.codes import Code
 
 HEAD_TIMEOUT = 10.0
@@ -124,7 +125,7 @@ class ConnectFactory(DialingFactory):
     take the last of its stream. The rest is as in :class:`DialingFactory`.
     """
 
-    kind = "connect"
+    kind = Kind.CONNECT
 
     def __init__(
         self,
@@ -319,7 +320,7 @@ class ConnectProtocol(DialingConnection):
         transport = self.transport
         if taker is None or not isinstance(transport, SocketTransport):
             return False
-        if not taker.take_caller(transport.getHandle(), self._received):
+        if not taker.take_caller(transport.getHandle(), self._received, self._factory.flag):
             return False
         transport.release().close()
         self._factory.forget(self)

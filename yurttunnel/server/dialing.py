@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
+from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ServerFactory, connectionDone
 from twisted.logger import Logger
@@ -12,12 +14,14 @@ from zope.interface import Interface
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.server.audit import Audit, AuditEntry
+from yurttunnel.server.audit_peers import unix_user
 from yurttunnel.server.audit_streams import audited
 from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.relay import LocalConnection
+from yurttunnel.tunnel.shares import Holder, Kind, caller_at
 from yurttunnel.wire.codes import Code
 
 DIAL_TIMEOUT = 15.0
@@ -27,11 +31,21 @@ MAX_PENDING_DIALS = 4096
 """Dials of one listener that may wait at a time; each holds one connection and a few KiB."""
 
 
+def _caller(transport: Any) -> str:
+    """Give what a caller counts as: its address, or the user behind a Unix socket."""
+    peer = transport.getPeer()
+    if isinstance(peer, UNIXAddress):
+        return unix_user(transport.getHandle())
+    return caller_at(getattr(peer, "host", ""))
+
+
 class ITakesCallers(Interface):
     """A way to a node that leads through another process of this server."""
 
-    def take_caller(connection: socket.socket, received: bytes) -> bool:
+    def take_caller(connection: socket.socket, received: bytes, flag: str) -> bool:
         """Have that process serve the caller at ``connection``, beginning with ``received``.
+
+        ``flag`` is that of the entry by which it has come.
 
         ``False`` when it cannot take one now. Else this process has done with the caller, and
         closes its own descriptor.
@@ -46,8 +60,10 @@ class DialingFactory(ServerFactory):
     """
 
     noisy = False
-    kind = "stream"
-    """What a stream for a caller is called in the audit log."""
+    kind = Kind.OTHER
+    """What a stream for a caller is called in the audit log and the metrics."""
+    flag = ""
+    """The flag that asks for this entry, whose callers share what it may hold."""
     audit: Audit | None = None
     """Where it is to be written what becomes of them; set before anybody can connect."""
 
@@ -142,9 +158,20 @@ class DialingConnection(LocalConnection):
         if self._entry is not None:
             self._entry.node = session.node
         dialer.pending_dials += 1
-        dialing = session.open_stream(host, port, dialer.dial_timeout, self.request_id)
+        dialing = session.open_stream(
+            host, port, dialer.dial_timeout, self.request_id, self.holder()
+        )
         self._dialing = dialing
         _ = dialing.addBoth(self._dial_ended)
+
+    def holder(self) -> Holder:
+        """Give whose share the stream is of."""
+        return Holder.of(self._dialer.kind, self.flag, _caller(self.transport))
+
+    @property
+    def flag(self) -> str:
+        """The flag of the entry by which the caller has come."""
+        return self._dialer.flag
 
     def drain(self) -> None:
         """End now if nothing has been asked for: nothing new is taken while the server stops."""

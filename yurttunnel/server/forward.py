@@ -17,6 +17,7 @@ from yurttunnel.server.dialing import (
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.shares import Kind
 
 _SYNTAX = "write LISTEN=NODE/HOST:PORT, as 127.0.0.1:9000=edge-1/127.0.0.1:80"
 _PORT_ALONE = re.compile(r":?([0-9]+)", re.ASCII)
@@ -70,7 +71,7 @@ def _split_listen(listen: str) -> tuple[str, int]:
 class ForwardFactory(DialingFactory):
     """Accepts the connections of one forward; the arguments are as in :class:`DialingFactory`."""
 
-    kind = "forward"
+    kind = Kind.FORWARD
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.tunnel.shares import OTHER, Holder
 from yurttunnel.tunnel.statistics import SessionSnapshot
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
@@ -65,17 +66,19 @@ class NodeSession:
         return self.tunnel.connected
 
     def open_stream(
-        self, host: str, port: int, timeout: float, request_id: str
+        self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Open a stream to a target at the node, by another way if this one is lost."""
         opening = open_by_two_ways(
-            self._registry, self.tunnel.clock, self, host, port, timeout, request_id
+            self._registry, self.tunnel.clock, self, host, port, timeout, request_id, holder
         )
         return Deferred.fromCoroutine(opening)
 
-    def open_here(self, host: str, port: int, timeout: float, request_id: str) -> Deferred[IStream]:
+    def open_here(
+        self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
+    ) -> Deferred[IStream]:
         """Open a stream to a target at the node in this session."""
-        return Deferred.fromCoroutine(self._open_here(host, port, timeout, request_id))
+        return Deferred.fromCoroutine(self._open_here(host, port, timeout, request_id, holder))
 
     def connection_lost(self) -> None:
         """Have dials that wait go another way, now if there is one, or soon end."""
@@ -114,11 +117,13 @@ class NodeSession:
         )
         return StreamFailed(Code.SESSION_LOST, text)
 
-    async def _open_here(self, host: str, port: int, timeout: float, request_id: str) -> IStream:
+    async def _open_here(
+        self, host: str, port: int, timeout: float, request_id: str, holder: Holder
+    ) -> IStream:
         if self._away() >= RETURN_PATIENCE:
             self.tunnel.dial_answered(Code.SESSION_LOST)
             raise self._missing()
-        dial = self.tunnel.open_stream(host, port, timeout, request_id)
+        dial = self.tunnel.open_stream(host, port, timeout, request_id, holder)
         self._dials.add(dial)
         try:
             return await dial
@@ -142,6 +147,7 @@ async def open_by_two_ways(
     port: int,
     timeout: float,
     request_id: str,
+    holder: Holder,
 ) -> IStream:
     """Open a stream by ``session``, or, if that is lost before, by another way to its node.
 
@@ -149,7 +155,7 @@ async def open_by_two_ways(
     """
     began = clock.seconds()
     try:
-        return await session.open_here(host, port, timeout, request_id)
+        return await session.open_here(host, port, timeout, request_id, holder)
     except StreamFailed as error:
         if error.code not in _ELSEWHERE:
             raise
@@ -157,7 +163,7 @@ async def open_by_two_ways(
         left = timeout - (clock.seconds() - began)
         if other is None or left <= 0:
             raise
-    return await other.open_here(host, port, left, request_id)
+    return await other.open_here(host, port, left, request_id, holder)
 
 
 def granted_identifiers(identity: NodeIdentity, hello: Hello) -> Identifiers:

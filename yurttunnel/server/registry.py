@@ -14,6 +14,7 @@ from zope.interface import Attribute
 from yurttunnel.http.authority import Address, BadAuthority, canonical_host
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.tunnel.interfaces import IStream, IStreamOpener
+from yurttunnel.tunnel.shares import OTHER, Holder
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 _MOST_NAMED = 5
@@ -44,7 +45,9 @@ class INodeSession(IStreamOpener):
     draining = Attribute("`bool`: new streams go another way where there is one.")
     connected = Attribute("`bool`: a connection carries it, so that it answers now.")
 
-    def open_here(host: str, port: int, timeout: float, request_id: str) -> Deferred[IStream]:
+    def open_here(
+        host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
+    ) -> Deferred[IStream]:
         """Open a stream as ``open_stream`` does, but by this way only.
 
         ``open_stream`` tries another way to the node, once, when this one is lost.

@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IProtocol, IPushProducer, ITransport
 from zope.interface import Attribute, Interface
 
+from yurttunnel.tunnel.shares import OTHER, Holder
 from yurttunnel.wire.codes import Code
 
 
@@ -56,11 +57,14 @@ class IStream(IHalfCloseableTransport):
 class IStreamOpener(Interface):
     """Something through which connections can be had: a session, or a set of them."""
 
-    def open_stream(host: str, port: int, timeout: float, request_id: str) -> Deferred[IStream]:
+    def open_stream(
+        host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
+    ) -> Deferred[IStream]:
         """Ask the far end to connect to ``host`` (`str`) and ``port`` (1-65535).
 
         ``timeout`` is in seconds and covers the whole opening, ``request_id`` is a `str` of at
-        most 255 ASCII characters.
+        most 255 ASCII characters. The stream is of ``holder``'s share; when that is used up it
+        fails with :attr:`Code.OVERLOADED`.
 
         Returns a ``Deferred`` that fires with an :class:`IStream` once the far end *has*
         connected, or fails with :class:`StreamFailed`. Cancelling it cancels the dial.

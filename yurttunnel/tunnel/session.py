@@ -16,12 +16,13 @@ from zope.interface import implementer
 
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IRounds, IStream, IStreamAcceptor, IStreamOpener
+from yurttunnel.tunnel.shares import OTHER, Holder, Shares, ShareUsedUp
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.tunnel.stream import StreamRequest, TunnelStream
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import OpenRequest
-from yurttunnel.wire.hello import Hello
+from yurttunnel.wire.hello import Hello, Limits
 from yurttunnel.wire.session import Session
 from yurttunnel.wire.session_events import OpenRefused, SessionState
 from yurttunnel.wire.stream import Stream
@@ -39,7 +40,7 @@ class SessionContext:
     """What all sessions of a process share.
 
     ``budget`` is the memory for data of all of them, ``acceptor`` answers what peers want to
-    open.
+    open. ``shares`` are who holds how many of the streams that the memory allows.
     """
 
     clock: IReactorTime
@@ -48,9 +49,16 @@ class SessionContext:
     acceptor: IStreamAcceptor
     cooperator: Cooperator = field(init=False)
     at_end_of_round: Callable[[Callable[[], object]], bool] | None = field(init=False)
+    shares: Shares = field(init=False)
 
     def __post_init__(self) -> None:
         """Drive pull producers by the clock, one step a turn."""
+        budget, window = self.budget, Limits().stream_window
+        self.shares = Shares(
+            "in this process of the server",
+            budget.limit // window,
+            lambda: (budget.limit - budget.used) // window,
+        )
         self.cooperator = Cooperator(scheduler=lambda call: self.clock.callLater(0, call))
         rounds = IRounds(self.clock, None)
         self.at_end_of_round = None if rounds is None else rounds.at_end_of_round
@@ -131,6 +139,10 @@ class TunnelSession:
         self._ending: list[TunnelStream] = []
         self._drained = False
         self.wire = Session(side, local, peer, self, self.clock.seconds(), context.budget)
+        window, memory = local.limits.stream_window, self.wire.memory
+        most = min(peer.limits.max_streams, memory.limit // window)
+        self.shares = Shares(f"to {self.peer_name}", most, self._room)
+        self._process_shares = context.shares
         self._counters.sessions_started += 1
 
     # -- who and what --------------------------------------------------------------------------
@@ -175,6 +187,7 @@ class TunnelSession:
             connected=self.connected,
             round_trip=wire.round_trip,
             streams=len(wire.streams),
+            streams_by_entry={kind.value: held for kind, held in self.shares.held.items() if held},
             bytes_received=wire.bytes_received,
             bytes_sent=wire.bytes_sent,
             unacknowledged=wire.kept,
@@ -188,10 +201,17 @@ class TunnelSession:
     # -- streams -------------------------------------------------------------------------------
 
     def open_stream(
-        self, host: str, port: int, timeout: float, request_id: str
+        self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Ask the peer to connect to a target; see :class:`IStreamOpener`."""
-        stream = TunnelStream(self, request_id)
+        try:
+            for shares in (self.shares, self._process_shares):
+                shares.check(holder)
+        except ShareUsedUp as error:
+            self._counters.refused[f"{holder.kind}.{error.share}"] += 1
+            self.dial_answered(Code.OVERLOADED)
+            return fail(StreamFailed(Code.OVERLOADED, str(error)))
+        stream = TunnelStream(self, request_id, holder)
         milliseconds = int(min(max(1, timeout * 1000), 0xFFFFFFFF))
         request = OpenRequest(host, port, milliseconds, request_id)
         try:
@@ -201,9 +221,16 @@ class TunnelSession:
             return fail(StreamFailed(error.code, f"{self.peer_name}: {error.text}"))
         except ValueError as error:
             return fail(StreamFailed(Code.BAD_DESTINATION, str(error)))
+        for shares in (self.shares, self._process_shares):
+            shares.take(holder)
         opened = stream.opening(wire)
         self.request_flush()
         return opened
+
+    def give_back(self, holder: Holder) -> None:
+        """Count a stream that this end has opened no more."""
+        for shares in (self.shares, self._process_shares):
+            shares.give_back(holder)
 
     def finish(self, stream: TunnelStream, wire: Stream) -> None:
         """End ``stream``'s direction and have it told, later, once the FIN has been sent."""
@@ -323,6 +350,14 @@ class TunnelSession:
     def _asked(self) -> None:
         self._goaway_call = None
         self.end_if_idle()
+
+    def _room(self) -> int:
+        """Count how many more streams the peer takes, and this end's memory for it allows."""
+        memory, limits = self.wire.memory, self.wire.peer.limits
+        window = self.wire.local.limits.stream_window
+        return min(
+            limits.max_streams - self.shares.held.total(), (memory.limit - memory.used) // window
+        )
 
     # -- flushing ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from yurttunnel.wire.codes import Code
@@ -40,6 +41,8 @@ class TunnelCounters:
 
     ``bytes_received`` and ``bytes_sent`` are stream payload from and to the peers of the
     sessions. ``dials`` has one entry for each answer to an OPEN, :attr:`Code.DONE` for OK.
+    ``refused`` are dials for whom a share was used up, by ``KIND.SHARE``
+    (:mod:`yurttunnel.tunnel.shares`).
     """
 
     bytes_received: int = 0
@@ -50,6 +53,7 @@ class TunnelCounters:
     dials: Counter[Code] = field(default_factory=Counter)
     stream_ends: Counter[Code] = field(default_factory=Counter)
     session_ends: Counter[Code] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
     dial_durations: Durations = field(default_factory=lambda: Durations(DIAL_SECONDS_BOUNDS))
 
 
@@ -60,7 +64,8 @@ class SessionSnapshot:
     Times are UTC; ``round_trip`` is in seconds, ``None`` before the first measurement;
     ``connected`` is false while the session waits for its peer to come back. ``unacknowledged``
     are the bytes kept, to be sent again after a lost connection. ``waits_for`` is for how many
-    seconds the session still waits, ``None`` while it is connected.
+    seconds the session still waits, ``None`` while it is connected. ``streams_by_entry`` are those
+    that this end has opened, by the kind of entry.
     """
 
     node: str
@@ -77,3 +82,4 @@ class SessionSnapshot:
     version: str
     address: str
     certificate_not_after: datetime.datetime | None
+    streams_by_entry: Mapping[str, int] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from zope.interface import implementer
 
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream, IStreamRequest
+from yurttunnel.tunnel.shares import Holder
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.stream import Stream
 
@@ -52,14 +53,18 @@ class TunnelStream:
 
     It is also the :class:`~yurttunnel.wire.stream.StreamEvents` of the wire's stream. As a
     socket would, it never calls ``connectionLost`` from within a method that its user calls.
+    ``holder`` is whose share it is of, where this end opens it.
     """
 
     # Twisted's convention: a transport that is being closed says so.
     disconnecting = False
 
-    def __init__(self, session: TunnelSession, request_id: str) -> None:
+    def __init__(
+        self, session: TunnelSession, request_id: str, holder: Holder | None = None
+    ) -> None:
         self.request_id = request_id
         self._session = session
+        self._holder = holder
         self._wire: Stream
         self._opened: Deferred[IStream] | None = None
         self._asked_at = 0.0
@@ -252,6 +257,8 @@ class TunnelStream:
 
     def stream_closed(self, code: Code, text: str) -> None:
         """Tell the protocol, or whoever waits for the opening, that it is over."""
+        if self._holder is not None:
+            self._session.give_back(self._holder)
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None

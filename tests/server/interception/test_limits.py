@@ -60,6 +60,8 @@ from yurttunnel.server.workers.program import REPORT_INTERVAL
 from yurttunnel.server.workers.running import SILENCE, STACK_TIME, START_TIMEOUT
 from yurttunnel.server.workers.service import FIRST_DELAY, LONGEST_DELAY
 from yurttunnel.tunnel.connection import EARLY_LIMIT, HELLO_TIMEOUT
+from yurttunnel.tunnel.shares import CALLER, ENTRY, RESERVE
+from yurttunnel.wire.hello import Limits
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "limits.md"
 KIB = 1024
@@ -121,6 +123,14 @@ VALUES = {
     "time for which a page": [ANSWER_SECONDS],
     "pause before a worker": [FIRST_DELAY * 1000, LONGEST_DELAY],
     "age of the figures": [REPORT_INTERVAL],
+    "streams to a node": [Limits().max_streams, Limits().stream_window / KIB],
+    "streams in a process": [
+        Limits().stream_window / KIB,
+        MEMORY_BUDGET / Limits().stream_window,
+    ],
+    "part of both": [1, RESERVE],
+    "what an entry": [ENTRY, 584, Limits().max_streams],
+    "what a caller": [CALLER, 539, Limits().max_streams],
     "memory for streams": [MEMORY_BUDGET / KIB / KIB],
     "answer of the API": [MAX_BODY / KIB / KIB],
     "line of a watch": [MAX_WATCH_LINE / KIB / KIB],

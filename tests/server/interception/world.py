@@ -25,6 +25,7 @@ from yurttunnel.server.interception.listeners import SETTINGS, Interception
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.direct.reactor import DirectReactor
+from yurttunnel.tunnel.shares import OTHER
 
 RESPONSE_TIMEOUT = 60.0
 
@@ -80,9 +81,9 @@ class Session:
         """Whether a connection carries it."""
         return self.tunnel.connected
 
-    def open_stream(self, host, port, timeout, request_id):
+    def open_stream(self, host, port, timeout, request_id, holder=OTHER):
         """Open a stream."""
-        return self.tunnel.open_stream(host, port, timeout, request_id)
+        return self.tunnel.open_stream(host, port, timeout, request_id, holder)
 
     def snapshot(self):
         """Describe it."""

@@ -93,7 +93,7 @@ class StraightSession(FakeSession):
         super().__init__(name)
         self._kubelet_port = kubelet_port
 
-    def open_stream(self, host, port, timeout, request_id):
+    def open_stream(self, host, port, timeout, request_id, holder):
         """Connect to the kubelet."""
         self.dials.append((host, port))
         near, far = FakeStream.pair(request_id)

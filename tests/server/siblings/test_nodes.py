@@ -12,6 +12,7 @@ from yurttunnel.server.registry import INodeSession
 from yurttunnel.server.siblings import feed, remote
 from yurttunnel.server.siblings.replicas import server_name
 from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.shares import OTHER, Holder, Kind
 from yurttunnel.wire.codes import Code
 
 OTHER_PROCESS = b"b" * 16
@@ -106,6 +107,20 @@ class NodeTests(TwoServersTests):
         self.network.settle()
         (dial,) = session.dials
         self.assertEqual((host, "r" * 255), (dial.host, dial.request_id))
+        dial.fail(Code.REFUSED, "no")
+        self.network.settle()
+        self.failureResultOf(opened, StreamFailed)
+
+    def test_whose_share_it_is(self):
+        """The caller's who has come to the first server, and not the first server's."""
+        session = fake_session("edge-1")
+        self.second.registry.add(session)
+        self.network.pass_time(0.1)
+        caller = Holder.of(Kind.FORWARD, "--forward a", "192.0.2.1")
+        opened = self.first.finds("edge-1").open_stream("192.0.2.80", 80, 15.0, "r", caller)
+        self.network.settle()
+        (dial,) = session.dials
+        self.assertEqual(caller, dial.holder)
         dial.fail(Code.REFUSED, "no")
         self.network.settle()
         self.failureResultOf(opened, StreamFailed)
@@ -354,9 +369,13 @@ class NodeTests(TwoServersTests):
         self.network.pass_time(0.1)
         (tunnel,) = self.first.siblings._outgoing()
         for host, code in (
-            ("2/192.0.2.80", Code.SESSION_LOST),
-            ("0/192.0.2.80", Code.BAD_DESTINATION),
-            ("edge-1/192.0.2.80", Code.BAD_DESTINATION),
+            (f"2/{OTHER}/192.0.2.80", Code.SESSION_LOST),
+            (f"0/{OTHER}/192.0.2.80", Code.BAD_DESTINATION),
+            (f"edge-1/{OTHER}/192.0.2.80", Code.BAD_DESTINATION),
+            ("1/192.0.2.80", Code.BAD_DESTINATION),
+            ("1/____________/192.0.2.80", Code.BAD_DESTINATION),
+            (f"1/{OTHER}=/192.0.2.80", Code.BAD_DESTINATION),
+            (f"1/{OTHER}/", Code.BAD_DESTINATION),
             ("192.0.2.80", Code.BAD_DESTINATION),
             ("1/", Code.BAD_DESTINATION),
             ("nodes", Code.DENIED),

@@ -69,11 +69,12 @@ class WorkerNodesTests(SynchronousTestCase):
         """With the node that was found, unless the worker has no room."""
         taker = ITakesCallers(self.registry.find("edge-1"))
         with socket.socket() as caller:
-            self.assertTrue(taker.take_caller(caller, b"CONNECT"))
-            sent = (messages.CALLER, {"node": "edge-1"}, b"CONNECT", caller)
+            self.assertTrue(taker.take_caller(caller, b"CONNECT", "--connect-endpoint tcp:1"))
+            fields = {"node": "edge-1", "flag": "--connect-endpoint tcp:1"}
+            sent = (messages.CALLER, fields, b"CONNECT", caller)
             self.assertEqual(self.channel.sent, [sent])
             self.channel.full = True
-            self.assertFalse(taker.take_caller(caller, b"CONNECT"))
+            self.assertFalse(taker.take_caller(caller, b"CONNECT", "--connect-endpoint tcp:1"))
 
     def test_a_newer_session_elsewhere_wins(self):
         """The worker is told to end its own."""

@@ -25,6 +25,7 @@ from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.shares import FOR_KUBELETS
 
 log = Logger()
 
@@ -97,7 +98,9 @@ class KubeletConnector:
             node=key.session.node,
         )
         try:
-            stream = await key.session.open_stream(key.host, key.port, DIAL_TIMEOUT, request_id)
+            stream = await key.session.open_stream(
+                key.host, key.port, DIAL_TIMEOUT, request_id, FOR_KUBELETS
+            )
         except StreamFailed as error:
             raise RequestFailed(status_of(error.code), f"{key}: {error.text}") from error
         if key.trust is None:

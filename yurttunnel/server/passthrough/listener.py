@@ -45,6 +45,7 @@ from yurttunnel.server.passthrough.unread import UnreadHellos
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.shares import Kind
 
 HELLO_TIMEOUT = 10.0
 """Seconds from the connection to its complete ClientHello, as for the head of a request."""
@@ -75,7 +76,7 @@ class PassthroughFactory(DialingFactory):
     to be set before the first connection. The rest is as in :class:`DialingFactory`.
     """
 
-    kind = "passthrough"
+    kind = Kind.PASSTHROUGH
     unnamed: IProtocolFactory
 
     def __init__(

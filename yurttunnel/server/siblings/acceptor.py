@@ -24,6 +24,7 @@ from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.joining import join_streams
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
+from yurttunnel.tunnel.shares import Holder
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
@@ -34,7 +35,7 @@ from yurttunnel.wire.stream_table import Side
 MAX_SESSIONS = 256
 """Sessions of siblings at the same time, those included that still end."""
 
-_TARGET = re.compile(r"([1-9][0-9]{0,9})/(.+)", re.ASCII | re.DOTALL)
+_TARGET = re.compile(r"([1-9][0-9]{0,9})/([A-Za-z0-9_-]{12})/(.+)", re.ASCII | re.DOTALL)
 
 
 @implementer(IStreamAcceptor)
@@ -53,8 +54,12 @@ class SiblingStreams:
             self._tell_nodes(request)
             return
         target = _TARGET.fullmatch(request.host)
-        if target is None:
-            text = f"{request.host} is not NUMBER/HOST, as servers ask each other for targets"
+        try:
+            holder = None if target is None else Holder.parse(target[2])
+        except ValueError:
+            holder = None
+        if target is None or holder is None:
+            text = f"{request.host} is not NUMBER/HOLDER/HOST, as servers ask each other"
             request.fail(Code.BAD_DESTINATION, text)
             return
         node = None if self._feed is None else self._feed.node(int(target[1]))
@@ -63,7 +68,9 @@ class SiblingStreams:
             text = "the server that had a session with the node has it no longer"
             request.fail(Code.SESSION_LOST, text)
             return
-        dial = session.open_here(target[2], request.port, request.timeout, request.request_id)
+        dial = session.open_here(
+            target[3], request.port, request.timeout, request.request_id, holder
+        )
         request.on_cancel(dial.cancel)
         _ = dial.addCallbacks(
             self._dialed, self._not_dialed, callbackArgs=(request,), errbackArgs=(request, node)

@@ -31,7 +31,7 @@ from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.wire.codes import Code
 
 FEED_HOST = "nodes"
-"""The host of the OPEN that asks for the list; hosts at nodes are written NUMBER/HOST."""
+"""The host of the OPEN that asks for the list; hosts at nodes are written NUMBER/HOLDER/HOST."""
 
 FEED_PORT = 1
 

@@ -16,6 +16,7 @@ from yurttunnel.server.siblings.feed import MAX_NODES, NodeEntry
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.tunnel.shares import OTHER, Holder
 from yurttunnel.tunnel.statistics import SessionSnapshot
 from yurttunnel.wire.codes import Code
 
@@ -141,28 +142,33 @@ class RemoteNodeSession:
         return self._nodes.reachable
 
     def open_stream(
-        self, host: str, port: int, timeout: float, request_id: str
+        self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Have the sibling open a stream; if it has lost the node, try another way, once."""
         nodes = self._nodes
         opening = open_by_two_ways(
-            nodes.registry, nodes.clock, self, host, port, timeout, request_id
+            nodes.registry, nodes.clock, self, host, port, timeout, request_id, holder
         )
         return Deferred.fromCoroutine(opening)
 
-    def open_here(self, host: str, port: int, timeout: float, request_id: str) -> Deferred[IStream]:
-        """Have the sibling open a stream."""
-        return Deferred.fromCoroutine(self._open_here(host, port, timeout, request_id))
+    def open_here(
+        self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
+    ) -> Deferred[IStream]:
+        """Have the sibling open a stream, which is of the same holder's share there."""
+        return Deferred.fromCoroutine(self._open_here(host, port, timeout, request_id, holder))
 
     def snapshot(self) -> SessionSnapshot:
         """Describe the session with the sibling, as that by which the node is reached."""
         return replace(self._nodes.tunnel.snapshot(), node=self.node)
 
-    async def _open_here(self, host: str, port: int, timeout: float, request_id: str) -> IStream:
+    async def _open_here(
+        self, host: str, port: int, timeout: float, request_id: str, holder: Holder
+    ) -> IStream:
         nodes = self._nodes
         if not nodes.reachable:
             raise StreamFailed(Code.SESSION_LOST, self._lost())
-        dial = nodes.tunnel.open_stream(f"{self._number}/{host}", port, timeout, request_id)
+        target = f"{self._number}/{holder}/{host}"
+        dial = nodes.tunnel.open_stream(target, port, timeout, request_id, holder)
         nodes.dials.add(dial)
         try:
             return await dial

@@ -16,6 +16,7 @@ _NUMBERS = (
     "connections_lost",
 )
 _BY_CODE = ("dials", "stream_ends", "session_ends")
+_BY_TEXT = ("refused",)
 _DURATIONS = "dial_durations"
 _SECONDS = "seconds"
 _REFUSALS = "refusals"
@@ -51,6 +52,8 @@ def add_growth(counters: TunnelCounters, refusals: Counter[str], growth: Amounts
             refusals[entry] += int(amount)
         elif table in _BY_CODE:
             getattr(counters, table)[Code[entry]] += int(amount)
+        elif table in _BY_TEXT:
+            getattr(counters, table)[entry] += int(amount)
         elif name == f"{_DURATIONS}.{_SECONDS}":
             counters.dial_durations.total_seconds += amount
         elif table == _DURATIONS:
@@ -65,6 +68,9 @@ def _amounts(counters: TunnelCounters, refusals: Counter[str]) -> Iterator[tuple
     for table in _BY_CODE:
         for code, amount in getattr(counters, table).items():
             yield f"{table}.{code.name}", amount
+    for table in _BY_TEXT:
+        for text, amount in getattr(counters, table).items():
+            yield f"{table}.{text}", amount
     for number, amount in enumerate(counters.dial_durations.buckets):
         yield f"{_DURATIONS}.{number}", amount
     yield f"{_DURATIONS}.{_SECONDS}", counters.dial_durations.total_seconds

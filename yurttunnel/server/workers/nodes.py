@@ -97,7 +97,7 @@ class WorkerNodeSession(RemoteNodeSession):
         super().__init__(nodes, entry)
         self._channel = nodes.channel
 
-    def take_caller(self, connection: socket.socket, received: bytes) -> bool:
+    def take_caller(self, connection: socket.socket, received: bytes, flag: str) -> bool:
         """See :class:`ITakesCallers`."""
-        fields = {"node": self.node}
+        fields = {"node": self.node, "flag": flag}
         return self._channel.pass_on(messages.CALLER, fields, received, connection)

@@ -169,8 +169,8 @@ class Worker:
 
     def take_caller(self, message: Message) -> None:
         """Serve a caller."""
-        node = message.fields["node"]
-        self._take(message, lambda _: PassedCaller(self._callers, node))
+        node, flag = message.fields["node"], message.fields["flag"]
+        self._take(message, lambda _: PassedCaller(self._callers, node, flag))
 
     def admitted(self, message: Message) -> None:
         """Let an agent in."""

@@ -1,0 +1,195 @@
+"""Who may open how many streams."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.tunnel.memory import SessionPair, User
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.shares import (
+    FOR_KUBELETS,
+    OTHER,
+    RESERVE,
+    Holder,
+    Kind,
+    Share,
+    Shares,
+    ShareUsedUp,
+    caller_at,
+)
+from yurttunnel.wire.codes import Code
+from yurttunnel.wire.hello import Limits
+
+MOST = Limits().max_streams
+
+
+def holder(entry: str, caller: str = "192.0.2.1", kind: Kind = Kind.FORWARD) -> Holder:
+    """Make the holder for a caller of a forward."""
+    return Holder.of(kind, entry, caller)
+
+
+class SharesTestCase(SynchronousTestCase):
+    """The streams of one session, as many as there are by default."""
+
+    def setUp(self) -> None:
+        """Begin with none."""
+        self.shares = Shares("to edge-1", MOST, lambda: MOST - self.shares.held.total())
+
+    def take(self, wanted: Holder, most: int = 10 * MOST) -> int:
+        """Take what there is for a holder; give how much that is."""
+        for number in range(most):
+            try:
+                self.shares.check(wanted)
+            except ShareUsedUp:
+                return number
+            self.shares.take(wanted)
+        return most
+
+    def refused(self, wanted: Holder) -> ShareUsedUp:
+        """Require that there is nothing; give what is said of it."""
+        return self.assertRaises(ShareUsedUp, self.shares.check, wanted)
+
+
+class SharesTests(SharesTestCase):
+    """What greedy callers leave to others."""
+
+    def test_one_caller_alone(self) -> None:
+        """It gets more than half, and the others of its entry, other entries and kubelets some."""
+        self.assertEqual(539, self.take(holder("a")))
+        self.assertEqual(Share.CALLER, self.refused(holder("a")).share)
+        self.assertGreater(self.take(holder("a", "192.0.2.2")), 20)
+        self.assertGreater(self.take(holder("b")), 100)
+        self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE)
+
+    def test_one_entry_alone(self) -> None:
+        """Many callers of one entry get two thirds of what is not kept, and no more."""
+        taken = sum(self.take(holder("a", f"192.0.2.{number}")) for number in range(200))
+        self.assertLessEqual(taken, 584)
+        self.assertGreater(taken, 570)
+        self.assertEqual(Share.ENTRY, self.refused(holder("a", "198.51.100.1", Kind.FORWARD)).share)
+        self.assertGreater(self.take(holder("b", kind=Kind.CONNECT)), 100)
+
+    def test_however_many_entries_are_greedy_the_next_one_finds_room(self) -> None:
+        """And the kubelets have what is kept for them."""
+        for number in range(4):
+            self.assertGreater(self.take(holder(str(number))), 1, number)
+        self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE)
+
+    def test_requests_to_kubelets_leave_room(self) -> None:
+        """They have what is kept for them and a share as others."""
+        taken = self.take(FOR_KUBELETS)
+        self.assertGreater(taken, MOST // 2)
+        self.assertEqual(Share.ENTRY, self.refused(FOR_KUBELETS).share)
+        self.assertGreater(self.take(holder("a")), 100)
+
+    def test_what_is_given_back_can_be_taken(self) -> None:
+        """By whoever comes."""
+        taken = self.take(holder("a"))
+        for _ in range(taken):
+            self.shares.give_back(holder("a"))
+        self.assertEqual(0, self.shares.held.total())
+        self.assertEqual(taken, self.take(holder("b")))
+
+    def test_the_server_itself(self) -> None:
+        """Its own streams are bound by what there is alone."""
+        self.assertEqual(MOST, self.take(OTHER))
+        self.assertEqual(Share.ALL, self.refused(OTHER).share)
+
+    def test_sentences(self) -> None:
+        """They say whose share is used up, where, and what to do."""
+        self.take(holder("a"))
+        self.assertEqual(
+            "this caller has 539 streams to edge-1 by this entry, its share of 1000: close some,"
+            " or use connections again",
+            str(self.refused(holder("a"))),
+        )
+        self.take(OTHER)
+        self.assertEqual(
+            "1000 streams are open to edge-1, of 1000 at most: close some, or try again later",
+            str(self.refused(holder("b"))),
+        )
+
+    @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=300))
+    def test_nobody_who_holds_nothing_is_refused_by_a_share_while_others_hold_little(
+        self, takers: list[tuple[int, int]]
+    ) -> None:
+        """Up to a third of all streams nobody is refused, whoever holds them."""
+        self.setUp()
+        for entry, caller in takers:
+            wanted = holder(str(entry), str(caller))
+            self.shares.check(wanted)
+            self.shares.take(wanted)
+
+
+class HolderTests(SynchronousTestCase):
+    """Whom servers tell each other."""
+
+    @given(st.sampled_from(Kind), st.text(), st.text())
+    def test_what_is_written_can_be_read(self, kind: Kind, flag: str, caller: str) -> None:
+        """In twelve characters, of which none is a slash."""
+        wanted = Holder.of(kind, flag, caller)
+        written = str(wanted)
+        self.assertEqual(12, len(written))
+        self.assertNotIn("/", written)
+        self.assertEqual(wanted, Holder.parse(written))
+
+    def test_callers_by_address(self) -> None:
+        """Of IPv6 a whole /64 is one caller, which may have chosen any address of it."""
+        self.assertEqual(caller_at("192.0.2.1"), caller_at("::ffff:192.0.2.1"))
+        self.assertNotEqual(caller_at("192.0.2.1"), caller_at("192.0.2.2"))
+        self.assertEqual(caller_at("2001:db8::1"), caller_at("2001:db8::ffff:2"))
+        self.assertNotEqual(caller_at("2001:db8::1"), caller_at("2001:db8:0:1::1"))
+
+
+class SessionTests(SynchronousTestCase):
+    """The streams of a session are counted from their OPEN to their end."""
+
+    def setUp(self) -> None:
+        """Connect an agent that accepts everything."""
+        self.pair = SessionPair()
+
+    def open(self, wanted: Holder = OTHER):
+        """Ask for a stream."""
+        return self.pair.server.open_stream("192.0.2.80", 80, 15.0, "r", wanted)
+
+    def held(self) -> dict[str, int]:
+        """Give what is held, as /agents has it."""
+        return dict(self.pair.server.snapshot().streams_by_entry)
+
+    def test_a_greedy_caller_leaves_streams_to_others(self) -> None:
+        """It is refused by OVERLOADED; who comes by another entry, and a kubelet's, is not."""
+        failures = []
+        for _ in range(MOST):
+            self.open(holder("a")).addErrback(failures.append)
+        self.assertGreater(len(failures), 400)
+        error = failures[0].value
+        self.assertIsInstance(error, StreamFailed)
+        self.assertEqual(Code.OVERLOADED, error.code)
+        self.assertIn("this caller has 539 streams to", error.text)
+        for other in (holder("b"), FOR_KUBELETS):
+            for _ in range(50):
+                self.open(other).addErrback(self.fail)
+        self.assertEqual({"forward": 589, "kubelets": 50}, self.held())
+
+    def test_what_has_ended_counts_no_more(self) -> None:
+        """However it has: closed, aborted, cancelled, failed, or with its session."""
+        for end in ("abort", "cancel", "session"):
+            self.setUp()
+            opened = self.open(holder("a"))
+            opened.addErrback(lambda _: None)
+            self.assertEqual({"forward": 1}, self.held())
+            if end == "cancel":
+                opened.cancel()
+            elif end == "session":
+                self.pair.server.close(Code.REVOKED, "it is over")
+            else:
+                self.pair.pump()
+                self.pair.acceptor.requests[-1].accept()
+                self.pair.pump()
+                stream = self.successResultOf(opened)
+                stream.attach(User())
+                stream.abortConnection()
+            self.pair.pump()
+            self.assertEqual({}, self.held(), end)

@@ -1,0 +1,193 @@
+"""Shares of the streams that there is room for: nobody who opens streams starves the others.
+
+What there is room for is bounded, in each session and, by the memory for streams, in each process.
+Each *entry* by which callers come (a forward, an endpoint for CONNECT, the pass-through, the ports
+for requests to kubelets) may hold twice as much as it leaves free, so two thirds when it is alone,
+350 of 875 each when there are two; and each caller of an entry four times what it leaves free of
+that. So whoever comes anew always finds room, without a fixed part for those who may never come.
+This is the dynamic threshold of buffers that ports of a switch share (Choudhury and Hahne, "Dynamic
+Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6,
+1998). An eighth is kept for requests to kubelets, beside their share of the rest.
+"""
+
+from __future__ import annotations
+
+import enum
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import IPv6Address, ip_network
+from typing import Final, TypeVar
+
+Key = TypeVar("Key")
+
+RESERVE: Final = 8
+"""One of so many is kept for requests to kubelets."""
+
+ENTRY: Final = 2
+CALLER: Final = 4
+"""How many times as much an entry, and a caller of it, may hold as it leaves free."""
+
+
+class Kind(enum.StrEnum):
+    """By which kind of entry a stream is wanted; the values are those of a metric's label."""
+
+    FORWARD = "forward"
+    CONNECT = "connect"
+    PASSTHROUGH = "passthrough"
+    KUBELETS = "kubelets"
+    """The ports for requests to kubelets, with the connections that are kept for them."""
+    OTHER = "other"
+    """The server's own, which have no bound but that of all."""
+
+
+class Share(enum.StrEnum):
+    """What is used up; the values are those of a metric's label."""
+
+    CALLER = "caller"
+    ENTRY = "entry"
+    ALL = "all"
+
+
+_KINDS = tuple(Kind)
+_ENTRY_BITS, _CALLER_BITS = 21, 48
+
+_SENTENCES = {
+    Share.CALLER: (
+        "this caller has {callers} streams {where} by this entry, its share of {most}: close some,"
+        " or use connections again"
+    ),
+    Share.ENTRY: (
+        "the callers of this entry have {entries} streams {where}, its share of {most}: close"
+        " some, or use connections again"
+    ),
+    Share.ALL: "{used} streams are open {where}, of {most} at most: close some, or try again later",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who opens a stream: ``entry`` is one of its kind, ``caller`` one who comes by it.
+
+    They are digests of the flag (21 bits) and of the caller's address (48 bits), so that a server
+    that passes a stream on tells them in twelve characters.
+    """
+
+    kind: Kind
+    entry: int = 0
+    caller: int = 0
+
+    @classmethod
+    def of(cls, kind: Kind, flag: str, caller: str) -> Holder:
+        """Make the holder for a caller of the entry that ``flag`` asks for."""
+        return cls(kind, _digest(flag, _ENTRY_BITS), _digest(caller, _CALLER_BITS))
+
+    def __str__(self) -> str:
+        """Write it as :meth:`parse` takes it: URL-safe base64 of nine bytes (RFC 4648)."""
+        number = (_KINDS.index(self.kind) << _ENTRY_BITS | self.entry) << _CALLER_BITS | self.caller
+        return urlsafe_b64encode(number.to_bytes(9, "big")).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> Holder:
+        """Read what another server has written; raises ``ValueError`` for anything else."""
+        number = int.from_bytes(urlsafe_b64decode(text), "big")
+        kind, digests = divmod(number, 1 << _ENTRY_BITS + _CALLER_BITS)
+        if kind >= len(_KINDS):
+            raise ValueError(f"{text!r} names no kind of entry")
+        return cls(_KINDS[kind], *divmod(digests, 1 << _CALLER_BITS))
+
+
+OTHER: Final = Holder(Kind.OTHER)
+"""The server itself."""
+
+FOR_KUBELETS: Final = Holder(Kind.KUBELETS)
+"""The ports for requests to kubelets: their connections are shared by all callers."""
+
+
+def caller_at(host: str) -> str:
+    """Give what callers at an address count as: one, and so do all of an IPv6 /64 (RFC 7421)."""
+    try:
+        address = IPv6Address(host)
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ip_network((int(address), 64), strict=False))
+
+
+class ShareUsedUp(Exception):
+    """There is no stream for a holder; the text says whose share is used up."""
+
+    def __init__(self, share: Share, text: str) -> None:
+        super().__init__(text)
+        self.share = share
+
+
+class Shares:
+    """Who holds how many of the streams ``where``, of which there may be ``most``.
+
+    ``room()`` is how many more there is room for. ``held`` counts the streams of each kind.
+    """
+
+    def __init__(self, where: str, most: int, room: Callable[[], int]) -> None:
+        self.held: Counter[Kind] = Counter()
+        self._where = where
+        self._most = most
+        self._room = room
+        self._entries: Counter[tuple[Kind, int]] = Counter()
+        self._callers: Counter[Holder] = Counter()
+
+    def check(self, holder: Holder) -> None:
+        """Raise :class:`ShareUsedUp` if ``holder`` is to have no more."""
+        share = self._used_up(holder)
+        if share is not None:
+            text = _SENTENCES[share].format(
+                where=self._where,
+                most=self._most,
+                used=self.held.total(),
+                entries=self._entries[holder.kind, holder.entry],
+                callers=self._callers[holder],
+            )
+            raise ShareUsedUp(share, text)
+
+    def take(self, holder: Holder) -> None:
+        """Count a stream of ``holder``."""
+        self.held[holder.kind] += 1
+        self._entries[holder.kind, holder.entry] += 1
+        self._callers[holder] += 1
+
+    def give_back(self, holder: Holder) -> None:
+        """Count it no more."""
+        self.held[holder.kind] -= 1
+        _take_one(self._entries, (holder.kind, holder.entry))
+        _take_one(self._callers, holder)
+
+    def _used_up(self, holder: Holder) -> Share | None:
+        reserve = self._most // RESERVE
+        kept = max(0, reserve - self.held[Kind.KUBELETS])
+        room = self._room()
+        if room <= 0:
+            return Share.ALL
+        if holder.kind is Kind.OTHER:
+            return None
+        free = max(0, room - kept)
+        if holder.kind is Kind.KUBELETS:
+            beyond = self.held[Kind.KUBELETS] - reserve
+            return Share.ENTRY if beyond >= max(0, ENTRY * free) else None
+        left = ENTRY * free - self._entries[holder.kind, holder.entry]
+        if left <= 0:
+            return Share.ENTRY
+        return Share.CALLER if self._callers[holder] >= CALLER * left else None
+
+
+def _digest(text: str, bits: int) -> int:
+    digest = sha256(text.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest, "big") >> 8 * len(digest) - bits
+
+
+def _take_one(counter: Counter[Key], key: Key) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
