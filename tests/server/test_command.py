@@ -151,7 +151,8 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(
             (
                 200,
-                "listeners: ok\ncertificate: ok\nrevocations: ok\ncertificate renewal: ok\n"
+                "listeners: ok\ncertificate: ok\nrevocations: ok\n"
+                "room for revocations: ok\ncertificate renewal: ok\n"
                 "enrolment: ok\nkubelet trust: ok\nready\n",
             ),
             (status, body),
