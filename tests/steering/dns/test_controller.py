@@ -6,9 +6,11 @@ from twisted.internet.defer import fail
 
 from tests.cluster.fakes import CLOUD, EDGE, node
 from tests.steering.dns.support import (
+    HTTPS,
     NAME,
     NAMESPACE,
     PERIOD,
+    SERVICE,
     ControllerTestCase,
     service,
 )
@@ -123,7 +125,22 @@ class RecordTests(ControllerTestCase):
         self.assertEqual("192.0.2.1\tcloud-1\n2001:db8::5\tedge-1", self.text())
 
     def test_part_of_the_nodes_is_not_enough(self):
-        """Until the API has told all, nothing is written, and that is told."""
+        """Until the API has told all nodes, nothing is written, and that is told."""
+        self.judge_late(NODES, "nodes")
+
+    def test_without_the_service_is_not_enough(self):
+        """The same with the Service, which would be said to be missing."""
+        self.judge_late(SERVICES, f"services {NAMESPACE}/{SERVICE}")
+        self.assertEqual([], self.events.recorded)
+
+    def test_without_the_config_maps_is_not_enough(self):
+        """The same with the ConfigMaps: another one would be made, ports would be removed."""
+        added = {**HTTPS, "name": "dnat-9100", "port": 9100, "targetPort": 10264}
+        self.client.put(SERVICES, service(ports=(HTTPS, added)))
+        self.judge_late(CONFIG_MAPS, f"configmaps {NAMESPACE}/{NAME}", "configmaps")
+
+    def judge_late(self, late, *told):
+        """Have the API not tell of a kind at first; nothing may be written before it does."""
         self.client.put(
             CONFIG_MAPS,
             {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": {"tunnel-nodes": "old"}},
@@ -131,7 +148,7 @@ class RecordTests(ControllerTestCase):
         read = self.client.list
 
         def read_no_nodes(resource, namespace=None, **options):
-            if resource is NODES:
+            if resource is late:
                 return fail(ApiUnreachable("GET: refused"))
             return read(resource, namespace, **options)
 
@@ -140,12 +157,58 @@ class RecordTests(ControllerTestCase):
         self.make()
         self.start()
         self.settle(60)
-        self.assertIn("wait for the API: nodes (GET: refused)", self.controller.problem())
-        self.assertEqual("old", self.text())
+        for words in told:
+            self.assertIn(words, self.controller.problem())
+        self.assertIn("wait for the API", self.controller.problem())
+        self.assertIn("GET: refused", self.controller.problem())
+        self.assertEqual([], self.writes())
         self.client.list = read
         self.settle(60)
         self.assertIn("10.96.0.5\tedge-1", self.text())
         self.assertIsNone(self.controller.problem())
+
+    def test_one_config_map_is_late(self):
+        """The one that is published, and that of the ports: each is waited for alone."""
+        self.client.put(
+            CONFIG_MAPS,
+            {"metadata": {"name": NAME, "namespace": NAMESPACE}, "data": {"tunnel-nodes": "old"}},
+        )
+        read = self.client.list
+        for late in (NAME, "yurt-tunnel-server-cfg"):
+
+            def read_one(resource, namespace=None, *, late=late, **options):
+                if options.get("field_selector") == f"metadata.name={late}":
+                    return fail(ApiUnreachable("GET: refused"))
+                return read(resource, namespace, **options)
+
+            self.successResultOf(self.informers.stopService())
+            self.client.list = read_one
+            self.make()
+            self.start()
+            self.settle(60)
+            self.assertIn(f"{NAMESPACE}/{late} (GET: refused)", self.controller.problem())
+            self.assertEqual([], self.writes())
+            self.stop()
+        self.client.list = read
+
+    def test_leading_again(self):
+        """Who leads again tells anew what is wrong."""
+        self.client.put(NODES, node("nowhere", labels=CLOUD))
+        self.client.delete(SERVICES, SERVICE, NAMESPACE)
+        for number in range(1, 4):
+            self.start()
+            self.assertEqual(number, len(self.events.recorded))
+            self.assertIn("there is no Service", self.controller.problem())
+            self.stop()
+            self.assertIsNone(self.controller.problem())
+        self.client.put(SERVICES, service())
+        self.lines.clear()
+        for number in range(1, 4):
+            self.start()
+            told = [line for line in self.lines if "nowhere" in line]
+            self.assertEqual(number, len(told), self.lines)
+            self.assertIn("nowhere", self.controller.problem())
+            self.stop()
 
 
 class LoadTests(ControllerTestCase):
