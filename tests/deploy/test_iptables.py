@@ -24,8 +24,8 @@ from tests.deploy.workloads import (
     settings_of,
     with_workloads,
 )
-from yurttunnel.steering.manager import REMOVAL_PATIENCE
-from yurttunnel.steering.rounds import PATIENCE
+from yurttunnel.ops.reconciler import CANCEL_SECONDS
+from yurttunnel.steering.manager import FINISH_SECONDS, REMOVAL_PATIENCE
 
 OVERLAY = DEPLOY / "overlays" / "iptables"
 SIDE_BY_SIDE = DEPLOY / "overlays" / "side-by-side"
@@ -89,7 +89,7 @@ class IptablesTests(KustomizationTestCase):
         """That comes before the streams are drained, and must not be cut short."""
         base = pod_of(server_of(render(BASE)))["terminationGracePeriodSeconds"]
         grace = pod_of(self.server)["terminationGracePeriodSeconds"]
-        self.assertGreaterEqual(grace, base + PATIENCE + REMOVAL_PATIENCE)
+        self.assertGreaterEqual(grace, base + FINISH_SECONDS + CANCEL_SECONDS + REMOVAL_PATIENCE)
 
     def test_nobody_from_elsewhere_reaches_the_port_without_tls(self):
         """The rules lead to the loopback address, so that 10264 stays there."""

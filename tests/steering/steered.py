@@ -19,8 +19,7 @@ from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES
 from yurttunnel.steering.interception import Target
 from yurttunnel.steering.interfaces import Firewalls, Flow
-from yurttunnel.steering.manager import SteeringManager
-from yurttunnel.steering.rounds import SETTLE_SECONDS
+from yurttunnel.steering.manager import SETTLE_SECONDS, SteeringManager
 from yurttunnel.steering.wanted import Listeners, SteeringSettings
 
 PERIOD = 60.0

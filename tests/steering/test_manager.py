@@ -22,12 +22,14 @@ from yurttunnel.kube.resources import CONFIG_MAPS, NODES, SERVICES
 from yurttunnel.steering.interception import Match, Target
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.manager import (
+    FINISH_SECONDS,
     LISTENERS_PATIENCE,
     LOOK_SECONDS,
     REMOVAL_PATIENCE,
     REMOVAL_PAUSE,
+    SETTLE_SECONDS,
+    SYNC_SECONDS,
 )
-from yurttunnel.steering.rounds import PATIENCE, SETTLE_SECONDS
 
 RULES = {10250: (EDGE4, SECURE, None), 10255: (EDGE4, INSECURE, None)}
 """What is there of an edge node with an IPv4 address."""
@@ -295,6 +297,22 @@ class FailureTests(SteeredTestCase):
         self.clock.advance(1)
         self.assertEqual({10250, 10255}, self.firewall6.rules.keys())
 
+    def test_takes_too_long(self):
+        """A sync that does not end is given up, which is told, and made again."""
+        manager = self.start()
+        self.put_ports(http_proxy_ports="9101")
+        self.firewall.hold = Deferred()
+        self.settle()
+        self.clock.advance(SYNC_SECONDS - 1)
+        self.assertEqual("steering", manager.report().state)
+        self.clock.advance(1)
+        self.assertEqual("failing", manager.report().state)
+        self.assertIn("could not be made in time", manager.problem())
+        self.firewall.hold = None
+        self.clock.advance(1.0)
+        self.assertIn(9101, self.firewall.rules)
+        self.assertIsNone(manager.problem())
+
     def test_defect(self):
         """An error that nobody has thought of is told, and stops neither family nor manager."""
         self.put("edge-2", "fd00::2", labels=EDGE)
@@ -346,6 +364,20 @@ class FailureTests(SteeredTestCase):
         self.clock.advance(PERIOD)
         [report, _] = manager.report().families
         self.assertEqual(((), 1), (report.notes, report.flows_cut))
+
+    def test_flows_of_former_ports(self):
+        """Flows of ports that a former process had are cut by the first cut that goes well."""
+        self.firewall.rules = {9999: (EDGE4, SECURE, None)}
+        self.flows.failure = SteeringFailed("the kernel has no conntrack")
+        self.start()
+        self.firewall.rules = {9998: (EDGE4, SECURE, None)}
+        self.clock.advance(PERIOD)
+        self.flows.failure = None
+        for former in (frozenset({9998, 9999}), frozenset()):
+            self.calls.clear()
+            self.firewall.rules.pop(10255)
+            self.clock.advance(PERIOD)
+            self.assertIn((4, former | {10250, 10255}), self.calls)
 
     def test_set_changed_before_failure(self):
         """Flows are cut for a change of the set, when the rules could be made only later."""
@@ -567,7 +599,7 @@ class EndTests(SteeredTestCase):
         self.settle()
         stopped = manager.stopService()
         self.firewall.hold = None
-        self.clock.advance(PATIENCE)
+        self.clock.advance(FINISH_SECONDS)
         self.successResultOf(stopped)
         self.assertEqual({}, self.firewall.rules)
         self.assertEqual([], self.clock.getDelayedCalls())

@@ -18,9 +18,9 @@ from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.informer import Informers
 from yurttunnel.ops.cluster_trust import cluster_trust_families
 from yurttunnel.ops.notify import Supervised
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.services import ClosedAtTheEnd
 from yurttunnel.pki.cluster_agent import ClusterAgentTrust
-from yurttunnel.pki.periodic import PeriodicService
 
 CLAIM_INTERVAL = 10.0
 """Seconds between two looks whether the certificate covers what the servers have been told."""
@@ -67,7 +67,7 @@ def build(reactor: Any, settings: Settings, mode: ClusterSettings) -> IService:
         process.readiness.add("Kubernetes API", informers.problem, required=False)
         discovered.setServiceParent(parts)
     process.agent.setServiceParent(parts)
-    claim = PeriodicService(
+    claim = Reconciler(
         reactor, CLAIM_INTERVAL, "telling servers of the identifiers", process.agent.claim_anew
     )
     claim.setServiceParent(parts)

@@ -14,8 +14,8 @@ from yurttunnel.agent.server_addresses import IServerAddresses
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.trust import NodeTrust
 from yurttunnel.ops.agent_servers import ServerFigures
-from yurttunnel.ops.drain import within
 from yurttunnel.ops.fatal import end_process
+from yurttunnel.ops.waiting import within
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused

@@ -35,7 +35,7 @@ from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.pages import PageLimits
 from yurttunnel.kube.resources import Object, Resource
 from yurttunnel.kube.responses import Body, Events, answered_error, described
-from yurttunnel.ops.drain import within
+from yurttunnel.ops.waiting import within
 
 CALL_SECONDS = 30.0
 """How long a call may take; a watch until it begins."""

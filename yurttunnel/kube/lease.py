@@ -21,8 +21,8 @@ from twisted.python.failure import Failure
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.lease_lock import LEASE_SECONDS, LeaseLock
-from yurttunnel.kube.waiting import ended_within
 from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.ops.waiting import ended_within
 
 RENEW_SECONDS = 10.0
 """How long the leader may fail to renew the lease before it stops what it leads."""

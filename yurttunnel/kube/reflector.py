@@ -16,11 +16,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from yurttunnel.kube.backoff import Backoff
 from yurttunnel.kube.cache import Cache, Key
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, Expired
 from yurttunnel.kube.interfaces import IKubeClient, InformerSpec
 from yurttunnel.kube.resources import Object
+from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.clocks import time_of_day
 
 PAGE_OBJECTS = 250

@@ -16,8 +16,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.kube.errors import ApiError, ApiUnreachable
-from yurttunnel.kube.waiting import ended_within
 from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.ops.waiting import ended_within
 
 SHORTEST_PAUSE = 0.005
 LONGEST_PAUSE = 1000.0

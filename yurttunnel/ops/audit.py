@@ -18,9 +18,9 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from zope.interface import Interface
 
-from yurttunnel.ops.drain import within
 from yurttunnel.ops.families import CounterMetricFamily, MetricFamily
 from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.ops.waiting import within
 
 FLUSH_DELAY = 0.1
 """Seconds for which lines are collected, and so what a process that is killed may lose."""

@@ -9,16 +9,16 @@ from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.bundle import LOOK_INTERVAL, BadBundle
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
-from yurttunnel.pki.periodic import PeriodicService
 
 MAX_BUNDLE = 4 * 1024 * 1024
 """Bytes; a bundle of all public authorities has a quarter of a megabyte."""
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
-class ClusterAuthorities(PeriodicService):
+class ClusterAuthorities(Reconciler):
     """The certificates in the bundle that ``read`` gives, in PEM form, looked at every 10 s.
 
     ``use(authorities)`` is called when they have changed, and raises when they cannot be used. A

@@ -9,8 +9,8 @@ from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
-from yurttunnel.pki.periodic import PeriodicService
 
 LOOK_INTERVAL = 10.0
 """Seconds between two looks at the file."""
@@ -22,7 +22,7 @@ class BadBundle(Exception):
     """The file cannot be read or holds no certificates; one line with its path says why."""
 
 
-class AuthorityFile(PeriodicService):
+class AuthorityFile(Reconciler):
     """Calls ``use(authorities)`` when the file at ``path`` has changed.
 
     A file that is missing or broken changes nothing: ``problem`` says what is wrong, and is

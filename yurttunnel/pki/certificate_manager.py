@@ -16,10 +16,10 @@ from cryptography import x509
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from yurttunnel.kube.errors import ApiError, ApiUnreachable
 from yurttunnel.kube.interfaces import IKubeClient
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.certificate_requests import RequestFailed, request_certificate
 from yurttunnel.pki.certificate_store import CertificateStore
@@ -27,7 +27,6 @@ from yurttunnel.pki.certificate_template import CertificateTemplate, IssuedCerti
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.held_certificate import HeldCertificate
-from yurttunnel.pki.periodic import PeriodicService
 from yurttunnel.pki.request_history import RequestHistory
 from yurttunnel.pki.wanted_template import WantedTemplate
 
@@ -57,7 +56,7 @@ class _Attempt:
     ended: Deferred[None] | None = None
 
 
-class CertificateManager(PeriodicService):
+class CertificateManager(Reconciler):
     """Holds one certificate that is as ``template()`` says, which may change at any time.
 
     ``name`` is for messages: "serving certificate". ``template`` may raise ``TemplateUnknown``.
@@ -167,10 +166,11 @@ class CertificateManager(PeriodicService):
             return f"{self._attempt.waits}{before}"
         return failure or self._wanted.unknown or "it is about to be asked for"
 
-    def stopService(self) -> Deferred[None] | None:
+    def stopService(self) -> Deferred[bool]:
         """Give up what is under way."""
-        super().stopService()
-        return None if self._attempt is None else self._abandon(self._attempt)
+        stopped = super().stopService()
+        ended = None if self._attempt is None else self._abandon(self._attempt)
+        return stopped if ended is None else Deferred.fromCoroutine(_both(stopped, ended))
 
     async def _look(self) -> None:
         wanted = self._wanted.look()
@@ -226,7 +226,7 @@ class CertificateManager(PeriodicService):
                 self._history.failed(error)
         except Exception as error:
             # A defect is one more reason to try again: without a certificate nothing works.
-            self._report(Failure())
+            self._log.failure("Defect: the {name} cannot be asked for", name=self._name)
             self._history.failed(error)
         else:
             self._succeeded(issued)
@@ -247,7 +247,7 @@ class CertificateManager(PeriodicService):
                 callback(issued)
             except Exception:
                 # The certificate is good, and the others have to use it.
-                self._report(Failure())
+                self._log.failure("Defect: a new {name} cannot be used by all", name=self._name)
         self._fire_ready()
 
     def _taken_up(self, issued: IssuedCertificate) -> HeldCertificate:
@@ -295,3 +295,8 @@ class CertificateManager(PeriodicService):
             self._log.error("{problem}", problem=self._not_stored)
         else:
             self._not_stored = None
+
+
+async def _both(stopped: Deferred[bool], ended: Deferred[None]) -> bool:
+    await ended
+    return await stopped

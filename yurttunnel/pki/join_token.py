@@ -7,9 +7,9 @@ import datetime
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.directory import StateDirectory, StateError
-from yurttunnel.pki.periodic import PeriodicService
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import (
     DEFAULT_TOKEN_LIFETIME,
@@ -22,7 +22,7 @@ from yurttunnel.pki.token import (
 _MAX_INTERVAL = 60.0
 
 
-class JoinTokenFile(PeriodicService):
+class JoinTokenFile(Reconciler):
     """Writes ``join-token``, and replaces it when two thirds of its life are over.
 
     It is also replaced at once when a node has been revoked, because older tokens do not
@@ -40,7 +40,9 @@ class JoinTokenFile(PeriodicService):
         lifetime: float = DEFAULT_TOKEN_LIFETIME,
     ) -> None:
         interval = min(_MAX_INTERVAL, lifetime / 10)
-        super().__init__(clock, interval, "replacing the join token", self._look)
+        super().__init__(
+            clock, interval, "replacing the join token", self._look, expected=(StateError,)
+        )
         self._clock = clock
         self._directory = directory
         self._tokens = tokens

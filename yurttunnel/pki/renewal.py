@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.authority import BACKDATED, utc_now
 from yurttunnel.pki.contexts import RotatingContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.periodic import PeriodicService
 
 _MAX_INTERVAL = 60.0
 _MAX_BACKOFF = 600.0
@@ -42,7 +42,7 @@ class ContextsTogether:
         self.credentials = credentials
 
 
-class CertificateRenewal(PeriodicService):
+class CertificateRenewal(Reconciler):
     """Renews the certificate of ``contexts`` after about two thirds of its life.
 
     ``obtain()`` gets new credentials, which are in use for the handshakes that follow.
@@ -65,6 +65,7 @@ class CertificateRenewal(PeriodicService):
         interval = min(_MAX_INTERVAL, life / _LOOKS_PER_LIFE)
         super().__init__(clock, interval, f"renewing the certificate of {whose}", self._look)
         self._clock = clock
+        self._interval = interval
         self._whose = whose
         self._contexts = contexts
         self._obtain = obtain

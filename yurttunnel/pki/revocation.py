@@ -25,10 +25,10 @@ from pathlib import Path
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.authority import BACKDATED, utc_now
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.identity import BadIdentity, NodeIdentity, check_node_name
-from yurttunnel.pki.periodic import PeriodicService
 from yurttunnel.pki.records import NodeRecords, read_record
 from yurttunnel.pki.token import newest_token
 
@@ -96,7 +96,7 @@ def _revoke(clock: IReactorTime, directory: StateDirectory, node: str) -> str:
     )
 
 
-class Revocations(PeriodicService):
+class Revocations(Reconciler):
     """The revocations of a state directory, kept up to date while the service runs.
 
     ``callback(node)`` is called for each node that is revoked from the start of the service

@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.authority import (
     CALLER_NAME,
@@ -51,7 +52,6 @@ from yurttunnel.pki.interception import InterceptionContexts
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.kubelet_trust import KubeletTrust
 from yurttunnel.pki.kubelets import KubeletVerification
-from yurttunnel.pki.periodic import PeriodicService
 from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.renewal import CertificateRenewal, ContextsTogether
 from yurttunnel.pki.revocation import Revocations
@@ -157,7 +157,13 @@ class ServerTrust(MultiService):
             lambda: ensure_caller_certificate(clock, directory, authority),
         )
         _make(directory, JOIN_TOKEN_FILE, join_token.refresh)
-        caller = PeriodicService(clock, DAY, "renewing the caller's certificate", renew_caller)
+        caller = Reconciler(
+            clock,
+            DAY,
+            "renewing the caller's certificate",
+            renew_caller,
+            expected=(StateError,),
+        )
         enrolment = EnrolmentFactory(clock, admission)
         trust = cls(
             authority=authority,

@@ -27,11 +27,11 @@ from yurttunnel.kube.lease import LeaderElection
 from yurttunnel.ops.approval import ApprovalCounters, approval_families
 from yurttunnel.ops.authorization import AuthorizationCounters, authorization_families
 from yurttunnel.ops.cluster_trust import cluster_trust_families
-from yurttunnel.ops.drain import within
 from yurttunnel.ops.nodes import cloud_node_families
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.ops.siblings import sibling_families
+from yurttunnel.ops.waiting import within
 from yurttunnel.pki.cluster_server import ClusterServerTrust, ClusterTrustSettings
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.server.agents import AgentListener

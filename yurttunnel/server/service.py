@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort, IReactorTime
 from twisted.logger import Logger
 
-from yurttunnel.ops.drain import within
+from yurttunnel.ops.waiting import within
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.wire.codes import Code
 

@@ -15,13 +15,14 @@ from twisted.python.failure import Failure
 from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
-from yurttunnel.kube.waiting import ended_within
+from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.ops.reconciler import Phase, Reconciler
 from yurttunnel.ops.steering import RulesReport
+from yurttunnel.ops.waiting import ended_within
 from yurttunnel.steering.families import Families
 from yurttunnel.steering.interception import Interception, Match
 from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows, SteeringFailed
-from yurttunnel.steering.rounds import Rounds
 from yurttunnel.steering.wanted import SteeringSettings, wanted
 
 LOOK_SECONDS = 0.5
@@ -34,6 +35,15 @@ LISTENERS_PATIENCE = 10.0
 A server that was killed and is started again accepts sooner than that: the rules that it finds
 lead to it again.
 """
+
+SETTLE_SECONDS = 0.05
+"""How long a change waits for others that come with it."""
+
+SYNC_SECONDS = 180.0
+"""How long a sync may take: twice what its programs may, of which each has 20 s."""
+
+FINISH_SECONDS = 5.0
+"""Seconds that a sync which is under way has for its end when the server stops."""
 
 REMOVAL_PATIENCE = 20.0
 """Seconds that there are to remove the rules when the server stops."""
@@ -94,7 +104,16 @@ class SteeringManager(Service):
         self._closed_since: float | None = None
         # A former process may have left some.
         self._rules_may_exist = True
-        self._rounds = Rounds(clock, settings.period, self._sync)
+        self._reconciler = Reconciler(
+            clock,
+            settings.period,
+            "keeping the rules of the firewall",
+            self._sync,
+            settle=SETTLE_SECONDS,
+            backoff=Backoff(),
+            deadline=SYNC_SECONDS,
+            finish=FINISH_SECONDS,
+        )
         self._looking = LoopingCall(self._look)
         self._looking.clock = clock
         self._forget_nodes: Callable[[], None] | None = None
@@ -107,7 +126,7 @@ class SteeringManager(Service):
         self._forget_nodes = self._nodes.add_handler(self._node_changed)
         self._ports.on_changed.append(self._changed)
         self._services.on_changed.append(self._changed)
-        self._rounds.start()
+        self._reconciler.startService()
         _ = self._looking.start(LOOK_SECONDS).addErrback(self._defect)
 
     def stopService(self) -> Deferred[None]:
@@ -143,8 +162,8 @@ class SteeringManager(Service):
             self._closed_since = None
         elif self._closed_since is None:
             self._closed_since = self._clock.seconds()
-        if self._rounds.is_idle and self._is_due():
-            self._rounds.ask()
+        if self._reconciler.phase is Phase.IDLE and self._is_due():
+            self._reconciler.trigger(at_once=True)
 
     def _is_due(self) -> bool:
         """Say whether there is something to do before the period is over."""
@@ -159,7 +178,7 @@ class SteeringManager(Service):
 
     def _changed(self) -> None:
         self._wanted = None
-        self._rounds.changed()
+        self._reconciler.trigger()
 
     async def _sync(self) -> bool:
         """Do what is due; says whether it went well."""
@@ -171,8 +190,9 @@ class SteeringManager(Service):
             self._failure = str(error)
             self._limited.warn("{error}; it is tried again", error=error)
         except CancelledError:
-            # It took too long to wait for at the stop.
-            return False
+            # It took too long, altogether or to wait for at the stop.
+            state = State.FAILING
+            self._failure = "the rules of the firewall could not be made in time"
         except Exception as error:
             # Whatever it is, the rules are looked at again later.
             state = State.FAILING
@@ -227,7 +247,7 @@ class SteeringManager(Service):
         return self._wanted
 
     async def _end(self) -> None:
-        await self._rounds.stop()
+        await self._reconciler.stopService()
         removing = Deferred.fromCoroutine(self._remove())
         if not await ended_within(self._clock, REMOVAL_PATIENCE, removing):
             removing.cancel()

@@ -13,8 +13,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from yurttunnel.ops.debug.pages import Answer, Parameters
-from yurttunnel.ops.drain import within
 from yurttunnel.ops.status.streams import StreamReport
+from yurttunnel.ops.waiting import within
 from yurttunnel.ops.workers import WorkerFigures, resources_of
 from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.server.service import PORT_CLOSE_TIMEOUT

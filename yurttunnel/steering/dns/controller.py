@@ -25,6 +25,8 @@ from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.interfaces import IInformers, IKubeClient, InformerSpec
 from yurttunnel.kube.reflector import described
 from yurttunnel.kube.resources import CONFIG_MAPS, SERVICES, Object, Resource
+from yurttunnel.ops.backoff import Backoff
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.steering.dns.records import (
     CONFIG_MAP,
     Records,
@@ -34,11 +36,19 @@ from yurttunnel.steering.dns.records import (
     with_records,
 )
 from yurttunnel.steering.dns.service_ports import ServerPorts, service_ports, with_ports
-from yurttunnel.steering.dns.worker import Worker
 from yurttunnel.steering.dns.writer import Writer
 
 LEASE = "tunnel-dns-controller"
 """The lease of the one server that publishes; yurttunnel 1.2 has the same."""
+
+SPACING_SECONDS = 1.0
+"""Seconds from one round to the next, at least: many changes make few writes."""
+
+SETTLE_SECONDS = 0.1
+"""How long the first change waits for others: the API tells of many at once."""
+
+LONGEST_PAUSE = 30.0
+"""Seconds to the next round after many that failed, at most."""
 
 MOST_TOLD = 10
 """How many nodes without a record are told of one by one."""
@@ -93,7 +103,15 @@ class DnsController(Service):
         self._config_map = informers.informer(_one(CONFIG_MAPS, namespace, CONFIG_MAP))
         self._followed = (self._nodes, self._service, self._config_map)
         self._caches = (*self._followed, informers.informer(proxy_ports_spec(namespace)))
-        self._worker = Worker(clock, self._reconcile, period)
+        self._reconciler = Reconciler(
+            clock,
+            period,
+            "keeping the DNS records",
+            self._reconcile,
+            settle=SETTLE_SECONDS,
+            spacing=SPACING_SECONDS,
+            backoff=Backoff(SPACING_SECONDS, LONGEST_PAUSE),
+        )
         self._forget: list[Callable[[], object]] = []
         self._writer = Writer(clock, client, namespace)
         # By the reason of the event.
@@ -105,10 +123,10 @@ class DnsController(Service):
     def startService(self) -> None:
         """Begin to publish."""
         super().startService()
-        self._ports.on_changed.append(self._worker.wake)
+        self._ports.on_changed.append(self._reconciler.trigger)
         self._forget = [informer.add_handler(self._changed) for informer in self._followed]
-        self._forget.append(lambda: self._ports.on_changed.remove(self._worker.wake))
-        self._worker.startService()
+        self._forget.append(lambda: self._ports.on_changed.remove(self._reconciler.trigger))
+        self._reconciler.startService()
 
     def stopService(self) -> Deferred[Any]:
         """End; fires when nothing is under way. What was published stays."""
@@ -119,7 +137,7 @@ class DnsController(Service):
         self._problems.clear()
         self._writer.problems.clear()
         self._left_out = ()
-        return self._worker.stopService()
+        return self._reconciler.stopService()
 
     def problem(self) -> str | None:
         """Say what keeps records or ports from being right; for the server that leads."""
@@ -152,7 +170,7 @@ class DnsController(Service):
         ]
 
     def _changed(self, _old: object, _new: object) -> None:
-        self._worker.wake()
+        self._reconciler.trigger()
 
     async def _reconcile(self) -> bool:
         """Make both objects what they should be; says whether they are now."""

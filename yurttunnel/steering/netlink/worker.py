@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 from twisted.python.failure import Failure
 
-from yurttunnel.kube.waiting import ended_within
+from yurttunnel.ops.waiting import ended_within
 from yurttunnel.steering.interfaces import SteeringFailed
 
 DEADLINE = 20.0

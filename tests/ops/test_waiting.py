@@ -8,7 +8,7 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.drain import within
+from yurttunnel.ops.waiting import within
 
 
 class WithinTests(SynchronousTestCase):

@@ -1,0 +1,466 @@
+"""The loop that keeps something as it should be: when its runs come, and when they end."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.backoff import Backoff
+from yurttunnel.ops.reconciler import CANCEL_SECONDS, Phase, Reconciler
+
+PERIOD = 100.0
+SETTLE = 0.1
+SPACING = 1.0
+LONGEST = 30.0
+DEADLINE = 200.0
+FINISH = 5.0
+
+
+class Expected(Exception):
+    """An error whose sentence is enough."""
+
+
+class ReconcilerTestCase(SynchronousTestCase):
+    """One whose runs go well at once, unless a test says otherwise."""
+
+    def setUp(self):
+        """Make it; tests start it."""
+        self.clock = Clock()
+        self.runs = 0
+        self.result = lambda: succeed(None)
+        self.make()
+        self.lines = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.addCleanup(self.close)
+
+    def make(self, **options):
+        """Make one with all pauses, and other ``options``."""
+        kept = {
+            "settle": SETTLE,
+            "spacing": SPACING,
+            "backoff": Backoff(SPACING, LONGEST),
+            "expected": (Expected,),
+        }
+        self.reconciler = Reconciler(
+            self.clock, PERIOD, "keeping it", self.reconcile, **{**kept, **options}
+        )
+
+    def close(self):
+        """Stop it; no timer may be left."""
+        if self.reconciler.running:
+            self.assertTrue(self.stopped())
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def stopped(self):
+        """Stop it, which takes no time."""
+        return self.successResultOf(self.reconciler.stopService())
+
+    def note(self, event):
+        """Keep what is logged."""
+        self.lines.append(formatEvent(event))
+
+    async def reconcile(self):
+        """Do a run."""
+        self.runs += 1
+        return await self.result()
+
+    def advance(self, seconds):
+        """Let time pass in small steps."""
+        self.clock.pump([0.05] * round(seconds / 0.05))
+
+
+class RunTests(ReconcilerTestCase):
+    """When runs begin."""
+
+    def test_at_the_start_and_each_period(self):
+        """Nobody has to ask for them."""
+        self.assertEqual((0, Phase.STOPPED), (self.runs, self.reconciler.phase))
+        self.reconciler.startService()
+        self.assertEqual((1, Phase.RESTING), (self.runs, self.reconciler.phase))
+        self.clock.advance(SPACING)
+        self.assertEqual(Phase.IDLE, self.reconciler.phase)
+        self.clock.advance(PERIOD - SPACING - 0.01)
+        self.assertEqual(1, self.runs)
+        self.clock.advance(0.01)
+        self.assertEqual(2, self.runs)
+        self.clock.pump([SPACING, PERIOD - SPACING])
+        self.assertEqual(3, self.runs)
+
+    def test_a_period_shorter_than_the_spacing(self):
+        """The spacing counts."""
+        self.make(spacing=2 * PERIOD)
+        self.reconciler.startService()
+        self.clock.advance(2 * PERIOD)
+        self.clock.advance(0)
+        self.assertEqual(2, self.runs)
+
+    def test_soon_after_a_trigger(self):
+        """When all was quiet, a trigger waits only for others that come with it."""
+        self.reconciler.startService()
+        self.advance(2 * SPACING)
+        self.reconciler.trigger()
+        self.clock.advance(SETTLE / 2)
+        self.reconciler.trigger()
+        self.assertEqual((1, Phase.SETTLING), (self.runs, self.reconciler.phase))
+        self.clock.advance(SETTLE / 2 + 0.001)
+        self.assertEqual(2, self.runs)
+        self.advance(10 * SPACING)
+        self.assertEqual(2, self.runs)
+
+    def test_at_once(self):
+        """One may be told not to wait for others, and the pauses that have to be are kept."""
+        self.reconciler.startService()
+        self.reconciler.trigger(at_once=True)
+        self.clock.advance(SPACING)
+        self.assertEqual(1, self.runs)
+        self.clock.advance(SETTLE)
+        self.assertEqual(2, self.runs)
+        self.clock.advance(SPACING)
+        self.reconciler.trigger()
+        self.reconciler.trigger(at_once=True)
+        self.assertEqual(2, self.runs)
+        self.clock.advance(0)
+        self.assertEqual(3, self.runs)
+
+    def test_many_triggers_make_few_runs(self):
+        """However many there are, the runs are apart."""
+        self.reconciler.startService()
+        for _ in range(100):
+            self.reconciler.trigger()
+            self.advance(0.1)
+        self.assertTrue(8 <= self.runs <= 11, self.runs)
+
+    def test_a_trigger_during_a_run_makes_another(self):
+        """What may have come too late for a run is seen by the next one."""
+        waiting = Deferred()
+        self.result = lambda: waiting
+        self.reconciler.startService()
+        self.assertEqual(Phase.RUNNING, self.reconciler.phase)
+        self.reconciler.trigger()
+        self.reconciler.trigger(at_once=True)
+        self.advance(PERIOD)
+        self.assertEqual(1, self.runs)
+        self.result = lambda: succeed(True)
+        waiting.callback(True)
+        self.advance(2 * SPACING)
+        self.assertEqual(2, self.runs)
+        self.advance(2 * SPACING)
+        self.assertEqual(2, self.runs)
+
+    def test_before_the_start(self):
+        """A trigger of one that does not run makes no run."""
+        self.reconciler.trigger()
+        self.clock.advance(PERIOD)
+        self.assertEqual(0, self.runs)
+
+
+class FailureTests(ReconcilerTestCase):
+    """What follows runs that fail."""
+
+    def test_tried_again(self):
+        """For ever, with pauses that grow up to a bound, and short ones after a good run."""
+        self.patch(random, "uniform", lambda low, high: high)
+        self.result = lambda: succeed(False)
+        self.reconciler.startService()
+        for seconds in (2.0, 4.0, 8.0, 16.0, LONGEST, LONGEST):
+            self.assertEqual(Phase.BACKING_OFF, self.reconciler.phase)
+            before = self.runs
+            self.clock.advance(seconds - 0.01)
+            self.assertEqual(before, self.runs)
+            if seconds == LONGEST:
+                self.result = lambda: succeed(True)
+            self.clock.advance(0.01)
+            self.assertEqual(before + 1, self.runs)
+            if seconds == LONGEST:
+                break
+        self.result = lambda: succeed(False)
+        self.clock.advance(SPACING)
+        self.reconciler.trigger()
+        self.clock.advance(SETTLE)
+        before = self.runs
+        self.clock.advance(2.0)
+        self.assertEqual(before + 1, self.runs)
+
+    def test_never_later_than_the_period(self):
+        """Without pauses of its own, or with longer ones, a run that failed waits for a period."""
+        self.patch(random, "uniform", lambda low, high: high)
+        for backoff in (None, Backoff(10 * PERIOD, 20 * PERIOD)):
+            self.make(backoff=backoff)
+            self.result = lambda: fail(Expected("no"))
+            before = self.runs
+            self.reconciler.startService()
+            self.clock.advance(PERIOD - 0.01)
+            self.assertEqual(before + 1, self.runs)
+            self.clock.advance(0.01)
+            self.assertEqual(before + 2, self.runs)
+            self.assertTrue(self.stopped())
+
+    def test_triggers_do_not_shorten_the_pause(self):
+        """An API that is overloaded is not asked more often because much happens."""
+        self.result = lambda: succeed(False)
+        self.reconciler.startService()
+        for number in range(round(20 * LONGEST / 0.5)):
+            self.reconciler.trigger(at_once=bool(number % 2))
+            self.advance(0.5)
+        self.assertLess(self.runs, 120)
+
+    def test_expected(self):
+        """An error that is no defect is told in a sentence."""
+        self.result = lambda: fail(Expected("the disk is full"))
+        self.reconciler.startService()
+        self.assertEqual(["keeping it failed: the disk is full"], self.lines)
+        self.result = lambda: succeed(None)
+        self.advance(2 * SPACING)
+        self.assertEqual(2, self.runs)
+
+    def test_defect(self):
+        """Whatever else a run raises is logged as it is, and there is a next one."""
+        self.result = lambda: fail(RuntimeError("defect"))
+        self.reconciler.startService()
+        self.assertEqual(1, len(self.flushLoggedErrors(RuntimeError)))
+        self.assertIn("Defect: keeping it failed; it is tried again", self.lines[0])
+        self.result = lambda: succeed(True)
+        self.advance(2 * SPACING)
+        self.assertEqual(2, self.runs)
+
+    def test_deadline(self):
+        """A run that takes too long is cancelled, told, and tried again."""
+        self.make(deadline=DEADLINE)
+        cancelled = []
+        self.result = lambda: Deferred(cancelled.append)
+        self.reconciler.startService()
+        self.clock.advance(DEADLINE - 0.01)
+        self.assertEqual([], cancelled)
+        self.clock.advance(0.01)
+        self.assertEqual(1, len(cancelled))
+        self.assertEqual(["keeping it took more than 200.0 s; it is tried again"], self.lines)
+        self.result = lambda: succeed(True)
+        self.advance(2 * SPACING)
+        self.assertEqual(2, self.runs)
+
+
+class StopTests(ReconcilerTestCase):
+    """The end, and what comes after it."""
+
+    def refuse_to_end(self):
+        """Have runs that go on when they are cancelled; give what ends them."""
+        stubborn = Deferred()
+
+        async def work():
+            try:
+                await Deferred()
+            except CancelledError:
+                await stubborn
+            return True
+
+        self.result = work
+        return stubborn
+
+    def test_cancels_what_is_under_way(self):
+        """It ends at once, nothing is told, and nothing follows."""
+        cancelled = []
+        self.result = lambda: Deferred(cancelled.append)
+        self.reconciler.startService()
+        self.assertTrue(self.stopped())
+        self.assertEqual((1, Phase.STOPPED), (len(cancelled), self.reconciler.phase))
+        self.advance(2 * PERIOD)
+        self.assertEqual((1, []), (self.runs, self.lines))
+
+    def test_lets_it_end(self):
+        """Where a run may end before, that is waited for, and then it is cancelled."""
+        for seconds in (FINISH - 0.1, FINISH):
+            self.make(finish=FINISH)
+            cancelled = []
+            hold = Deferred(cancelled.append)
+            self.result = lambda hold=hold: hold
+            self.reconciler.startService()
+            stopped = self.reconciler.stopService()
+            self.clock.advance(seconds)
+            if seconds < FINISH:
+                self.assertNoResult(stopped)
+                hold.callback(True)
+            self.assertEqual(seconds == FINISH, bool(cancelled))
+            self.assertTrue(self.successResultOf(stopped))
+            self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_between_runs(self):
+        """No pause outlives it."""
+        for seconds in (0.5, PERIOD / 2, 2 * PERIOD):
+            self.reconciler.startService()
+            self.advance(seconds)
+            self.assertTrue(self.stopped())
+            self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_a_run_that_says_nothing_of_its_cancellation(self):
+        """One that ends as if it had failed is not followed by another, either."""
+        self.result = lambda: Deferred(lambda cancelled: cancelled.callback(False))
+        self.reconciler.startService()
+        self.assertTrue(self.stopped())
+        self.advance(2 * PERIOD)
+        self.assertEqual(1, self.runs)
+
+    def test_a_run_that_does_not_end(self):
+        """It is waited for, but not for ever, and it is told."""
+        stubborn = self.refuse_to_end()
+        self.reconciler.startService()
+        stopped = self.reconciler.stopService()
+        self.clock.advance(CANCEL_SECONDS - 0.01)
+        self.assertNoResult(stopped)
+        self.clock.advance(0.01)
+        self.assertFalse(self.successResultOf(stopped))
+        self.assertEqual(["Defect: keeping it does not end though it is cancelled"], self.lines)
+        stubborn.callback(True)
+        self.advance(2 * PERIOD)
+        self.assertEqual(1, self.runs)
+
+    def test_started_again(self):
+        """As often as somebody leads, each time with short pauses."""
+        self.patch(random, "uniform", lambda low, high: high)
+        for number in range(1, 4):
+            self.result = lambda: succeed(False)
+            self.reconciler.startService()
+            self.assertEqual(2 * number - 1, self.runs)
+            self.clock.advance(2.0)
+            self.assertEqual(2 * number, self.runs)
+            self.assertTrue(self.stopped())
+        self.reconciler.trigger()
+        self.advance(PERIOD)
+        self.assertEqual(6, self.runs)
+
+    def test_started_again_while_a_run_of_before_goes_on(self):
+        """There are never two at once; the first run comes when the old one has ended."""
+        stubborn = self.refuse_to_end()
+        self.reconciler.startService()
+        stopped = self.reconciler.stopService()
+        self.reconciler.startService()
+        self.reconciler.trigger()
+        self.clock.advance(2 * PERIOD)
+        self.assertFalse(self.successResultOf(stopped))
+        self.assertEqual(1, self.runs)
+        self.result = lambda: succeed(True)
+        stubborn.errback(ZeroDivisionError())
+        self.assertEqual((2, Phase.RESTING), (self.runs, self.reconciler.phase))
+        self.assertEqual(1, len(self.lines), self.lines)
+
+    def test_stopped_by_its_own_run(self):
+        """A run may be the reason to stop."""
+
+        async def work():
+            self.reconciler.stopService()
+
+        self.result = work
+        self.reconciler.startService()
+        self.assertEqual(Phase.STOPPED, self.reconciler.phase)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_not_started(self):
+        """There is nothing to wait for."""
+        self.assertTrue(self.stopped())
+
+
+class Told:
+    """What a clock that is set looks like to those who ask it: its timers run as they do."""
+
+    def __init__(self, clock):
+        self._clock = clock
+        self.step = 0.0
+        self.callLater = clock.callLater
+
+    def seconds(self):
+        """Say what time it is."""
+        return self._clock.seconds() + self.step
+
+
+_EVENTS = st.one_of(
+    st.tuples(st.sampled_from(("trigger", "at once", "well", "false", "raise", "hang", "free"))),
+    st.tuples(st.sampled_from(("stop", "start"))),
+    st.tuples(st.just("passes"), st.floats(0, 2 * PERIOD)),
+    st.tuples(st.just("is set"), st.floats(-1e6, 1e6)),
+)
+
+
+class AnyOrderTests(SynchronousTestCase):
+    """Triggers, results, stops and steps of the clock in any order."""
+
+    @settings(deadline=None, max_examples=150)
+    @given(st.lists(_EVENTS, max_size=20))
+    @example([("hang",), ("trigger",), ("is set", -3600.0), ("passes", 3.0), ("well",)])
+    def test_bounded(self, events):
+        """There is one run at a time, a trigger is followed by one within the longest pause, each
+        period has one, and a stop leaves nothing.
+        """
+        clock = Clock()
+        told = Told(clock)
+        state = {"runs": 0, "under_way": 0, "does": "well"}
+        held = []
+
+        async def reconcile():
+            state["runs"] += 1
+            state["under_way"] += 1
+            self.assertEqual(1, state["under_way"])
+            try:
+                if state["does"] == "hang":
+                    hold = Deferred()
+                    held.append(hold)
+                    await hold
+                if state["does"] == "raise":
+                    raise Expected
+                return state["does"] != "false"
+            finally:
+                state["under_way"] -= 1
+
+        reconciler = Reconciler(
+            told,
+            PERIOD,
+            "keeping it",
+            reconcile,
+            settle=SETTLE,
+            spacing=SPACING,
+            backoff=Backoff(SPACING, LONGEST),
+            deadline=DEADLINE,
+            expected=(Expected,),
+        )
+
+        def free():
+            while held:
+                hold = held.pop()
+                if not hold.called:
+                    hold.callback(None)
+
+        def passes(seconds):
+            clock.pump([0.25] * int(seconds / 0.25))
+
+        for event, *arguments in events:
+            if event in ("trigger", "at once"):
+                reconciler.trigger(at_once=event == "at once")
+            elif event == "stop" and reconciler.running:
+                self.assertTrue(self.successResultOf(reconciler.stopService()))
+            elif event == "start" and not reconciler.running:
+                reconciler.startService()
+            elif event == "free":
+                free()
+            elif event == "passes":
+                passes(arguments[0])
+            elif event == "is set":
+                told.step += arguments[0]
+            elif event in ("well", "false", "raise", "hang"):
+                state["does"] = event
+        state["does"] = "well"
+        if not reconciler.running:
+            reconciler.startService()
+        free()
+        for bound in (max(LONGEST, SPACING + SETTLE), PERIOD):
+            before = state["runs"]
+            if bound != PERIOD:
+                reconciler.trigger()
+            passes(bound + 0.5)
+            self.assertGreater(state["runs"], before)
+        self.assertTrue(self.successResultOf(reconciler.stopService()))
+        self.assertEqual([], clock.getDelayedCalls())
