@@ -32,7 +32,7 @@ _EXTREMES = {"min": "max", "max": "min"}
 _UNSEEN = ("_log", "log", "warnings")
 """Names of what is called only to tell something; texts are not what the mutants are about."""
 
-_TEXTS = ("__repr__", "__str__")
+_TEXTS = ("__repr__", "__str__", "logPrefix")
 """Functions that only make texts."""
 
 
@@ -140,6 +140,9 @@ def _is_text(node: ast.AST) -> bool:
             return name in _UNSEEN
         case ast.FunctionDef(name=name):
             return name in _TEXTS
+        case ast.keyword(arg="strict"):
+            # That lengths are the same is only made sure of.
+            return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Assert():
             return True
     return False

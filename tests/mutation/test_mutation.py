@@ -21,6 +21,9 @@ def least(a: int = 1) -> int:
     self.kept = call(a, "x")
     self._log.info("told", a, 9)
     return True
+
+def logPrefix(self):
+    return list(zip(a, b, strict=True))[3]
 '''
 
 PROGRAM = "def twice(number):\n    return number + number\n\n\ndef unused():\n    return 1\n"
