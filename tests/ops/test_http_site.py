@@ -18,6 +18,7 @@ from twisted.web.static import Data
 
 from yurttunnel.ops.http_site import (
     ANSWERED_LATER,
+    AT_ONCE,
     MAX_BODY_BYTES,
     REQUEST_SECONDS,
     LimitedSite,
@@ -158,6 +159,27 @@ class LimitTests(SynchronousTestCase):
             self.assertIn(b"page", transport.value())
             transports.append(transport)
         self.assertEqual([True, False, False], [each.disconnected for each in transports])
+
+    def test_a_flood_of_requests_does_not_hold_up_a_probe(self) -> None:
+        """Beyond a few, pages take turns, and those that nobody waits for are not made."""
+        page = CountingPage()
+        self.site = LimitedSite(page, self.clock, max_asked=AT_ONCE + 3)
+        page.putChild(b"", page)
+        page.putChild(b"healthz", Data(b"ok", "text/plain"))
+        channels = []
+        for _ in range(AT_ONCE + 20):
+            channel, _ = self.connect()
+            channel.dataReceived(REQUEST + b"\r\n")
+            channels.append(channel)
+        self.assertEqual(AT_ONCE, page.renders)
+        probe, transport = self.connect()
+        probe.dataReceived(b"GET /healthz HTTP/1.1\r\nHost: meta\r\n\r\n")
+        self.assertIn(b"ok", transport.value())
+        self.disconnect(channels[-1])
+        self.clock.advance(0)
+        # Of the last ones that there is room for the probe is one, and one has left.
+        self.assertEqual(AT_ONCE + AT_ONCE + 3 - 2, page.renders)
+        self.assertEqual([], [call for call in self.clock.getDelayedCalls() if not call.time])
 
     def test_who_waits_for_an_answer_is_not_who_waits_to_ask(self) -> None:
         """Silent clients, however many, take nothing from one that is being answered."""

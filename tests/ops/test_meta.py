@@ -10,7 +10,7 @@ from email.parser import BytesParser
 
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.internet.address import IPv4Address
-from twisted.internet.protocol import Protocol
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
@@ -75,6 +75,7 @@ class MetaTestCase(SynchronousTestCase):
         """Ask for a path on a connection of its own."""
         channel, transport = self.connect(peer)
         channel.dataReceived(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        channel.connectionLost(connectionDone)
         return parse(transport.value())
 
 

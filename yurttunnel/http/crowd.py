@@ -29,6 +29,10 @@ class Crowd(Generic[T]):
         """Give them, the oldest first."""
         return iter(self._connections)
 
+    def __contains__(self, connection: T) -> bool:
+        """Tell whether a connection counts."""
+        return connection in self._connections
+
     def begin(self, connection: T) -> None:
         """Count one more."""
         self._connections[connection] = None

@@ -11,6 +11,7 @@ remote objects are of no use here, and take 2.5 MiB of each process.
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
@@ -34,6 +35,13 @@ ones can have come."""
 
 MAX_ASKED = 64
 """Connections at a time whose answer is being made or taken: some scrapers, probes and people."""
+
+AT_ONCE = 4
+"""While so many are being answered, further pages than those for probes are made one in a turn of
+the reactor: the metrics of many nodes take some milliseconds."""
+
+PROBES = (b"/healthz", b"/readyz")
+"""The pages that are always made at once."""
 
 MAX_BODY_BYTES = 16 * 1024
 """What a client may send as a body; it is thrown away, since no page here reads one."""
@@ -71,7 +79,15 @@ class PageRequest(http.Request):
         if self._body_bytes > MAX_BODY_BYTES:
             # It has been answered.
             return
-        cast(_LimitedChannel, self.channel).asked()
+        channel = cast(_LimitedChannel, self.channel)
+        channel.asked()
+        site = channel.factory
+        if self.path in PROBES or len(site.asked) <= AT_ONCE:
+            self._answer()
+        else:
+            site.answer_in_turn(channel, self._answer)
+
+    def _answer(self) -> None:
         self.prepath: list[bytes] = []
         self.postpath = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
         self.setHeader(b"date", http.datetimeToString())
@@ -166,12 +182,30 @@ class LimitedSite(ServerFactory):
         self.clock = clock
         self.unasked = Crowd(max_unasked, _LimitedChannel.crowded_out)
         self.asked = Crowd(max_asked, _LimitedChannel.crowded_out)
+        self._turns: deque[tuple[_LimitedChannel, Callable[[], object]]] = deque()
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """Make the protocol of a connection."""
         channel = _LimitedChannel()
         channel.factory = self
         return channel
+
+    def answer_in_turn(self, channel: _LimitedChannel, answer: Callable[[], object]) -> None:
+        """Have ``answer()`` called in a turn of its own, if ``channel`` is still there then."""
+        self._turns.append((channel, answer))
+        if len(self._turns) == 1:
+            self.clock.callLater(0, self._next_turn)
+
+    def _next_turn(self) -> None:
+        waiting = True
+        while self._turns and waiting:
+            channel, answer = self._turns[0]
+            if channel in self.asked:
+                answer()
+                waiting = False
+            self._turns.popleft()
+        if self._turns:
+            self.clock.callLater(0, self._next_turn)
 
     def log(self, request: http.Request) -> None:
         """Write no access log: scrapes and probes every few seconds would bury what matters."""
