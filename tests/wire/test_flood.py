@@ -6,7 +6,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.wire.conformance import conformance
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.flood import CANCELS_PER_SECOND, FRAMES_PER_SECOND, FloodGuard
+from yurttunnel.wire.flood import (
+    CANCELS_PER_SECOND,
+    FRAMES_PER_SECOND,
+    OPENINGS_PER_SECOND,
+    FloodGuard,
+)
 from yurttunnel.wire.frames import Violation
 
 
@@ -28,6 +33,16 @@ class FloodGuardTests(SynchronousTestCase):
         self.frames(FRAMES_PER_SECOND, 100.5)
         self.frames(FRAMES_PER_SECOND, 101.0)
         violation = self.assertRaises(Violation, self.guard.frame, 101.999)
+        self.assertEqual(Code.FLOOD, violation.code)
+
+    @conformance("C-137")
+    def test_openings(self) -> None:
+        """Streams that are opened are counted by themselves, and forgotten with each second."""
+        for second in (100.0, 101.0):
+            self.guard.frame(second)
+            for _ in range(OPENINGS_PER_SECOND):
+                self.guard.opening()
+        violation = self.assertRaises(Violation, self.guard.opening)
         self.assertEqual(Code.FLOOD, violation.code)
 
     @conformance("C-128")

@@ -12,7 +12,7 @@ from tests.wire.conformance import conformance
 from tests.wire.harness import LIMITS, REQUEST, End, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.flood import CANCELS_PER_SECOND, FRAMES_PER_SECOND
+from yurttunnel.wire.flood import CANCELS_PER_SECOND, FRAMES_PER_SECOND, OPENINGS_PER_SECOND
 from yurttunnel.wire.session import MAX_ANSWERS, Side
 from yurttunnel.wire.session_events import SessionState
 
@@ -189,6 +189,18 @@ class FloodTests(SynchronousTestCase):
             end.feed(F.offset_frame(F.PING, 0, 1) * FRAMES_PER_SECOND)
         self.assertIsNone(end.closed)
         self.assertEqual([(F.PONG, 0)], [frame[:2] for frame in end.sent()])
+
+    @conformance("C-137")
+    def test_openings(self) -> None:
+        """Streams opened beyond the limit end the session, also those that are refused at once."""
+        end = End(local=limits(max_streams=1))
+        for number in range(2, 2 * OPENINGS_PER_SECOND + 2, 2):
+            # An end that takes the answers away.
+            end.feed(F.open_frame(number, REQUEST))
+            end.sent()
+        self.assertIsNone(end.closed)
+        end.feed(F.open_frame(2 * OPENINGS_PER_SECOND + 2, REQUEST))
+        self.assertEqual(Code.FLOOD, end.closed)
 
     @conformance("C-128")
     def test_cancelled_openings(self) -> None:

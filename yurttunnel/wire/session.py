@@ -547,6 +547,7 @@ class Session:
             raise Violation(Code.UNKNOWN_CRITICAL, f"a critical frame of unknown type {kind:#x}")
 
     def _on_open(self, number: int, payload: bytes) -> None:
+        self._flood.opening()
         request = frames.decode_open(payload)
         table = self._table
         table.take_number(number)
