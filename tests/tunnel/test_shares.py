@@ -107,8 +107,22 @@ class SharesTests(SharesTestCase):
         )
         self.take(OTHER)
         self.assertEqual(
-            "1000 streams are open to edge-1, of 1000 at most: close some, or try again later",
+            "1000 streams are open to edge-1, of 1000: close some, or try again later",
             str(self.refused(holder("b"))),
+        )
+
+    def test_sentences_about_memory(self) -> None:
+        """Where the memory has room for fewer, they say that instead of a number of streams."""
+        room = 10
+        shares = Shares("to edge-1", MOST, lambda: room)
+        for _ in range(2):
+            shares.take(holder("a"))
+        room = 0
+        refusal = self.assertRaises(ShareUsedUp, shares.check, holder("a"))
+        self.assertEqual(
+            "2 streams are open to edge-1, of the 2 that there is memory for: close some, or try"
+            " again later",
+            str(refusal),
         )
 
     @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=300))

@@ -63,7 +63,7 @@ _SENTENCES = {
         "the callers of this entry have {entries} streams {where}, its share of {most}: close"
         " some, or use connections again"
     ),
-    Share.ALL: "{used} streams are open {where}, of {most} at most: close some, or try again later",
+    Share.ALL: "{used} streams are open {where}, of {most}: close some, or try again later",
 }
 
 
@@ -143,10 +143,12 @@ class Shares:
         """Raise :class:`ShareUsedUp` if ``holder`` is to have no more."""
         share = self._used_up(holder)
         if share is not None:
+            used = self.held.total()
+            room = used + max(0, self._room())
             text = _SENTENCES[share].format(
                 where=self._where,
-                most=self._most,
-                used=self.held.total(),
+                most=self._most if room >= self._most else f"the {room} that there is memory for",
+                used=used,
                 entries=self._entries[holder.kind, holder.entry],
                 callers=self._callers[holder],
             )
