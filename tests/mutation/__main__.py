@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 NAMED = Path(__file__).with_name("named.toml")
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 
+ROOMS = sorted(path.parent.name for path in (ROOT / "yurttunnel").glob("*/__init__.py"))
+
 
 def chosen(packages: list[str], sample: int, seed: int) -> list[Mutant]:
     """Return so many generated mutants of modules below the packages, the same for each seed.
@@ -40,7 +42,7 @@ def chosen(packages: list[str], sample: int, seed: int) -> list[Mutant]:
 def main(arguments: list[str]) -> int:
     """Try mutants and print what became of them: 1 when less than ``--least`` were found."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("packages", nargs="*", default=["wire", "tunnel", "http", "pki"])
+    parser.add_argument("packages", nargs="*", default=ROOMS, help="by default all")
     parser.add_argument("--sample", type=int, default=300, help="how many generated mutants")
     parser.add_argument("--seed", type=int, default=1, help="which of them")
     parser.add_argument("--named", action="store_true", help="only those written by hand")

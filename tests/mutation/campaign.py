@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -32,7 +33,10 @@ ELSEWHERE = {
     "tunnel": ("tests.server.test_agents", "tests.server.test_connect", "tests.agent.test_client"),
     "http": ("tests.server.interception", "tests.kube"),
     "pki": ("tests.adversarial.test_enrolment", "tests.adversarial.test_certificates"),
-    "kube": ("tests.steering.dns", "tests.cluster"),
+    "kube": ("tests.steering.dns", "tests.cluster", "tests.pki"),
+    "cluster": ("tests.server", "tests.steering"),
+    "steering": ("tests.server.test_steering", "tests.server.test_in_cluster"),
+    "ops": ("tests.server", "tests.agent"),
 }
 """Where else than in its own tests a package is tested without a process of its own; asked last."""
 
@@ -141,23 +145,43 @@ class Campaign:
 
 
 def stages_for(path: str, root: Path) -> list[str]:
-    """Return the tests of a module: its own first, then those of its package, then others."""
-    _, *packages, name = Path(path).with_suffix("").parts
-    stages = []
-    while packages:
-        directory = Path("tests", *packages)
-        if not stages and (root / directory / f"test_{name}.py").exists():
-            stages.append(".".join((*directory.parts, f"test_{name}")))
+    """Return the tests of a module: names for trial, those first that are likely to fail soon.
+
+    First the test modules nearby that import it, its own before others, then all tests of its
+    package and of each package above, then others.
+    """
+    module = Path(path).with_suffix("")
+    stages: list[str] = []
+    for package in list(module.parents)[:-2]:
+        directory = Path("tests", *package.parts[1:])
         if (root / directory).is_dir():
-            stages.append(".".join(directory.parts))
-            return [*stages, *ELSEWHERE.get(packages[0], ())]
-        name = packages.pop()
-    return ["tests"]
+            if not stages and (importers := _importers(root, directory, module)):
+                stages.append(importers)
+            stages.append(_dotted(directory))
+    return [*stages, *ELSEWHERE.get(module.parts[1], ())] if stages else ["tests"]
+
+
+def _importers(root: Path, directory: Path, module: Path) -> str:
+    """Return the names of a directory's test modules that import a module themselves."""
+    package, name = re.escape(_dotted(module.parent)), re.escape(module.name)
+    wanted = re.compile(
+        rf"^(from|import) {package}\.{name}\b(?!\.)|^from {package} import .*\b{name}\b",
+        re.MULTILINE,
+    )
+    found = [
+        path for path in (root / directory).rglob("test_*.py") if wanted.search(path.read_text())
+    ]
+    found.sort(key=lambda path: (path.stem != f"test_{module.name}", path))
+    return " ".join(_dotted(path.relative_to(root).with_suffix("")) for path in found)
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path.parts)
 
 
 def _trial(tree: Path, stage: str, limit: float) -> tuple[int, str]:
     """Run tests up to the first failure: exit status and output; no end in time is a failure."""
-    command = [sys.executable, "-m", "twisted.trial", "-x", stage]
+    command = [sys.executable, "-m", "twisted.trial", "-x", *stage.split()]
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree),

@@ -144,11 +144,19 @@ class CampaignTests(SynchronousTestCase):
         self.assertRaises(TestsFail, campaign.run, mutants, lambda verdict: None)
 
     def test_stages(self) -> None:
-        """A module's own tests come first; one without any has those of the package above."""
+        """Test modules that import a module come first, its own before others, then packages."""
+        for package in ("yurttunnel", "tests"):
+            (self.root / package / "room/deep").mkdir()
+        (self.root / "tests/room/test_another.py").write_text("from yurttunnel.room import program")
+        (self.root / "tests/room/test_others.py").write_text("import yurttunnel.room.programs")
         for path, stages in {
-            "yurttunnel/room/program.py": ["tests.room.test_program", "tests.room"],
+            "yurttunnel/room/program.py": [
+                "tests.room.test_program tests.room.test_another",
+                "tests.room",
+            ],
             "yurttunnel/room/other.py": ["tests.room"],
-            "yurttunnel/room/deep/program.py": ["tests.room"],
+            "yurttunnel/room/deep/program.py": ["tests.room.deep", "tests.room"],
+            "yurttunnel/room/untested/program.py": ["tests.room"],
             "yurttunnel/nowhere.py": ["tests"],
         }.items():
             self.assertEqual(stages_for(path, self.root), stages, path)
