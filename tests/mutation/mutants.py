@@ -140,6 +140,9 @@ def _is_text(node: ast.AST) -> bool:
             return name in _UNSEEN
         case ast.FunctionDef(name=name):
             return name in _TEXTS
+        case ast.Assign(targets=[ast.Name(id="noisy")]):
+            # Whether Twisted's factories tell that they begin.
+            return True
         case ast.keyword(arg="strict"):
             # That lengths are the same is only made sure of.
             return True

@@ -17,12 +17,12 @@ class JoinTests(SynchronousTestCase):
     def setUp(self):
         """Join two streams."""
         self.left_far, left_near = FakeStream.pair()
-        self.right_far, right_near = FakeStream.pair()
+        self.right_far, self.right_near = FakeStream.pair()
         self.left, self.right = Recorder(), Recorder()
         self.left_far.attach(self.left)
         self.right_far.attach(self.right)
         self.left_far.write(b"early")
-        join_streams(left_near, right_near)
+        join_streams(left_near, self.right_near)
 
     def test_bytes(self):
         """Bytes go through both ways, those first that were there before."""
@@ -40,6 +40,14 @@ class JoinTests(SynchronousTestCase):
         for user in (self.left, self.right):
             (end,) = user.ended_with
             self.assertIsInstance(end, ConnectionDone)
+
+    def test_slow_end(self):
+        """What is left for a reader that does not read is bounded as after a close."""
+        self.right_far.pauseProducing()
+        self.left_far.write(b"late")
+        self.left_far.loseWriteConnection()
+        self.right_far.loseWriteConnection()
+        self.assertTrue(self.right_near.disconnecting)
 
     def test_reset(self):
         """A reset goes through with its code and text, whichever stream it comes from."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -148,6 +150,13 @@ class HolderTests(SynchronousTestCase):
         self.assertEqual(12, len(written))
         self.assertNotIn("/", written)
         self.assertEqual(wanted, Holder.parse(written))
+
+    def test_what_nobody_has_written_cannot_be_read(self) -> None:
+        """Kinds that there are not, the first as well as the last that there is room for."""
+        bits = 72 - 3
+        for kind in range(len(Kind), 8):
+            text = urlsafe_b64encode((kind << bits).to_bytes(9, "big")).decode()
+            self.assertRaises(ValueError, Holder.parse, text)
 
     def test_callers_by_address(self) -> None:
         """Of IPv6 a whole /64 is one caller, which may have chosen any address of it."""

@@ -187,7 +187,7 @@ class HTTPConnection(Protocol):
     """
 
     transport: Any  # ITransport, its consumer and producer, and what sockets add to it
-    secure = False
+    secure: bool
     lost = False
     """The connection has ended."""
 

@@ -284,7 +284,6 @@ class _Forwarding:
         upstream = self._upstream
         if upstream is not None:
             upstream.finish(trailers)
-            upstream.unregisterProducer()
             self._relay.uploads.discard(self)
             self._expect_answer()
         elif self._beginning is not None:

@@ -315,6 +315,26 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         await until(lambda: client.reason)
         client.reason.trap(ConnectionRefusedError)
 
+    async def test_a_socket_that_is_connected_at_once(self) -> None:
+        """As connect(2) may say, where the network is quick."""
+
+        class Quick(socket.socket):
+            def connect_ex(quick, address):
+                quick.setblocking(True)
+                number = super().connect_ex(address)
+                quick.setblocking(False)
+                return number
+
+        self.patch(direct_connector.socket, "socket", Quick)
+        self.held.listen()
+        client = Client()
+        connector = self.dial(client)
+        await until(lambda: client.user.told)
+        connector.disconnect()
+        self.held.close()
+        await until(lambda: client.reason)
+        client.reason.trap(ConnectionDone)
+
     async def test_an_unreachable_target_is_told_with_its_reason(self) -> None:
         """A message of ICMP ends the attempt at once, whatever connect(2) would say."""
         network = Namespace()

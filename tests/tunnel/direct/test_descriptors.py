@@ -224,9 +224,22 @@ class DescriptorSetTests(SynchronousTestCase):
         """Nor does a thread wait for the sockets."""
         self.assert_not_waited_for(lambda reactor: reactor.callFromThread(lambda: None))
 
-    def assert_not_waited_for(self, occupy: Callable[[SelectReactor], object]) -> None:
+    def test_nothing_is_waited_for_in_the_turn_of_another_reactor(self) -> None:
+        """One that keeps its timers elsewhere, as asyncio's does, cannot tell what is due."""
+
+        class OtherReactor(SelectReactor):
+            def callLater(self, *details: Any) -> Any:
+                """Keep it elsewhere."""
+
+        self.assert_not_waited_for(lambda reactor: None, OtherReactor())
+
+    def assert_not_waited_for(
+        self,
+        occupy: Callable[[SelectReactor], object],
+        reactor: SelectReactor | None = None,
+    ) -> None:
         """Check that the answer to what is served is left for later, when the reactor is busy."""
-        reactor = self.real_reactor()
+        reactor = self.real_reactor(reactor)
         self.descriptors = DescriptorSet(reactor)
         asking, answering = self.member(), self.member(ready=False)
         asking.on["read"] = lambda: answering.peer.send(b"x") and None
@@ -234,9 +247,9 @@ class DescriptorSetTests(SynchronousTestCase):
         self.serve()
         self.assertEqual((asking.told, answering.told), (["read"], []))
 
-    def real_reactor(self) -> SelectReactor:
+    def real_reactor(self, reactor: SelectReactor | None = None) -> SelectReactor:
         """Give a reactor of Twisted's that nobody runs."""
-        reactor = SelectReactor()
+        reactor = reactor or SelectReactor()
         self.addCleanup(reactor.disconnectAll)
         return reactor
 
@@ -266,6 +279,13 @@ class DescriptorSetTests(SynchronousTestCase):
         member.on["read"] = lambda: waits.append(self.descriptors.at_end_of_round(self.fail))
         self.serve()
         self.assertEqual(waits, [False])
+        self.assertFalse(self.descriptors.at_end_of_round(self.fail))
+
+    def test_nothing_waits_after_a_round(self) -> None:
+        """What comes then, from a timer or another descriptor, has no round that would end."""
+        for _ in range(2):
+            self.member()
+        self.serve()
         self.assertFalse(self.descriptors.at_end_of_round(self.fail))
 
     def test_a_call_that_fails_is_logged(self) -> None:

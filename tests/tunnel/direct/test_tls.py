@@ -499,6 +499,16 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
 
     transports = "direct"
 
+    def test_an_abort_on_data_before_a_broken_record(self) -> None:
+        """It is the abort that is told, not what nobody was to read any more."""
+        link = self.link().start()
+        link.user.on["data"] = link.user.transport.abortConnection
+        link.peer.sendall(b"good")
+        link.layer.dataReceived(link.from_peer() + b"\x17\x03\x03\x00\x20" + b"x" * 32)
+        link.close_plain()
+        link.user.reason.trap(ConnectionAborted)
+        self.assertEqual(link.plain.sent, [])
+
     def test_what_comes_in_one_read_is_delivered_in_one_piece(self) -> None:
         """However many records it has."""
         link = self.link().start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import resource
 import socket
@@ -478,6 +479,29 @@ class DirectTransportTests(TransportContract, TestCase):
         peer = await self.connect(user)
         user.transport.write(b"now")
         self.assertEqual(peer.read().received, b"now")
+
+    async def test_an_event_for_both_directions_ends_with_an_abort(self) -> None:
+        """Nothing is sent after it, and no producer is asked for more."""
+        user, push = User(), Push()
+        peer = await self.connect(user)
+        user.transport.registerProducer(push, True)
+        user.transport.write(MUCH)
+        user.on["data"] = user.transport.abortConnection
+        peer.socket.sendall(b"x")
+        # Without a turn of the reactor: the peer takes all, so that there is room for what waits.
+        user.transport.doRead()
+        before = len(peer.read().received)
+        self.assertIsNone(user.transport.doWrite())
+        self.assertEqual((len(peer.read().received), push.told), (before, ["pause"]))
+        await until(lambda: user.lost)
+        user.reason.trap(ConnectionAborted)
+
+    def test_ports_are_listened_on_as_on_twisteds(self) -> None:
+        """What is not said is the same."""
+        for kind in (self.reactor, reactor):
+            listening = inspect.signature(kind.listenTCP)
+            defaults = {name: each.default for name, each in listening.parameters.items()}
+            self.assertEqual((defaults["backlog"], defaults["interface"]), (50, ""))
 
     # Sockets that go to another process, and come from one
 
