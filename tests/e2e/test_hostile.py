@@ -33,7 +33,10 @@ from tests.e2e.clients import (
 from tests.e2e.programs import Program, Tunnel, free_ports
 from tests.e2e.support import EndToEndTestCase, TwistedTransports, which
 from tests.e2e.tls_callers import tls_download
+from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
+from yurttunnel.pki.enrolment_server import MAX_CONNECTIONS
 from yurttunnel.server.connect import MAX_HANDSHAKES
+from yurttunnel.tunnel.connection import MAX_UNFINISHED
 
 DEADLINE = 10.0
 """Seconds for TLS handshake and HELLO, and for a CONNECT head."""
@@ -313,6 +316,32 @@ class SlowLorisTests(CrowdTestCase):
         self.assertEqual(json.loads(line)["bytes_to_caller"], 100_000)
         lines = [line for line in tunnel.server.log.splitlines() if "is cut off" in line]
         self.assertEqual(len(lines), 1, lines)
+
+    async def test_strangers_do_not_shut_agents_out(self) -> None:
+        """Half-open handshakes and requests for enrolment do not, more of them than may be."""
+        await self.agents_get_in()
+
+    async def test_strangers_do_not_shut_agents_of_workers_out(self) -> None:
+        """Neither where the connections to the port are sorted first."""
+        await self.agents_get_in("--workers", "2")
+
+    async def agents_get_in(self, *server_extra: str) -> None:
+        """Fill the agents' port, and require that one agent enrols and another one comes back."""
+        tunnel = await self.start_tunnel(server_extra=server_extra)
+        await tunnel.agent.stop()
+        port = tunnel.server.agent_port
+        context = ssl.create_default_context(cafile=f"{tunnel.server.state}/ca.crt")
+        context.check_hostname = False
+        context.set_alpn_protocols([ENROLMENT_PROTOCOL.decode()])
+        enrolling = partial(self.crowd, port, b"\0", context, MAX_CONNECTIONS + 100)
+        await deferToThread(enrolling)
+        for start in (client_hello(context), CLIENT_HELLO, b""):
+            half_open = self.crowd(port, start, size=MAX_UNFINISHED + 100)
+        await self.eventually(lambda: half_open.open <= MAX_UNFINISHED, "the oldest are cut off")
+        for agent in (tunnel.agent, tunnel.another_agent(node="edge-2", state="E")):
+            agent.start()
+            await agent.ready(5)
+        self.assertGreater(half_open.open, MAX_UNFINISHED - 20)
 
     async def outlived(self, tunnel: Tunnel, echo: Target, crowds: list[SlowCrowd]) -> None:
         """Require that all crowds are cut off in time, and that nobody notices them till then."""

@@ -21,7 +21,7 @@ from yurttunnel.pki.enrolment_messages import (
     decode_response,
 )
 from yurttunnel.pki.enrolment_server import (
-    MAX_WAITING,
+    MAX_CONNECTIONS,
     REMEMBERED,
     EnrolmentFactory,
     EnrolmentProtocol,
@@ -236,19 +236,32 @@ class EnrolmentProtocolTests(World):
         self.answer()
         self.assertIsNone(self.factory.problem())
 
-    def test_too_many(self) -> None:
-        """Beyond 256 connections that wait for a request, others are sent away for the moment."""
-        waiting = [self.protocol] + [self.connect() for _ in range(MAX_WAITING - 1)]
-        self.connect()
-        self.refuses(Refusal.BUSY, "try again", lambda: None)
+    def test_the_oldest_makes_room(self) -> None:
+        """Beyond 256 connections the oldest one ends, and the newest is answered."""
         self.protocol.connectionLost()
-        waiting.pop().connectionLost()
-        self.connect()
+        others = [self.connect() for _ in range(MAX_CONNECTIONS)]
+        with capturedLogs() as events:
+            self.connect()
+        self.assertIn("256 newer connections were there (timeout)", formatEvent(events[0]))
+        self.assertEqual(
+            [protocol.transport.disconnected for protocol in others],
+            [True] + [False] * (MAX_CONNECTIONS - 1),
+        )
         self.protocol.dataReceived(self.request())
         self.assertIn("BEGIN CERTIFICATE", self.answer().certificate)
-        # One that is answered makes room, too, before it has closed.
-        waiting.append(self.protocol)
-        self.connect()
-        self.assertEqual(self.transport.value(), b"")
-        for protocol in waiting:
+        # What the oldest one sends before it is told of its end is no request.
+        others[0].dataReceived(self.request())
+        self.assertEqual(others[0].transport.value(), b"")
+        for protocol in others:
+            protocol.connectionLost()
+
+    def test_those_that_are_answered_count(self) -> None:
+        """Whoever does not take its answer makes room in its turn, and is no trouble."""
+        answered = self.protocol
+        answered.dataReceived(self.request())
+        with capturedLogs() as events:
+            others = [self.connect() for _ in range(MAX_CONNECTIONS)]
+        self.assertTrue(answered.transport.disconnected)
+        self.assertEqual(events, [])
+        for protocol in (answered, *others):
             protocol.connectionLost()

@@ -12,7 +12,6 @@ from unittest import mock
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
-from twisted.internet.testing import StringTransport
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
@@ -29,6 +28,7 @@ from tests.pki.support import (
     handshake,
     peer_serial,
 )
+from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.bundle import BadBundle
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.credentials import (
@@ -40,7 +40,6 @@ from yurttunnel.pki.credentials import (
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
-from yurttunnel.pki.enrolment_server import MAX_WAITING
 from yurttunnel.pki.identity import (
     BadIdentity,
     Identifiers,
@@ -332,15 +331,10 @@ class AgentTrustTests(World):
 
     def test_refused_for_the_moment(self) -> None:
         """After a refusal for the moment the agent tries again by itself."""
-        waiting = []
-        for _ in range(MAX_WAITING):
-            protocol = self.trust.enrolment_factory.buildProtocol(None)
-            protocol.makeConnection(StringTransport())
-            waiting.append(protocol)
-        ready = self.get_ready(self.agent())
+        refused = EnrolmentRefused(Refusal.RATE_LIMITED, "for the moment")
+        with mock.patch.object(Admission, "decide", side_effect=refused):
+            ready = self.get_ready(self.agent())
         self.assertNoResult(ready)
-        for protocol in waiting:
-            protocol.connectionLost()
         self.clock.advance(1)
         self.network.settle()
         self.successResultOf(ready)

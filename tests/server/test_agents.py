@@ -31,8 +31,7 @@ from yurttunnel.server.agents import (
 from yurttunnel.server.node_session import RETURN_PATIENCE
 from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
 from yurttunnel.tunnel import tls
-from yurttunnel.tunnel.connection import CLOSE_TIMEOUT, HELLO_TIMEOUT, SessionConnection
-from yurttunnel.tunnel.direct.tls import TLSFactory
+from yurttunnel.tunnel.connection import CLOSE_TIMEOUT, SessionConnection
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.session import PeerDescription, TunnelSession
 from yurttunnel.wire.codes import Code
@@ -318,8 +317,8 @@ class UnfinishedTests(ListenerTests):
 
     def setUp(self):
         """Allow three of them."""
-        super().setUp()
         self.patch(agents, "MAX_UNFINISHED", 3)
+        super().setUp()
 
     def silent(self):
         """Connect without a word."""
@@ -328,25 +327,34 @@ class UnfinishedTests(ListenerTests):
         self.dial(agent)
         return agent
 
-    def test_limit(self):
-        """As many as MAX_UNFINISHED may be unfinished; one more is not taken, until one ends."""
-        for _ in range(3):
-            self.silent()
-        self.assertIsNone(self.listener.buildProtocol(None))
-        self.clock.advance(HELLO_TIMEOUT)
-        self.network.settle()
+    def test_the_oldest_makes_room(self):
+        """As many as MAX_UNFINISHED may be unfinished; one more ends the oldest of them."""
+        silent = [self.silent() for _ in range(3)]
         self.connected()
+        self.assertEqual([False, True, True], [one.error is None for one in silent])
+        self.silent()
+        self.silent()
+        self.assertEqual([False, False, True], [one.error is None for one in silent])
+        self.assertEqual(2, self.listener.refusals["overloaded"])
+        self.assertEqual(4, len(self.network.open_links))
 
-    def test_limit_under_tls(self):
-        """Both kinds of TLS pass on that a connection is not taken."""
-        creator = ServerContexts(self.issuer.server())
-        for _ in range(3):
+    def test_others_of_the_port_do_not_count(self):
+        """A connection that has been handed over is never the oldest, and ends with the server."""
+        other = mock.Mock()
+        self.listener.share_port(ENROLMENT_PROTOCOL, lambda: other)
+        agent = self.agent()
+        creator = ClientContexts(agent.credentials, ENROLMENT_PROTOCOL).creator("server.test")
+        factory = mock.Mock(spec_set=["buildProtocol", "doStart", "doStop"])
+        factory.buildProtocol.return_value = HalfCloseUser()
+        self.network.connect(TLSMemoryBIOFactory(creator, True, factory, self.clock))
+        self.network.settle()
+        other.makeConnection.assert_called_once()
+        for _ in range(4):
             self.silent()
-        for factory in (
-            tls.server_side(self.clock, creator, self.listener),
-            TLSFactory(creator.serverConnectionForTLS, False, self.listener),
-        ):
-            self.assertIsNone(factory.buildProtocol(None))
+        other.connectionLost.assert_not_called()
+        self.listener.close_sessions(Code.GOING_AWAY, "the server has stopped")
+        self.network.settle()
+        other.connectionLost.assert_called_once()
 
     def test_sessions_do_not_count(self):
         """A connection that has become a session, or a new one's refusal, is not unfinished."""

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 from yurttunnel.ops.families import CounterMetricFamily, MetricFamily
 
-REFUSALS = ("not_authorized", "revoked", "tls", "timeout", "version", "going_away", "lost")
+REFUSALS = (
+    "not_authorized",
+    "revoked",
+    "tls",
+    "timeout",
+    "version",
+    "going_away",
+    "overloaded",
+    "lost",
+)
 """Why connections come to nothing; what else there is counts as ``protocol``."""
 
 
@@ -19,6 +28,7 @@ def agent_families(refusals: Counter[str]) -> Iterator[MetricFamily]:
         "not_authorized: somebody with a certificate claims what is another node's, or none of "
         "the tunnel's, which may be an attack; revoked: a node that was cut off; tls: no "
         "certificate that is trusted, or none at all; timeout and lost: networks, and scanners; "
+        "overloaded: many newer ones were unfinished, too; "
         "going_away: this server was about to stop. The log has each, with its address.",
         labels=["reason"],
     )

@@ -40,8 +40,6 @@ class Refusal(enum.StrEnum):
     """The certificate does not allow what the renewal asks for, or there is none."""
     RATE_LIMITED = "rate-limited"
     """Too many wrong tokens came from this address; trying later may work."""
-    BUSY = "busy"
-    """The server has too many enrolments under way; trying later works."""
     UNAVAILABLE = "unavailable"
     """The server cannot keep who is enrolled; trying later works when that has been mended."""
     TIMEOUT = "timeout"
@@ -54,7 +52,6 @@ class Refusal(enum.StrEnum):
         """Whether the same request may be answered otherwise later."""
         return self in (
             Refusal.RATE_LIMITED,
-            Refusal.BUSY,
             Refusal.UNAVAILABLE,
             Refusal.TIMEOUT,
             Refusal.INTERNAL,

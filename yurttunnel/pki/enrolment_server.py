@@ -8,6 +8,7 @@ from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 
+from yurttunnel.http.crowd import Crowd
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.contexts import peer_certificate
@@ -23,8 +24,9 @@ from yurttunnel.pki.enrolment_messages import (
 
 REQUEST_DEADLINE = 10.0
 """Seconds in which the request must have arrived, however slowly it is sent."""
-MAX_WAITING = 256
-"""Connections whose request has not arrived; each may hold 64 KiB of one."""
+MAX_CONNECTIONS = 256
+"""Connections at the same time, of which each may hold 64 KiB of a request; the oldest makes room.
+"""
 CLOSE_DEADLINE = 5.0
 """Seconds in which the agent must have taken the answer and closed."""
 REMEMBERED = 900.0
@@ -82,12 +84,12 @@ class EnrolmentProtocol(Int32StringReceiver):
         self,
         clock: IReactorTime,
         admission: Admission,
-        waiting: set[EnrolmentProtocol],
+        open_connections: Crowd[EnrolmentProtocol],
         troubles: EnrolmentTroubles,
     ) -> None:
         self._clock = clock
         self._admission = admission
-        self._waiting = waiting
+        self._open = open_connections
         self._troubles = troubles
         self._deadline: IDelayedCall | None = None
         self._answered = False
@@ -97,11 +99,7 @@ class EnrolmentProtocol(Int32StringReceiver):
         """Start to wait for the request."""
         peer = self.transport.getPeer()
         self._address = getattr(peer, "host", str(peer))
-        if len(self._waiting) >= MAX_WAITING:
-            text = "too many nodes are being enrolled at this moment: try again"
-            self._refuse(EnrolmentRefused(Refusal.BUSY, text))
-            return
-        self._waiting.add(self)
+        self._open.begin(self)
         self._deadline = self._clock.callLater(REQUEST_DEADLINE, self._too_slow)
 
     def dataReceived(self, data: bytes) -> None:
@@ -144,10 +142,18 @@ class EnrolmentProtocol(Int32StringReceiver):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Stop waiting."""
         self._answered = True
-        self._waiting.discard(self)
+        self._open.end(self)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def crowded_out(self) -> None:
+        """Hang up, so that there is room for a connection that is newer."""
+        if not self._answered:
+            text = f"no request had arrived when {MAX_CONNECTIONS} newer connections were there"
+            self._troubles.refused(self._address, EnrolmentRefused(Refusal.TIMEOUT, text))
+        self._answered = True
+        self.transport.abortConnection()
 
     def _too_slow(self) -> None:
         self._deadline = None
@@ -160,7 +166,6 @@ class EnrolmentProtocol(Int32StringReceiver):
 
     def _answer(self, content: bytes) -> None:
         self._answered = True
-        self._waiting.discard(self)
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self._clock.callLater(CLOSE_DEADLINE, self._abort)
@@ -175,8 +180,7 @@ class EnrolmentProtocol(Int32StringReceiver):
 class EnrolmentFactory(Factory):
     """Makes an :class:`EnrolmentProtocol` for each connection.
 
-    At most :data:`MAX_WAITING` of them wait for their request at a time: whoever reaches the
-    port can open them.
+    There are at most :data:`MAX_CONNECTIONS` of them: whoever reaches the port can open them.
     """
 
     noisy = False
@@ -184,7 +188,7 @@ class EnrolmentFactory(Factory):
     def __init__(self, clock: IReactorTime, admission: Admission) -> None:
         self._clock = clock
         self._admission = admission
-        self._waiting: set[EnrolmentProtocol] = set()
+        self._open = Crowd(MAX_CONNECTIONS, EnrolmentProtocol.crowded_out)
         self._troubles = EnrolmentTroubles(clock)
 
     def problem(self) -> str | None:
@@ -193,6 +197,6 @@ class EnrolmentFactory(Factory):
 
     def buildProtocol(self, addr: IAddress | None) -> EnrolmentProtocol:
         """Make the protocol of one connection."""
-        protocol = EnrolmentProtocol(self._clock, self._admission, self._waiting, self._troubles)
+        protocol = EnrolmentProtocol(self._clock, self._admission, self._open, self._troubles)
         protocol.factory = self
         return protocol

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.http.crowd import Crowd
 from yurttunnel.ops.agents import REFUSALS
 from yurttunnel.pki.identity import (
     BadIdentity,
@@ -27,20 +28,13 @@ from yurttunnel.pki.identity import (
 from yurttunnel.server.node_session import NodeSession, granted_identifiers
 from yurttunnel.server.refused_peers import RefusedPeers
 from yurttunnel.server.registry import INodeSession, SessionRegistry
-from yurttunnel.tunnel.connection import SessionConnection
+from yurttunnel.tunnel.connection import MAX_UNFINISHED, SessionConnection
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import NO_SESSION, SERVERS, Hello, Limits, held_processes
 from yurttunnel.wire.stream_table import Side
-
-MAX_UNFINISHED = 1024
-"""Connections that may be before the end of their HELLO at the same time.
-
-Each has the same time for it (:data:`~yurttunnel.tunnel.connection.HELLO_TIMEOUT`), and a session
-takes 3 to 6 ms to begin. More at a time than can be served in that would all fail together."""
-
 
 MAX_SESSIONS_OF_NODE = 8
 """Sessions that a node may have at the same time, those included that end or wait for their agent.
@@ -102,7 +96,8 @@ class AgentListener(Factory):
         self._identify = identify
         self._replicas = replicas
         self._told: int | None = None
-        self._unfinished: set[SessionConnection] = set()
+        self._unfinished = Crowd(MAX_UNFINISHED, SessionConnection.crowded_out)
+        self._handed_over: set[SessionConnection] = set()
         self._sessions: dict[bytes, NodeSession] = {}
         # The same by the node that they are of, the newest last.
         self._of_node: dict[str, list[NodeSession]] = {}
@@ -144,7 +139,7 @@ class AgentListener(Factory):
             session.close(code, text)
         for callback in self.on_closing:
             callback(code, text)
-        for connection in list(self._unfinished):
+        for connection in [*self._unfinished, *self._handed_over]:
             # One that is being closed has something to say before.
             if not connection.transport.disconnecting:
                 connection.abandon()
@@ -194,16 +189,17 @@ class AgentListener(Factory):
 
     # -- Factory, ConnectionOwner --------------------------------------------------------------
 
-    def buildProtocol(self, addr: IAddress | None) -> SessionConnection | None:
-        """Take a connection, unless too many are about to begin already."""
-        if len(self._unfinished) >= MAX_UNFINISHED:
-            return None
+    def buildProtocol(self, addr: IAddress | None) -> SessionConnection:
+        """Take a connection."""
         connection = SessionConnection(self._context.clock, self, self._others)
-        self._unfinished.add(connection)
+        self._unfinished.begin(connection)
         return connection
 
     def connection_ready(self, connection: SessionConnection) -> None:
-        """Wait for the agent's HELLO."""
+        """Wait for the agent's HELLO; who shares the port has bounds of its own."""
+        if connection.handed_over:
+            self._unfinished.end(connection)
+            self._handed_over.add(connection)
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
         """Tell of sessions that have no connection now; log connections that came to nothing."""
@@ -215,10 +211,10 @@ class AgentListener(Factory):
             _close_if_abandoned(session.tunnel)
         if self._draining:
             self._close_disconnected()
-        if connection in self._unfinished:
-            self._unfinished.remove(connection)
-            if connection.handed_over or _is_connected_already(reason):
-                return
+        self._unfinished.end(connection)
+        if connection.handed_over:
+            self._handed_over.discard(connection)
+        elif not (connection.greeted or _is_connected_already(reason)):
             self.refusals[_reason(reason)] += 1
             text = "a connection from {address} has not become a session"
             self._refused_peers.warn(text, reason, address=_address(connection))
@@ -248,13 +244,13 @@ class AgentListener(Factory):
         identifiers = granted_identifiers(identity, hello)
         session = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
         if session is not None and _belongs_to(session, identity, hello):
-            self._unfinished.discard(connection)
+            self._unfinished.end(connection)
             self._resume(connection, session, identity, hello)
         elif self._draining:
             raise Violation(Code.GOING_AWAY, "this server is about to stop")
         else:
             self._check_not_connected(identity, hello)
-            self._unfinished.discard(connection)
+            self._unfinished.end(connection)
             self._begin(connection, identity, identifiers, hello)
 
     def _check_not_connected(self, identity: NodeIdentity, hello: Hello) -> None:

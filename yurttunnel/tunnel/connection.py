@@ -32,6 +32,9 @@ SIBLING_ALPN = b"yurttunnel-sibling/1"
 HELLO_TIMEOUT = 10.0
 """Seconds from the TCP connection to the peer's complete HELLO, TLS handshake included."""
 
+MAX_UNFINISHED = 1024
+"""Connections to a port that may be before the end of their HELLO; the oldest makes room."""
+
 CLOSE_TIMEOUT = 5.0
 """Seconds in which the peer has to take note of the end of TLS; it may never do so."""
 
@@ -45,7 +48,10 @@ class ConnectionOwner(Structure):
     """Who decides what a connection carries: the listener on the server, the agent's client."""
 
     def connection_ready(self, connection: SessionConnection) -> None:
-        """TLS is up and the peer verified; the agent's side sends its HELLO now."""
+        """TLS is up and the peer verified; the agent's side sends its HELLO now.
+
+        On a port that others share the connection may have been handed over to one of them.
+        """
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """The peer's HELLO is here: :meth:`~SessionConnection.start` or refuse.
@@ -120,6 +126,7 @@ class SessionConnection(Protocol):
             self._other = self._others[protocol]()
             self._other.makeConnection(self.transport)
             self.dataReceived = self._pass_on  # type: ignore[method-assign] # its own from now on
+            self._owner.connection_ready(self)
         else:
             self._error = Failure(
                 Violation(Code.PROTOCOL, f"the peer does not speak {self._alpn.decode()} (ALPN)")
@@ -183,6 +190,12 @@ class SessionConnection(Protocol):
         self._error = Failure(Violation(code, text))
         self.transport.write(frames.coded_frame(frames.CLOSE, 0, code, text))
         self.end()
+
+    def crowded_out(self) -> None:
+        """Hang up, so that there is room for a connection that is newer."""
+        text = f"{MAX_UNFINISHED} newer connections have not sent their HELLO either"
+        self._error = self._error or Failure(Violation(Code.OVERLOADED, text))
+        self.abandon()
 
     # -- Carrier -------------------------------------------------------------------------------
 

@@ -33,8 +33,9 @@ from yurttunnel.ops.interception import (
 )
 from yurttunnel.pki.authorities import MAX_BUNDLE
 from yurttunnel.pki.certificate_requests import MAX_WAIT
+from yurttunnel.pki.enrolment_server import CLOSE_DEADLINE, MAX_CONNECTIONS, REQUEST_DEADLINE
 from yurttunnel.pki.interception import MAX_CERTIFICATES
-from yurttunnel.server.agents import MAX_SESSIONS_OF_NODE, MAX_UNFINISHED
+from yurttunnel.server.agents import MAX_SESSIONS_OF_NODE
 from yurttunnel.server.connect import (
     HEAD_TIMEOUT,
     LINGER,
@@ -59,7 +60,7 @@ from yurttunnel.server.workers.pages import ANSWER_SECONDS
 from yurttunnel.server.workers.program import REPORT_INTERVAL
 from yurttunnel.server.workers.running import SILENCE, STACK_TIME, START_TIMEOUT
 from yurttunnel.server.workers.service import FIRST_DELAY, LONGEST_DELAY
-from yurttunnel.tunnel.connection import EARLY_LIMIT, HELLO_TIMEOUT
+from yurttunnel.tunnel.connection import EARLY_LIMIT, HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.shares import CALLER, ENTRY, RESERVE
 from yurttunnel.wire.hello import Limits
 
@@ -113,7 +114,9 @@ VALUES = {
     "descriptors of the process": [],
     "the same at an agent": [],
     "processes, the first": [MAX_WORKERS],
-    "connections to the agents' port": [MAX_UNFINISHED, HELLO_TIMEOUT],
+    "connections to the agents' port before": [MAX_UNFINISHED, HELLO_TIMEOUT],
+    "connections for enrolment": [MAX_CONNECTIONS, REQUEST_DEADLINE, CLOSE_DEADLINE],
+    "connections to the agents' port whose": [MAX_UNFINISHED, HELLO_TIMEOUT],
     "bytes behind an agent's HELLO": [EARLY_LIMIT / KIB],
     "messages that a process leaves": [MOST_WAITING / KIB / KIB],
     "time that a worker": [START_TIMEOUT],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+from twisted.internet.testing import StringTransport
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from tests.server.siblings.world import Server, WorldTests, sibling_credentials
@@ -14,7 +15,7 @@ from yurttunnel.server.siblings import acceptor
 from yurttunnel.server.siblings.replicas import server_name
 from yurttunnel.server.siblings.service import LISTED_SECONDS
 from yurttunnel.server.siblings.settings import RETURN_GRACE
-from yurttunnel.tunnel.connection import SIBLING_ALPN, SessionConnection
+from yurttunnel.tunnel.connection import HELLO_TIMEOUT, SIBLING_ALPN, SessionConnection
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import NO_SESSION, Hello, Limits, Refused
 
@@ -316,6 +317,20 @@ class AdmissionTests(WorldTests):
         self.network.pass_time(RETURN_GRACE + 1)
         self.assertIsNotNone(self.knock(server, credentials).answer)
         self.network.pass_time(RETURN_GRACE + 1)
+
+    def test_unfinished_connections_are_limited(self):
+        """Of those that have not said HELLO the oldest makes room."""
+        self.patch(acceptor, "MAX_UNFINISHED", 3)
+        server = self.server(1)
+        transports = [StringTransport() for _ in range(4)]
+        for transport in transports:
+            server.siblings._acceptor.build().makeConnection(transport)
+        self.assertEqual([True, False, False, False], [each.disconnected for each in transports])
+        for _ in range(3):
+            self.assertIsNotNone(self.knock(server, sibling_credentials(self.issuer)).answer)
+        # One of them needed room, and gave it back to the others.
+        self.assertEqual([True, True, False, False], [each.disconnected for each in transports])
+        self.network.pass_time(HELLO_TIMEOUT + RETURN_GRACE + 1)
 
     def test_others(self):
         """No other certificate does, whoever has signed it; the operator is told once."""

@@ -33,7 +33,7 @@ from yurttunnel.wire.hello import NO_SESSION, Hello, Limits
 class FakeConnection:
     """A connection after its handshake."""
 
-    handed_over = False
+    handed_over = greeted = False
 
     def __init__(self, certificate):
         self.peer_certificate = certificate

@@ -12,9 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.fakes import MemoryConnection
 from tests.server.hellos import client_hello
 from tests.tunnel.direct.users import User
-from yurttunnel.server.agents import MAX_UNFINISHED
 from yurttunnel.server.workers.sorter import AgentSorter
-from yurttunnel.tunnel.connection import HELLO_TIMEOUT
+from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.placement import placement_of, placement_protocol
 
 IN_WORKER, IN_FIRST = "edge-1", "edge-5"
@@ -144,11 +143,17 @@ class SorterTests(SynchronousTestCase):
         self.assertEqual(self.workers.taken, [])
         self.assertEqual(len(self.sorter.waiting), 0)
 
-    def test_there_is_a_most(self):
-        """As for handshakes that are not over."""
-        for _ in range(MAX_UNFINISHED):
-            self.connect()
-        self.assertIsNone(self.sorter.buildProtocol(IPv4Address("TCP", "192.0.2.1", 1)))
+    def test_the_oldest_makes_room(self):
+        """As for handshakes that are not over; who is served counts no more."""
+        served = self.connect()
+        served.receive(hello_of(IN_FIRST))
+        silent = [self.connect() for _ in range(MAX_UNFINISHED)]
+        connection, hello = self.connect(), hello_of(IN_WORKER)
+        self.assertEqual([one.aborted for one in silent], [True] + [False] * (len(silent) - 1))
+        self.assertFalse(served.aborted)
+        connection.receive(hello)
+        self.assertEqual(self.workers.taken, [(1, connection, hello)])
+        self.assertEqual(len(self.sorter.waiting), MAX_UNFINISHED - 1)
 
     def test_the_end_of_the_server(self):
         """Whoever is still waiting is aborted, and no timer is left."""

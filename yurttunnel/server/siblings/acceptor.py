@@ -13,13 +13,14 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.http.crowd import Crowd
 from yurttunnel.pki.cluster_identity import check_sibling
 from yurttunnel.pki.identity import BadIdentity
 from yurttunnel.server.refused_peers import RefusedPeers
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.feed import FEED_HOST, FeedWriter
 from yurttunnel.server.siblings.settings import SiblingSettings
-from yurttunnel.tunnel.connection import SIBLING_ALPN, SessionConnection
+from yurttunnel.tunnel.connection import MAX_UNFINISHED, SIBLING_ALPN, SessionConnection
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.joining import join_streams
@@ -124,6 +125,7 @@ class SiblingAcceptor:
         self._process = process
         self._settings = settings
         self._accepted = accepted
+        self._unfinished = Crowd(MAX_UNFINISHED, SessionConnection.crowded_out)
         self._sessions: dict[bytes, TunnelSession] = {}
         self._draining = False
         self._refused_peers = RefusedPeers(self._clock, self._log)
@@ -134,7 +136,9 @@ class SiblingAcceptor:
 
     def build(self) -> SessionConnection:
         """Make the protocol of a connection whose handshake is over."""
-        return SessionConnection(self._clock, self, alpn=SIBLING_ALPN)
+        connection = SessionConnection(self._clock, self, alpn=SIBLING_ALPN)
+        self._unfinished.begin(connection)
+        return connection
 
     def drain(self, text: str) -> None:
         """Take no new siblings, and let the sessions end with their last stream."""
@@ -156,6 +160,7 @@ class SiblingAcceptor:
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
         """Tell of connections that came to nothing."""
+        self._unfinished.end(connection)
         if self._draining:
             self._close_disconnected()
         if not connection.greeted and not _is_ourselves(reason):
@@ -165,6 +170,7 @@ class SiblingAcceptor:
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume the session that the sibling asks for, or begin a new one."""
         self._check(connection, hello)
+        self._unfinished.end(connection)
         tunnel = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
         if tunnel is not None and tunnel.wire.peer.process == hello.process:
             self._resume(connection, tunnel, hello)

@@ -14,10 +14,10 @@ from twisted.internet.interfaces import IAddress, IProtocolFactory, IReactorTime
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
+from yurttunnel.http.crowd import Crowd
 from yurttunnel.http.deadlines import Deadlines
-from yurttunnel.server.agents import MAX_UNFINISHED
 from yurttunnel.server.client_hello import BadClientHello, ClientHello, ClientHelloReader
-from yurttunnel.tunnel.connection import HELLO_TIMEOUT
+from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.direct.transport import SocketTransport
 from yurttunnel.tunnel.placement import placement_of
 
@@ -39,7 +39,7 @@ class AgentSorter(Factory):
     """Makes the protocols of the agents' port; ``here`` makes those that are served here.
 
     Each connection has as much time until its ClientHello is complete, and until its worker takes
-    it, as it has for its HELLO, and as many may be about it.
+    it, as it has for its HELLO, and as many may be about it, of which the oldest makes room.
     """
 
     noisy = False
@@ -48,15 +48,15 @@ class AgentSorter(Factory):
         self.here = here
         self.workers = workers
         self.waiting: Deadlines[UnsortedConnection] = Deadlines(
-            clock, HELLO_TIMEOUT, UnsortedConnection.too_late
+            clock, HELLO_TIMEOUT, UnsortedConnection.give_up
         )
+        self.unsorted = Crowd(MAX_UNFINISHED, UnsortedConnection.give_up)
+        """The same connections."""
         self._kept: dict[UnsortedConnection, None] = {}
         workers.on_room.append(self._try_again)
 
-    def buildProtocol(self, addr: IAddress | None) -> UnsortedConnection | None:
-        """Take a connection, unless too many are about to begin already."""
-        if len(self.waiting) >= MAX_UNFINISHED:
-            return None
+    def buildProtocol(self, addr: IAddress | None) -> UnsortedConnection:
+        """Take a connection."""
         assert addr is not None  # a connection has one
         return UnsortedConnection(self, addr)
 
@@ -67,12 +67,13 @@ class AgentSorter(Factory):
     def forget(self, connection: UnsortedConnection) -> None:
         """Wait for nothing: it is served, or has gone."""
         self.waiting.discard(connection)
+        self.unsorted.end(connection)
         self._kept.pop(connection, None)
 
     def close(self, *reason: object) -> None:
         """Abort what is still to be sorted."""
         for connection in self.waiting.items():
-            connection.too_late()
+            connection.give_up()
         self.waiting.stop()
 
     def _try_again(self, number: int) -> None:
@@ -96,6 +97,7 @@ class UnsortedConnection(Protocol):
     def connectionMade(self) -> None:
         """Wait for the ClientHello."""
         self._sorter.waiting.add(self)
+        self._sorter.unsorted.begin(self)
 
     def dataReceived(self, data: bytes) -> None:
         """Take bytes of it."""
@@ -112,8 +114,8 @@ class UnsortedConnection(Protocol):
         """Wait for nothing any more."""
         self._sorter.forget(self)
 
-    def too_late(self) -> None:
-        """End it."""
+    def give_up(self) -> None:
+        """End it: it has taken too long, or newer ones want its place."""
         # Its end is told in a later turn; until then no worker may be given it.
         self._sorter.forget(self)
         self.transport.abortConnection()
@@ -143,9 +145,7 @@ class UnsortedConnection(Protocol):
         sorter, transport = self._sorter, self.transport
         sorter.forget(self)
         protocol = sorter.here.buildProtocol(self._address)
-        if protocol is None:
-            transport.abortConnection()
-            return
+        assert protocol is not None  # who is one too many is known later
         transport.protocol = protocol
         protocol.makeConnection(transport)
         protocol.dataReceived(self._reader.received)
