@@ -57,12 +57,26 @@ class FlagTests(SynchronousTestCase):
             "[::1]": ("::1", 7),
             "[::1]:5": ("::1", 5),
             "fe80::1%eth0": ("fe80::1%eth0", 7),
+            "A.Example.:1": ("a.example", 1),
+            "[::FFFF:192.0.2.1]:1": ("192.0.2.1", 1),
         }.items():
             self.assertEqual(flags.host_port(text, 7), expected, text)
 
     def test_what_is_no_host_and_port_is_refused(self) -> None:
         """URLs, empty parts and misplaced brackets."""
-        for text in ("", ":1", "a:", "a:0", "a b:1", "[::1", "[::1]5", "[a]:1", "http://a", "a/b"):
+        for text in (
+            "",
+            ":1",
+            "192.0.513",
+            "a:",
+            "a:0",
+            "a b:1",
+            "[::1",
+            "[::1]5",
+            "[a]:1",
+            "http://a",
+            "a/b",
+        ):
             with self.assertRaises(ValueError, msg=text):
                 flags.host_port(text, 7)
 
@@ -70,6 +84,8 @@ class FlagTests(SynchronousTestCase):
         """In either family, with or without brackets; names are not."""
         self.assertEqual("::1", flags.listening_address("[::1]"))
         self.assertEqual("0.0.0.0", flags.listening_address(" 0.0.0.0 "))
+        self.assertEqual("127.0.0.1", flags.listening_address("::ffff:127.0.0.1"))
+        self.assertEqual("fe80::1%eth0", flags.listening_address("fe80::1%eth0"))
         for text in ("", "localhost", "1.2.3"):
             with self.assertRaises(ValueError, msg=text):
                 flags.listening_address(text)

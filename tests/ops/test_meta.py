@@ -285,11 +285,11 @@ class HttpTests(MetaTestCase):
     def test_names_that_lead_here(self) -> None:
         """On this machine all but the health is told by addresses and own names only."""
         self.under_test.steering = self.steering = SteeringReport()
-        names = ("127.0.0.1:10265", "[::1]:8080", "localhost", "LocalHost:1", socket.gethostname())
+        names = ("127.0.0.1:10265", "[::1]:8080", "localhost", "LocalHost.:1", socket.gethostname())
         for path in ("/", "/agents", "/steering", "/readyz", "/metrics"):
             for host in names:
                 self.assertEqual(200, self.ask(path, host=host, peer="127.0.0.1").status, host)
-            for host in ("evil.example", "127.0.0.1.evil.example:10265", ""):
+            for host in ("evil.example", "127.0.0.1.evil.example:10265", "0x7f.1", ""):
                 for method in ("GET", "POST"):
                     answer = self.ask(path, method, host, "127.0.0.1")
                     self.assertEqual(403, answer.status, host)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 from cryptography import x509
 from twisted.internet.address import IPv6Address
+from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession
@@ -19,6 +20,7 @@ from tests.pki.world import World
 from tests.server.hellos import message, records, server_name
 from tests.server.interception.fakes import head
 from tests.server.test_client_hello import outcome
+from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.policy import DestinationPolicy, dialed_host, parse_pattern
 from yurttunnel.cluster.nodes import node_from
 from yurttunnel.http.authority import (
@@ -46,6 +48,7 @@ from yurttunnel.server.audit_peers import peer_behind
 from yurttunnel.server.forward import parse_forward
 from yurttunnel.server.interception.destination import destination_of
 from yurttunnel.server.node_session import granted_identifiers
+from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.wire.frames import Violation
 
@@ -164,6 +167,34 @@ class EveryEntryTests(World):
 
         self.each(lambda text: node_of(text).node, ValueError)
         self.each(lambda text: node_of(text).host, ValueError)
+
+    def test_flags(self):
+        """Servers that agents dial, and what the server's certificate has.
+
+        An address with a zone is dialed as it is: no other machine has it.
+        """
+
+        def dialed(text):
+            options = AgentOptions({})
+            server = f"{bracketed(text)}:1"
+            servers = f"--tunnelserver-addr={server},{server}"
+            options.parseOptions(["--node-name=edge-1", "--node-ip=192.0.2.1", servers])
+            ((host, port),) = options.settings.servers
+            self.assertEqual(1, port)
+            if "%" in host:
+                raise BadAuthority(host)
+            return host
+
+        def certified(text):
+            options = ServerOptions()
+            flag = "cert-dns-names" if text in NAME_SPELLINGS else "cert-ips"
+            options.parseOptions([f"--{flag}={text}"])
+            settings = options.settings
+            (made,) = (*settings.certificate_names, *settings.certificate_addresses)
+            return str(made)
+
+        self.each(dialed, UsageError, BadAuthority)
+        self.each(certified, UsageError)
 
     def test_server_name(self):
         """SNI, which has no addresses in brackets."""

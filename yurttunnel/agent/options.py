@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
 
 from twisted.logger import Logger
@@ -12,7 +11,7 @@ from twisted.python import usage
 
 from yurttunnel.agent.policy import NO_DEFAULT, Pattern, parse_pattern
 from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSettings
-from yurttunnel.http.authority import Address, canonical_address, join_authority
+from yurttunnel.http.authority import Address, join_authority
 from yurttunnel.kube.configuration import SERVICE_ACCOUNT
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_FLAGS, DIAGNOSE_SWITCHES, bundle_path
@@ -225,10 +224,7 @@ class Options(CommandOptions[Settings]):
 
 def _node_ip(text: str) -> Address:
     """Parse the address of a node."""
-    try:
-        address = canonical_address(ip_address(flags.host(text)))
-    except ValueError:
-        raise ValueError(f"{text!r} is not an IP address") from None
+    address = flags.address(text)
     if address.is_unspecified or address.is_multicast:
         raise ValueError(f"{text!r} is not the address of one host")
     return address

@@ -12,7 +12,14 @@ import re
 from ipaddress import ip_address
 from pathlib import Path
 
-from yurttunnel.http.authority import parse_host, parse_port, split_optional_port
+from yurttunnel.http.authority import (
+    Address,
+    address_in,
+    canonical_host,
+    parse_host,
+    parse_port,
+    split_optional_port,
+)
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", re.ASCII)
 _SECONDS_OF_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
@@ -73,11 +80,20 @@ def port(text: str) -> int:
 
 
 def host(text: str) -> str:
-    """Check a host name or address; brackets around an IPv6 address are removed.
+    """Parse a host name or address, into its canonical form.
 
-    A zone id (``fe80::1%eth0``) is kept.
+    A zone id (``fe80::1%eth0``) is kept: it says on this machine where to dial or to listen.
     """
-    return parse_host(text.strip())
+    name = parse_host(text.strip())
+    return name if "%" in name else str(canonical_host(name))
+
+
+def address(text: str) -> Address:
+    """Parse the address of a machine, into its canonical form."""
+    found = address_in(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not an IP address")
+    return found
 
 
 def host_port(text: str, default_port: int) -> tuple[str, int]:
@@ -86,7 +102,7 @@ def host_port(text: str, default_port: int) -> tuple[str, int]:
     ``default_port`` is used where the text names none.
     """
     name, number = split_optional_port(text.strip())
-    return name, default_port if number is None else number
+    return host(name), default_port if number is None else number
 
 
 def listening_address(text: str) -> str:

@@ -7,13 +7,18 @@ of somebody on this machine read what is served there. The Host field tells: it 
 from __future__ import annotations
 
 import socket
-from ipaddress import IPv6Address, ip_address
 
 from twisted.internet.address import IPv4Address as TcpAddress
 from twisted.internet.address import IPv6Address as Tcp6Address
 from twisted.web.http import Request
 
-from yurttunnel.http.authority import BadAuthority, split_optional_port
+from yurttunnel.http.authority import (
+    Address,
+    BadAuthority,
+    address_in,
+    canonical_host,
+    split_optional_port,
+)
 
 
 def refusal(request: Request) -> str | None:
@@ -33,25 +38,19 @@ def refusal(request: Request) -> str | None:
 
 def is_loopback(host: str) -> bool:
     """Say whether ``host`` is a loopback address, in whatever spelling."""
+    address = address_in(host)
+    return address is not None and address.is_loopback
+
+
+def asked_host(field: bytes) -> Address | str | None:
+    """Return the canonical form of the host in a ``Host`` field, ``None`` when it has none."""
     try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
+        return canonical_host(split_optional_port(field.decode("ascii"))[0])
+    except (UnicodeDecodeError, BadAuthority):
+        return None
 
 
 def is_of_this_machine(field: bytes) -> bool:
     """Say whether the value of a ``Host`` field is an address, or a name of this machine."""
-    try:
-        host, _ = split_optional_port(field.decode("ascii"))
-    except (UnicodeDecodeError, BadAuthority):
-        return False
-    if host.lower() in ("localhost", socket.gethostname().lower()):
-        return True
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+    host = asked_host(field)
+    return isinstance(host, Address) or host in ("localhost", socket.gethostname().lower())

@@ -24,6 +24,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import parse_port
+from yurttunnel.ops import flags
 from yurttunnel.ops.listen import BACKLOG, SOCKET_MODE, CannotListen, listen_tcp, listen_unix
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.credentials import (
@@ -273,12 +274,11 @@ def _parse_port(port: str, text: str) -> int:
 def _pop_interface(keywords: dict[str, str], text: str) -> str:
     interface = keywords.pop("interface", _LOOPBACK)
     try:
-        ip_address(interface)
+        return flags.listening_address(interface)
     except ValueError:
         raise ValueError(
             f"{text!r}: interface={interface} is not an address (IPv6 as interface=\\:\\:1)"
         ) from None
-    return interface
 
 
 def _pop_backlog(keywords: dict[str, str], text: str) -> int:

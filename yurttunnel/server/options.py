@@ -452,4 +452,4 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _addresses(text: str) -> tuple[_Address, ...]:
     """Parse the comma list of addresses."""
-    return tuple(dict.fromkeys(ip_address(flags.listening_address(item)) for item in _items(text)))
+    return tuple(dict.fromkeys(flags.address(item) for item in _items(text)))

@@ -16,8 +16,8 @@ from twisted.internet.address import IPv6Address as Tcp6Address
 from twisted.internet.interfaces import IAddress
 from twisted.web.http import Request
 
-from yurttunnel.http.authority import BadAuthority, split_optional_port
-from yurttunnel.ops.rebinding import is_loopback
+from yurttunnel.http.authority import Address
+from yurttunnel.ops.rebinding import asked_host, is_loopback
 
 _OWN_REQUEST = (b"same-origin", b"none")
 """What a browser says in Sec-Fetch-Site of requests of this page itself, or of the user."""
@@ -47,8 +47,5 @@ def refusal(request: Request, is_tunnelled: IsTunnelled) -> str | None:
 
 
 def _names_loopback(field: bytes) -> bool:
-    try:
-        host, _ = split_optional_port(field.decode("ascii"))
-    except (UnicodeDecodeError, BadAuthority):
-        return False
-    return host.lower() == "localhost" or is_loopback(host)
+    host = asked_host(field)
+    return host == "localhost" or (isinstance(host, Address) and host.is_loopback)
