@@ -1,0 +1,48 @@
+"""The look for leaks itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.e2e.leaks import SHARED_TIMER, SHARED_TIMERS, Holdings, delayed_calls
+
+BEFORE = Holdings(10, 1, 5, 0, 2, 512, Counter({"lag.look": 1, "session.ping": 1}))
+
+
+class HoldingsTests(SynchronousTestCase):
+    """What counts as more than before."""
+
+    def test_page(self) -> None:
+        """Delayed calls are read by function, overdue ones too."""
+        page = (
+            "thread x\n\ndelayed calls: 3\n"
+            "     2  next in    -0.001 s  a.b\n     1  next in     1.500 s  c\n"
+        )
+        self.assertEqual(Counter({"a.b": 2, "c": 1}), delayed_calls(page))
+
+    def test_same(self) -> None:
+        """What has stayed or has become less is no leak."""
+        after = replace(BEFORE, descriptors=9, delayed_calls=Counter({"lag.look": 1}))
+        self.assertEqual({}, after.more_than(BEFORE))
+
+    def test_each_count(self) -> None:
+        """Each thing of which there is more is named."""
+        names = ("descriptors", "threads", "readers", "writers", "streams", "kept_bytes")
+        for name in names:
+            after = replace(BEFORE, **{name: getattr(BEFORE, name) + 1})
+            self.assertEqual([name], list(after.more_than(BEFORE)))
+
+    def test_delayed_call_in_place_of_another(self) -> None:
+        """One that stays is seen also when another function's has ended."""
+        after = replace(BEFORE, delayed_calls=Counter({"lag.look": 1, "stream.grow": 1}))
+        self.assertEqual({"stream.grow": "0 -> 1"}, after.more_than(BEFORE))
+
+    def test_shared_timers(self) -> None:
+        """The timers of deadlines may be armed as often as there are classes, not oftener."""
+        armed = Counter({**BEFORE.delayed_calls, SHARED_TIMER: SHARED_TIMERS})
+        self.assertEqual({}, replace(BEFORE, delayed_calls=armed).more_than(BEFORE))
+        armed[SHARED_TIMER] += 1
+        self.assertIn(SHARED_TIMER, replace(BEFORE, delayed_calls=armed).more_than(BEFORE))
