@@ -1,4 +1,4 @@
-"""kubectl while the agent's connection is cut, and a thousand times in a row."""
+"""kubectl while the agent's connection is cut, and with many commands at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.e2e.test_kubectl import (
 
 MEBIBYTE = 1024 * 1024
 
-EXECS, WORKERS = 1000, 10
+EXECS, WORKERS = 200, 10
 
 
 class CutTests(QuickstartTestCase):
@@ -145,10 +145,8 @@ class ManyExecsTests(QuickstartTestCase):
 
     version = next(reversed(versions), "")
 
-    timeout = 400
-
-    async def test_a_thousand_execs(self):
-        """A thousand commands of ten workers all succeed, and nothing is left over."""
+    async def test_many_execs(self):
+        """Twenty commands of each of ten workers all succeed, and nothing is left over."""
         quickstart = await self.start_quickstart()
         kubectl = self.kubectl(quickstart)
         await self.run_pod(kubectl, "web", WEB)
