@@ -92,6 +92,13 @@ class LostNodeTests(InterceptionTestCase):
                 lambda d=door: d.kubelet.seen(b"/never"), "the other request has come"
             )
         tunnel.agent.kill()
+        for door in doors:
+            got = await self.within(10, door.get("/hello"), "a request of a lost node is refused")
+            self.assertEqual(got.status, 503, got.text)
+            self.assertIn("has not come back yet", got.text)
+        # It may be on its way back; that it has been restarted ends what waits for it.
+        tunnel.agent.start()
+        await tunnel.agent.ready()
         for answer in begun:
             with self.assertRaises(Incomplete):
                 await self.within(5, answer.whole(), "what has begun breaks off")
@@ -99,12 +106,6 @@ class LostNodeTests(InterceptionTestCase):
             got = await self.within(5, answer.whole(), "what has not begun is answered")
             self.assertIn(got.status, (502, 503), got.text)
             self.assertIn("edge-1", got.text)
-        for door in doors:
-            got = await door.get("/hello")
-            self.assertEqual(got.status, 503, got.text)
-            self.assertIn("last seen", got.text)
-        tunnel.agent.start()
-        await tunnel.agent.ready()
         for door in doors:
             self.assertEqual((await door.get("/hello")).body, HELLO)
         # Idle connections to kubelets do not delay an agent that is to stop.
