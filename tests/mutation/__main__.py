@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from tests.mutation.campaign import SURVIVED, Campaign, Results, Verdict
+from tests.mutation.campaign import SURVIVED, TYPES, Campaign, Results, Verdict
 from tests.mutation.mutants import Mutant, mutants_of, named_mutants
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +73,7 @@ def main(arguments: list[str]) -> int:
 
 def report(verdicts: list[Verdict], least: float) -> int:
     """Print the survivors, and the percentages of each package and of all; the exit status."""
+    typed = sum(verdict.by == TYPES for verdict in verdicts)
     for verdict in verdicts:
         if verdict.result == SURVIVED:
             mutant = verdict.mutant
@@ -89,6 +90,7 @@ def report(verdicts: list[Verdict], least: float) -> int:
     for key, total in count.items():
         found = total - survived[key]
         print(f"{key}: {found} of {total} found ({100 * found / total:.1f} %)")
+    print(f"{typed} of these by their types alone")
     return int(100 * (count["all"] - survived["all"]) < least * count["all"])
 
 

@@ -40,6 +40,9 @@ ELSEWHERE = {
 }
 """Where else than in its own tests a package is tested without a process of its own; asked last."""
 
+TYPES = "mypy"
+"""Asked after all tests: a defect of which the strict types tell does not get as far as them."""
+
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".tox", "_trial_temp*", "__pycache__", "*.pyc")
 
 
@@ -108,7 +111,7 @@ class Campaign:
         """
         stages = {stage for mutant in mutants for stage in stages_for(mutant.path, self._root)}
         with ThreadPoolExecutor(self._copies) as pool:
-            for stage, limit in pool.map(self._baseline, sorted(stages)):
+            for stage, limit in pool.map(self._baseline, [TYPES, *sorted(stages)]):
                 self._limits[stage] = limit
             for verdict in pool.map(self._try, mutants):
                 done(verdict)
@@ -116,7 +119,7 @@ class Campaign:
     def _baseline(self, stage: str) -> tuple[str, float]:
         with self._tree() as tree:
             began = time.monotonic()
-            status, output = _trial(tree, stage, 20 * LEAST_LIMIT)
+            status, output = _judge(tree, stage, "yurttunnel", 20 * LEAST_LIMIT)
             if status != 0:
                 raise TestsFail(f"{stage} fails without a mutant:\n{output[-2000:]}")
             return stage, LEAST_LIMIT + SLOWER * (time.monotonic() - began)
@@ -127,8 +130,8 @@ class Campaign:
             source = module.read_bytes()
             module.write_bytes(mutant.applied_to(source))
             try:
-                for stage in stages_for(mutant.path, self._root):
-                    status, _ = _trial(tree, stage, self._limits[stage])
+                for stage in [*stages_for(mutant.path, self._root), TYPES]:
+                    status, _ = _judge(tree, stage, mutant.path, self._limits[stage])
                     if status != 0:
                         return Verdict(mutant, FOUND, stage)
             finally:
@@ -179,9 +182,12 @@ def _dotted(path: Path) -> str:
     return ".".join(path.parts)
 
 
-def _trial(tree: Path, stage: str, limit: float) -> tuple[int, str]:
-    """Run tests up to the first failure: exit status and output; no end in time is a failure."""
-    command = [sys.executable, "-m", "twisted.trial", "-x", *stage.split()]
+def _judge(tree: Path, stage: str, path: str, limit: float) -> tuple[int, str]:
+    """Run tests up to the first failure, or look at the types of ``path``: exit status and output.
+
+    No end in time is a failure.
+    """
+    arguments = ["mypy", path] if stage == TYPES else ["twisted.trial", "-x", *stage.split()]
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree),
@@ -189,7 +195,7 @@ def _trial(tree: Path, stage: str, limit: float) -> tuple[int, str]:
         "PYTHONHASHSEED": "0",
     }
     with subprocess.Popen(
-        command,
+        [sys.executable, "-m", *arguments],
         cwd=tree,
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.mutation.__main__ import EQUIVALENT, NAMED, ROOT, chosen
-from tests.mutation.campaign import FOUND, SURVIVED, Campaign, Results, TestsFail, stages_for
+from tests.mutation.campaign import FOUND, SURVIVED, TYPES, Campaign, Results, TestsFail, stages_for
 from tests.mutation.mutants import DoesNotApply, mutants_of, named_mutants
 
 SOURCE = '''"""Words."""
@@ -26,7 +26,13 @@ def logPrefix(self):
     return list(zip(a, b, strict=True))[3]
 '''
 
-PROGRAM = "def twice(number):\n    return number + number\n\n\ndef unused():\n    return 1\n"
+PROGRAM = """def twice(number: int) -> int:
+    return number + number
+
+
+def unused() -> int:
+    return 1
+"""
 TEST = """
 from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.room.program import twice
@@ -122,7 +128,7 @@ class CampaignTests(SynchronousTestCase):
         (self.root / "tests/room/test_program.py").write_text(text)
 
     def test_verdicts(self) -> None:
-        """Mutants of what is tested are found, others survive; both are known afterwards."""
+        """Tests find some, their types others, and others survive; all are known afterwards."""
         path = "yurttunnel/room/program.py"
         mutants = mutants_of(path, PROGRAM.encode())
         results = Results(self.directory / "results", self.root)
@@ -130,8 +136,13 @@ class CampaignTests(SynchronousTestCase):
         again = Results(self.directory / "results", self.root)
         verdicts = [again.known(mutant) for mutant in mutants]
         self.assertEqual(
-            [(verdict.result, verdict.mutant.line) for verdict in verdicts if verdict],
-            [(FOUND, 2), (FOUND, 2), (SURVIVED, 6), (SURVIVED, 6)],
+            [(verdict.mutant.line, verdict.result, verdict.by) for verdict in verdicts if verdict],
+            [
+                (2, FOUND, "tests.room.test_program"),
+                (2, FOUND, "tests.room.test_program"),
+                (6, FOUND, TYPES),
+                (6, SURVIVED, ""),
+            ],
         )
         self.expect(5)
         self.assertIsNone(Results(self.directory / "results", self.root).known(mutants[0]))
