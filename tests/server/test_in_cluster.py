@@ -20,8 +20,8 @@ from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import NodeNotConnected
 
 
-class ClaimsTests(SynchronousTestCase):
-    """Who is found by an address, by the parts list as it is."""
+class PartsTestCase(SynchronousTestCase):
+    """The parts of a server as they are put together."""
 
     def setUp(self):
         """Make the parts of a server, over a cluster in memory."""
@@ -41,8 +41,9 @@ class ClaimsTests(SynchronousTestCase):
             [f"--kube-config={self.configuration(directory)}", f"--cert-dir={directory / 'pki'}"]
         )
         settings = options.settings
-        in_cluster.ClusterServer(MemoryReactorClock(), settings, settings.mode)
-        self.registry = processes[0].registry
+        self.server = in_cluster.ClusterServer(MemoryReactorClock(), settings, settings.mode)
+        (self.process,) = processes
+        self.registry = self.process.registry
 
     def configuration(self, directory):
         """Write how the API is reached, which nobody does here."""
@@ -63,6 +64,27 @@ class ClaimsTests(SynchronousTestCase):
             )
         )
         return path
+
+
+class FiguresTests(PartsTestCase):
+    """What a scrape shows from the beginning, before there are certificates."""
+
+    def test_each_part_shows_its_own(self):
+        """Those that are there in a cluster only."""
+        self.informers.setServiceParent = lambda parent: None
+        self.server.service()
+        names = {family.name.removeprefix("yurttunnel_server_") for family in self.process.metrics}
+        for name in (
+            "certificate_requests_approved_total",
+            "certificate_requests_total",
+            "caller_decisions_total",
+            "cloud_nodes_counter",
+        ):
+            self.assertIn(name, names)
+
+
+class ClaimsTests(PartsTestCase):
+    """Who is found by an address."""
 
     def test_an_address_that_has_become_another_nodes(self):
         """The certificate of its former owner says it still, and counts for nothing."""

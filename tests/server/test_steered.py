@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.server import steered
 from yurttunnel.server.options import Options
 from yurttunnel.server.steered import listeners, other_addresses
 from yurttunnel.steering.interception import Target
@@ -65,6 +67,18 @@ class OtherAddressesTests(SynchronousTestCase):
         """The loopback address of the family that is not bound."""
         self.assertEqual(["127.0.0.1"], other_addresses(settings(), "2001:db8::1"))
         self.assertEqual([], other_addresses(settings(), "::"))
+
+    def test_probe(self):
+        """Whether there is the family is found out by a port that anybody may have."""
+        bound = []
+
+        class Probe(socket.socket):
+            def bind(self, address):
+                bound.append(address)
+
+        self.patch(steered.socket, "socket", Probe)
+        other_addresses(settings(), "2001:db8::1")
+        self.assertEqual([("127.0.0.1", 0)], bound)
 
     def test_nothing_is_led_here(self):
         """Then one listener is enough."""

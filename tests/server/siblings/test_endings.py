@@ -282,3 +282,10 @@ class DrainTests(TwoServersTests):
         self.assertEqual(Code.GOING_AWAY, near.reasons[0].value.code)
         self.second.siblings.stopService()
         self.second.stop_listening()
+
+    def test_stopped(self):
+        """A service that is stopped by itself leaves nothing open."""
+        self.joined()
+        self.second.siblings.stopService()
+        self.assertEqual([], self.second.siblings.sessions())
+        self.network.settle()

@@ -116,6 +116,14 @@ class WriterTests(SynchronousTestCase):
             self.registry.direct_changed("edge-1")
             self.assertEqual([(1, "edge-1", not connected)], self.told())
 
+    def test_reader_that_has_gone(self):
+        """What changes before the stream has ended is not written to it any more."""
+        self.open()
+        self.told()
+        self.writer.stopProducing()
+        self.registry.remove(self.sessions[0])
+        self.assertEqual([], self.told())
+
     def test_remote_nodes(self):
         """It does not tell of what siblings have."""
         self.open()

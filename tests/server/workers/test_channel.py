@@ -88,6 +88,15 @@ class ChannelTests(TestCase):
         self.other.channel.start()
         await sent
 
+    async def test_room_is_told_to_who_was_refused(self) -> None:
+        """Nobody else waits for it."""
+        while not self.one.channel._waiting:
+            self.one.channel.send("much", {}, bytes(MOST_DATA))
+        self.other.channel.start()
+        await self.one.channel.all_sent()
+        await deferLater(reactor, 0)
+        self.assertEqual(0, self.one.rooms)
+
     async def test_nothing_is_passed_on_in_the_middle_of_another_message(self) -> None:
         """Not even where the kernel has room again for it, before the rest has been sent."""
         large = os.urandom(MOST_DATA)

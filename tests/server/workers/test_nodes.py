@@ -83,6 +83,9 @@ class WorkerNodesTests(SynchronousTestCase):
         ((kind, fields),) = self.channel.sent
         self.assertEqual(kind, messages.END)
         self.assertEqual((fields["node"], fields["code"]), ("edge-1", Code.REPLACED))
+        self.assertFalse(self.nodes.has("edge-1"))
+        self.registry.direct_changed("edge-1")
+        self.assertEqual(len(self.channel.sent), 1)
         self.nodes.told(1)
         self.assertIs(self.registry.direct("edge-1"), newer)
         self.assertEqual(self.gone, [])

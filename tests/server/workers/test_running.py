@@ -212,6 +212,11 @@ class RunningWorkerTests(SynchronousTestCase):
         self.process.end(9)
         self.assertEqual(self.gone, ["it was killed by signal 9"])
 
+    def test_an_exit_in_order_is_told_as_such(self):
+        """Nobody has asked for it."""
+        self.process.end()
+        self.assertEqual(self.gone, ["it has exited"])
+
     def test_what_it_has_left_behind_counts(self):
         """Its last lines and figures are read when its end is known before."""
         self.process.channel.send(messages.AUDIT, {}, b"line")
