@@ -219,7 +219,8 @@ class ClusterServer:
         """Make them in their order: who may do something is asked when it is known what it is."""
         registry, nodes, pods = self._process.registry, self._nodes, Pods(self._informers)
         users = CertificateUsers(self._cluster.allowed_callers)
-        cluster = KnownCluster(nodes, pods, self._services, self._cluster.steering.iptables)
+        flags = self._cluster.steering
+        cluster = KnownCluster(nodes, pods, self._services, self._ports, flags.iptables, flags.dns)
         names = self._settings.middlewares
         return [
             Deputies(self._reactor, registry, cluster, users, Aims()),

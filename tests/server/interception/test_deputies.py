@@ -24,14 +24,15 @@ from zope.interface.verify import verifyObject
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node, pod
 from tests.fakes import Recorder
+from tests.pki.support import client_context
 from tests.server.interception.test_authorization import ALLOWED, AuthorizedWorld
 from tests.server.interception.test_resolution import Session
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.pods import Pods
+from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
-from yurttunnel.kube.resources import NODES, PODS, SERVICES
+from yurttunnel.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICES
 from yurttunnel.pki.callers import HTTP_PROTOCOL
-from yurttunnel.pki.contexts import client_context
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.server.interception.authorization import Authorization
 from yurttunnel.server.interception.callers import CertificateUsers
@@ -43,6 +44,7 @@ from yurttunnel.server.interception.resolution import Resolution
 from yurttunnel.server.passthrough.original_destination import SocketAddress
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.shares import OTHER
 from yurttunnel.wire.codes import Code
 
 EDGE_1 = ("10.0.0.1", "2001:db8::1")
@@ -64,7 +66,7 @@ class Dialer:
 
     def clientConnectionForTLS(self, tlsProtocol):
         """Make the TLS state of a connection."""
-        connection = SSL.Connection(client_context(self._credentials, HTTP_PROTOCOL), None)
+        connection = SSL.Connection(client_context(self._credentials, [HTTP_PROTOCOL]), None)
         if self._server_name is not None:
             connection.set_tlsext_host_name(self._server_name.encode())
         return connection
@@ -77,25 +79,27 @@ class OtherNode(Session):
         super().__init__(name)
         self.dials = []
 
-    def open_stream(self, host, port, timeout, request_id):
+    def open_stream(self, host, port, timeout, request_id, holder=OTHER):
         """Refuse."""
         self.dials.append((host, port))
         return fail(StreamFailed(Code.REFUSED, "nobody listens"))
 
 
 class ToldAims(Aims):
-    """What connections were for, of which the test says where the kernel has led them from."""
+    """What connections were for; the test says where the kernel has led them from, and who asks."""
 
     led_from: SocketAddress | None = None
+    from_here = True
 
     def _read(self, transport):
-        return replace(super()._read(transport), led_from=self.led_from)
+        return replace(super()._read(transport), led_from=self.led_from, from_here=self.from_here)
 
 
 class DeputiesWorld(AuthorizedWorld):
     """A server in a cluster with two edge nodes, of which the first has a kubelet."""
 
     iptables = True
+    dns = False
     synced = True
 
     @property
@@ -121,7 +125,15 @@ class DeputiesWorld(AuthorizedWorld):
         self.registry.add(self.other)
         self.registry.is_anothers = nodes.is_anothers
         self.aims = ToldAims()
-        self.cluster = KnownCluster(nodes, pods, services, self.iptables)
+        ports = ProxyPorts(informers, "kube-system", 10264, lambda *event: None)
+        informers.put(
+            CONFIG_MAPS,
+            {
+                "metadata": {"namespace": "kube-system", "name": "yurt-tunnel-server-cfg"},
+                "data": {"http-proxy-ports": "9100"},
+            },
+        )
+        self.cluster = KnownCluster(nodes, pods, services, ports, self.iptables, self.dns)
         self.deputies = Deputies(
             self.clock, self.registry, self.cluster, CertificateUsers([ALLOWED]), self.aims
         )
@@ -145,10 +157,10 @@ class DeputiesWorld(AuthorizedWorld):
         """Connect as kube-apiserver."""
         return self.connect(self.issuer.caller(), server_name)
 
-    def jane(self, server_name=None):
-        """Connect as somebody who speaks for herself."""
+    def jane(self, server_name=None, name="jane"):
+        """Connect as somebody who speaks for herself, or so it looks."""
         key = new_key()
-        certificate = self.issuer.authority.sign_client(key.public_key(), "jane", None)
+        certificate = self.issuer.authority.sign_client(key.public_key(), name, None)
         return self.connect(self.issuer.authority.credentials(key, certificate), server_name)
 
     def connect(self, credentials, server_name):
@@ -267,6 +279,37 @@ class LedTests(DeputiesWorld):
             self.lead(address)
             self.refuses(self.apiserver("edge-1"), 503, f"{address}:10250", Host="edge-1:10250")
 
+    def test_lying_node(self):
+        """A node that claims the Service's address gets nothing of who comes by that."""
+        self.put_node("edge-2", *EDGE_2, SERVICE)
+        self.lead(SERVICE)
+        self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host=f"{SERVICE}:10250")
+        self.refuses(self.apiserver(), 403, "nothing tells", Host=f"{SERVICE}:10250")
+
+    def test_kubelets_of_other_ports(self):
+        """The pod in a path counts on a kubelet's own port, wherever that is, and on the usual."""
+        self.put_node("edge-1", *EDGE_1, port=10350)
+        for port in (10250, 10255, 10350):
+            self.lead(EDGE_1[0], port)
+            self.refuses(self.apiserver(), 403, "edge-2", target="/run/default/there/web")
+
+    def test_node_of_which_the_api_has_not_told(self):
+        """Its agent has proven its name, but no address that counts here."""
+        self.informers.delete(NODES, "edge-1")
+        self.lead(EDGE_1[0])
+        self.refuses(self.apiserver("edge-1"), 503, "the address of no node")
+
+    def test_unlabelled_node(self):
+        """A node with an agent is behind the tunnel, whatever its labels, and so is one with the
+        label that is cut off.
+        """
+        self.put_node("edge-1", *EDGE_1, labels={})
+        self.lead(EDGE_1[0])
+        self.reaches(self.apiserver(), (EDGE_1[0], 10250))
+        self.put_node("edge-1", *EDGE_1)
+        self.registry.remove(self.registry.direct("edge-1"))
+        self.refuses(self.apiserver(), 503, "no agent is connected for edge-1")
+
     def test_kept_connection(self):
         """Each request of a connection goes where that was for, and the kernel is asked once."""
         self.lead(EDGE_1[0])
@@ -303,13 +346,6 @@ class NamedTests(DeputiesWorld):
             self.apiserver("edge-1"), 403, "is on the node edge-2", target="/run/default/there/web"
         )
 
-    def test_lying_node(self):
-        """A node that claims the Service's address gets nothing of who comes by that."""
-        self.put_node("edge-2", *EDGE_2, SERVICE)
-        self.lead(SERVICE)
-        self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host=f"{SERVICE}:10250")
-        self.refuses(self.apiserver(), 403, "nothing tells", Host=f"{SERVICE}:10250")
-
     def test_upgrades_without_a_name(self):
         """``kubectl exec`` works where kube-apiserver does not verify kubelets: by the pod."""
         for first in ("exec", "attach", "portForward"):
@@ -340,33 +376,125 @@ class NamedTests(DeputiesWorld):
                     **fields,
                 )
 
+    def test_node_of_which_the_api_has_not_told(self):
+        """An agent that has proven the name is enough."""
+        self.informers.delete(NODES, "edge-1")
+        self.reaches(self.apiserver("edge-1"), ("edge-1", 10250), Host="edge-2:10250")
+
+    def test_dials_are_seen(self):
+        """What reaches the other node is noticed by these tests."""
+        self.ask(self.apiserver("edge-2"))
+        self.assertEqual(self.other.dials, [(EDGE_2[0], 10250)])
+
     def test_unknown_pod(self):
         """An upgrade for a pod that no cache knows yet may be tried again."""
         self.refuses(self.apiserver(), 503, "(yet)", target="/exec/default/new/web", **UPGRADE)
 
 
 class OwnTests(DeputiesWorld):
-    """Callers that speak for themselves."""
+    """Callers that speak for themselves, or whom --allowed-callers has forgotten."""
 
     def test_authorized_for_what_is_named(self):
-        """What they name decides, and they are asked whether they may do that there."""
-        caller = self.jane("edge-1")
-        self.refuses(
-            caller, 403, "'jane' may not get nodes/metrics of node edge-2", Host="edge-2:10250"
-        )
-        self.refuses(
-            caller,
-            403,
-            "'jane' may not get nodes/metrics of node edge-2",
-            X_Tunnel_Proxy_Dest="edge-2:10250",
-        )
+        """At the server's own address what they name decides, and they are asked whether they may
+        do that there.
+        """
+        for name in (None, "x-tunnel-server-internal-svc", "cloud-1"):
+            self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
+            self.lead(SERVICE, 10263)
+            caller = self.jane(name)
+            for fields in ({"Host": "edge-2:10250"}, {"X_Tunnel_Proxy_Dest": "edge-2:10250"}):
+                self.refuses(
+                    caller, 403, "'jane' may not get nodes/metrics of node edge-2", **fields
+                )
+            self.assertNotIn(b"--allowed-callers", caller.received)
+            self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+            self.reaches(self.jane(name), ("edge-1", 10250), Host="edge-1:10250")
 
-    def test_reached(self):
-        """Who may is led there, whatever the connection was for."""
-        AuthorizedWorld.api  # noqa: B018
-        self.lead(EDGE_2[0])
-        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
-        self.reaches(self.jane("edge-2"), ("edge-1", 10250), Host="edge-1:10250")
+    def test_connections_for_nodes(self):
+        """What was for a node goes there or nowhere: ``Host``, fields and pods name no other."""
+        for verb in ("get", "create"):
+            for what in ("proxy", "metrics"):
+                for each in ("edge-1", "edge-2"):
+                    self.api.rules.add(("system:apiserver", verb, what, each))
+        self.api.tokens["secret"] = "system:apiserver"
+        for address, name in ((EDGE_1[0], None), (EDGE_1[1], "edge-2"), (None, "edge-1")):
+            self.aims.led_from = None
+            if address is not None:
+                self.lead(address)
+            for caller, fields in (
+                (self.jane(name, "system:apiserver"), {}),
+                (self.connect(None, name), {"Authorization": "Bearer secret"}),
+            ):
+                for host in ("edge-2:10250", "10.0.0.2:10250", "[2001:db8::2]:10266", "EDGE-2.:1"):
+                    self.refuses(
+                        caller,
+                        403,
+                        "Host is the node edge-2, and the connection was for edge-1",
+                        Host=host,
+                        **fields,
+                    )
+                for field in ("X_Tunnel_Proxy_Dest", "X_Tunnel_Proxy_Host"):
+                    self.refuses(
+                        caller,
+                        403,
+                        "nor on connections that are for a node",
+                        **{field: "edge-2:10250"},
+                        **fields,
+                    )
+                for host in ("edge-1:10250", API_HOSTS[0]):
+                    self.refuses(
+                        caller,
+                        403,
+                        "the pod in the path is on the node edge-2",
+                        target="/run/default/there/web",
+                        method="POST",
+                        Host=host,
+                        **fields,
+                    )
+
+    def test_ordinary(self):
+        """A kube-apiserver that is not on the list reaches the node by its packets, if it may do
+        that itself, and the log says where its name is to go.
+        """
+        self.lead(EDGE_1[0])
+        for number, host in enumerate((*API_HOSTS, "127.0.0.1:10266", "edge-1:10266")):
+            name = f"apiserver-{number}"
+            self.refuses(
+                self.jane(name=name),
+                403,
+                f"'{name}' may not get nodes/metrics of node edge-1",
+                "put its name into --allowed-callers",
+                Host=host,
+            )
+            self.api.rules.add((f"{name}-of-k3s", "get", "proxy", "edge-1"))
+            self.pass_time(60, step=60)
+            caller = self.jane(name=f"{name}-of-k3s")
+            self.reaches(caller, (EDGE_1[0], 10250), Host=host)
+            self.answered(caller, 200, "metric 1\n")
+        warned = [line for line in self.lines if "--allowed-callers does not have it" in line]
+        self.assertIn("'apiserver-0' asks", warned[0])
+        self.assertEqual(len(warned), number + 1)
+
+    def test_named(self):
+        """Where the name in TLS tells the node, ``Host`` tells the port if it is of that node."""
+        self.api.rules.add(("prometheus", "get", "proxy", "edge-1"))
+        self.api.rules.add(("prometheus", "get", "metrics", "edge-1"))
+        for host, dialed in (
+            ("edge-1:9443", ("edge-1", 9443)),
+            (API_HOSTS[0], (EDGE_1[0], 10250)),
+        ):
+            self.reaches(self.jane("edge-1", "prometheus"), dialed, Host=host)
+
+
+class EarlyOwnTests(DeputiesWorld):
+    """The same, at a server that does not know the cluster yet."""
+
+    synced = False
+
+    def test_led(self):
+        """What rules lead here that a server before has left waits until more is known."""
+        self.lead(EDGE_1[0])
+        self.refuses(self.jane(), 503, "(yet)", Host="edge-2:10250")
 
 
 class PlainTests(DeputiesWorld):
@@ -406,18 +534,84 @@ class PlainTests(DeputiesWorld):
         self.lead("192.0.2.77", 9100)
         self.refuses(self.dial_insecurely(), 503, "192.0.2.77:9100", Host="edge-1:9100")
 
-    def test_by_a_service(self):
-        """What kube-proxy has led here speaks for itself, as what is for this port."""
+    def test_programs_of_this_machine(self):
+        """They say where to."""
         self.serve_kubelet(None)
-        self.lead(SERVICE, 9100)
-        self.reaches(self.dial_insecurely(), ("edge-1", 9100), Host="edge-1:9100")
-        self.aims.led_from = None
         self.reaches(
             self.dial_insecurely(),
             ("10.0.0.1", 8000),
             Host="127.0.0.1:10264",
             X_Tunnel_Proxy_Dest="10.0.0.1:8000",
         )
+
+    def test_other_machines(self):
+        """Without records of names nobody else has anything to say."""
+        self.aims.from_here = False
+        for fields in (
+            {"Host": "edge-1:9100"},
+            {"Host": "10.0.0.1:10255"},
+            {"Host": "localhost:10255", "target": "/run/default/here/web"},
+        ):
+            self.refuses(self.dial_insecurely(), 403, "--enable-dns-controller", **fields)
+        self.refuses(
+            self.dial_insecurely(), 403, "does not count", X_Tunnel_Proxy_Dest="10.0.0.1:9100"
+        )
+
+
+class PlainNamedTests(DeputiesWorld):
+    """Callers without TLS from other machines, whom records of names lead here."""
+
+    iptables = False
+    dns = True
+
+    def led(self):
+        """Lead connections here by the Service, seen or unseen, and directly from afar."""
+        for led_from, from_here in ((None, False), (SERVICE, False), (SERVICE, True)):
+            self.aims.from_here = from_here
+            self.aims.led_from = None
+            if led_from is not None:
+                self.lead(led_from, 9100)
+            yield led_from
+
+    def test_names(self):
+        """A node's name leads to the ports of it that lead here."""
+        self.serve_kubelet(None)
+        for _ in self.led():
+            self.reaches(self.dial_insecurely(), (EDGE_1[0], 9100), Host="edge-1:9100")
+        self.aims.led_from, self.aims.from_here = None, False
+        self.reaches(self.dial_insecurely(), (EDGE_1[0], 10255), Host="Edge-1.:10255")
+        self.refuses(
+            self.dial_insecurely(),
+            403,
+            "the pod in the path is on the node edge-2",
+            target="/run/default/there/web",
+            Host="edge-1:10255",
+        )
+
+    def test_all_else(self):
+        """Nothing else is reached: no other port, no address, nothing by fields or paths."""
+        self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
+        for led_from in self.led():
+            for host in ("10.0.0.2:9100", "localhost:9100", "cloud-1:9100", "edge-2"):
+                self.refuses(
+                    self.dial_insecurely(),
+                    403,
+                    "http-proxy-ports",
+                    Host=host,
+                    target="/run/default/there/web",
+                )
+            for fields in (
+                {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-2"},
+                {"X_Tunnel_Proxy_Host": "edge-2"},
+                {"X_Tunnel_Proxy_Dest": "edge-2:9100"},
+            ):
+                self.refuses(
+                    self.dial_insecurely(), 403, "does not count", Host="edge-1:9100", **fields
+                )
+            if led_from is None:
+                for port in (10250, 10264, 10266, 10267, 22):
+                    host = f"edge-1:{port}"
+                    self.refuses(self.dial_insecurely(), 403, "http-proxy-ports", Host=host)
 
 
 class OthersRulesTests(DeputiesWorld):
@@ -452,10 +646,15 @@ class MiddlewareTests(SynchronousTestCase):
         """It is a middleware."""
         informers = FakeInformers()
         cluster = KnownCluster(
-            Nodes(informers), Pods(informers), ClusterAddresses(informers, "kube-system"), True
+            Nodes(informers),
+            Pods(informers),
+            ClusterAddresses(informers, "kube-system"),
+            ProxyPorts(informers, "kube-system", 10264, lambda *event: None),
+            iptables=True,
+            dns=False,
         )
         verifyObject(IMiddleware, Deputies(None, None, cluster, CertificateUsers(), Aims()))
 
     def test_aim_without_a_socket(self):
-        """A transport that has no socket says nothing."""
+        """A transport that has no socket says nothing, and who is at its end comes from afar."""
         self.assertEqual(Aim(None, None), Aims().of(StringTransport()))

@@ -195,6 +195,9 @@ class Authorization:
             f"{user.name!r} may not {what}: bind it to a ClusterRole that has the verb"
             f" {wanted[0].verb or '*'!r} on {subresources}"
         )
+        if request.proven:
+            # The connection was for a node, as kube-apiserver's are.
+            text += "; if it is kube-apiserver, put its name into --allowed-callers"
         self._warnings.warn(
             "request {request_id} is refused: {text}",
             request_id=request.request_id,

@@ -12,6 +12,7 @@ from twisted.internet.interfaces import ISystemHandle, ITransport
 
 from yurttunnel.http.authority import BadAuthority, canonical_host
 from yurttunnel.http.connection import is_secure
+from yurttunnel.ops.rebinding import is_loopback
 from yurttunnel.server.passthrough.original_destination import SocketAddress, led_here_from
 
 
@@ -21,11 +22,13 @@ class Aim:
 
     ``led_from`` is the address and port from which the kernel has led it here, ``None`` where it
     was for this listener. ``server_name`` is the name in its ClientHello (SNI) in its canonical
-    form, ``None`` where TLS or a name is missing; an address is none.
+    form, ``None`` where TLS or a name is missing; an address is none. ``from_here`` tells that it
+    comes from a loopback address, so from a program of this machine.
     """
 
     led_from: SocketAddress | None
     server_name: str | None
+    from_here: bool = False
 
 
 class Aims:
@@ -57,7 +60,11 @@ class Aims:
         led_from = None
         if plain is not None:
             led_from = self._led_here_from(cast(socket.socket, plain.getHandle()))
-        return Aim(led_from, _name(transport.getHandle().get_servername()) if secure else None)
+        return Aim(
+            led_from,
+            _name(transport.getHandle().get_servername()) if secure else None,
+            is_loopback(getattr(transport.getPeer(), "host", "")),
+        )
 
 
 def _name(sent: bytes | None) -> str | None:

@@ -14,14 +14,20 @@ without TLS, which asks nobody who he is. So it is the connection that decides:
    (``dialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go).
 
 The pod in a path has to be on the node that the connection is for; of several nodes with one
-address it tells which. A pod that no cache knows yet tells nothing. Everybody else speaks for
-himself: his fields choose, and he is asked whether he may.
+address it tells which. A pod that no cache knows yet tells nothing.
+
+Everybody else speaks for himself, and comes to the server's own address or name: then his fields
+choose, and he is asked whether he may. Where the connection was for a node it decides for him, too,
+and what he says may name no other: a kube-apiserver whose name nobody has told this server looks
+just like him. The port without TLS believes the fields of programs of this machine alone. Who comes
+to it from elsewhere by a name of a node that leads here (DNS) gets the ports that lead here, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NoReturn
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -29,10 +35,12 @@ from zope.interface import implementer
 
 from yurttunnel.cluster.nodes import KUBELET_PORT, Node, Nodes
 from yurttunnel.cluster.pods import Pods
+from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
+from yurttunnel.http.authority import BadAuthority, strip_port
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import requested_upgrade
-from yurttunnel.http.head import RequestHead
+from yurttunnel.http.head import HeadError, RequestHead
 from yurttunnel.http.interfaces import IExchange
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.interception.callers import CertificateUsers
@@ -41,6 +49,7 @@ from yurttunnel.server.interception.destination import (
     DESTINATION_FIELD,
     NODE_FIELD,
     Destination,
+    destination_of,
 )
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import Handler, InterceptedRequest
@@ -48,10 +57,7 @@ from yurttunnel.server.interception.resolution import pod_in
 from yurttunnel.server.node_finder import NodeFinder
 from yurttunnel.server.passthrough.original_destination import SocketAddress
 from yurttunnel.server.registry import SessionRegistry
-
-READ_ONLY_PORT = 10255
-"""Where kubelets serve what may only be read (``KubeletReadOnlyPort`` of k8s.io/kubernetes
-pkg/cluster/ports)."""
+from yurttunnel.steering.wanted import KUBELET_READ_ONLY_PORT
 
 _UPGRADED = frozenset({b"exec", b"attach", b"portForward"})
 """What kube-apiserver itself asks to upgrade (pkg/registry/core/pod/rest/subresources.go)."""
@@ -64,25 +70,33 @@ _NOTHING_TELLS = (
     " --enable-iptables"
 )
 
+_NOT_BY_A_NODE = (
+    "from other machines this port takes what is for a node only: on a connection that the firewall"
+    " has led here, or with --enable-dns-controller for a node's name in Host, and of its ports"
+    " those that are led here (http-proxy-ports); ask --secure-port, or from this machine itself"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
     """What is known of nodes and pods, and of who leads connections here.
 
-    ``iptables`` says whether this server leads connections here by firewall rules. ``services``
-    have the addresses to which kube-proxy leads, not our rules; a node that claims one is not
-    believed.
+    ``iptables`` says whether this server leads connections here by firewall rules, ``dns`` whether
+    by records of names, on ``ports``. ``services`` have the addresses to which kube-proxy leads,
+    not our rules; a node that claims one is not believed.
     """
 
     nodes: Nodes
     pods: Pods
     services: ClusterAddresses
+    ports: ProxyPorts
     iptables: bool
+    dns: bool
 
 
 @implementer(IMiddleware)
 class Deputies:
-    """Sets the destination of requests of those who speak for others, and ``proven``.
+    """Sets the destination, and ``proven``, where the request has not to choose it.
 
     It comes before all else that chooses a destination. ``users`` tell kube-apiserver by its
     certificate, ``aims`` where connections were going.
@@ -108,57 +122,106 @@ class Deputies:
         """See :class:`IMiddleware`."""
 
         def decided(request: InterceptedRequest) -> None:
-            exchange = request.exchange
-            aim = self._aims.of(exchange.transport)
-            if self._speaks_for_others(exchange, aim):
-                try:
-                    request.destination = self._destination(exchange, aim)
-                except RequestFailed as error:
-                    self._refuse(request, error)
-                    return
-                request.proven = True
+            try:
+                request.destination = self._destination(request)
+            except RequestFailed as error:
+                self._refuse(request, error)
+                return
             handler(request)
 
         return decided
 
-    def _speaks_for_others(self, exchange: IExchange, aim: Aim) -> bool:
-        if exchange.secure:
-            return self._users.is_allowed(exchange.transport)
-        return aim.led_from is not None and not self._is_services(aim.led_from)
+    def _destination(self, request: InterceptedRequest) -> Destination | None:
+        """Find where a request goes, ``None`` where its fields choose that.
 
-    def _destination(self, exchange: IExchange, aim: Aim) -> Destination:
-        """Find where a request goes; raises :class:`RequestFailed`."""
+        Raises :class:`RequestFailed`.
+        """
+        exchange = request.exchange
         head = exchange.head
-        for field in (NODE_FIELD, DESTINATION_FIELD):
-            if head.values(field):
-                raise RequestFailed(
-                    403,
-                    f"{field.decode().title()} does not count from who speaks for others, as"
-                    " kube-apiserver does: leave it out, or ask with a certificate or token of"
-                    " your own",
-                )
+        aim = self._aims.of(exchange.transport)
         led_from = aim.led_from
+        if not exchange.secure:
+            if led_from is None and aim.from_here:
+                return None
+            if led_from is None or self._is_services(led_from):
+                return self._by_record(head, aim)
+        request.proven = True
+        if not exchange.secure or self._users.is_allowed(exchange.transport):
+            return self._of_deputy(exchange, aim)
+        destination = self._of_others(exchange, aim)
+        request.proven = destination is not None
+        return destination
+
+    def _of_deputy(self, exchange: IExchange, aim: Aim) -> Destination:
+        """Decide for who speaks for others."""
+        head, led_from = exchange.head, aim.led_from
+        _check_fields(head)
         if led_from is not None and self._is_led(led_from):
             return self._led(led_from, aim, head)
         if not exchange.secure:
-            raise RequestFailed(
-                503,
-                f"the firewall has led this connection here from {led_from}, and not by rules that"
-                " this server knows of (yet): see /steering of the meta port",
-            )
+            _raise_not_known(led_from)
         named = self._named(aim)
-        if named:
-            node = self._only(named, str(aim.server_name), head)
-            by_service = led_from is not None and self._is_services(led_from)
-            port = led_from.port if led_from is not None and by_service else node.kubelet_port
-            host = self._finder.address(node)
-            return self._checked(node, Destination(node.name, host, port), head)
-        return self._of_pod(head)
+        return self._by_name(named, aim, head) if named else self._of_pod(head)
+
+    def _of_others(self, exchange: IExchange, aim: Aim) -> Destination | None:
+        """Decide for who speaks for himself, or does not say so: where the connection tells."""
+        head, led_from = exchange.head, aim.led_from
+        led: list[Node] = []
+        if led_from is not None and not self._is_services(led_from) and self._cluster.iptables:
+            if not (self._cluster.services.synced and self._cluster.nodes.synced):
+                _raise_not_known(led_from)
+            led = self._tunneled(self._finder.meant(str(led_from.address)))
+        nodes = led or self._tunneled(self._named(aim))
+        if not nodes:
+            return None
+        if led:
+            self._warn_of_unlisted(exchange)
+        _check_fields(head)
+        asked = self._asked(head)
+        names = {node.name for node in nodes}
+        if asked and names.isdisjoint(asked):
+            raise RequestFailed(
+                403,
+                f"Host is the node {' or '.join(sorted(asked))}, and the connection was for"
+                f" {' or '.join(sorted(names))}: connect to the node that is meant, or to the"
+                " server by its own address",
+            )
+        if led_from is not None and led:
+            return self._led(led_from, aim, head)
+        if asked:
+            # The name tells no port, and Host does.
+            self._check_pod(names, head)
+            return None
+        return self._by_name(nodes, aim, head)
+
+    def _by_record(self, head: RequestHead, aim: Aim) -> Destination:
+        """Decide by the name of a node, by which others may come to the port without TLS."""
+        _check_fields(head)
+        try:
+            asked = destination_of(head)
+        except HeadError:
+            raise RequestFailed(403, _NOT_BY_A_NODE) from None
+        node = self._cluster.nodes.get(asked.node)
+        port = asked.port if aim.led_from is None else aim.led_from.port
+        ports = (KUBELET_READ_ONLY_PORT, *self._cluster.ports.ports.http)
+        if not self._cluster.dns or node is None or not self._is_tunneled(node):
+            raise RequestFailed(403, _NOT_BY_A_NODE)
+        if port not in ports:
+            raise RequestFailed(403, _NOT_BY_A_NODE)
+        return self._checked(node, Destination(node.name, self._finder.address(node), port), head)
+
+    def _by_name(self, named: Collection[Node], aim: Aim, head: RequestHead) -> Destination:
+        """Decide by the name in the ClientHello."""
+        led_from = aim.led_from
+        node = self._only(named, str(aim.server_name), head)
+        by_service = led_from is not None and self._is_services(led_from)
+        port = led_from.port if led_from is not None and by_service else node.kubelet_port
+        return self._checked(node, Destination(node.name, self._finder.address(node), port), head)
 
     def _led(self, led_from: SocketAddress, aim: Aim, head: RequestHead) -> Destination:
         """Decide by the address that a connection was meant for."""
         host = str(led_from.address)
-        nodes = [each for each in self._finder.meant(host) if self._is_tunneled(each)]
+        nodes = self._tunneled(self._finder.meant(host))
         if not nodes:
             raise RequestFailed(
                 503,
@@ -186,16 +249,19 @@ class Deputies:
 
     def _checked(self, node: Node, destination: Destination, head: RequestHead) -> Destination:
         """Return ``destination`` unless the path is about a pod of another node."""
-        if destination.port not in (node.kubelet_port, KUBELET_PORT, READ_ONLY_PORT):
+        if destination.port not in (node.kubelet_port, KUBELET_PORT, KUBELET_READ_ONLY_PORT):
             return destination
+        self._check_pod({node.name}, head)
+        return destination
+
+    def _check_pod(self, names: Collection[str], head: RequestHead) -> None:
         pods_node = self._node_of_pod(head)
-        if pods_node is not None and pods_node != node.name:
+        if pods_node is not None and pods_node not in names:
             raise RequestFailed(
                 403,
                 f"the pod in the path is on the node {pods_node}, and the connection was for"
-                f" {node.name}: ask the node that has the pod",
+                f" {' or '.join(sorted(names))}: ask the node that has the pod",
             )
-        return destination
 
     def _of_pod(self, head: RequestHead) -> Destination:
         """Decide by the pod in the path, for what kube-apiserver sends without a name."""
@@ -211,16 +277,31 @@ class Deputies:
         return Destination(name, self._finder.address(node), node.kubelet_port)
 
     def _named(self, aim: Aim) -> Collection[Node]:
-        """Return the nodes that the name in the ClientHello means.
+        """Return the nodes that the name in the ClientHello means."""
+        return () if aim.server_name is None else self._called(aim.server_name)
+
+    def _asked(self, head: RequestHead) -> set[str]:
+        """Return the names of the nodes that ``Host`` means."""
+        asked: set[str] = set()
+        for value in head.values(b"host"):
+            try:
+                host = strip_port(value.decode("ascii", "backslashreplace"))
+            except BadAuthority:
+                continue
+            asked.update(node.name for node in self._called(host))
+        return asked
+
+    def _called(self, host: str) -> Collection[Node]:
+        """Return the nodes that ``host`` means.
 
         One that the API has not told of may have proven its name by its certificate.
         """
-        name = aim.server_name
-        if name is None:
-            return ()
-        nodes = self._finder.meant(name)
-        session = None if nodes else self._finder.own_session(name)
+        nodes = self._finder.meant(host)
+        session = None if nodes else self._finder.own_session(host)
         return nodes if session is None else (Node(session.node),)
+
+    def _tunneled(self, nodes: Collection[Node]) -> list[Node]:
+        return [node for node in nodes if self._is_tunneled(node)]
 
     def _node_of_pod(self, head: RequestHead) -> str | None:
         pod = pod_in(head.target)
@@ -237,6 +318,15 @@ class Deputies:
     def _is_services(self, led_from: SocketAddress) -> bool:
         return led_from.address in self._cluster.services.addresses
 
+    def _warn_of_unlisted(self, exchange: IExchange) -> None:
+        certificate = self._users.behind(exchange.transport)
+        if certificate is not None and not certificate.is_node:
+            self._warnings.warn(
+                "{caller} asks on a connection that was for a node, and --allowed-callers does not"
+                " have it: if it is kube-apiserver, put it there",
+                caller=repr(certificate.user.name),
+            )
+
     def _refuse(self, request: InterceptedRequest, error: RequestFailed) -> None:
         request.refusal = error.text
         self._warnings.warn(
@@ -245,3 +335,22 @@ class Deputies:
             text=error.text,
         )
         request.exchange.fail(error.status, error.text)
+
+
+def _raise_not_known(led_from: SocketAddress | None) -> NoReturn:
+    raise RequestFailed(
+        503,
+        f"the firewall has led this connection here from {led_from}, and not by rules that"
+        " this server knows of (yet): see /steering of the meta port",
+    )
+
+
+def _check_fields(head: RequestHead) -> None:
+    for field in (NODE_FIELD, DESTINATION_FIELD):
+        if head.values(field):
+            raise RequestFailed(
+                403,
+                f"{field.decode().title()} does not count from who speaks for others, as"
+                " kube-apiserver does, nor on connections that are for a node: leave it out, or"
+                " ask the server by its own address, with a certificate or token of your own",
+            )
