@@ -157,6 +157,13 @@ class RenewalTests(TestCase):
         self.pass_time(LIFE * 0.05)
         self.assertEqual((len(self.stored), self.renewal.last_error), (1, ""))
 
+    def test_away_for_weeks(self) -> None:
+        """However many attempts have failed, the next one keeps its distance."""
+        self.problem = OSError("the server is away")
+        with mock.patch.object(self.renewal, "_attempts", 2000):
+            self.pass_time(LIFE * 0.95)
+        self.assertLess(len(self.attempts), 30)
+
     def test_goes_on_after_the_end(self) -> None:
         """A certificate that has expired is still tried to be renewed."""
         self.problem = OSError("the server is away")

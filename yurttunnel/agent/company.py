@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from yurttunnel.ops.backoff import equal_jitter, full_jitter
 from yurttunnel.wire.hello import HELD, NO_SESSION, SERVERS, Hello, Limits
 
 if TYPE_CHECKING:
@@ -151,13 +152,12 @@ class Company:
             longest = _longest_between_looks(looks)
         else:
             longest = URGENT_DELAY if retries < URGENT_ATTEMPTS else LONGEST_DELAY
-        return random.uniform(0, min(FIRST_DELAY * 2 ** min(retries, 16), longest))
+        return full_jitter(retries, FIRST_DELAY, longest)
 
 
 def delay_after_replacements(times: int) -> float:
     """Choose how many seconds to wait when other agents have taken so many sessions in a row."""
-    longest = min(REPLACED_DELAY * 2 ** min(times - 1, 16), LONGEST_REPLACED_DELAY)
-    return random.uniform(longest / 2, longest)
+    return equal_jitter(times - 1, REPLACED_DELAY, LONGEST_REPLACED_DELAY)
 
 
 def _longest_between_looks(looks: int) -> float:

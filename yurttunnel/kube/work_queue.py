@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.kube.errors import ApiError, ApiUnreachable
+from yurttunnel.ops.backoff import doubled
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.waiting import ended_within
 
@@ -184,8 +185,7 @@ class WorkQueue(Service):
         self._work()
 
     def _pause(self, key: str, state: _Key) -> None:
-        # Two to the power of 20 times the shortest is more than the longest.
-        exponential = min(SHORTEST_PAUSE * 2.0 ** min(state.failures, 20), LONGEST_PAUSE)
+        exponential = doubled(state.failures, SHORTEST_PAUSE, LONGEST_PAUSE)
         state.failures += 1
         if state.again:
             state.again = False

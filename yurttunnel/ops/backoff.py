@@ -8,14 +8,24 @@ _MOST_DOUBLINGS = 30
 """An exponent without a bound overflows after an outage of days."""
 
 
+def doubled(failures: int, first: float, longest: float) -> float:
+    """Return ``first``, doubled ``failures`` times, ``longest`` at most. Seconds all."""
+    return min(first * 2.0 ** min(failures, _MOST_DOUBLINGS), longest)
+
+
 def full_jitter(failures: int, first: float, longest: float, shortest: float = 0.0) -> float:
-    """Return a pause of ``shortest`` to a bound: ``first``, doubled ``failures`` times, ``longest``
-    at most. Seconds all.
+    """Return a pause of ``shortest`` to what :func:`doubled` returns. Seconds all.
 
     Many clients that lose one server at the same moment then do not come back together; see
     "Exponential Backoff And Jitter" of the AWS Architecture Blog.
     """
-    return random.uniform(shortest, min(first * 2.0 ** min(failures, _MOST_DOUBLINGS), longest))
+    return random.uniform(shortest, doubled(failures, first, longest))
+
+
+def equal_jitter(failures: int, first: float, longest: float) -> float:
+    """Return a pause of at least half of what :func:`doubled` returns, at most all of it."""
+    most = doubled(failures, first, longest)
+    return random.uniform(most / 2, most)
 
 
 class Backoff:

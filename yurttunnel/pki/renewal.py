@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.backoff import equal_jitter
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.authority import BACKDATED, utc_now
 from yurttunnel.pki.contexts import RotatingContexts
@@ -159,7 +160,7 @@ class CertificateRenewal(Reconciler):
         left = (self.not_after - now).total_seconds()
         # A quarter of what is left, so that there is always time for several attempts.
         longest = max(self._interval, min(_MAX_BACKOFF, left / 4))
-        pause = min(longest, self._interval * 2.0**self._attempts) * random.uniform(0.5, 1.0)
+        pause = equal_jitter(self._attempts, self._interval, longest)
         self._next_attempt = self._clock.seconds() + pause
         self._log.error(
             "the certificate of {whose}, good until {end:%F %T} UTC, could not be renewed:"

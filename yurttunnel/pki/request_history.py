@@ -7,6 +7,7 @@ import random
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.backoff import doubled
 from yurttunnel.ops.cluster_trust import RequestCounters
 from yurttunnel.pki.certificate_requests import RequestDenied
 
@@ -53,9 +54,7 @@ class RequestHistory:
             self.counters.failed += 1
         self._failures += 1
         self.failure = " ".join(str(error).split()) or type(error).__name__
-        # The exponent has a bound, too: this goes on for ever.
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 1, 16))
-        pause *= random.uniform(1.0, 1.1)
+        pause = doubled(self._failures - 1, FIRST_PAUSE, LONGEST_PAUSE) * random.uniform(1.0, 1.1)
         self._next = self._clock.seconds() + pause
         # An outage of days is not worth thousands of lines: the 1st, 2nd, 4th, 8th ... is.
         if type(error) is not self._kind or self._failures.bit_count() == 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.authority import (
@@ -294,7 +294,7 @@ class AgentTrust(MultiService):
 
     async def _enroll_patiently(self, servers: Sequence[ServerAddress]) -> Credentials:
         """Give the certificate that is there as soon as it is good, or else a new one."""
-        longest = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE / 2, _LONGEST_PAUSE)
         while True:
             current = self._credentials
             if current is not None and self._covers(current) and not self._has_expired():
@@ -310,10 +310,9 @@ class AgentTrust(MultiService):
             ) as error:
                 if not (_is_temporary(error) or self._has_expired()):
                     raise
-                pause = random.uniform(_FIRST_PAUSE / 2, longest)
+                pause = backoff.next()
                 self._tell_of_failure(error, pause)
             await self._wait(pause)
-            longest = min(2 * longest, _LONGEST_PAUSE)
 
     def _tell_of_failure(self, error: Exception, pause: float) -> None:
         if self._credentials is not None and self._has_expired():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import random
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectingCancelledError
@@ -13,6 +12,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.backoff import full_jitter
 from yurttunnel.pki.problems import problem_with_peer
 from yurttunnel.server.siblings.remote import RemoteNodes
 from yurttunnel.server.siblings.replicas import Address
@@ -173,9 +173,9 @@ class SiblingClient:
 
     def _wait(self) -> None:
         self.state = State.WAITING
-        longest = min(FIRST_DELAY * 2 ** min(self._failures, 16), LONGEST_DELAY)
+        delay = full_jitter(self._failures, FIRST_DELAY, LONGEST_DELAY)
         self._failures += 1
-        self._retry_call = self._clock.callLater(random.uniform(0, longest), self._retry)
+        self._retry_call = self._clock.callLater(delay, self._retry)
 
     def _retry(self) -> None:
         self._retry_call = None

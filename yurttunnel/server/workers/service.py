@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from yurttunnel.ops.backoff import doubled
 from yurttunnel.ops.debug.pages import Answer, Parameters
 from yurttunnel.ops.status.streams import StreamReport
 from yurttunnel.ops.waiting import within
@@ -245,7 +246,7 @@ class Workers(Service):
         self.restarts += 1
         settled = self._reactor.seconds() - self._started[number] > SETTLED
         failures = self._failures[number] = 1 if settled else self._failures.get(number, 0) + 1
-        delay = min(FIRST_DELAY * 2 ** min(failures - 1, 16), LONGEST_DELAY)
+        delay = doubled(failures - 1, FIRST_DELAY, LONGEST_DELAY)
         self._log.error(
             "worker {number} has ended: {problem}; the streams of its nodes have ended with it,"
             " and it is started again in {delay:g} s",

@@ -1,0 +1,34 @@
+"""Pauses between attempts."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.ops.backoff import Backoff, doubled, equal_jitter, full_jitter
+
+
+class BackoffTests(SynchronousTestCase):
+    """What is chosen after so many failures."""
+
+    def test_pauses_double(self):
+        """From the first to the longest, after an outage of years, too."""
+        self.assertEqual([1, 2, 4, 5, 5], [doubled(n, 1, 5) for n in (0, 1, 2, 3, 10_000)])
+
+    def test_jitter_has_its_bounds(self):
+        """Nothing, the shortest or half of it at least, and never more than all of it."""
+        for failures, most in ((0, 1), (1, 2), (10_000, 5)):
+            full = [full_jitter(failures, 1, 5, 0.5) for _ in range(200)]
+            equal = [equal_jitter(failures, 1, 5) for _ in range(200)]
+            for pauses, least in ((full, 0.5), (equal, most / 2)):
+                self.assertTrue(all(least <= pause <= most for pause in pauses))
+                self.assertLess(min(pauses), least + (most - least) / 4)
+                self.assertGreater(max(pauses), most - (most - least) / 4)
+
+    def test_failures_in_a_row(self):
+        """A success begins anew."""
+        backoff = Backoff(1, 4)
+        bounds = (2, 4, 4)
+        for _ in range(2):
+            for bound in bounds:
+                self.assertTrue(1 <= backoff.next() <= bound)
+            backoff.reset()
