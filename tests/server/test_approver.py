@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+from unittest import mock
+
 from twisted.internet.defer import fail
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
@@ -189,6 +192,16 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(looked + 3, len(self.calls("csr-1")))
         self.assertEqual(1, len(self.events.recorded))
         self.assertEqual({("agent", "names"): 1}, self.counters.left_alone)
+
+    def test_looked_at_after_a_defect(self):
+        """A round that fails is logged, and the next one comes in its time."""
+        self.put(for_agent(text="host=edge-1&ipv4=192.0.2.8"))
+        looked = len(self.calls("csr-1"))
+        with mock.patch.object(heapq, "nsmallest", side_effect=ZeroDivisionError):
+            self.settle(LOOK_AGAIN_SECONDS)
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        self.settle(LOOK_AGAIN_SECONDS)
+        self.assertEqual(looked + 1, len(self.calls("csr-1")))
 
     def test_pauses(self):
         """It is looked at after a minute, two, four and so on, up to the longest pause."""

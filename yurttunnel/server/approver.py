@@ -10,9 +10,7 @@ from typing import Any
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger, LogLevel
-from twisted.python.failure import Failure
 
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, Conflict, NotAllowed, NotFound
 from yurttunnel.kube.events import EventRecorder
@@ -26,6 +24,7 @@ from yurttunnel.kube.resources import (
 )
 from yurttunnel.kube.work_queue import WorkQueue
 from yurttunnel.ops.approval import ApprovalCounters
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.approval import decide, lookups
 from yurttunnel.pki.approval_decision import Decision, Facts
 from yurttunnel.pki.approval_requests import (
@@ -116,8 +115,8 @@ class Approver(MultiService):
         self._queue.setServiceParent(self)
         self._queue_again = WorkQueue(clock, self._handle, 1)
         self._queue_again.setServiceParent(self)
-        self._looking = LoopingCall(self._look_again)
-        self._looking.clock = clock
+        what = "looking again at requests that are left alone"
+        Reconciler(clock, LOOK_AGAIN_SECONDS, what, self._look_again).setServiceParent(self)
         self._forget: Callable[[], None] | None = None
         # By the name of the request, only of those that there are.
         self._left: dict[str, _Left] = {}
@@ -128,16 +127,12 @@ class Approver(MultiService):
         """Begin with what waits."""
         super().startService()
         self._forget = self._requests.add_handler(self._changed)
-        looking = self._looking.start(LOOK_AGAIN_SECONDS, now=False)
-        _ = looking.addErrback(self._looking_failed)
 
     def stopService(self) -> Deferred[Any]:
         """End; what is under way is waited for, as long as the queue does."""
         if self._forget is not None:
             self._forget()
             self._forget = None
-        if self._looking.running:
-            self._looking.stop()
         self._left.clear()
         self._problem = ""
         stopped: Deferred[Any] = super().stopService()
@@ -155,7 +150,7 @@ class Approver(MultiService):
             return
         self._queue.add(new.name)
 
-    def _look_again(self) -> None:
+    async def _look_again(self) -> None:
         """Begin a round: those that were looked at the fewest times come first."""
         self._round += 1
         due: list[tuple[int, int, str]] = []
@@ -171,9 +166,6 @@ class Approver(MultiService):
             left.pause = min(2 * left.pause, LONGEST_PAUSE)
             left.due = self._round + left.pause
             self._queue_again.add(name)
-
-    def _looking_failed(self, failure: Failure) -> None:
-        self._log.failure("Defect: requests that are left alone are not looked at again", failure)
 
     async def _handle(self, name: str) -> None:
         """Look at one request; what is raised has it looked at again."""

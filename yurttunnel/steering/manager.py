@@ -8,9 +8,8 @@ from collections.abc import Callable
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall, deferLater
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
@@ -114,8 +113,9 @@ class SteeringManager(Service):
             deadline=SYNC_SECONDS,
             finish=FINISH_SECONDS,
         )
-        self._looking = LoopingCall(self._look)
-        self._looking.clock = clock
+        self._looking = Reconciler(
+            clock, LOOK_SECONDS, "looking at the rules of the firewall", self._look
+        )
         self._forget_nodes: Callable[[], None] | None = None
 
     def startService(self) -> None:
@@ -127,14 +127,13 @@ class SteeringManager(Service):
         self._ports.on_changed.append(self._changed)
         self._services.on_changed.append(self._changed)
         self._reconciler.startService()
-        _ = self._looking.start(LOOK_SECONDS).addErrback(self._defect)
+        self._looking.startService()
 
     def stopService(self) -> Deferred[None]:
         """Let a sync that is under way end, then remove rules and sets."""
         super().stopService()
         self._state = State.STOPPING
-        if self._looking.running:
-            self._looking.stop()
+        _ = self._looking.stopService()
         if self._forget_nodes is not None:
             self._forget_nodes()
             self._ports.on_changed.remove(self._changed)
@@ -156,7 +155,7 @@ class SteeringManager(Service):
             state=self._state.value, problem=self.problem(), families=self._families.report()
         )
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         """Notice what nobody tells."""
         if self._not_accepting() is None:
             self._closed_since = None
@@ -280,11 +279,6 @@ class SteeringManager(Service):
                 why=why,
             )
         self._log.info("The rules of the firewall are no longer kept")
-
-    def _defect(self, failure: Failure) -> None:
-        self._log.failure(
-            "Defect: the rules of the firewall are no longer looked at in time", failure
-        )
 
 
 def _place(node: Node | None) -> tuple[bool, tuple[tuple[str, str], ...]] | None:
