@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from twisted.internet.defer import Deferred
@@ -54,27 +56,41 @@ class ProgramFailed(Exception):
 
 
 class FreePorts:
-    """Gives loopback ports that nobody uses, without two test workers choosing the same.
+    """Loopback ports that nobody uses, and that no two processes of tests choose.
 
     Ports lie below the kernel's ephemeral range, so that no outgoing connection takes one
-    between the choice and the listening. Each process has 60 of its own, found by its id:
-    neighbors in a run have neighboring ids and therefore different blocks.
+    between the choice and the listening. Each process has 60 of its own, as long as it holds the
+    lock on the file of that block.
     """
 
     FIRST, BLOCK, BLOCKS = 18000, 60, 200
 
     def __init__(self) -> None:
         self._next = 0
+        self._base = self._claim()
+
+    def _claim(self) -> int:
+        """Return the first port of a block, whose lock ends with this process."""
+        for attempt in range(self.BLOCKS):
+            block = (os.getpid() + attempt) % self.BLOCKS
+            path = Path(tempfile.gettempdir(), f"yurttunnel-test-ports-{block}")
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+            else:
+                return self.FIRST + block * self.BLOCK
+        raise ProgramFailed("all blocks of ports are in use by other processes of tests")
 
     def take(self) -> int:
-        """Give the next free port of this process's block."""
-        base = self.FIRST + os.getpid() % self.BLOCKS * self.BLOCK
+        """Return the next free port of this process's block."""
         for _ in range(self.BLOCK):
-            port = base + self._next % self.BLOCK
+            port = self._base + self._next % self.BLOCK
             self._next += 1
             if is_free(port):
                 return port
-        raise ProgramFailed(f"ports {base} to {base + self.BLOCK - 1} are all in use")
+        raise ProgramFailed(f"ports {self._base} to {self._base + self.BLOCK - 1} are all in use")
 
     def take_row(self, count: int) -> int:
         """Give the first of ``count`` free ports in a row."""
