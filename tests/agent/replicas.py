@@ -131,6 +131,7 @@ class ReplicaTests(TestCase):
         self.assertEqual([], self.servers.sessions())
         self.assertEqual([], self.open_links())
         self.assertEqual([], self.clock.getDelayedCalls())
+        self.assertEqual(len(self.servers._company.clients), len(self.servers._routes._routes))
 
     def replica(self, *hosts):
         """Start a server behind these addresses."""

@@ -249,6 +249,15 @@ class LimitTests(DialerTests):
         self.ask("10.0.0.5")
         self.assertEqual(len(self.attempts()), 3)
 
+    def test_the_turn_of_a_name_has_a_time_of_its_own(self) -> None:
+        """Who has waited, and then looks the name up, is timed out once, for the lookup."""
+        first, *_ = [self.ask("db.example.org", timeout=8.0) for _ in range(2)]
+        third = self.ask("db.example.org", timeout=3.0)
+        assert first.cancel is not None
+        first.cancel()
+        self.reactor.advance(3.0)
+        self.assert_failed(third, Code.TIMEOUT, "the name servers did not answer")
+
     def test_a_dial_waits_no_longer_than_its_time(self) -> None:
         """The answer says what it has waited for, and what is left of the time is for its turn."""
         self.ask("10.0.0.5", timeout=8.0)

@@ -279,6 +279,8 @@ class AddressFileTests(SynchronousTestCase):
         self.file.write(written)
         self.assertEqual(written, self.file.read())
         self.assertEqual(0o600, (self.directory / FILE_NAME).stat().st_mode & 0o777)
+        self.file.write([("a", number + 1) for number in range(1000)])
+        self.assertEqual(1000, len(self.file.read()))
 
     def test_none(self):
         """No file, nothing."""
@@ -297,7 +299,7 @@ class AddressFileTests(SynchronousTestCase):
             b"[" * 50_000,
             b"[" * 100_000,
             b'["' + b"a" * 70_000 + b':1"]',
-            json.dumps([f"a:{number + 1}" for number in range(2000)]).encode(),
+            json.dumps([f"a:{number + 1}" for number in range(1001)]).encode(),
         ):
             (self.directory / FILE_NAME).write_bytes(content)
             self.assertEqual((), self.file.read(), content[:20])

@@ -279,6 +279,17 @@ class SeparateTests(ReplicaTests):
         self.settle()
         self.assertEqual(b"still here", bytes(far.received))
 
+    def test_who_is_back_is_not_told_as_missing(self):
+        """Though its last attempt but one has failed, too."""
+        for replica in self.replicas:
+            self.kill(replica)
+        self.pass_time(10)
+        self.replicas[1].up = True
+        self.pass_time(10)
+        self.assertEqual([0, 1], self.counts())
+        self.assertIn("a:10262 (", self.servers.partly_connected())
+        self.assertNotIn("b:10262 (", self.servers.partly_connected())
+
     def test_back_soon(self):
         """However long a server was away, the agent is back within seconds of its return."""
         for away in (3, 12, 30, 60, 180):

@@ -1381,6 +1381,12 @@ class SwitchTests(ServerTestCase):
         self.pass_time(1000)
         self.assertEqual([], self.handler.ends)
 
+    def test_it_is_the_response(self):
+        """There is no other after it."""
+        self.switch(User())
+        self.assertRaises(RuntimeError, self.exchange.respond, 200, b"late")
+        self.assertRaises(RuntimeError, self.exchange.switch, 101, b"", self.FIELDS, User())
+
     def test_early_bytes(self):
         """What came behind the head comes first, in order with what follows."""
         protocol = User()
