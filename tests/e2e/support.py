@@ -18,18 +18,18 @@ from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Program, Tunnel
 from tests.e2e.turns import turn
 
+ALONE = "tests.e2e.alone."
+"""What the modules begin with whose tests measure, so that no other one may run beside them."""
+
 
 class EndToEndTestCase(TestCase):
     """Gives a test programs, clients, targets and faults, and takes them all away again."""
 
     timeout = 120
 
-    alone = False
-    """Whether a test of this class measures, so that no other one may run beside it."""
-
     def run(self, result) -> None:
         """Wait for the test's turn first: it is no part of the time that a test has."""
-        with turn(self.alone):
+        with turn(alone=type(self).__module__.startswith(ALONE)):
             super().run(result)
 
     async def setUp(self) -> None:

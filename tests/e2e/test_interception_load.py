@@ -1,18 +1,15 @@
-"""Much at once through the ports that stand in for kubelets: large bodies and many clients."""
+"""Much at once through the ports that stand in for kubelets: many clients."""
 
 from __future__ import annotations
 
 from twisted.internet import reactor
 
-from tests.e2e.http_clients import ChunkedUpload, HttpClient
+from tests.e2e.http_clients import HttpClient
 from tests.e2e.interception import Door, InterceptionTestCase
 from tests.e2e.kubelets import HELLO, Request, chunk, hello, response_head, routes
-from tests.e2e.programs import MEBIBYTE, most_growth
 from tests.e2e.test_interception import together
 
 CHUNKED = [(b"Transfer-Encoding", b"chunked")]
-
-GIGABYTE = 1_000_000_000
 
 CLIENTS, REQUESTS = 200, 20
 
@@ -21,48 +18,6 @@ POOL = 32
 
 FOLLOWERS = POOL + 8
 """Requests that last, more than there are such connections."""
-
-
-class UploadTests(InterceptionTestCase):
-    """A body of any size passes; it is never there as a whole."""
-
-    alone = True
-
-    async def test_a_chunked_upload_of_a_gigabyte_takes_constant_memory(self) -> None:
-        """The SHA-256 is the same at both ends, and neither program grows with the body."""
-
-        async def take(request: Request) -> None:
-            await request.ended()
-            request.answer(200, request.digest.encode())
-
-        tunnel = await self.start_tunnel()
-        door = Door(self, tunnel, self.secure_kubelet(tunnel, take))
-        before = self.descriptors_of(tunnel)
-        programs = (tunnel.server, tunnel.agent)
-        resident = [program.resident() for program in programs]
-        client = await door.client()
-        most = list(resident)
-        began = reactor.seconds()
-        client.send_head("/upload", "POST", CHUNKED)
-        upload = ChunkedUpload(client.transport, GIGABYTE)
-        answer = client.expect(b"POST")
-        while not answer.complete and answer.error is None:
-            most = [max(m, p.resident()) for m, p in zip(most, programs, strict=True)]
-            self.assertLess(reactor.seconds() - began, 40, f"{upload.payload.taken} bytes so far")
-            await self.pause(0.1)
-        got = await answer.whole()
-        took = reactor.seconds() - began
-        self.assertEqual((got.status, door.kubelet.requests[0].size), (200, GIGABYTE))
-        self.assertEqual(got.body.decode(), upload.payload.digest)
-        rate = GIGABYTE / took / MEBIBYTE
-        print(f"\na gigabyte in {took:.1f} s, {rate:.0f} MiB/s")
-        for program, first, last in zip(programs, resident, most, strict=True):
-            growth, bound = last - first, most_growth(1)
-            name = program.arguments[0]
-            print(f"{name}: grown by {growth / MEBIBYTE:.1f} MiB of {bound / MEBIBYTE:.1f}")
-            self.assertLess(growth, bound, name)
-        client.drop()
-        await self.nothing_left(tunnel, [door], before)
 
 
 class PoolTests(InterceptionTestCase):

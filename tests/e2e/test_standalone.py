@@ -20,9 +20,6 @@ from tests.e2e.clients import (
 from tests.e2e.programs import Program, free_ports, is_free
 from tests.e2e.support import EndToEndTestCase
 
-READY_SECONDS = 1.0
-"""A program is ready in less than this; measured alone, at the best of three starts."""
-
 DEFAULT_PORTS = (10262, 10263, 10264, 10265, 10266, 9100, 8000)
 
 
@@ -117,27 +114,6 @@ class TwistedStandaloneTests(StandaloneTests):
     """The same over Twisted's own transports."""
 
     extra = ("--transport", "twisted")
-
-
-class StartTests(StandaloneTestCase):
-    """How long a start takes."""
-
-    alone = True
-
-    async def test_both_are_ready_in_less_than_a_second(self) -> None:
-        """A first start, with keys and certificates to make, takes each less than a second."""
-        server_times, agent_times = [], []
-        for number in range(3):
-            server, agent, _, _ = self.commands(str(number))
-            server.start()
-            server_times.append(await server.ready())
-            agent.start()
-            agent_times.append(await agent.ready())
-            await agent.stop()
-            await server.stop()
-        print(f"\nready, seconds: server {server_times}, agent {agent_times}")
-        self.assertLess(min(server_times), READY_SECONDS, server_times)
-        self.assertLess(min(agent_times), READY_SECONDS, agent_times)
 
 
 class TwoCommandsTests(EndToEndTestCase):

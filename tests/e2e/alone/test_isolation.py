@@ -50,8 +50,6 @@ APPETITE = 2 * MEBIBYTE
 class IsolationTests(LeakTestCase):
     """Echoes, downloads and uploads of one agent side by side."""
 
-    alone = True
-
     async def budget(self, program: Program, prefix: str) -> float:
         """What the program says its buffers may hold, in bytes."""
         limit = await program.metric(f"{prefix}_memory_budget_limit_bytes")

@@ -87,10 +87,10 @@ def warnings(lines: list[str]) -> list[str]:
 
 
 class StormTests(LeakTestCase):
-    """SIGKILL of a server that has 300 agents, and a new one in its place a little later."""
+    """SIGKILL of a server that has 300 agents, and a new one in its place a little later.
 
-    # What comes back, and when, depends on the time that the processes get.
-    alone = True
+    What comes back, and when, depends on the time that the processes get.
+    """
 
     async def test_all_come_back_and_nobody_else_is_kept_waiting(self) -> None:
         """They come spread over time, the server's memory and log stay small, dials succeed."""

@@ -28,10 +28,10 @@ NODES = {"edge-1": "partition", "edge-2": "deaf", "other": "mute", "cloud-2": "f
 
 
 class SilenceTests(SiteTestCase):
-    """Four nodes, each cut off in its own way at the same moment."""
+    """Four nodes, each cut off in its own way at the same moment.
 
-    # Both ends have to notice in the time that the protocol promises.
-    alone = True
+    Both ends have to notice in the time that the protocol promises.
+    """
 
     # The streams have to outlive the test's wait for the node that has none.
     server_extra = ("--resume-window", RESUME_WINDOW)
