@@ -11,6 +11,7 @@ from tests.quickstart.api.support import ApiTestCase, certificate
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.kube.resources import CONFIG_MAPS
 from yurttunnel.quickstart.api import resources as stored
 
 
@@ -57,3 +58,14 @@ class EmbeddedApiTests(ClientContract, ApiTestCase):
     def cut_off(self):
         """Lose all connections."""
         self.network.cut_off()
+
+    def test_idle_connections(self):
+        """They are closed after a minute, before the API does it in the middle of a request."""
+        self.done(self.client.list(CONFIG_MAPS))
+        self.pass_time(59)
+        self.done(self.client.list(CONFIG_MAPS))
+        self.pass_time(59)
+        self.assertEqual(1, len(self.network.links))
+        self.pass_time(1)
+        self.done(self.client.list(CONFIG_MAPS))
+        self.assertEqual(2, len(self.network.links))

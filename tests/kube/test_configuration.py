@@ -256,13 +256,18 @@ class KubeConfigTests(ConfigurationTestCase):
                 "installHint": "get it",
             }
         }
+        self.cluster["tls-server-name"] = "kubernetes"
         credentials = self.load().credentials
         self.assertIsInstance(credentials, ExecCredentials)
         plugin = credentials._plugin
         self.assertEqual(str(self.directory / "bin" / "plugin"), plugin.command)
         self.assertEqual((("a", "1"), {"X": "y"}), (plugin.arguments, plugin.environment))
         self.assertEqual(
-            {"server": "https://api:6443", "certificate-authority-data": encoded("ca")},
+            {
+                "server": "https://api:6443",
+                "tls-server-name": "kubernetes",
+                "certificate-authority-data": encoded("ca"),
+            },
             plugin.cluster,
         )
         self.user["exec"]["command"] = "plugin"

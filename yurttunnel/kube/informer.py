@@ -39,7 +39,7 @@ class Informer(Service):
         following = Deferred.fromCoroutine(self._reflector.run())
         self._following = following.addErrback(_ignore_cancellation)
 
-    def stopService(self) -> Deferred[None] | None:
+    def stopService(self) -> None:
         """Follow no more; who waits for the cache to be complete sees ``CancelledError``."""
         super().stopService()
         following, self._following = self._following, None
@@ -47,7 +47,6 @@ class Informer(Service):
             following.cancel()
         for waiting in tuple(self._waiting):
             waiting.cancel()
-        return following
 
     @property
     def error(self) -> Exception | None:
