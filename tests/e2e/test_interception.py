@@ -208,6 +208,7 @@ class NodeTests(InterceptionTestCase):
             ("10.9.8.7:80", {}, 503, "10.9.8.7"),
             ("127.0.0.1:80", {"X-Tunnel-Proxy-Host": "edge-9"}, 503, "edge-9"),
             ("edge-3:10250", {}, 503, "last seen"),
+            ("edge-3:10250", {"X-Tunnel-Proxy-Host": "edge-3"}, 503, "last seen"),
         ]
         for door in doors:
             # On one connection: a request that leads nowhere does not cost the caller its own.

@@ -74,6 +74,15 @@ class RevocationTests(TestCase):
         ):
             self.assertEqual(self.revocations.is_revoked(identity), expected)
 
+    def test_names_that_are_taken(self) -> None:
+        """A name is an enrolled node's until it is revoked."""
+        self.assertTrue(self.revocations.is_enrolled("edge-1"))
+        self.assertFalse(self.revocations.is_enrolled("edge-9"))
+        self.revoke()
+        self.revocations.refresh()
+        self.assertFalse(self.revocations.is_enrolled("edge-1"))
+        self.assertTrue(self.revocations.is_enrolled("edge-2"))
+
     def test_enrolled_again(self) -> None:
         """Certificates of an enrolment that was recorded later are good, also renewed ones."""
         self.revoke()

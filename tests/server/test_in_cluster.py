@@ -7,14 +7,17 @@ import json
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession
+from tests.server.interception.fakes import head, request
 from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server import in_cluster
+from yurttunnel.server.interception.middleware import chain
 from yurttunnel.server.options import Options
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import NodeNotConnected
@@ -99,3 +102,40 @@ class ClaimsTests(PartsTestCase):
         self.registry.add(owner)
         self.assertIs(owner, self.registry.find("192.0.2.1"))
         self.assertIs(former, self.registry.find("192.0.2.2"))
+
+
+class RequestsTests(PartsTestCase):
+    """What becomes of requests before anybody is asked, by all that a cluster adds."""
+
+    def setUp(self):
+        """Connect a node that serves whatever nobody else does."""
+        super().setUp()
+        self.informers.put(NODES, node("edge-1", "192.0.2.1", labels=EDGE))
+        self.informers.put(NODES, node("edge-2", "192.0.2.2", "evil.node", labels=EDGE))
+        for name in ("edge-1", "edge-2"):
+            self.registry.add(FakeSession(name))
+        self.passed = []
+        self.handler = chain(self.server.middlewares, self.passed.append)
+
+    def ask(self, peer, *status, **fields):
+        """Ask without TLS from an address; assert what that is answered with, if it is."""
+        asked = request(head(**fields))
+        asked.exchange.secure = False
+        asked.exchange.transport = StringTransport(peerAddress=IPv4Address("TCP", peer, 4242))
+        self.handler(asked)
+        self.assertEqual([each for each, _ in asked.exchange.failures], list(status), fields)
+
+    def test_other_machines(self):
+        """They get nothing by what their requests say."""
+        self.ask("192.0.2.99", 403, host="edge-1:8000")
+        self.ask("192.0.2.99", 403, host="192.0.2.1", X_Tunnel_Proxy_Dest="edge-1:8000")
+        self.ask("127.0.0.1", host="edge-1:8000")
+        self.assertEqual(len(self.passed), 1)
+
+    def test_pages(self):
+        """A page reaches no node by its own name, nor by one that a node has chosen."""
+        for host in ("evil.example:10264", "evil.node:10264"):
+            self.ask("127.0.0.1", 421, host=host, X_Tunnel_Proxy_Dest="edge-1:8000")
+        self.ask("127.0.0.1", 403, host="localhost:10264", Origin="http://evil.example")
+        self.ask("127.0.0.1", host="localhost:10264", X_Tunnel_Proxy_Dest="edge-1:8000")
+        self.assertEqual([each.destination.node for each in self.passed], ["edge-1"])

@@ -7,6 +7,7 @@ of somebody on this machine read what is served there. The Host field tells: it 
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 
 from twisted.internet.address import IPv4Address as TcpAddress
 from twisted.internet.address import IPv6Address as Tcp6Address
@@ -48,6 +49,18 @@ def asked_host(field: bytes) -> Address | str | None:
         return canonical_host(split_optional_port(field.decode("ascii"))[0])
     except (UnicodeDecodeError, BadAuthority):
         return None
+
+
+def is_of_another_page(host: bytes, sites: Sequence[bytes], origins: Sequence[bytes]) -> bool:
+    """Say whether a page of somebody else than ``host`` makes a browser send a request by HTTP.
+
+    ``sites`` and ``origins`` are the values of ``Sec-Fetch-Site`` (Fetch Metadata) and ``Origin``
+    (RFC 6454); other clients than browsers send neither.
+    """
+    own = b"http://" + host.lower()
+    return any(site not in (b"same-origin", b"none") for site in sites) or any(
+        origin.lower() != own for origin in origins
+    )
 
 
 def is_of_this_machine(field: bytes) -> bool:

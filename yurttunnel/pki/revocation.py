@@ -150,6 +150,11 @@ class Revocations(Reconciler):
             return True
         return record.enrolled <= revoked
 
+    def is_enrolled(self, node: str) -> bool:
+        """Say whether the name ``node`` is that of an enrolled node, connected or not."""
+        record = self._records.get(node)
+        return record is not None and not self.is_enrolment_revoked(record.enrolment)
+
     def is_enrolment_revoked(self, enrolment: str) -> bool:
         """Say whether an enrolment has been revoked."""
         return enrolment in self._enrolments

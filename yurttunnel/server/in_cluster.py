@@ -130,7 +130,8 @@ class ClusterServer:
         self._dns = self._steering.dns_election(
             self._client, self._informers, self._events, instance
         )
-        self._middlewares = self._make_middlewares()
+        self.middlewares = self._make_middlewares()
+        """What requests pass before they go to kubelets, in their order."""
         self._replicas = self._informers.informer(replica_slices(self._namespace))
         self._tunnel = LateService(reactor, self._ready, self._second_phase)
 
@@ -226,7 +227,7 @@ class ClusterServer:
             Deputies(self._reactor, registry, cluster, users, Aims()),
             Resolution(registry, nodes, pods),
             LocalhostPorts(registry, nodes, self._ports),
-            HostNames(registry, lambda host: bool(nodes.find(host))),
+            HostNames(registry, lambda host: {node.name for node in nodes.find(host)}),
             Authorization(
                 self._reactor,
                 self._reviews,
@@ -275,7 +276,7 @@ class ClusterServer:
             process,
             believed,
             agents,
-            self._middlewares,
+            self.middlewares,
             [siblings],
             workers,
             self._steering.passthrough,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,10 @@ def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> I
         }
 
     process = ServerProcess(reactor, settings, certificates)
+    # Who serves what nobody else does is not asked for a node that is cut off.
+    process.registry.is_anothers = lambda node, host: (
+        host != node and kept.revocations.is_enrolled(host)
+    )
     trust = Trust(
         agents=kept.contexts,
         secure=kept.interception,
@@ -50,7 +54,11 @@ def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> I
     enrolment = partial(kept.enrolment_factory.buildProtocol, None)
     agents = agent_listener(settings, process, trust, {ENROLMENT_PROTOCOL: enrolment})
     kept.on_revoked(agents.revoke)
-    middlewares = [HostNames(process.registry), *plugins]
+
+    def called(host: str) -> Collection[str]:
+        return (host,) if kept.revocations.is_enrolled(host) else ()
+
+    middlewares = [HostNames(process.registry, called), *plugins]
     workers = worker_processes(reactor, settings, process, agents, kept.contexts)
     server = cloud_end(reactor, settings, process, trust, agents, middlewares, workers=workers)
     readiness = process.readiness

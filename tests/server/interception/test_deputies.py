@@ -140,7 +140,7 @@ class DeputiesWorld(AuthorizedWorld):
         return [
             self.deputies,
             Resolution(self.registry, nodes, pods),
-            HostNames(self.registry, lambda host: bool(nodes.find(host))),
+            HostNames(self.registry, lambda host: {each.name for each in nodes.find(host)}),
             authorization,
             passed,
         ]

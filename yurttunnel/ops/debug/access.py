@@ -17,9 +17,8 @@ from twisted.internet.interfaces import IAddress
 from twisted.web.http import Request
 
 from yurttunnel.http.authority import Address
-from yurttunnel.ops.rebinding import asked_host, is_loopback
+from yurttunnel.ops.rebinding import asked_host, is_loopback, is_of_another_page
 
-_OWN_REQUEST = (b"same-origin", b"none")
 """What a browser says in Sec-Fetch-Site of requests of this page itself, or of the user."""
 
 
@@ -39,9 +38,7 @@ def refusal(request: Request, is_tunnelled: IsTunnelled) -> str | None:
         return "/debug wants a loopback address, or localhost, in the Host field"
     sites = request.requestHeaders.getRawHeaders(b"sec-fetch-site", [])
     origins = request.requestHeaders.getRawHeaders(b"origin", [])
-    other_site = any(site not in _OWN_REQUEST for site in sites)
-    other_origin = any(origin != b"http://" + hosts[0] for origin in origins)
-    if other_site or other_origin:
+    if is_of_another_page(hosts[0], sites, origins):
         return "/debug answers no requests that pages of other sites make in a browser"
     return None
 
