@@ -5,6 +5,8 @@ Dials are made all the time, one after the other, as by somebody who tries comma
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 
 from twisted.internet import reactor
@@ -14,6 +16,7 @@ from twisted.internet.task import deferLater
 from tests.e2e.clients import Echo, EchoClient
 from tests.e2e.programs import Agent, Program, Tunnel
 from tests.e2e.support import EndToEndTestCase
+from yurttunnel.server.node_session import RETURN_PATIENCE
 
 UNREACHABLE = 1.0
 """Seconds for which a replacement may keep callers from a node of which an agent runs."""
@@ -33,14 +36,14 @@ class Dials:
         self.failed: list[float] = []
         self._case = case
         self._tunnel = tunnel
-        self._port = port
+        self.port = port
         self._running = True
         self._done = Deferred.fromCoroutine(self._run())
 
     async def _run(self) -> None:
         while self._running:
             client = EchoClient(reactor)
-            answer = await self._case.connect(self._tunnel, f"127.0.0.1:{self._port}", client)
+            answer = await self._case.connect(self._tunnel, f"127.0.0.1:{self.port}", client)
             times = self.failed if answer.peer is None else self.succeeded
             times.append(reactor.seconds())
             if answer.peer is not None:
@@ -74,9 +77,9 @@ class ReplacedAgentTests(EndToEndTestCase):
         await dials.more(10)
         return tunnel, stream, dials
 
-    async def successor(self, tunnel: Tunnel) -> Agent:
+    async def successor(self, tunnel: Tunnel, state: str = "A") -> Agent:
         """Start a further agent of the same node."""
-        agent = tunnel.another_agent(token_path=None)
+        agent = tunnel.another_agent(token_path=None, state=state)
         agent.start()
         await agent.ready()
         return agent
@@ -90,6 +93,8 @@ class ReplacedAgentTests(EndToEndTestCase):
         tunnel, stream, dials = await self.held(drain=30)
         tunnel.agent.signal(signal.SIGTERM)
         await dials.more(10)
+        # As impatient people and supervisors do; its log must have no error of it.
+        tunnel.agent.signal(signal.SIGTERM)
         successor = await self.successor(tunnel)
         await dials.more(10)
         before = await self.answered_dials(tunnel.agent)
@@ -101,6 +106,59 @@ class ReplacedAgentTests(EndToEndTestCase):
         self.assertEqual(dials.failed, [])
         stream.drop()
         self.assertIn(await tunnel.agent.ended(10), (0, -signal.SIGTERM))
+
+    async def test_a_successor_that_ends_first(self) -> None:
+        """The one that drains has all dials again; none fails."""
+        tunnel, stream, dials = await self.held(drain=30)
+        tunnel.agent.signal(signal.SIGTERM)
+        await dials.more(10)
+        successor = await self.successor(tunnel)
+        await dials.more(10)
+        successor.signal(signal.SIGTERM)
+        self.assertIn(await successor.ended(10), (0, -signal.SIGTERM))
+        await dials.more(10)
+        await dials.end()
+        self.assertEqual(dials.failed, [])
+        await stream.round_trip()
+        stream.drop()
+
+    async def test_a_successor_that_is_killed(self) -> None:
+        """The one that drains has all dials after a moment; none fails."""
+        tunnel, stream, dials = await self.held(drain=30)
+        await dials.end()
+        tunnel.agent.signal(signal.SIGTERM)
+        successor = await self.successor(tunnel)
+        successor.signal(signal.SIGKILL)
+        await successor.ended(10)
+        killed = reactor.seconds()
+        dials = Dials(self, tunnel, dials.port)
+        await dials.more(10)
+        await dials.end()
+        self.assertLess(dials.succeeded[0] - killed, UNREACHABLE)
+        self.assertEqual(dials.failed, [])
+        await stream.round_trip()
+        stream.drop()
+
+    async def test_killed_while_it_drains_before_its_successor_comes(self) -> None:
+        """The streams end when it has had the time to be back."""
+        tunnel, stream, dials = await self.held(drain=30)
+        await dials.end()
+        tunnel.agent.signal(signal.SIGTERM)
+        await self.pause(1)
+        tunnel.agent.signal(signal.SIGKILL)
+        await tunnel.agent.ended(10)
+        await self.successor(tunnel)
+        await self.within(RETURN_PATIENCE + 1, stream.when_ended(), "the stream ends")
+
+    async def test_killed_while_it_drains_beside_its_successor(self) -> None:
+        """They end in the same time."""
+        tunnel, stream, dials = await self.held(drain=30)
+        await dials.end()
+        tunnel.agent.signal(signal.SIGTERM)
+        await self.successor(tunnel)
+        await stream.round_trip()
+        tunnel.agent.signal(signal.SIGKILL)
+        await self.within(RETURN_PATIENCE + 1, stream.when_ended(), "the stream ends")
 
     async def test_an_agent_that_is_started_when_the_old_one_has_ended(self) -> None:
         """As a DaemonSet does it: the node is reached but for the time without an agent."""
@@ -124,7 +182,9 @@ class ReplacedAgentTests(EndToEndTestCase):
     async def test_an_agent_that_is_started_beside_the_old_one(self) -> None:
         """It takes over at once: no dial fails, before and after the old one has been stopped."""
         tunnel, stream, dials = await self.held(drain=30)
-        await self.successor(tunnel)
+        # Two that run have a directory each: it is in use until its agent drains.
+        shutil.copytree(tunnel.agent.state, os.path.join(os.path.dirname(tunnel.agent.state), "B"))
+        await self.successor(tunnel, state="B")
         await dials.more(10)
         await self.within(1, stream.when_ended(), "two agents are no drain")
         tunnel.agent.signal(signal.SIGTERM)

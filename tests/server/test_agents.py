@@ -28,7 +28,7 @@ from yurttunnel.server.agents import (
     AgentListenerSettings,
     RefuseStreams,
 )
-from yurttunnel.server.node_session import RETURN_PATIENCE
+from yurttunnel.server.node_session import HESITATION, RETURN_PATIENCE
 from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.connection import CLOSE_TIMEOUT, SessionConnection
@@ -124,6 +124,8 @@ class Way:
 class ListenerTests(TestCase):
     """What the tests share."""
 
+    grace = GRACE
+
     def setUp(self):
         """Make a server without agents."""
         self.clock = clock_now()
@@ -138,7 +140,7 @@ class ListenerTests(TestCase):
             self.context,
             self.registry,
             lambda identity: identity.enrolment in self.revoked,
-            AgentListenerSettings(self.limits, GRACE, "server", "test 2"),
+            AgentListenerSettings(self.limits, self.grace, "server", "test 2"),
             {ENROLMENT_PROTOCOL: HalfCloseUser},
             identify=lambda certificate: self.identify(certificate),
             replicas=lambda: self.replicas,
@@ -651,8 +653,8 @@ class ReplacementTests(ListenerTests):
             agents[-1].session.go_away("the agent is about to stop")
             self.network.settle()
         self.assertEqual(MAX_SESSIONS_OF_NODE, len(self.listener.sessions()))
-        ended = [agent.user.reasons[0].value.code for agent in agents if agent.user.reasons]
-        self.assertEqual([Code.REPLACED] * 3, ended)
+        reasons = [[reason.value.code for reason in agent.user.reasons] for agent in agents]
+        self.assertEqual([[Code.REPLACED]] * 3 + [[]] * MAX_SESSIONS_OF_NODE, reasons)
         self.assertTrue(self.serving(agents[-1]))
         self.connected("edge-2")
         self.assertEqual(MAX_SESSIONS_OF_NODE + 1, len(self.listener.sessions()))
@@ -684,6 +686,121 @@ class ReplacementTests(ListenerTests):
         self.network.pass_time(1)
         self.assertEqual([], other.ends)
         self.assertEqual(2, len(self.listener.sessions()))
+
+
+class SuccessionTests(ListenerTests):
+    """An agent that drains, its successor, and what happens to either meanwhile."""
+
+    grace = WINDOW
+
+    def setUp(self):
+        """Have an agent drain with a stream."""
+        super().setUp()
+        self.first = self.connected()
+        self.link = self.network.links[-1]
+        self.user = self.stream(self.first)
+        self.first.session.go_away("the agent is about to stop")
+        self.network.settle()
+
+    def test_a_predecessor_serves_when_its_successor_has_left(self):
+        """An agent that drains is found again when the next one ends before it."""
+        second = self.connected(process=b"b" * 16)
+        second.session.go_away("this agent is about to stop, too")
+        self.network.pass_time(1)
+        self.assertEqual([Code.GOING_AWAY], [code for code, _ in second.ends])
+        self.stream(self.first).transport.abortConnection()
+        self.assertEqual((["made"], []), (self.user.told, self.first.ends))
+
+    def test_a_predecessor_serves_when_its_successor_is_lost(self):
+        """Dials wait for the next one a moment, and then go by the one that drains."""
+        second = self.connected(process=b"b" * 16)
+        self.network.links[-1].cut()
+        self.network.settle()
+        found = self.registry.find("edge-1")
+        waits = found.open_stream("192.0.2.80", 80, 15.0, "r")
+        self.assertTrue(self.serving(second))
+        changed = []
+        self.registry.on_direct_changed.append(changed.append)
+        self.clock.advance(HESITATION - 0.1)
+        self.assertTrue(self.serving(second))
+        self.clock.advance(0.2)
+        self.assertEqual(["edge-1"], changed, "siblings are told")
+        self.assertTrue(self.serving(self.first))
+        self.network.settle()
+        self.first.acceptor.requests[-1].accept()
+        self.network.settle()
+        self.successResultOf(waits).abort(Code.CANCELLED, "")
+        self.stream(self.first).transport.abortConnection()
+        second.ask_to_resume()
+        self.dial(second)
+        self.assertTrue(self.serving(second))
+        self.assertEqual(["made"], self.user.told)
+
+    def test_a_predecessor_that_drained_is_killed_first(self):
+        """Its streams end when it could be back and its successor is there."""
+        self.network.cut()
+        self.clock.advance(1)
+        self.connected(process=b"b" * 16)
+        self.clock.advance(RETURN_PATIENCE - 1.1)
+        self.assertEqual([], self.user.reasons)
+        self.clock.advance(0.2)
+        self.assert_restarted()
+
+    def test_a_predecessor_that_drained_is_long_away(self):
+        """Its streams end as soon as its successor comes."""
+        self.network.cut()
+        self.clock.advance(RETURN_PATIENCE + 1)
+        self.assertEqual([], self.user.reasons)
+        self.connected(process=b"b" * 16)
+        self.assert_restarted()
+
+    def test_a_predecessor_that_drains_is_killed_later(self):
+        """Its streams end in the same time when its successor has been there before."""
+        self.connected(process=b"b" * 16)
+        self.network.pass_time(3)
+        self.link.cut()
+        self.network.settle()
+        self.clock.advance(RETURN_PATIENCE - 0.1)
+        self.assertEqual([], self.user.reasons)
+        self.clock.advance(0.2)
+        self.assert_restarted()
+
+    def test_a_predecessor_that_drains_comes_back(self):
+        """An agent that lives has its streams, whoever has come meanwhile."""
+        self.connected(process=b"b" * 16)
+        self.link.cut()
+        self.network.settle()
+        self.clock.advance(RETURN_PATIENCE - 0.1)
+        self.first.ask_to_resume()
+        self.dial(self.first)
+        self.network.pass_time(RETURN_PATIENCE)
+        self.assertEqual([], self.user.reasons)
+
+    def test_a_further_session_of_a_process_ends_none_of_its_own(self):
+        """One that drains waits for its agent beside another session of the same process."""
+        self.connected()
+        self.link.cut()
+        self.network.settle()
+        self.clock.advance(RETURN_PATIENCE + 1)
+        self.assertEqual([], self.user.reasons)
+
+    def test_the_successors_own_session_is_known_while_it_does_not_serve(self):
+        """Its agent is refused when it finds the server by a second address, as at other times."""
+        second = self.connected(process=b"b" * 16)
+        self.network.links[-1].cut()
+        self.network.settle()
+        self.clock.advance(HESITATION)
+        self.assertTrue(self.serving(self.first))
+        again = self.agent(process=b"b" * 16)
+        held = {"held": second.answer.process.hex()}
+        again.hello = replace(again.hello, properties={**again.hello.properties, **held})
+        self.refused(again, Code.ALREADY_CONNECTED, "another of its addresses")
+
+    def assert_restarted(self):
+        """Check that the stream has ended because its agent has been restarted."""
+        (reason,) = self.user.reasons
+        self.assertEqual(Code.SESSION_LOST, reason.value.code)
+        self.assertIn("has been restarted", reason.value.text)
 
 
 class ConnectionTests(ListenerTests):

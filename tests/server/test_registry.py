@@ -24,7 +24,7 @@ class FindTests(SynchronousTestCase):
     def add(self, node, **identifiers):
         """Connect a node."""
         session = FakeSession(node, **identifiers)
-        self.assertIsNone(self.registry.add(session))
+        self.assertEqual([], self.registry.add(session))
         return session
 
     def assert_nobody_serves(self, host):
@@ -189,7 +189,7 @@ class AddAndRemoveTests(SynchronousTestCase):
         old = FakeSession("edge-1", addresses=["192.0.2.1"])
         new = FakeSession("edge-1", addresses=["192.0.2.2"])
         self.registry.add(old)
-        self.assertIs(self.registry.add(new), old)
+        self.assertEqual(self.registry.add(new), [old])
         self.assertIs(self.registry.find("edge-1"), new)
         self.assertRaises(NodeNotConnected, self.registry.find, "192.0.2.1")
 
@@ -203,6 +203,28 @@ class AddAndRemoveTests(SynchronousTestCase):
         self.registry.remove(new)
         self.registry.remove(new)
         self.assertRaises(NodeNotConnected, self.registry.find, "edge-1")
+
+    def test_the_fittest_session_of_a_node_serves(self):
+        """An older one that drains does when the newer is lost, or leaves; it alone has claims."""
+        old = FakeSession("edge-1", addresses=["192.0.2.1"])
+        new = FakeSession("edge-1", addresses=["192.0.2.2"])
+        newest = FakeSession("edge-1")
+        old.draining = True
+        self.registry.add(old)
+        self.registry.add(new)
+        self.assertIs(self.registry.find("192.0.2.2"), new)
+        self.assertIs(self.registry.find_another(new), old)
+        new.draining, new.connected = True, False
+        self.registry.direct_changed("edge-1")
+        self.assertIs(self.registry.find("192.0.2.1"), old)
+        self.assertIs(self.registry.direct("edge-1"), old)
+        self.assertRaises(NodeNotConnected, self.registry.find, "192.0.2.2")
+        self.assertEqual(self.registry.add(newest), [old, new])
+        self.assertIs(self.registry.find("edge-1"), newest)
+        self.registry.remove(newest)
+        self.assertIs(self.registry.find("edge-1"), old)
+        self.registry.remove(old)
+        self.assertIs(self.registry.find("edge-1"), new)
 
     def test_the_error_of_a_node_that_was_never_seen(self):
         """Its sentence says so and names the destination."""

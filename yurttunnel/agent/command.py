@@ -12,6 +12,7 @@ from yurttunnel.agent.process import check_identifiers
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.ops.clocks import make_steady
 from yurttunnel.ops.log import forward_standard_logging
+from yurttunnel.ops.stopping import stop_once
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import BadIdentity
 from yurttunnel.tunnel.direct.reactor import with_transports
@@ -24,6 +25,7 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     make_steady(reactor)
+    stop_once(reactor)
     settings = options.settings
     if options["diagnose"]:
         _diagnose(options)

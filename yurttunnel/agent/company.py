@@ -99,19 +99,18 @@ class Company:
 
     ``advertised`` is how many servers there are by the newest HELLO that says it, ``None`` when
     none has. ``wanting`` says that there are sessions with fewer servers than there are to be.
-    ``everybody_told`` says that all agents have just been told of servers, so that they are not to
-    come at the same moment.
     ``refusals`` counts attempts that have led to a server that is connected already.
     ``changed()`` is called whenever one of ``clients`` has got a session, has lost one, or stands
-    by.
+    by, ``everybody_told()`` when all agents have been told of servers, so that they are not to come
+    at the same moment.
     """
 
     clients: list[ServerClient] = field(default_factory=list)
     advertised: int | None = None
     wanting: bool = False
-    everybody_told: bool = False
     refusals: int = 0
     changed: Callable[[], object] = lambda: None
+    everybody_told: Callable[[], object] = lambda: None
 
     def told(self, servers: int | None) -> None:
         """Take what a HELLO says of the number of servers.
@@ -125,9 +124,7 @@ class Company:
     def told_meanwhile(self, servers: int) -> None:
         """Take what a server tells all its agents of the number of servers."""
         self.advertised = min(servers, MOST_SERVERS)
-        self.everybody_told = True
-        self.changed()
-        self.everybody_told = False
+        self.everybody_told()
 
     def held_by_others(self, client: ServerClient) -> list[bytes]:
         """Give the server processes with which others than ``client`` have sessions."""

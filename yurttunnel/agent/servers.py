@@ -55,7 +55,12 @@ class ServerSet:
         self._limit = min(limit or MOST_SERVERS, MOST_SERVERS)
         self._routes = Routes(secured)
         self._route_of: dict[ServerClient, Route] = {}
-        self._company = Company(advertised=expected, changed=self._adjust)
+        self._company = Company(
+            advertised=expected,
+            changed=self._adjust,
+            # What all agents are told at the same moment they do not act upon at the same moment.
+            everybody_told=lambda: self._adjust(within=URGENT_DELAY),
+        )
         self._held_before: set[bytes] = set()
         self._failed_before = 0
         self._adjusting = False
@@ -193,8 +198,11 @@ class ServerSet:
         for session in self.sessions():
             session.end_if_idle()
 
-    def _adjust(self) -> None:
-        """Have as many clients as there are to be; what that changes is looked at, too."""
+    def _adjust(self, within: float = 0.0) -> None:
+        """Have as many clients as there are to be; what that changes is looked at, too.
+
+        Servers that become missing are looked for ``within`` so many seconds, 0 for soon.
+        """
         self._again = True
         if self._adjusting or self._stopping:
             return
@@ -202,11 +210,11 @@ class ServerSet:
         try:
             while self._again and not self._stopping:
                 self._again = False
-                self._adjust_once()
+                self._adjust_once(within)
         finally:
             self._adjusting = False
 
-    def _adjust_once(self) -> None:
+    def _adjust_once(self, within: float) -> None:
         self._remove_ended()
         self._routes.note_sessions()
         self._routes.shared = self._company.advertised is not None
@@ -217,8 +225,6 @@ class ServerSet:
         begins = wanting and not before
         if begins or held_before - held:
             self._routes.begin_anew()
-        # What all agents are told at the same moment they do not act upon at the same moment.
-        within = URGENT_DELAY if self._company.everybody_told else 0.0
         if begins:
             for client in current:
                 if client.waiting:

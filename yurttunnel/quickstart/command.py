@@ -20,6 +20,7 @@ from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.informer import Informers
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.ops.stopping import stop_once
 from yurttunnel.pki.authority import DAY
 from yurttunnel.pki.directory import StateError
 from yurttunnel.quickstart.api.resources import RESOURCES
@@ -57,6 +58,7 @@ def makeService(options: Options) -> IService:
     """Build everything from the command line; what is wrong ends the process with a sentence."""
     from twisted.internet import reactor
 
+    stop_once(reactor)
     try:
         return build(with_transports(reactor, "direct"), options.settings)
     except StateError as error:

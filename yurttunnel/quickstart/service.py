@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ProcessExitedAlready, ReactorNotRunning
+from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.interfaces import IListeningPort, IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
@@ -111,13 +111,7 @@ class Guide(Service):
             self._running.cancel()
 
     def _hung_up(self, number: int, frame: object) -> None:
-        self._reactor.callFromThread(self._stop_reactor)
-
-    def _stop_reactor(self) -> None:
-        try:
-            self._reactor.stop()
-        except ReactorNotRunning:
-            self._log.debug("the quickstart is being stopped already")
+        self._reactor.callFromThread(self._reactor.stop)
 
     async def _run(self) -> None:
         try:
@@ -147,7 +141,7 @@ class Guide(Service):
             raise _Failed(f"the check was not over in {CHECK_SECONDS:g} s")
         if status != 0:
             raise _Failed("the check failed: the lines above say where")
-        self._stop_reactor()
+        self._reactor.stop()
 
 
 class _Failed(Exception):

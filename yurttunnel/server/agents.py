@@ -25,7 +25,7 @@ from yurttunnel.pki.identity import (
     NodeIdentity,
     identity_from_certificate,
 )
-from yurttunnel.server.node_session import NodeSession, granted_identifiers
+from yurttunnel.server.node_session import RESTARTED, NodeSession, granted_identifiers
 from yurttunnel.server.refused_peers import RefusedPeers
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel.connection import MAX_UNFINISHED, SessionConnection
@@ -99,8 +99,6 @@ class AgentListener(Factory):
         self._unfinished = Crowd(MAX_UNFINISHED, SessionConnection.crowded_out)
         self._handed_over: set[SessionConnection] = set()
         self._sessions: dict[bytes, NodeSession] = {}
-        # The same by the node that they are of, the newest last.
-        self._of_node: dict[str, list[NodeSession]] = {}
         self._carried: dict[SessionConnection, NodeSession] = {}
         self._draining = False
         self._refused_peers = RefusedPeers(context.clock, self._log)
@@ -260,12 +258,11 @@ class AgentListener(Factory):
         session here is let in.
         """
         held = self._settings.process in held_processes(hello)
-        session = self._registry.direct(identity.node)
-        if (
-            held
-            and isinstance(session, NodeSession)
+        if held and any(
+            isinstance(session, NodeSession)
             and _belongs_to(session, identity, hello)
-            and not session.draining
+            and not session.going_away
+            for session in self._registry.direct_sessions(identity.node)
         ):
             raise Violation(
                 Code.ALREADY_CONNECTED,
@@ -320,18 +317,16 @@ class AgentListener(Factory):
         tunnel.on_closed.append(lambda code, text: self._ended(session, code, text))
         tunnel.on_going_away.append(lambda: self._drains(session))
         self._sessions[own.session] = session
-        of_node = self._of_node.setdefault(identity.node, [])
-        of_node.append(session)
         connection.send_hello(own)
         # Connected before it is known, so that siblings are told once, and at once, to use it.
         self._carried[connection] = session
         connection.start(tunnel, hello)
-        replaced = self._registry.add(session)
-        if isinstance(replaced, NodeSession):
-            self._replace(replaced, hello)
-        if len(of_node) > MAX_SESSIONS_OF_NODE:
+        older = [each for each in self._registry.add(session) if isinstance(each, NodeSession)]
+        if len(older) >= MAX_SESSIONS_OF_NODE:
             text = f"the node has more than {MAX_SESSIONS_OF_NODE} sessions"
-            of_node[0].tunnel.close(Code.REPLACED, text)
+            older.pop(0).tunnel.close(Code.REPLACED, text)
+        for replaced in older:
+            self._replace(replaced, hello)
         self._log.info(
             "{node}: connected from {address}, session {session}",
             node=identity.node,
@@ -345,7 +340,8 @@ class AgentListener(Factory):
 
     def _replace(self, replaced: NodeSession, hello: Hello) -> None:
         """End the session that a node had before, unless it is ending by itself already."""
-        if replaced.draining:
+        if replaced.going_away:
+            replaced.end_if_succeeded()
             return
         if replaced.tunnel.wire.peer.process == hello.process and replaced.tunnel.connected:
             # Its GOAWAY comes by the other connection and may be late, or its clients have dialed
@@ -358,14 +354,10 @@ class AgentListener(Factory):
             # Perhaps two agents run as this node; the one that is told waits before it returns.
             replaced.tunnel.close(Code.REPLACED, "another agent of the node has connected")
         else:
-            replaced.tunnel.close(Code.SESSION_LOST, "the agent has been restarted")
+            replaced.tunnel.close(Code.SESSION_LOST, RESTARTED)
 
     def _ended(self, session: NodeSession, code: Code, text: str) -> None:
         self._sessions.pop(session.tunnel.session_id, None)
-        of_node = self._of_node[session.node]
-        of_node.remove(session)
-        if not of_node:
-            del self._of_node[session.node]
         self._registry.remove(session)
         for callback in self.on_ended:
             callback(session.node, self._why_ended(code, text))

@@ -8,6 +8,7 @@ from twisted.application.service import IService
 
 from yurttunnel.ops.clocks import make_steady
 from yurttunnel.ops.log import forward_standard_logging
+from yurttunnel.ops.stopping import stop_once
 from yurttunnel.pki.bundle import BadBundle
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
@@ -25,6 +26,7 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     make_steady(reactor)
+    stop_once(reactor)
     settings = options.settings
     if options["diagnose"]:
         _diagnose(options)

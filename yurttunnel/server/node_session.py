@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
@@ -20,6 +22,8 @@ from yurttunnel.wire.hello import Hello
 _ELSEWHERE = frozenset({Code.GOING_AWAY, Code.SESSION_LOST, Code.REPLACED})
 """What a dial ends with that has not come to the node: another way may lead there."""
 
+RESTARTED = "the agent has been restarted"
+
 RETURN_PATIENCE = 5.0
 """Seconds for which dials wait for an agent that has lost its connection.
 
@@ -28,13 +32,30 @@ An agent that can reach the server is back after its next attempt. The first fou
 the rest is for the last one's handshakes. Who is not back by then is cut off: its streams go on
 waiting, but nobody else need wait to be told so."""
 
+HESITATION = 0.5
+"""Seconds for which dials wait although another agent of the node is connected, which drains.
+
+The first attempt of an agent that lives comes within 0.3 s. What goes by one that drains instead is
+cut off when its drain is over."""
+
+
+class _Presence(IntEnum):
+    """Whether the agent is there, and what is expected of it when it is not."""
+
+    CONNECTED = 0
+    RETURNING = 1  # for HESITATION
+    LATE = 2  # until RETURN_PATIENCE is over
+    MISSING = 3
+
 
 @implementer(INodeSession)
 class NodeSession:
     """The session that this server has with a node's agent; ``registry`` knows other ways to it.
 
     While no connection carries it dials wait, each for :data:`RETURN_PATIENCE` after the loss at
-    most; later ones fail at once.
+    most, or for :data:`HESITATION` where another session leads to the node; later ones fail at
+    once. One that drains and whose agent has been succeeded by another process of it, see
+    :meth:`end_if_succeeded`, is not kept for longer either.
     """
 
     def __init__(
@@ -46,9 +67,10 @@ class NodeSession:
     ) -> None:
         self._registry = registry
         self._dials: set[Deferred[IStream]] = set()
-        # When the connection was lost, while there is none.
-        self._lost_at: float | None = None
-        self._patience: IDelayedCall | None = None
+        self._presence = _Presence.CONNECTED
+        # When the connection was lost the last time.
+        self._lost_at = 0.0
+        self._waits: list[IDelayedCall] = []
         self.node = identity.node
         self.identity = identity
         self.identifiers = identifiers
@@ -58,7 +80,19 @@ class NodeSession:
     @property
     def draining(self) -> bool:
         """Whether one of the ends wants no new streams that have another way."""
+        if self.going_away:
+            return True
+        return self._presence >= _Presence.LATE and self._has_connected_fellow()
+
+    @property
+    def going_away(self) -> bool:
+        """Whether one of the ends is about to end it."""
         return self.tunnel.going_away
+
+    @property
+    def process(self) -> bytes:
+        """What tells the agent's process apart from every other one."""
+        return self.tunnel.wire.peer.process
 
     @property
     def connected(self) -> bool:
@@ -86,7 +120,11 @@ class NodeSession:
         self._wait_no_more()
         clock = self.tunnel.clock
         self._lost_at = clock.seconds()
-        self._patience = clock.callLater(RETURN_PATIENCE, self._end_dials)
+        self._presence = _Presence.RETURNING
+        self._waits = [
+            clock.callLater(HESITATION, self._is_late),
+            clock.callLater(RETURN_PATIENCE, self._is_missing),
+        ]
         another = self._registry.find_another(self)
         if another is not None and another.connected and not another.draining:
             self._end_dials()
@@ -95,24 +133,53 @@ class NodeSession:
         """Let dials wait for their answers again: a connection carries the session."""
         self._wait_no_more()
 
+    def end_if_succeeded(self) -> None:
+        """End a session that drains if its agent is missing, and a newer process is there.
+
+        Its process has been killed, or its machine started again, and its streams wait in vain.
+        """
+        if not self.going_away or self._presence is not _Presence.MISSING:
+            return
+        fellows = self._registry.direct_sessions(self.node)
+        newer = fellows[fellows.index(self) + 1 :]
+        if any(isinstance(each, NodeSession) and each.process != self.process for each in newer):
+            self.tunnel.close(Code.SESSION_LOST, RESTARTED)
+
+    def _is_late(self) -> None:
+        self._presence = _Presence.LATE
+        if self._has_connected_fellow():
+            self._registry.direct_changed(self.node)
+            self._end_dials()
+
+    def _is_missing(self) -> None:
+        self._presence = _Presence.MISSING
+        self._end_dials()
+        self.end_if_succeeded()
+
+    def _has_connected_fellow(self) -> bool:
+        """Return whether another session of this server leads to the node now."""
+        return any(
+            fellow.connected
+            for fellow in self._registry.direct_sessions(self.node)
+            if fellow is not self
+        )
+
     def _wait_no_more(self) -> None:
-        self._lost_at = None
-        patience, self._patience = self._patience, None
-        if patience is not None and patience.active():
-            patience.cancel()
+        self._presence = _Presence.CONNECTED
+        waits, self._waits = self._waits, []
+        for call in waits:
+            if call.active():
+                call.cancel()
 
     def _end_dials(self) -> None:
         dials, self._dials = self._dials, set()
         for dial in dials:
             dial.cancel()
 
-    def _away(self) -> float:
-        """Give for how many seconds no connection has carried the session."""
-        return 0.0 if self._lost_at is None else self.tunnel.clock.seconds() - self._lost_at
-
     def _missing(self) -> StreamFailed:
+        away = self.tunnel.clock.seconds() - self._lost_at
         text = (
-            f"the connection to the agent of node {self.node} was lost {self._away():.0f} s ago,"
+            f"the connection to the agent of node {self.node} was lost {away:.0f} s ago,"
             " and it has not come back yet"
         )
         return StreamFailed(Code.SESSION_LOST, text)
@@ -120,7 +187,7 @@ class NodeSession:
     async def _open_here(
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder
     ) -> IStream:
-        if self._away() >= RETURN_PATIENCE:
+        if self._presence is _Presence.MISSING:
             self.tunnel.dial_answered(Code.SESSION_LOST)
             raise self._missing()
         dial = self.tunnel.open_stream(host, port, timeout, request_id, holder)

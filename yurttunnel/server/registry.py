@@ -110,15 +110,19 @@ class AmbiguousAddress(NodeNotConnected):
 class SessionRegistry:
     """The ways to all connected nodes: this server's own sessions, and those of its siblings.
 
-    There is one *direct* session for each node. *Remote* ones, which siblings have, serve what no
-    direct one does. ``max_remembered`` bounds the names and addresses of nodes that have gone and
-    for which the time they were last seen is kept.
+    A node may have several *direct* sessions, as while one agent drains beside its successor. The
+    fittest of them serves, see :meth:`find`, and alone claims its identifiers; it is chosen anew at
+    each change. *Remote* ones, which siblings have, serve what no direct one does.
+    ``max_remembered`` bounds the names and addresses of nodes that have gone and for which the
+    time they were last seen is kept.
     """
 
     def __init__(self, clock: IReactorTime, max_remembered: int = 10_000) -> None:
         self._clock = clock
         self._max_remembered = max_remembered
-        self._by_node: dict[str, INodeSession] = {}
+        # The direct sessions of each node, the newest last, and which of them serves.
+        self._direct: dict[str, list[INodeSession]] = {}
+        self._serving: dict[str, INodeSession] = {}
         self._remote: set[INodeSession] = set()
         self.on_direct_changed: list[Callable[[str], object]] = []
         """Who is told of each node whose direct session has come, changed or gone."""
@@ -133,28 +137,29 @@ class SessionRegistry:
         self._prefix_lengths: dict[int, Counter[int]] = {4: Counter(), 6: Counter()}
         self._last_seen: dict[str, float] = {}
 
-    def add(self, session: INodeSession) -> INodeSession | None:
-        """Serve through ``session`` from now on.
+    def add(self, session: INodeSession) -> list[INodeSession]:
+        """Serve through ``session`` from now on, if it is the fittest.
 
-        Returns the session of the same node that it replaces, which the caller ends, or
-        ``None``.
+        Returns the older sessions of the same node, the oldest first, which the caller ends unless
+        they end by themselves; until then they serve when this one does not.
         """
-        replaced = self._by_node.get(session.node)
-        if replaced is not None:
-            self._release(replaced)
-        self._by_node[session.node] = session
-        self._claim(session)
+        sessions = self._direct.setdefault(session.node, [])
+        older = list(sessions)
+        sessions.append(session)
         self.direct_changed(session.node)
-        return replaced
+        return older
 
     def remove(self, session: INodeSession) -> None:
-        """Serve no longer through ``session``; one that has been replaced is ignored."""
-        if self._by_node.get(session.node) is not session:
+        """Serve no longer through ``session``; one that is not here is ignored."""
+        sessions = self._direct.get(session.node, [])
+        if session not in sessions:
             return
-        del self._by_node[session.node]
-        self._release(session)
-        self._remember(session)
-        self.direct_changed(session.node)
+        sessions.remove(session)
+        if not sessions:
+            del self._direct[session.node]
+        if self._serving.get(session.node) is session:
+            self._remember(session)
+            self.direct_changed(session.node)
 
     def add_remote(self, session: INodeSession) -> None:
         """Serve through a session that a sibling has, where no direct one does."""
@@ -177,25 +182,41 @@ class SessionRegistry:
     @property
     def remote_nodes(self) -> int:
         """How many nodes there are ways to by siblings only."""
-        return len({session.node for session in self._remote} - self._by_node.keys())
+        return len({session.node for session in self._remote} - self._direct.keys())
 
     def direct_nodes(self) -> list[str]:
         """Give the names of the nodes with which there are direct sessions."""
-        return list(self._by_node)
+        return list(self._direct)
 
     def direct(self, node: str) -> INodeSession | None:
-        """Give the direct session with ``node``, whose name is spelled as its certificate has it.
+        """Give the direct session that serves ``node``, spelled as its certificate has it.
 
         ``None`` when there is none.
         """
-        return self._by_node.get(node)
+        return self._serving.get(node)
+
+    def direct_sessions(self, node: str) -> list[INodeSession]:
+        """Return all direct sessions with ``node``, the newest last."""
+        return list(self._direct.get(node, ()))
 
     def reaches(self, node: str) -> bool:
         """Say whether there is a way to the node of that name, direct or by a sibling."""
         return _Own(node) in self._claims
 
     def direct_changed(self, node: str) -> None:
-        """Tell those who want to know that a direct session has come, gone, or begun to drain."""
+        """Choose again which direct session serves, and tell those who want to know.
+
+        To be called when one has begun to drain, or has lost its connection or got one again.
+        """
+        serving = self._serving.pop(node, None)
+        chosen = max(reversed(self._direct.get(node, ())), key=_fitness, default=None)
+        if chosen is not None:
+            self._serving[node] = chosen
+        if chosen is not serving:
+            if serving is not None:
+                self._release(serving)
+            if chosen is not None:
+                self._claim(chosen)
         for callback in list(self.on_direct_changed):
             callback(node)
 
@@ -223,11 +244,8 @@ class SessionRegistry:
 
     def find_another(self, session: INodeSession) -> INodeSession | None:
         """Give the best way to the same node that is not ``session``, if any; see :meth:`find`."""
-        others = [
-            claimant
-            for claimant in reversed(self._claims.get(_own(session), ()))
-            if claimant.node == session.node and claimant is not session
-        ]
+        ways = [*self._claims.get(_own(session), ()), *self._direct.get(session.node, ())]
+        others = [way for way in reversed(ways) if way.node == session.node and way is not session]
         return max(others, key=_fitness, default=None)
 
     def _search(self, wanted: str | Address, host: str) -> INodeSession:

@@ -94,10 +94,11 @@ class Carrier(Protocol):
 class TunnelSession:
     """One session, from the first HELLO until no connection will carry it any more.
 
-    ``return_grace`` is how long, in seconds, the session is kept after a connection in order was
-    closed or reset by the peer's side, which is what the death of its process looks like. After a
-    loss that nobody was told of, and after the end of a connection on which the peer did not
-    answer any more, it is kept for the whole resume window of the HELLOs.
+    Without a connection it is kept for the resume window of the HELLOs, whatever has ended the
+    connection. ``return_grace`` is for those who would rather have the streams of a peer that has
+    died end soon: how long, in seconds, the session is kept instead after a connection in order
+    was closed or reset by the peer's side, as it is when its process dies, but also when something
+    in between is started again.
     """
 
     _log = Logger()

@@ -48,7 +48,7 @@ from yurttunnel.server.interception.kubelets import HANDSHAKE_TIMEOUT
 from yurttunnel.server.interception.listeners import SETTINGS
 from yurttunnel.server.interception.reviews import MAX_REVIEWS, REVIEW_TIMEOUT
 from yurttunnel.server.interception.shared_answers import MAX_ENTRIES
-from yurttunnel.server.node_session import RETURN_PATIENCE
+from yurttunnel.server.node_session import HESITATION, RETURN_PATIENCE
 from yurttunnel.server.options import MAX_WORKERS, Options
 from yurttunnel.server.process import MEMORY_BUDGET
 from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
@@ -102,6 +102,9 @@ VALUES = {
     "time that a request waits": [POOL.waiting_timeout],
     "time for the agent": [DIAL_TIMEOUT],
     "wait for an agent": [RETURN_PATIENCE],
+    "return of an agent": [],
+    "wait for the successor": [HESITATION * 1000],
+    "time to come back": [RETURN_PATIENCE],
     "time for the TLS handshake with": [HANDSHAKE_TIMEOUT],
     "time to the head": [float(Options()["response-timeout"])],
     "time in which a kubelet": [float(Options()["response-timeout"]), 0, UPLOAD_TIMEOUT],

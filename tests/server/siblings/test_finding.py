@@ -14,12 +14,13 @@ from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.server.siblings import acceptor
 from yurttunnel.server.siblings.replicas import server_name
 from yurttunnel.server.siblings.service import LISTED_SECONDS
-from yurttunnel.server.siblings.settings import RETURN_GRACE
+from yurttunnel.server.siblings.settings import SIBLING_LIMITS
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, SIBLING_ALPN, SessionConnection
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import NO_SESSION, Hello, Limits, Refused
 
 OTHER_PROCESS = b"b" * 16
+WINDOW = SIBLING_LIMITS.resume_window / 1000
 
 
 class FindingTests(WorldTests):
@@ -301,7 +302,7 @@ class AdmissionTests(WorldTests):
         """A certificate tunnel-proxy-client of the project lets in."""
         peer = self.knock(self.server(1), sibling_credentials(self.issuer))
         self.assertIsNotNone(peer.answer)
-        self.network.pass_time(RETURN_GRACE + 1)
+        self.network.pass_time(WINDOW + 1)
 
     def test_sessions_are_limited(self):
         """As many are taken as there may be, those included that wait, and not one more."""
@@ -314,9 +315,9 @@ class AdmissionTests(WorldTests):
         peer = self.knock(server, credentials, b"x" * 16)
         self.assertIsNone(peer.answer)
         self.assertEqual(Code.OVERLOADED, peer.error.code)
-        self.network.pass_time(RETURN_GRACE + 1)
+        self.network.pass_time(WINDOW + 1)
         self.assertIsNotNone(self.knock(server, credentials).answer)
-        self.network.pass_time(RETURN_GRACE + 1)
+        self.network.pass_time(WINDOW + 1)
 
     def test_unfinished_connections_are_limited(self):
         """Of those that have not said HELLO the oldest makes room."""
@@ -330,7 +331,7 @@ class AdmissionTests(WorldTests):
             self.assertIsNotNone(self.knock(server, sibling_credentials(self.issuer)).answer)
         # One of them needed room, and gave it back to the others.
         self.assertEqual([True, True, False, False], [each.disconnected for each in transports])
-        self.network.pass_time(HELLO_TIMEOUT + RETURN_GRACE + 1)
+        self.network.pass_time(HELLO_TIMEOUT + WINDOW + 1)
 
     def test_others(self):
         """No other certificate does, whoever has signed it; the operator is told once."""

@@ -96,12 +96,21 @@ class WorkerNodesTests(SynchronousTestCase):
         closed = []
         tunnel = SimpleNamespace(
             close=lambda code, text: closed.append(code),
+            connected=True,
+            going_away=False,
             on_closed=[],
         )
         identity = identity_from_certificate(Issuer.make(self).node().certificate)
         self.registry.add(NodeSession(identity, identity.identifiers, tunnel, self.registry))
         self.nodes.told(entry())
         self.assertEqual(closed, [Code.REPLACED])
+
+    def test_a_newer_one_that_hesitates_is_not_ended(self):
+        """It is the newest although an older one, which is about to be closed, would serve."""
+        self.nodes.told(1)
+        self.registry.add(FakeSession("edge-1"))
+        self.nodes.told(entry(draining=True))
+        self.assertEqual(self.channel.sent, [])
 
     def test_a_node_that_goes_is_told(self):
         """Whether it alone goes, or the worker."""

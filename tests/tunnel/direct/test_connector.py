@@ -355,6 +355,19 @@ class DirectConnectorTests(ConnectorContract, TestCase):
             await until(lambda client=client: client.reason)
             self.assertEqual((kind, client.reason.value.osError), (kind, kinds[kind]))
 
+    async def test_an_error_is_read_as_soon_as_it_is_looked_for(self) -> None:
+        """A reactor may tell of it as it tells of success, and again and again (select(2))."""
+        network = Namespace()
+        self.addCleanup(network.close)
+        network.run("ip", "link", "set", "lo", "up")
+        rule = f"-A OUTPUT -p tcp --dport {self.port} -j REJECT --reject-with icmp-host-unreachable"
+        network.run("iptables", "-w", *rule.split())
+        client = Client()
+        with network.inside():
+            connector = self.dial(client)
+        connector.doWrite()
+        self.assertEqual(errno.EHOSTUNREACH, client.reason.value.osError)
+
     async def test_the_end_of_the_reactor_is_no_error_of_the_target(self) -> None:
         """It ends attempts, and is told as what it is."""
         self.fill_queue()

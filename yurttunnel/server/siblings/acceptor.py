@@ -211,8 +211,7 @@ class SiblingAcceptor:
         # What it has received counts in the session that it asked for, not in the new one.
         hello = replace(hello, received=0)
         description = self._description(connection)
-        grace = self._settings.return_grace
-        tunnel = TunnelSession(context, Side.SERVER, own, hello, description, grace)
+        tunnel = TunnelSession(context, Side.SERVER, own, hello, description)
         tunnel.on_closed.append(lambda code, text: self._ended(tunnel))
         self._sessions[own.session] = tunnel
         connection.send_hello(own)

@@ -254,14 +254,8 @@ class SiblingClient:
         description = PeerDescription(
             local_name=context.settings.name, peer_name=self.replica, address=address
         )
-        tunnel = TunnelSession(
-            context.sessions,
-            Side.AGENT,
-            self._hello(NO_SESSION, 0),
-            hello,
-            description,
-            context.settings.return_grace,
-        )
+        own = self._hello(NO_SESSION, 0)
+        tunnel = TunnelSession(context.sessions, Side.AGENT, own, hello, description)
         nodes = RemoteNodes(self._clock, context.registry, tunnel, context.drains)
         sibling = SiblingSession(tunnel, nodes)
         tunnel.on_closed.append(lambda code, text: self._session_closed(sibling, code, text))

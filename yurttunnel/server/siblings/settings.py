@@ -17,24 +17,19 @@ SIBLING_LIMITS = Limits(
     resume_window=5_000,
 )
 
-RETURN_GRACE = 2.0
-"""Seconds in which a sibling has to be back whose machine says that it is gone."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiblingSettings:
     """What this server tells its siblings of itself.
 
     ``server_name`` is the DNS name that their certificates are for, ``name`` names this server in
-    logs and ``software`` its version. ``return_grace`` is in seconds, see
-    :class:`~yurttunnel.tunnel.session.TunnelSession`.
+    logs and ``software`` its version.
     """
 
     server_name: str
     software: str
     name: str = "server"
     limits: Limits = field(default=SIBLING_LIMITS)
-    return_grace: float = RETURN_GRACE
 
     def hello(self, process: bytes, session: bytes, received: int) -> Hello:
         """Make the HELLO of this server, which is ``process``."""

@@ -24,7 +24,7 @@ ANOTHER_AGENT = "another agent of the node has connected"
 class WorkerNodes(RemoteNodes):
     """The nodes that one worker has sessions with, as it tells them over ``tunnel``.
 
-    They are direct ones in ``registry``, of which there is one for each node. So the newest
+    They are direct ones in ``registry``, of which one process has those of a node. So the newest
     connection of a node wins in whichever process it is: the other is told over its ``channel``.
     ``gone`` is told of each node to which there is no way any more.
     """
@@ -61,9 +61,9 @@ class WorkerNodes(RemoteNodes):
     def add(self, node: RemoteNodeSession) -> None:
         """Have the node served by the worker, and by nobody else."""
         self._by_name[node.node] = node
-        replaced = self.registry.add(node)
-        if isinstance(replaced, NodeSession):
-            replaced.tunnel.close(Code.REPLACED, ANOTHER_AGENT)
+        for replaced in self.registry.add(node):
+            if isinstance(replaced, NodeSession):
+                replaced.tunnel.close(Code.REPLACED, ANOTHER_AGENT)
 
     def remove(self, node: RemoteNodeSession) -> None:
         """Have it served no longer by the worker."""
@@ -82,8 +82,8 @@ class WorkerNodes(RemoteNodes):
 
     def _direct_changed(self, name: str) -> None:
         node = self._by_name.get(name)
-        newer = self.registry.direct(name)
-        if node is not None and newer is not None and newer is not node:
+        sessions = self.registry.direct_sessions(name)
+        if node is not None and node in sessions[:-1]:
             del self._by_name[name]
             fields = {"node": name, "code": Code.REPLACED.value, "text": ANOTHER_AGENT}
             self.channel.send(messages.END, fields)
