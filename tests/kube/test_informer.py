@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
@@ -510,6 +511,37 @@ class BadTimesTests(InformerTestCase):
             self.clock.advance(0.01)
             self.client.end_watches()
         self.assertIn(self.count("watch"), (2, 3))
+
+    def test_watches_that_end_in_order(self):
+        """One that was quiet, or short and told something, is followed by the next at once."""
+        informer, _ = self.follow()
+        self.pass_time(2)
+        self.client.end_watches()
+        self.clock.advance(0)
+        self.assertEqual((2, None), (self.count("watch"), informer.error))
+        self.client.put(PODS, pod("a", node="n1"))
+        self.client.end_watches()
+        self.clock.advance(0)
+        self.assertEqual((3, None), (self.count("watch"), informer.error))
+
+    def test_told_once(self):
+        """The log says when the API cannot be followed, and when it can be again."""
+        said = []
+
+        def observer(event):
+            said.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        self.follow()
+        self.pass_time(100)
+        self.assertEqual([], said)
+        self.client.fail(AWAY)
+        self.pass_time(100)
+        self.client.recover()
+        self.pass_time(100)
+        self.assertEqual(1, sum("cannot be followed at the moment" in line for line in said))
+        self.assertEqual(1, sum("followed again" in line for line in said))
 
     def test_next_watch(self):
         """A watch that ends in its time is followed by the next, from the last bookmark."""

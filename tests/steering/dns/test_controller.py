@@ -201,6 +201,7 @@ class RecordTests(ControllerTestCase):
             self.assertIn("there is no Service", self.controller.problem())
             self.stop()
             self.assertIsNone(self.controller.problem())
+        self.assertEqual([], self.controller._ports.on_changed)
         self.client.put(SERVICES, service())
         self.lines.clear()
         for number in range(1, 4):
