@@ -203,6 +203,30 @@ class TokenTests(EndToEndTestCase):
         entries = {entry["node"]: entry for entry in await tunnel.server.agents()}
         self.assertIs(entries["edge-1"]["connected"], True)
 
+    async def test_nobody_stands_in_for_an_enrolled_node(self) -> None:
+        """While edge-1 is away, what is for it goes to no network and no default route."""
+        own = ("--agent-identifiers", "host=edge-1&ipv4=10.77.2.2")
+        tunnel = await self.start_tunnel(server_extra=("--resume-window", "1"), agent_extra=own)
+        claim = (
+            "--agent-identifiers",
+            "host=mallory&default-route=true&cidr=10.77.2.0/24",
+            "--allow-destination",
+            "0.0.0.0/0",
+        )
+        thief = tunnel.another_agent(node="mallory", state="N", extra=claim)
+        thief.start()
+        await thief.ready()
+        echo = self.listen(Echo)
+        await tunnel.agent.stop()
+        for host in ("edge-1", "EDGE-1.", "10.77.2.2", "[::ffff:10.77.2.2]"):
+            answer = await self.connect(tunnel, f"{host}:{echo.port}", EchoClient(reactor))
+            self.assertEqual(answer.status, 503, (host, answer.body))
+            self.assertIn("it was last seen", str(answer.body))
+        client = EchoClient(reactor)
+        answer = await self.connect(tunnel, f"127.0.0.1:{echo.port}", client)
+        self.assertEqual(answer.status, 200, answer.body)
+        await client.round_trip()
+
 
 class RevocationTests(EndToEndTestCase):
     """One command on the state directory shuts a node out."""

@@ -139,6 +139,25 @@ class TokenAdmissionTests(World):
             )
         self.refuses(Refusal.ALREADY_ENROLLED, "belongs to", lambda: self.ask("camera"))
 
+    def test_networks_of_one_address(self) -> None:
+        """A network of a single address is that address: only one node has it."""
+        self.ask("edge-1", "ipv4=192.0.2.7&ipv6=2001:db8::7")
+        self.ask("gateway", "cidr=192.0.2.8/32")
+        for node, taken in (
+            ("edge-1", "cidr=192.0.2.7/32"),
+            ("edge-1", "cidr=::ffff:192.0.2.7/128"),
+            ("edge-1", "cidr=2001:db8::7/128"),
+            ("gateway", "ipv4=192.0.2.8"),
+            ("gateway", "cidr=192.0.2.8/32"),
+        ):
+            self.refuses(
+                Refusal.ALREADY_ENROLLED,
+                f"belongs to node {node}",
+                lambda t=taken: self.ask("mallory", t),
+            )
+        for node in ("mallory", "other"):
+            self.ask(node, "cidr=192.0.2.6/31&cidr=127.0.0.1/32&default-route=true")
+
     def test_shared(self) -> None:
         """Loopback addresses, networks and the default route may be had by several nodes."""
         shared = "ipv4=127.0.0.1&ipv6=::1&cidr=10.0.0.0/8&default-route=true"
@@ -296,7 +315,7 @@ class RenewalAdmissionTests(World):
             "ipv6=::ffff:192.0.2.8",
             "cidr=10.0.0.0/7",
             "cidr=11.0.0.0/8",
-            "cidr=192.0.2.7/32",
+            "cidr=192.0.2.8/32",
             "cidr=0.0.0.0/0",
             "default-route=true",
         ):
@@ -306,8 +325,29 @@ class RenewalAdmissionTests(World):
                     "the certificate of edge-1 does not cover",
                     lambda i=identifiers: self.ask("edge-1", i, presented=self.certificate),
                 )
-        for item in ("ipv4=10.1.2.3", "cidr=10.1.0.0/16", "ipv6=::ffff:192.0.2.7"):
+        for item in (
+            "ipv4=10.1.2.3",
+            "cidr=10.1.0.0/16",
+            "ipv6=::ffff:192.0.2.7",
+            "cidr=192.0.2.7/32",
+        ):
             self.ask("edge-1", f"host=edge-1&{item}", presented=self.certificate)
+
+    def test_what_is_anothers_by_now(self) -> None:
+        """An address of one's own network is not renewed to while another node has it."""
+        self.ask("edge-2", "ipv4=10.1.2.3")
+        for item in ("ipv4=10.1.2.3", "cidr=10.1.2.3/32", "cidr=::ffff:10.1.2.3/128"):
+            self.refuses(
+                Refusal.ALREADY_ENROLLED,
+                "10.1.2.3 belongs to node edge-2",
+                lambda i=item: self.ask("edge-1", i, presented=self.certificate),
+            )
+        self.ask("edge-1", "ipv4=10.1.2.4", presented=self.certificate)
+        self.refuses(
+            Refusal.ALREADY_ENROLLED,
+            "10.1.2.4 belongs to node edge-1",
+            lambda: self.ask("edge-2", "ipv4=10.1.2.4", token=self.token),
+        )
 
     def test_revoked(self) -> None:
         """A revoked certificate is not renewed, from the moment the command has returned."""

@@ -20,6 +20,7 @@ from yurttunnel.pki.identity import (
     NodeIdentity,
     identity_from_certificate,
 )
+from yurttunnel.pki.ownership import Ownership
 from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import JoinToken, TokenStore
@@ -43,8 +44,14 @@ class World(TestCase):
         """Read the state again, as a restarted server does."""
         records = NodeRecords(self.directory)
         self.revocations = Revocations(self.clock, self.directory, records)
+        self.ownership = Ownership(records, self.revocations)
         self.admission = Admission(
-            self.clock, self.issuer.authority, self.tokens, records, self.revocations
+            self.clock,
+            self.issuer.authority,
+            self.tokens,
+            records,
+            self.revocations,
+            self.ownership,
         )
 
     def ask(

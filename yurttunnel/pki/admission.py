@@ -38,7 +38,8 @@ from yurttunnel.pki.identity import (
     subject_alternative_names,
     uncovered,
 )
-from yurttunnel.pki.records import NodeRecord, NodeRecords, claims_of
+from yurttunnel.pki.ownership import Ownership
+from yurttunnel.pki.records import NodeRecord, NodeRecords
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import IssuedToken, TokenRefused, TokenStore
 
@@ -64,9 +65,10 @@ class Admission:
       or if the request is made with the key of its current certificate: a node whose
       certificate has expired, or that did not get the server's last answer.
     - No node gets a name or address that another node has, loopback and link-local addresses
-      excepted. Networks and the default route may be shared: who hands out a join token
-      trusts its users with them.
-    - A renewal is for the node and at most the identifiers of the certificate it is made with.
+      excepted. Networks and the default route may be shared, and serve what no node has to
+      itself; a network of one address is that address.
+    - A renewal is for the node and at most the identifiers of the certificate it is made with,
+      none of which is another node's by now.
 
     ``lifetime`` of the certificates is in seconds.
     """
@@ -80,6 +82,7 @@ class Admission:
         tokens: TokenStore,
         records: NodeRecords,
         revocations: Revocations,
+        ownership: Ownership,
         lifetime: float = DEFAULT_NODE_LIFETIME,
     ) -> None:
         self._clock = clock
@@ -87,6 +90,7 @@ class Admission:
         self._tokens = tokens
         self._records = records
         self._revocations = revocations
+        self._ownership = ownership
         self._lifetime = lifetime
         self._failures = _FailureLimit(clock)
 
@@ -192,20 +196,21 @@ class Admission:
                 f"the certificate of {node} does not cover {', '.join(missing)}:"
                 " enroll again with a join token"
             )
-        return dataclasses.replace(known, keys=keys)
+        self._check_claims(node, identifiers)
+        # An address of one of its networks is its own from now on, and nobody else may have it.
+        identifiers = _union(known.identifiers, identifiers)
+        return dataclasses.replace(known, identifiers=identifiers, keys=keys)
 
     def _check_claims(self, node: str, identifiers: Identifiers) -> None:
-        wanted = claims_of(node, identifiers)
-        for other in self._records.with_any(wanted):
-            if other.node == node or self._revocations.is_enrolment_revoked(other.enrolment):
-                continue
-            taken = wanted & other.claims()
-            if taken:
-                raise EnrolmentRefused(
-                    Refusal.ALREADY_ENROLLED,
-                    f"{', '.join(sorted(taken))} belongs to node {other.node}:"
-                    f" leave it out of {node}'s --agent-identifiers, or revoke {other.node}",
-                )
+        taken = self._ownership.of_others(node, identifiers)
+        if taken:
+            other = min(taken.values())
+            claims = sorted(claim for claim, owner in taken.items() if owner == other)
+            raise EnrolmentRefused(
+                Refusal.ALREADY_ENROLLED,
+                f"{', '.join(claims)} belongs to node {other}:"
+                f" leave it out of {node}'s --agent-identifiers, or revoke {other}",
+            )
 
     def _sign(
         self, record: NodeRecord, identifiers: Identifiers, key: PublicKey

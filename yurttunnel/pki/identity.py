@@ -12,6 +12,7 @@ further hosts             ``host=camera.site-7``     DNS name
 addresses                 ``ipv4=192.0.2.7``,        IP address
                           ``ipv6=2001:db8::7``
 networks                  ``cidr=10.0.0.0/8``        URI ``yurttunnel:cidr=10.0.0.0/8``
+                          (``/32``: an address)
 everything else           ``default-route=true``     URI ``yurttunnel:default-route=true``
 enrolment (see below)     --                         URI ``yurttunnel:enrolment=<id>``
 ========================  =========================  =========================================
@@ -279,7 +280,7 @@ class _Collected:
                 case "ipv4" | "ipv6":
                     self.addresses.add(_address(key, value))
                 case "cidr":
-                    self.networks.add(parse_network(value))
+                    self._add_network(parse_network(value))
                 case "default-route":
                     self.default_route = {"true": True, "false": False}[value]
                 case _:
@@ -292,6 +293,13 @@ class _Collected:
             raise BadIdentifiers(f"{item!r}: the value is neither true nor false") from None
         except (ValueError, BadIdentity) as error:
             raise BadIdentifiers(f"{item!r}: {_one_line(error)}") from None
+
+    def _add_network(self, network: Network) -> None:
+        """Take in a network; one of a single address is that address, and one node's alone."""
+        if network.prefixlen < network.max_prefixlen:
+            self.networks.add(network)
+        else:
+            self.addresses.add(_of_one_machine(network.network_address))
 
     def identifiers(self) -> Identifiers:
         """Give what has been read."""
@@ -354,6 +362,10 @@ def _address(key: str, text: str) -> Address:
         raise ValueError(f"an address of IPv{given.version}: write ipv{given.version}={given}")
     address = canonical_host(text)
     assert not isinstance(address, str)
+    return _of_one_machine(address)
+
+
+def _of_one_machine(address: Address) -> Address:
     if address.is_unspecified or address.is_multicast:
         raise ValueError("not the address of one machine")
     return address

@@ -46,7 +46,7 @@ def claims_of(node: str, identifiers: Identifiers) -> frozenset[str]:
     """List what a node with these identifiers has to itself.
 
     Not so loopback and link-local addresses, which every node has, and networks, which may
-    overlap.
+    overlap: of one address they are that address (:func:`parse_identifiers`).
     """
     addresses = (a for a in identifiers.addresses if not (a.is_loopback or a.is_link_local))
     return frozenset({node, *identifiers.hosts, *map(str, addresses)})
@@ -74,6 +74,10 @@ class NodeRecords:
         """List the records that have one of ``claims``, by node."""
         nodes = {node for claim in claims for node in self._claimants.get(claim, ())}
         return [self._records[node] for node in sorted(nodes)]
+
+    def shared(self) -> list[str]:
+        """List the names and addresses that are in several records, revoked ones included."""
+        return sorted(claim for claim, nodes in self._claimants.items() if len(nodes) > 1)
 
     def put(self, record: NodeRecord) -> None:
         """Keep ``record`` in place of the node's former one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
+from cryptography import x509
 from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
@@ -52,6 +53,7 @@ from yurttunnel.pki.interception import InterceptionContexts
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.kubelet_trust import KubeletTrust
 from yurttunnel.pki.kubelets import KubeletVerification
+from yurttunnel.pki.ownership import Ownership
 from yurttunnel.pki.records import NodeRecords
 from yurttunnel.pki.renewal import CertificateRenewal, ContextsTogether
 from yurttunnel.pki.revocation import Revocations
@@ -77,6 +79,7 @@ class ServerTrust(MultiService):
     - ``kubelets``: the same toward kubelets;
     - ``enrolment_factory``: makes the protocol for connections that chose enrolment;
     - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
+    - ``ownership``: which node has which name and address;
     - ``authority``, ``revocations``, ``renewal``: the parts, for metrics and other listeners.
 
     As a service it renews the server's certificates, replaces the join token and watches for
@@ -93,6 +96,7 @@ class ServerTrust(MultiService):
         kubelets: KubeletTrust,
         enrolment_factory: EnrolmentFactory,
         revocations: Revocations,
+        ownership: Ownership,
         renewal: CertificateRenewal,
     ) -> None:
         super().__init__()
@@ -103,8 +107,25 @@ class ServerTrust(MultiService):
         self.kubelets = kubelets
         self.enrolment_factory = enrolment_factory
         self.revocations = revocations
+        self.ownership = ownership
         self.renewal = renewal
         self.on_revoked = revocations.on_revoked
+
+    def identify(self, certificate: x509.Certificate) -> NodeIdentity:
+        """Read who a node is from its certificate, which TLS has verified already.
+
+        Raises :class:`BadIdentity`, also for one that covers what is another node's.
+        """
+        identity = identity_from_certificate(certificate)
+        node = identity.node
+        # Who was revoked is to be told that, and what it had may be another's since.
+        if not self.revocations.is_revoked(identity):
+            for claim, owner in self.ownership.of_others(node, identity.identifiers).items():
+                raise BadIdentity(
+                    f"the certificate of {node} covers {claim}, which belongs to node {owner}:"
+                    f" revoke {node} and enroll it without that, or revoke {owner}"
+                )
+        return identity
 
     @classmethod
     def open(
@@ -133,7 +154,10 @@ class ServerTrust(MultiService):
         tokens = TokenStore(clock, directory, authority.pin)
         records = NodeRecords(directory)
         revocations = Revocations(clock, directory, records)
-        admission = Admission(clock, authority, tokens, records, revocations, node_lifetime)
+        ownership = Ownership(records, revocations)
+        admission = Admission(
+            clock, authority, tokens, records, revocations, ownership, node_lifetime
+        )
         serving = ServingCertificate(clock, directory, authority, bind_addresses, names)
         contexts = ServerContexts(serving.load(), optional=(ENROLMENT_PROTOCOL,))
         caller_contexts = CallerContexts(contexts.credentials, callers)
@@ -173,6 +197,7 @@ class ServerTrust(MultiService):
             kubelets=kubelets,
             enrolment_factory=enrolment,
             revocations=revocations,
+            ownership=ownership,
             renewal=renewal,
         )
         for service in (revocations, join_token, renewal, caller, kubelets):

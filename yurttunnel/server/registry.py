@@ -311,7 +311,7 @@ class SessionRegistry:
         now = time_of_day(self._clock)
         for key in _keys(session):
             name = key.name if isinstance(key, _Own) else key
-            if isinstance(name, str | Address):
+            if isinstance(name, str | Address) and not self.is_anothers(session.node, str(name)):
                 # Taken out first, so that the order of the table is the order of time.
                 self._last_seen.pop(str(name), None)
                 self._last_seen[str(name)] = now

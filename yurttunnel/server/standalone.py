@@ -12,7 +12,6 @@ from twisted.application.service import IService
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.held_directory import HeldDirectory
-from yurttunnel.pki.identity import identity_from_certificate
 from yurttunnel.pki.standalone import ServerTrust
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.interception.host_names import HostNames
@@ -39,16 +38,13 @@ def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> I
         }
 
     process = ServerProcess(reactor, settings, certificates)
-    # Who serves what nobody else does is not asked for a node that is cut off.
-    process.registry.is_anothers = lambda node, host: (
-        host != node and kept.revocations.is_enrolled(host)
-    )
+    process.registry.is_anothers = kept.ownership.is_anothers
     trust = Trust(
         agents=kept.contexts,
         secure=kept.interception,
         connect=kept.callers,
         kubelets=kept.kubelets.contexts,
-        identify=identity_from_certificate,
+        identify=kept.identify,
         is_revoked=kept.revocations.is_revoked,
     )
     enrolment = partial(kept.enrolment_factory.buildProtocol, None)

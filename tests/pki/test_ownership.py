@@ -1,0 +1,130 @@
+"""Whose names and addresses are, and that nobody else serves them."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_address, ip_network
+
+from twisted.logger import formatEvent, globalLogPublisher
+
+from tests.fakes import FakeSession
+from tests.pki.world import World
+from yurttunnel.pki.identity import BadIdentity, Identifiers, parse_identifiers
+from yurttunnel.pki.records import NODES_DIRECTORY
+from yurttunnel.pki.revocation import revoke_node
+from yurttunnel.pki.standalone import ServerTrust
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+
+NAMES = ("edge-1", "EDGE-1.", "camera", "10.77.2.2", "::ffff:10.77.2.2", "[::ffff:a4d:202]")
+"""What edge-1 has, in some spellings."""
+
+
+class OwnershipTests(World):
+    """What an enrolled node has is served by it or by nobody."""
+
+    def setUp(self) -> None:
+        """Enroll a node, and one that claims everything as widely as it can."""
+        super().setUp()
+        self.ask("edge-1", "host=camera&ipv4=10.77.2.2")
+        self.ask("mallory", "default-route=true&cidr=10.77.2.0/24")
+        self.registry = SessionRegistry(self.clock)
+        self.registry.is_anothers = self.ownership.is_anothers
+        self.owner = FakeSession("edge-1", hosts=["edge-1", "camera"], addresses=["10.77.2.2"])
+        self.other = FakeSession(
+            "mallory",
+            hosts=["mallory", "camera"],
+            addresses=["10.77.2.2"],
+            networks=["10.77.2.2/32", "10.77.2.0/24"],
+            default_route=True,
+        )
+        for session in (self.owner, self.other):
+            self.registry.add(session)
+
+    def test_served(self) -> None:
+        """It is served by its owner, also by one that drains or is lost."""
+        for connected, draining in ((True, False), (True, True), (False, False), (False, True)):
+            self.owner.connected, self.owner.draining = connected, draining
+            for name in NAMES:
+                self.assertIs(self.owner, self.registry.find(name), (name, connected, draining))
+
+    def test_stopped(self) -> None:
+        """Without its owner it is not served, and who claims it is not when it was last seen."""
+        self.clock.advance(10)
+        self.registry.remove(self.owner)
+        self.clock.advance(20)
+        for remembered in (False, True):
+            for name in NAMES:
+                error = self.assertRaises(NodeNotConnected, self.registry.find, name)
+                self.assertIn("it was last seen 20 s ago", str(error), (name, remembered))
+            self.registry.remove(self.other)
+        self.registry.add(self.other)
+        for name in ("10.77.2.3", "192.0.2.1", "other.example", "127.0.0.1"):
+            self.assertIs(self.other, self.registry.find(name), name)
+
+    def test_revoked(self) -> None:
+        """What a revoked node had is free."""
+        self.registry.remove(self.owner)
+        revoke_node(self.clock, self.directory.path, "edge-1")
+        self.revocations.refresh()
+        for name in NAMES:
+            self.assertIs(self.other, self.registry.find(name), name)
+
+    def write(self, node: str, identifiers: str, enrolled: str) -> None:
+        """Write a record that no enrolment has made."""
+        record = {
+            "node": node,
+            "identifiers": identifiers,
+            "enrolment": node.encode().hex(),
+            "keys": ["key"],
+            "enrolled": f"{enrolled}T00:00:00+00:00",
+        }
+        nodes = self.directory.subdirectory(NODES_DIRECTORY)
+        nodes.write(node, json.dumps(record).encode())
+
+    def test_records_that_collide(self) -> None:
+        """The node of that name has it, or who was first; the log says so at the start."""
+        self.write("a", "host=a&host=b&ipv4=10.0.0.5", "2026-01-02")
+        self.write("b", "host=b&cidr=10.0.0.5/32", "2026-01-01")
+        warnings: list[str] = []
+
+        def note(event: dict[str, object]) -> None:
+            if event["log_level"].name == "warn":  # type: ignore[attr-defined]
+                warnings.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(note)
+        self.addCleanup(globalLogPublisher.removeObserver, note)
+        self.restart()
+        self.assertEqual(
+            [
+                f"{claim} belongs to several enrolled nodes, a, b: only b gets what is for it;"
+                " revoke those that should not have it"
+                for claim in ("10.0.0.5", "b")
+            ],
+            warnings,
+        )
+        for claim in ("b", "10.0.0.5"):
+            self.assertEqual("b", self.ownership.owner(claim))
+        self.assertEqual("a", self.ownership.owner("a"))
+        warnings.clear()
+        revoke_node(self.clock, self.directory.path, "b")
+        self.restart()
+        self.assertEqual([], warnings)
+        self.assertEqual("a", self.ownership.owner("10.0.0.5"))
+
+    def test_certificates_with_what_is_anothers(self) -> None:
+        """They make no session, but a revoked node is told that it is revoked."""
+        trust = ServerTrust.open(self.clock, self.directory.path, ["127.0.0.1"])
+
+        def identify(node: str, identifiers: Identifiers) -> str:
+            return trust.identify(self.issuer.node(node, identifiers).certificate).node
+
+        address, host = frozenset({ip_address("10.77.2.2")}), frozenset({"camera"})
+        single = Identifiers(frozenset(), networks=frozenset({ip_network("10.77.2.2/32")}))
+        self.assertEqual("edge-1", identify("edge-1", Identifiers(host, address)))
+        self.assertEqual("mallory", identify("mallory", parse_identifiers("cidr=10.77.0.0/16")))
+        for stolen in (Identifiers(host), Identifiers(frozenset(), address), single):
+            error = self.assertRaises(BadIdentity, identify, "mallory", stolen)
+            self.assertIn("which belongs to node edge-1", str(error))
+        revoke_node(self.clock, self.directory.path, "mallory")
+        trust.revocations.refresh()
+        self.assertEqual("mallory", identify("mallory", Identifiers(host)))
