@@ -93,9 +93,12 @@ class EndToEndTestCase(TestCase):
         self.assertEqual(answer.status, 200, answer.body)
         return peer
 
-    async def dial(self, port: int, peer: Peer) -> Peer:
-        """Connect ``peer`` to a loopback port; it ends with the test."""
-        await connect_directly(TCP4ClientEndpoint(reactor, "127.0.0.1", port, timeout=5), peer)
+    async def dial(self, port: int, peer: Peer, source: str = "127.0.0.1") -> Peer:
+        """Connect ``peer`` to a loopback port from an address; it ends with the test."""
+        endpoint = TCP4ClientEndpoint(
+            reactor, "127.0.0.1", port, timeout=5, bindAddress=(source, 0)
+        )
+        await connect_directly(endpoint, peer)
         self._end_peer_with_test(peer)
         return peer
 

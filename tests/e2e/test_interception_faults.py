@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+from twisted.internet.defer import Deferred
+
 from tests.e2e.certificates import authority_of, foreign_authority
-from tests.e2e.clients import Question
-from tests.e2e.http_clients import ChunkedUpload
+from tests.e2e.clients import Echo, Question
+from tests.e2e.http_clients import ChunkedUpload, HttpClient
 from tests.e2e.interception import Door, InterceptionTestCase, write_identity
 from tests.e2e.kubelets import (
     HELLO,
@@ -260,6 +262,38 @@ class UnfinishedBodiesTests(InterceptionTestCase):
             self.assertEqual((await self.within(5, posted, door.name)).body, HELLO, door.name)
             client.drop()
             self.assertLess(len(door.kubelet.open), 40, door.name)
+
+
+class HangingAnswersTests(InterceptionTestCase):
+    """Callers that wait for answers which never begin."""
+
+    async def test_others_are_served(self) -> None:
+        """A hundred requests, and as many upgrades, of one address keep out no other address."""
+
+        async def hang(request: Request) -> None:
+            await request.ended()
+            await Deferred()
+
+        async def execute(request: Request) -> None:
+            request.switch(Echo(), [(b"Connection", b"Upgrade"), (b"Upgrade", b"SPDY/3.1")])
+
+        script = routes(run=hang, attach=hang, hello=hello, exec=execute)
+        tunnel, (_, door) = await self.start_with_doors(script)
+        port = tunnel.server.insecure_port
+        for _ in range(100):
+            for fields in (b"", b"Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"):
+                target = b"attach" if fields else b"run"
+                text = b"POST /%b HTTP/1.1\r\nHost: %b\r\nContent-Length: 0\r\n%b\r\n"
+                await self.dial(port, Question(text % (target, door.host.encode(), fields)))
+        await self.eventually(lambda: len(door.kubelet.open) == 32, "half of each is in use")
+        for _ in range(3):
+            client = await self.dial(port, HttpClient(door.host), "127.0.0.2")
+            got = await self.within(5, client.ask("/hello").whole(), "a request")
+            self.assertEqual(got.body, HELLO)
+            client = await self.dial(port, HttpClient(door.host), "127.0.0.2")
+            upgraded = client.upgrade("/exec", Question())
+            self.assertEqual((await self.within(5, upgraded.whole(), "an exec")).status, 101)
+        self.assertLess(len(door.kubelet.open), 40)
 
 
 class VerificationTests(InterceptionTestCase):

@@ -122,8 +122,8 @@ class UploadTests(PoolTestCase):
         """Neither takes anything from the other, waiting for it included."""
         for caller in "abcd":
             self.upload(caller)
-        for _ in range(4):
-            self.assertNoResult(self.upload("e" if _ % 2 else "f"))
+        for caller in "efgh":
+            self.assertNoResult(self.upload(caller))
         self.assertEqual(4, len(self.attempts))
         self.ask()
         self.ask()
@@ -131,11 +131,13 @@ class UploadTests(PoolTestCase):
         for _ in range(4):
             self.assertNoResult(self.ask())
         self.failureResultOf(self.ask(), PoolBusy)
-        self.failureResultOf(self.upload("g"), PoolBusy)
+        self.failureResultOf(self.upload("i"), PoolBusy)
         self.assertEqual(6, len(self.attempts))
 
     def test_the_share_of_a_caller(self):
-        """One has half, of the connections and of the places; the others pass it by."""
+        """One has as many as it leaves free, half if it is alone, of the connections and of the
+        places; the others pass it by.
+        """
         for _ in range(4):
             self.upload("a")
         self.assertEqual(2, len(self.attempts))
@@ -150,7 +152,10 @@ class UploadTests(PoolTestCase):
         self.assertIs(third, self.successResultOf(waits))
         self.begin(first)
         self.answer(first)
-        self.assertIs(first, self.successResultOf(self.asked[2]))
+        self.assertNoResult(self.asked[2])
+        self.begin(third)
+        self.answer(third)
+        self.assertIs(third, self.successResultOf(self.asked[2]))
         self.assertNoResult(self.asked[3])
 
     def test_what_lasts_is_an_upload_first(self):
@@ -167,7 +172,7 @@ class UploadTests(PoolTestCase):
 
     def test_uploads_that_end(self):
         """Failures, cancellations and lost connections make room as well."""
-        asked = [self.upload(caller) for caller in "aabb"]
+        asked = [self.upload(caller) for caller in "aabc"]
         asked[0].cancel()
         self.failureResultOf(asked[0], CancelledError)
         again = self.upload("a")
@@ -179,13 +184,88 @@ class UploadTests(PoolTestCase):
             self.succeed().abort()
         self.settle()
         self.successResultOf(again)
-        for caller in "aabb":
+        for caller in "aabc":
             self.upload(caller)
         self.assertEqual(4, len(self.attempts))
-        waits = self.upload("c")
+        waits = self.upload("d")
         self.clock.advance(self.settings.waiting_timeout)
         self.failureResultOf(waits, PoolBusy)
         self.assert_statistics(waiting=0)
+
+
+class ShareTests(PoolTestCase):
+    """No caller shuts an origin for others, whatever it does there."""
+
+    settings = PoolSettings()
+
+    def served(self, caller, **arguments):
+        """Have connections made for as much as a caller asks for; give how many it gets."""
+        for _ in range(2000):
+            self.ask(caller=caller, **arguments)
+        made = len(self.attempts)
+        while self.attempts:
+            self.begin(self.succeed(), upgrade=arguments.get("upgrade", False))
+        return made
+
+    def test_answers_that_never_begin(self):
+        """One who waits for as many as can be has half; others are served, for hours."""
+        self.assertEqual(16, self.served("mallory"))
+        for _ in range(60):
+            self.use(self.new(caller="jane"))
+            self.pool.close_idle()
+            self.clock.advance(60)
+        self.assertEqual(16, self.pool.statistics.in_use)
+
+    def test_many_who_do_so(self):
+        """Each leaves as many as it has, so it takes some to leave nothing."""
+        shares = [self.served(f"mallory {number}") for number in range(6)]
+        self.assertEqual([16, 8, 4, 2, 1, 1], shares)
+
+    def test_upgrades_have_their_own(self):
+        """However many short requests and uploads wait, they begin, of whichever caller."""
+        for number in range(40):
+            for upload in (False, True):
+                self.served(f"mallory {number}", upload=upload)
+        for caller in ("jane", "mallory 0"):
+            self.upgrade(self.new(caller=caller, upgrade=True))
+        self.assert_statistics(in_use=66)
+
+    def test_upgrades_that_never_begin(self):
+        """They leave others room for theirs, and take nothing of what is short."""
+        self.assertEqual(16, self.served("mallory", upgrade=True))
+        self.upgrade(self.new(caller="jane", upgrade=True))
+        self.use(self.new(caller="mallory"))
+
+    def test_those_who_wait(self):
+        """One has half of the places to wait, too, of each kind."""
+        for arguments in ({}, {"upgrade": True}, {"upload": True}):
+            self.served("mallory", **arguments)
+            self.assert_statistics(waiting=512)
+            self.failureResultOf(self.ask(caller="mallory", **arguments), PoolBusy)
+            for number in range(16):
+                self.ask(caller=f"jane {number}", **arguments)
+            self.assertNoResult(self.ask(caller="joe", **arguments))
+            self.clock.advance(self.settings.waiting_timeout)
+            self.assert_statistics(waiting=0)
+
+    def test_what_lasts(self):
+        """One has half of all the connections, however they came to last."""
+        self.assertEqual(512, self.served("mallory", lasting=True))
+        error = self.failureResultOf(self.ask(caller="mallory", lasting=True), PoolBusy)
+        self.assertIn("for long", str(error.value))
+        self.failureResultOf(self.ask(caller="mallory"), PoolBusy)
+        self.begin(self.new(caller="jane", lasting=True))
+        self.use(self.new(caller="jane"))
+
+    def test_what_turns_out_to_last(self):
+        """Upgrades and answers that go on count in what their caller has of all."""
+        for _ in range(256):
+            self.upgrade(self.new(caller="mallory", upgrade=True))
+            self.follow(self.new(caller="mallory"))
+        self.failureResultOf(self.ask(caller="mallory", upgrade=True), PoolBusy)
+        self.use(self.new(caller="jane"))
+        self.transports[0].break_off(ConnectionLost())
+        self.acquire(caller="mallory", upgrade=True)
 
 
 class ReuseTests(PoolTestCase):

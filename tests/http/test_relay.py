@@ -33,6 +33,7 @@ class RelayTestCase(SynchronousTestCase):
 
     settings = RelaySettings(response_timeout=30)
     pool_settings = PoolSettings()
+    caller = None
     patient = False
     client_kind = MemoryConnection
     origin_kind = MemoryConnection
@@ -72,7 +73,7 @@ class RelayTestCase(SynchronousTestCase):
         head = exchange.head
         self.relay.forward(
             exchange,
-            lambda **how: self.pool.acquire("node", **how),
+            lambda **how: self.pool.acquire("node", caller=self.caller, **how),
             ForwardedRequest(head.method, head.target, head.fields),
             lambda failure: (502, f"edge-1 cannot be reached: {failure.type.__name__}"),
             "the kubelet of edge-1",
@@ -447,6 +448,7 @@ class BodyBeginningTests(RelayTestCase):
     """A connection to the origin is asked for when the body is there, or will not be soon."""
 
     pool_settings = PoolSettings(max_per_key=2, max_uploads_per_key=2)
+    caller = "somebody"
 
     def begin(self, *fields, body=b"", target=b"/"):
         """Have a new client begin a request with a body."""

@@ -3,22 +3,25 @@
 Connecting through the tunnel costs round trips and a TLS handshake, so connections are used
 again, the one used last first, and new ones are bounded for each origin; who comes too many waits
 for one that becomes free. Exchanges that last (a log that is followed, a watch) do not count
-against that bound once their answers have begun, or from the start if they are known to last, nor
-do upgrades once they have got their 101: they would keep those that are over in milliseconds from
-ever getting their turn. Any other answer that has not begun counts, however long it takes: an
-origin that is slow does not get more to do at once. All connections to an origin, whatever they
-do, have a wider bound.
+against that bound once their answers have begun, or from the start if they are known to last: they
+would keep those that are over in milliseconds from ever getting their turn. Any other answer that
+has not begun counts, however long it takes: an origin that is slow does not get more to do at once.
+All connections to an origin, whatever they do, have a wider bound.
 
 Uploads, the requests whose bodies still come, have a bound of their own: how long they take is up
-to who sends them, and those whose requests are complete are not to wait for that. Of this bound,
-and of the places of those who wait for it, one caller has half at most.
+to who sends them, and those whose requests are complete are not to wait for that. So have upgrades
+until their 101: somebody waits at a terminal, and is not to wait for answers that never begin.
+
+Of each bound, and of the places of those who wait, one caller may have as many as it leaves free:
+half if it is alone, so whoever comes next finds room. This is the dynamic threshold of
+``yurttunnel.tunnel.shares``, with a smaller factor, since there are fewer to share.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -39,13 +42,14 @@ class PoolSettings:
 
     max_per_key: int = 32
     """Connections to one origin that are in use for a short time, being made, or idle."""
+    max_upgrades_per_key: int = 32
+    """Connections to one origin for upgrades that are not answered, or being made for them."""
     max_uploads_per_key: int = 32
-    """Connections to one origin that are in use for uploads, or being made for them; half of them,
-    rounded up, for one caller."""
+    """Connections to one origin that are in use for uploads, or being made for them."""
     max_connections_per_key: int = 1024
     """Connections to one origin, those in use for long included."""
     max_waiting: int = 1024
-    """Who may wait for a connection to one origin, and as many for one with an upload."""
+    """Who may wait for a connection to one origin, as many with an upgrade, and with an upload."""
     waiting_timeout: float = 15.0
     long_after: float = 1.0
     """After the head of an answer. When its body takes longer, the connection is in use for long;
@@ -108,14 +112,16 @@ class ConnectionPool(Generic[Key]):
         fresh: bool = False,
         lasting: bool = False,
         upload: bool = False,
+        upgrade: bool = False,
         caller: Hashable = None,
     ) -> Deferred[ClientConnection]:
         """Get a connection on which the caller makes one request, in the callback.
 
         With ``fresh`` it is a new one. One that is ``lasting`` is in use for long from the
         beginning: a kubelet sends no head for a log that is followed and has no line yet. One for
-        an ``upload``, whatever else it is, counts as such until its answer has taken its time;
-        ``caller`` tells whose share it is of. The connection comes back by itself when its
+        an ``upload``, whatever else it is, counts as such until its answer has taken its time, and
+        one for an ``upgrade`` until the protocol has changed. ``caller`` tells whose share it is
+        of, ``None`` that nobody shares the pool. The connection comes back by itself when its
         exchange is over.
 
         Fails with :class:`PoolBusy`, or as ``connect`` does. Canceling it cancels the attempt.
@@ -126,6 +132,8 @@ class ConnectionPool(Generic[Key]):
         use = _Use.SHORT
         if upload:
             use = _Use.UPLOAD
+        elif upgrade:
+            use = _Use.UPGRADE
         elif lasting:
             use = _Use.LONG
         return origin.acquire(_Wish(use, fresh, caller))
@@ -160,10 +168,12 @@ class _Use(enum.Enum):
 
     SHORT = enum.auto()
     """To be free again soon."""
+    UPGRADE = enum.auto()
+    """For another protocol, to which it has not changed."""
     UPLOAD = enum.auto()
     """For a request that has not been read to its end."""
     LONG = enum.auto()
-    """For long, or for another protocol; it does not count."""
+    """For long, or in another protocol; only the bound of all counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +185,55 @@ class _Wish:
     caller: Hashable
 
 
+class _Places:
+    """Who has how many of the places that there are, ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self.taken = 0
+        self._most = most
+        self._by_caller: Counter[Hashable] = Counter()
+
+    def has_one_for(self, caller: Hashable) -> bool:
+        """Tell whether ``caller`` has fewer than it leaves free; ``None`` may have all."""
+        free = self._most - self.taken
+        return free > (0 if caller is None else self._by_caller[caller])
+
+    def count(self, caller: Hashable, change: int) -> None:
+        """Count one more or one less of a caller."""
+        self.taken += change
+        self._by_caller[caller] += change
+        if not self._by_caller[caller]:
+            del self._by_caller[caller]
+
+
+class _Queue:
+    """Who waits for one use, in their order."""
+
+    def __init__(self, most: int) -> None:
+        self.places = _Places(most)
+        self._waiters: dict[_Waiter, None] = {}
+
+    def __iter__(self) -> Iterator[_Waiter]:
+        return iter(self._waiters)
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def add(self, waiter: _Waiter) -> None:
+        self._waiters[waiter] = None
+        self.places.count(waiter.wish.caller, 1)
+
+    def remove(self, waiter: _Waiter) -> None:
+        del self._waiters[waiter]
+        self.places.count(waiter.wish.caller, -1)
+
+
 class _Origin:
     """The connections to one origin, and who waits for them.
 
     Those that are idle, used for a short time or being made are ``max_per_key`` at most, those for
-    uploads ``max_uploads_per_key``, and all together ``max_connections_per_key``.
+    upgrades ``max_upgrades_per_key``, those for uploads ``max_uploads_per_key``, and all together
+    ``max_connections_per_key``.
     """
 
     def __init__(
@@ -193,11 +247,17 @@ class _Origin:
         self.members: set[_Member] = set()
         self.idle: list[_Member] = []
         """The one used last is last."""
-        self.waiters: dict[_Use, deque[_Waiter]] = {_Use.SHORT: deque(), _Use.UPLOAD: deque()}
-        self.busy = 0
-        """Connections in use for a short time, or being made for that."""
-        self.uploads: Counter[Hashable] = Counter()
-        """Those for uploads, by caller."""
+        settings = pool.settings
+        self.in_use = _Places(settings.max_connections_per_key)
+        """Connections in use, or being made, for whatever it is."""
+        self.bounded = {
+            _Use.UPGRADE: _Places(settings.max_upgrades_per_key),
+            _Use.SHORT: _Places(settings.max_per_key),
+            _Use.UPLOAD: _Places(settings.max_uploads_per_key),
+        }
+        """Those of them whose use is to be over before others may have it; the order is that in
+        which those who wait are served."""
+        self.waiters = {use: _Queue(settings.max_waiting) for use in self.bounded}
         self._on_empty = on_empty
         self._attempts: set[Deferred[ClientConnection]] = set()
 
@@ -205,17 +265,16 @@ class _Origin:
         got = self._get(wish)
         if got is not None:
             return got
-        if wish.use is _Use.LONG or not (self.busy or self.uploads):
+        if wish.use is _Use.LONG or not any(places.taken for places in self.bounded.values()):
             # Nothing will be free soon.
-            return self._refuse("too many connections are in use for long")
+            return self._refuse(
+                "too many connections are in use for long, of all or of this caller"
+            )
         queue = self.waiters[wish.use]
-        places = self.pool.settings.max_waiting
-        if len(queue) >= places:
-            return self._refuse("too many requests wait for a connection")
-        if wish.use is _Use.UPLOAD and _count(queue, wish.caller) >= _share(places):
-            return self._refuse("too many requests of one caller wait to send their bodies")
+        if not queue.places.has_one_for(wish.caller):
+            return self._refuse("too many requests wait for a connection, of all or of this caller")
         waiter = _Waiter(self, wish)
-        queue.append(waiter)
+        queue.add(waiter)
         self.pool.waiting.add(waiter)
         return waiter.result
 
@@ -236,18 +295,15 @@ class _Origin:
         self.idle.append(member)
         self.pool.idle.add(member)
         self.serve()
-        if self.busy + len(self.idle) > self.pool.settings.max_per_key and self.idle:
+        if self._short > self.pool.settings.max_per_key and self.idle:
             # It did not count while it was used for long, and another has come for it.
             self.idle[0].discard()
 
     def count(self, wish: _Wish, change: int) -> None:
         """Count one more or one less of a use."""
-        if wish.use is _Use.SHORT:
-            self.busy += change
-        elif wish.use is _Use.UPLOAD:
-            self.uploads[wish.caller] += change
-            if not self.uploads[wish.caller]:
-                del self.uploads[wish.caller]
+        self.in_use.count(wish.caller, change)
+        if wish.use in self.bounded:
+            self.bounded[wish.use].count(wish.caller, change)
 
     def forget_if_empty(self) -> None:
         if not (self.members or any(self.waiters.values()) or self._attempts):
@@ -258,29 +314,31 @@ class _Origin:
             member.discard()
 
     def close(self) -> None:
-        waiters = [waiter for queue in self.waiters.values() for waiter in queue]
         for queue in self.waiters.values():
-            queue.clear()
-        for waiter in waiters:
-            waiter.refuse("the server is stopping")
+            for waiter in list(queue):
+                queue.remove(waiter)
+                waiter.refuse("the server is stopping")
         for attempt in list(self._attempts):
             attempt.cancel()
         for member in list(self.members):
             member.connection.close()
 
-    def _next(self, queue: deque[_Waiter]) -> _Waiter | None:
-        """Return the first whose caller has not got its share."""
-        return next((waiter for waiter in queue if not self._is_excluded(waiter.wish)), None)
+    @property
+    def _short(self) -> int:
+        """Connections that are idle, in use for a short time, or being made for that."""
+        return self.bounded[_Use.SHORT].taken + len(self.idle)
 
-    def _is_excluded(self, wish: _Wish) -> bool:
-        """Tell whether an upload has to wait for others."""
-        if wish.use is not _Use.UPLOAD:
-            return False
-        places = self.pool.settings.max_uploads_per_key
-        return self.uploads.total() >= places or self.uploads[wish.caller] >= _share(places)
+    def _next(self, queue: _Queue) -> _Waiter | None:
+        """Return the first whose caller has not got its share."""
+        return next((waiter for waiter in queue if self._has_one_for(waiter.wish)), None)
+
+    def _has_one_for(self, wish: _Wish) -> bool:
+        """Tell whether the caller may have one more, of all and of those for this use."""
+        places = self.bounded.get(wish.use, self.in_use)
+        return self.in_use.has_one_for(wish.caller) and places.has_one_for(wish.caller)
 
     def _get(self, wish: _Wish) -> Deferred[ClientConnection] | None:
-        if self._is_excluded(wish):
+        if not self._has_one_for(wish):
             return None
         if not wish.fresh and (member := self._take_idle()) is not None:
             return succeed(member.lend(wish))
@@ -301,11 +359,10 @@ class _Origin:
     def _make_room(self, wish: _Wish) -> bool:
         """Tell whether another connection may be made; for a fresh one an idle one may go."""
         settings = self.pool.settings
-        short = self.busy + len(self.idle)
         total = len(self.members) + len(self._attempts)
         counts = wish.use is _Use.SHORT
         if total < settings.max_connections_per_key and (
-            not counts or short < settings.max_per_key
+            not counts or self._short < settings.max_per_key
         ):
             return True
         if wish.fresh and self.idle:
@@ -337,15 +394,6 @@ class _Origin:
         return attempt.addCallbacks(connected, failed)
 
 
-def _share(places: int) -> int:
-    """Return how many of some places one caller may have."""
-    return (places + 1) // 2
-
-
-def _count(queue: deque[_Waiter], caller: Hashable) -> int:
-    return sum(waiter.wish.caller == caller for waiter in queue)
-
-
 class _Member:
     """A connection and what it is used for."""
 
@@ -373,8 +421,9 @@ class _Member:
         """Stop counting, which gives room to another."""
         wish = self._wish
         assert wish is not None
-        self._origin.count(wish, -1)
         self._wish = replace(wish, use=_Use.LONG)
+        self._origin.count(wish, -1)
+        self._origin.count(self._wish, 1)
         self._origin.serve()
 
     def discard(self) -> None:

@@ -43,7 +43,7 @@ _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 class Acquire(Protocol):
     """Gets a connection to the origin, as ``ConnectionPool.acquire`` with its key does."""
 
-    def __call__(self, *, fresh: bool, upload: bool) -> Deferred[ClientConnection]:
+    def __call__(self, *, fresh: bool, upload: bool, upgrade: bool) -> Deferred[ClientConnection]:
         """Return a connection; a new one if ``fresh``, for an incomplete request if ``upload``."""
 
 
@@ -199,7 +199,7 @@ class _Forwarding:
             self._connect(fresh=False, upload=not beginning.complete)
 
     def _connect(self, fresh: bool, upload: bool) -> None:
-        acquiring = self._acquire(fresh=fresh, upload=upload)
+        acquiring = self._acquire(fresh=fresh, upload=upload, upgrade=self._upgrade is not None)
         self._acquiring = acquiring
         # Neither of the two raises; mypy wants to see the Deferred used.
         _ = acquiring.addCallbacks(self._connected, self._connect_failed)

@@ -17,6 +17,7 @@ from yurttunnel.server.interception.callers import (
     BadToken,
     CertificateUsers,
     bearer_token,
+    client_of,
 )
 from yurttunnel.server.interception.reviews import User
 
@@ -108,3 +109,45 @@ class TokenTests(SynchronousTestCase):
         self.assertTrue(bearer_token(head(Authorization="Bearer " + "a" * LONGEST_TOKEN)))
         longer = head(Authorization="Bearer " + "a" * (LONGEST_TOKEN + 1))
         self.assertRaises(BadToken, bearer_token, longer)
+
+
+class ClientTests(SynchronousTestCase):
+    """The field ``X-Forwarded-For``."""
+
+    def client(self, *values):
+        """Return for whom a request with these fields is."""
+        return client_of(head(**{"X-Forwarded-For": list(values)}))
+
+    def test_the_last_counts(self):
+        """kube-apiserver adds it behind whatever its client has sent, in one field or more."""
+        for values in (
+            ["192.0.2.1"],
+            ["198.51.100.1, 192.0.2.1"],
+            ["nonsense,,\t192.0.2.1 "],
+            ["198.51.100.1", "203.0.113.1,192.0.2.1"],
+            ["::ffff:192.0.2.1"],
+            ["a" * 100_000 + ", 192.0.2.1"],
+        ):
+            self.assertEqual("192.0.2.1", self.client(*values))
+
+    def test_networks(self):
+        """All of an IPv6 /64 are one, however they are written."""
+        for value in ("2001:db8::1", "2001:DB8:0:0:ffff::2", "2001:db8:0000::0003"):
+            self.assertEqual("2001:db8::/64", self.client(value))
+
+    def test_no_address(self):
+        """What is none tells nothing."""
+        self.assertEqual("", client_of(head()))
+        for value in (
+            "",
+            "192.0.2.1,",
+            "unknown",
+            "_hidden",
+            "192.0.2.1:80",
+            "[2001:db8::1]:80",
+            "0177.0.0.1",
+            "fe80::1%eth0",
+            "é",
+            "0" * 100_000 + "192.0.2.1",
+        ):
+            self.assertEqual("", self.client(value))

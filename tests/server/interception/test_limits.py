@@ -92,13 +92,17 @@ VALUES = {
     "time between two": [SETTINGS.idle_timeout],
     "time for the answer after": [SETTINGS.half_closed_timeout],
     "time for a caller to close": [SETTINGS.linger, SETTINGS.idle_timeout],
-    "connections to one kubelet that are idle": [POOL.max_per_key],
-    "connections to one kubelet that are in use, or": [
+    "connections to one kubelet that are idle": [POOL.max_per_key, POOL.max_per_key / 2],
+    "connections to one kubelet that are in use, or being made, for upgrades": [
+        POOL.max_upgrades_per_key,
+        POOL.max_upgrades_per_key / 2,
+    ],
+    "connections to one kubelet that are in use, or being made, for uploads": [
         POOL.max_uploads_per_key,
         POOL.max_uploads_per_key / 2,
     ],
-    "all connections": [POOL.max_connections_per_key],
-    "requests that wait": [POOL.max_waiting, POOL.max_waiting, POOL.max_waiting / 2],
+    "all connections": [POOL.max_connections_per_key, POOL.max_connections_per_key / 2],
+    "requests that wait": [*[POOL.max_waiting] * 3, POOL.max_waiting / 2],
     "time that a request waits": [POOL.waiting_timeout],
     "time for the agent": [DIAL_TIMEOUT],
     "wait for an agent": [RETURN_PATIENCE],

@@ -540,20 +540,20 @@ class PoolTests(World):
         self.assertEqual(41, len(self.connected))
 
     def test_bounded(self):
-        """However many ask at once, connections to one kubelet are bounded."""
+        """However many one caller asks at once, its connections to one kubelet are bounded."""
         self.kubelet.answer = lambda exchange: None
         callers = [self.dial_insecurely() for _ in range(40)]
         self.serve_kubelet(None)
         for caller in callers:
             self.ask(caller)
-        self.assertEqual(32, len(self.connected))
+        self.assertEqual(16, len(self.connected))
         for exchange in list(self.kubelet.exchanges):
             exchange.respond(200, [], b"x")
         self.kubelet.answer = lambda exchange: exchange.respond(200, [], b"x")
         self.settle()
         for caller in callers:
             self.answered(caller, 200)
-        self.assertEqual(32, len(self.connected))
+        self.assertEqual(16, len(self.connected))
 
 
 class TimeTests(World):

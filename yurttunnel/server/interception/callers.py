@@ -11,13 +11,18 @@ from weakref import WeakKeyDictionary
 from cryptography.x509.oid import NameOID
 from twisted.internet.interfaces import ITransport
 
+from yurttunnel.http.authority import address_in
 from yurttunnel.http.head import RequestHead
 from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.pki.identity import NODE_ORGANIZATION
 from yurttunnel.server.interception.reviews import User
+from yurttunnel.tunnel.shares import caller_at
 
 LONGEST_TOKEN = 16 * 1024
 """Characters: those of service accounts have about 1,000, of identity providers some thousand."""
+
+_LONGEST_ADDRESS = 45
+"""Characters (``INET6_ADDRSTRLEN`` of netinet/in.h, without the final zero)."""
 
 _AUTHENTICATED = "system:authenticated"
 _NODES_GROUP = "system:nodes"
@@ -101,3 +106,21 @@ def bearer_token(head: RequestHead) -> str | None:
     if len(match[1]) > LONGEST_TOKEN:
         raise BadToken(f"the token has more than {LONGEST_TOKEN} characters")
     return match[1].decode("ascii")
+
+
+def client_of(head: RequestHead) -> str:
+    """Return what the client counts as for whom kube-apiserver asks, empty if it does not say.
+
+    That is the last address of ``X-Forwarded-For``, which kube-apiserver adds itself to what it
+    passes on, behind whatever its client has sent: ``ServeHTTP`` of Go's net/http/httputil
+    ``ReverseProxy``, and for upgrades ``AppendForwardedForHeader`` of k8s.io/apimachinery
+    pkg/util/net/http.go. It does not with requests that it makes anew: for logs
+    (``LocationStreamer`` of k8s.io/apiserver pkg/registry/generic/rest), and for upgrades whose
+    WebSocket it translates (``StreamTranslatorHandler`` of pkg/util/proxy there).
+    """
+    values = head.values(b"x-forwarded-for")
+    last = values[-1].rpartition(b",")[2].strip() if values else b""
+    if len(last) > _LONGEST_ADDRESS:
+        return ""
+    address = address_in(last.decode("latin-1"))
+    return "" if address is None else caller_at(str(address))

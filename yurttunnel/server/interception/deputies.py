@@ -43,7 +43,7 @@ from yurttunnel.http.fields import requested_upgrade
 from yurttunnel.http.head import HeadError, RequestHead
 from yurttunnel.http.interfaces import IExchange
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.server.interception.callers import CertificateUsers
+from yurttunnel.server.interception.callers import CertificateUsers, client_of
 from yurttunnel.server.interception.connections import Aim, Aims
 from yurttunnel.server.interception.destination import (
     DESTINATION_FIELD,
@@ -96,7 +96,7 @@ class KnownCluster:
 
 @implementer(IMiddleware)
 class Deputies:
-    """Sets the destination, and ``proven``, where the request has not to choose it.
+    """Sets the destination, and ``proven``, where the request has not to choose it; and ``client``.
 
     It comes before all else that chooses a destination. ``users`` tell kube-apiserver by its
     certificate, ``aims`` where connections were going.
@@ -146,7 +146,10 @@ class Deputies:
             if led_from is None or self._is_services(led_from):
                 return self._by_record(head, aim)
         request.proven = True
-        if not exchange.secure or self._users.is_allowed(exchange.transport):
+        if not exchange.secure:
+            return self._of_deputy(exchange, aim)
+        if self._users.is_allowed(exchange.transport):
+            request.client = client_of(head)
             return self._of_deputy(exchange, aim)
         destination = self._of_others(exchange, aim)
         request.proven = destination is not None

@@ -21,6 +21,7 @@ from yurttunnel.server.interception.kubelets import KubeletKey
 from yurttunnel.server.interception.request import Handler, InterceptedRequest
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.tunnel.shares import caller_at
 
 _REPLACED = frozenset({b"host", b"x-request-id"})
 _REPLACED_WITH_PROOF = _REPLACED | {b"authorization"}
@@ -96,7 +97,8 @@ class KubeletProxy:
 
 def _caller_of(request: InterceptedRequest) -> str:
     """Return whose share of what is bounded a request has."""
-    return request.caller or getattr(request.exchange.transport.getPeer(), "host", "")
+    peer = request.exchange.transport.getPeer()
+    return request.client or request.caller or caller_at(getattr(peer, "host", ""))
 
 
 def forwarded_fields(request: InterceptedRequest, destination: Destination) -> Fields:

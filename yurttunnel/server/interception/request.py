@@ -50,8 +50,10 @@ class InterceptedRequest:
     the answer may begin, and end, at any time: a log is followed, or a watch.
 
     ``caller`` is who asks, as the server has made out, empty where it has not asked for that.
-    ``authorization_used`` tells that the field ``Authorization`` was for the server itself; it
-    is then not passed on. ``refusal`` says why the caller may not ask for this, empty where it may.
+    ``client`` is the address for which a caller asks who speaks for others, empty where that is
+    not known. ``authorization_used`` tells that the field ``Authorization`` was for the server
+    itself; it is then not passed on. ``refusal`` says why the caller may not ask for this, empty
+    where it may.
     ``proven`` tells that the connection has decided on ``destination``, not what the request says.
     """
 
@@ -60,6 +62,7 @@ class InterceptedRequest:
     destination: Destination | None = None
     node: str = ""
     caller: str = ""
+    client: str = ""
     authorization_used: bool = False
     refusal: str = ""
     proven: bool = False
