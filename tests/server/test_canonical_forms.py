@@ -197,7 +197,7 @@ class EveryEntryTests(World):
         self.each(certified, UsageError)
 
     def test_server_name(self):
-        """SNI, which has no addresses in brackets."""
+        """SNI, in which an address is no name, however it is written."""
 
         def read(text):
             kind, name = outcome(records(message(server_name(text.encode()))))
@@ -205,7 +205,10 @@ class EveryEntryTests(World):
                 raise BadAuthority(name)
             return name
 
-        self.each(read, BadAuthority)
+        self.each(read, BadAuthority, canonical=[NAME])
+        for spelling in (*ADDRESS_SPELLINGS, *SIX_SPELLINGS):
+            kind, name = outcome(records(message(server_name(spelling.encode()))))
+            self.assertTrue(kind == "bad" or name is None, repr(spelling))
 
     def test_policy(self):
         """What --allow-destination allows, and what is dialed."""

@@ -62,6 +62,9 @@ class RealTests(SynchronousTestCase):
         for version in (None, *VERSIONS):
             self.assertEqual(outcome(client_hello(None, version)), ("hello", None))
         self.assertEqual(outcome(client_hello("192.0.2.1")), ("hello", None))
+        # Who sends an address all the same has sent no name, and no address of a node.
+        named = client_hello("node.test")
+        self.assertEqual(outcome(named.replace(b"node.test", b"192.0.2.1")), ("hello", None))
 
     def test_over_several_records(self):
         """The message may be cut into records as finely as can be."""

@@ -97,6 +97,10 @@ class ClusterAddresses:
         """Whether it has been known once which addresses there are."""
         return all(informer.synced for informer in self._informers)
 
+    def are_none(self, address: Address) -> bool:
+        """Say whether it is known that ``address`` is none of them."""
+        return self.synced and address not in self.addresses
+
     def _changed(self, _old: object, _new: object) -> None:
         before = self.addresses
         self.addresses = frozenset(

@@ -39,7 +39,8 @@ class BadClientHello(Exception):
 class ClientHello:
     """What a ClientHello says.
 
-    ``server_name`` is in lower case and without a final dot, ``None`` when no name is sent.
+    ``server_name`` is in lower case and without a final dot, ``None`` when no name is sent, or
+    an address in its place.
     ``protocols`` are those offered by ALPN, in their order.
     """
 
@@ -176,14 +177,18 @@ def _protocols(extensions: list[tuple[int, bytes]]) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def _host_name(extension: bytes) -> str:
-    """Read the ``ServerNameList``, which has one name: no other type has ever been defined."""
+def _host_name(extension: bytes) -> str | None:
+    """Read the ``ServerNameList``, which has one name: no other type has ever been defined.
+
+    An address is none (RFC 6066 section 3), so it counts as if it were not there.
+    """
     names = _Fields(_Fields(extension).vector(2))
     kind, name = names.number(1), names.vector(2)
     if kind != _HOST_NAME or not names.at_end:
         raise BadClientHello("its ClientHello has another server_name than one host name")
     try:
-        return str(canonical_host(name.decode("ascii")))
+        host = canonical_host(name.decode("ascii"))
     except (UnicodeDecodeError, BadAuthority):
         # Not shown in full: it may be long.
         raise BadClientHello(f"its ClientHello names no host name: {name[:64]!r}") from None
+    return host if isinstance(host, str) else None

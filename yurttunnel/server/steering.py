@@ -170,8 +170,7 @@ class ClusterSteering:
 
     def _is_led(self, address: Address) -> bool:
         """Say whether our rules may lead connections to ``address``; a Service's they may not."""
-        services = self._services
-        return self._flags.iptables and services.synced and address not in services.addresses
+        return self._flags.iptables and self._services.are_none(address)
 
     def _report(self) -> SteeringReport:
         return SteeringReport(

@@ -457,7 +457,7 @@ class NamedTests(DeputiesWorld):
 
     def test_upgrades_without_a_name(self):
         """``kubectl exec`` works where kube-apiserver does not verify kubelets: by the pod."""
-        for first in ("exec", "attach", "portForward"):
+        for first in ("exec", "attach", "portForward", "%65xec"):
             for host in API_HOSTS:
                 target = f"/{first}/default/here/web?command=sh"
                 caller = self.apiserver()

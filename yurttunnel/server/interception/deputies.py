@@ -268,8 +268,8 @@ class Deputies:
 
     def _of_pod(self, head: RequestHead) -> Destination:
         """Decide by the pod in the path, for what kube-apiserver sends without a name."""
-        first = head.target.split(b"/", 2)[1:2]
-        if requested_upgrade(head) is None or not _UPGRADED.issuperset(first):
+        pod = pod_in(head.target)
+        if requested_upgrade(head) is None or pod is None or pod.verb not in _UPGRADED:
             raise RequestFailed(403, _NOTHING_TELLS)
         name = self._node_of_pod(head)
         if name is None:
@@ -308,15 +308,14 @@ class Deputies:
 
     def _node_of_pod(self, head: RequestHead) -> str | None:
         pod = pod_in(head.target)
-        return None if pod is None else self._cluster.pods.node_of(*pod)
+        return None if pod is None else self._cluster.pods.node_of(pod.namespace, pod.name)
 
     def _is_tunneled(self, node: Node) -> bool:
         return node.edge or self._finder.own_session(node.name) is not None
 
     def _is_led(self, led_from: SocketAddress) -> bool:
         """Say whether our rules may have led a connection here; a Service's they have not."""
-        services = self._cluster.services
-        return self._cluster.iptables and services.synced and not self._is_services(led_from)
+        return self._cluster.iptables and self._cluster.services.are_none(led_from.address)
 
     def _is_services(self, led_from: SocketAddress) -> bool:
         return led_from.address in self._cluster.services.addresses

@@ -15,6 +15,7 @@ caches may not be complete.
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from zope.interface import implementer
@@ -43,8 +44,16 @@ pkg/kubelet/server/server.go of Kubernetes."""
 _MOST_NAMED = 5
 
 
-def pod_in(target: bytes) -> tuple[str, str] | None:
-    """Give namespace and name of the pod that a request to a kubelet is about, if it is.
+class PodPath(NamedTuple):
+    """What a path asks of which pod."""
+
+    verb: bytes
+    namespace: str
+    name: str
+
+
+def pod_in(target: bytes) -> PodPath | None:
+    """Return what a request to a kubelet asks of which pod, if it is about one.
 
     The path is decoded as a whole before it is split, as kubelets do it.
     """
@@ -55,7 +64,8 @@ def pod_in(target: bytes) -> tuple[str, str] | None:
     if len(parts) < 4 or parts[0] or parts[1] not in _POD_PATHS:
         return None
     # Names of pods are ASCII; others are in no cache.
-    return parts[2].decode("utf-8", "replace"), parts[3].decode("utf-8", "replace")
+    namespace, name = (part.decode("utf-8", "replace") for part in parts[2:4])
+    return PodPath(parts[1], namespace, name)
 
 
 @implementer(IMiddleware)
@@ -103,7 +113,7 @@ class Resolution:
 
     def _node_of_pod(self, head: RequestHead) -> Node | None:
         pod = pod_in(head.target)
-        name = self._pods.node_of(*pod) if pod is not None else None
+        name = self._pods.node_of(pod.namespace, pod.name) if pod is not None else None
         if name is None:
             return None
         # One that is not known yet knows its own name.
