@@ -340,8 +340,13 @@ class SlowLorisTests(CrowdTestCase):
         await self.eventually(lambda: half_open.open <= MAX_UNFINISHED, "the oldest are cut off")
         for agent in (tunnel.agent, tunnel.another_agent(node="edge-2", state="E")):
             agent.start()
-            await agent.ready(5)
-        self.assertGreater(half_open.open, MAX_UNFINISHED - 20)
+
+        async def both_are_in() -> bool:
+            half_open.fill()
+            agents = await tunnel.server.agents()
+            return {each["node"] for each in agents if each["connected"]} == {"edge-1", "edge-2"}
+
+        await self.eventually(both_are_in, "both agents are connected", 30, 0.2)
 
     async def outlived(self, tunnel: Tunnel, echo: Target, crowds: list[SlowCrowd]) -> None:
         """Require that all crowds are cut off in time, and that nobody notices them till then."""
@@ -514,12 +519,17 @@ class SlowCrowd:
     def __init__(
         self, where: int | str, start: bytes, context: ssl.SSLContext | None, size: int
     ) -> None:
+        self._where, self._start, self._context, self._size = where, start, context, size
         self._open: set[socket.socket] = set()
-        for _ in range(size):
-            connection = _connected(where)
-            if context is not None:
-                connection = context.wrap_socket(connection)
-            connection.sendall(start)
+        self.fill()
+
+    def fill(self) -> None:
+        """Connect as many as have been ended."""
+        for _ in range(self._size - self.open):
+            connection = _connected(self._where)
+            if self._context is not None:
+                connection = self._context.wrap_socket(connection)
+            connection.sendall(self._start)
             connection.setblocking(False)
             self._open.add(connection)
 
