@@ -197,6 +197,18 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         self.assertTrue(self.successResultOf(removal))
         self.assertIsNone(self.content(NAME))
 
+    def test_removal_does_not_wait_for_ever(self):
+        """What refers to it for a second was made by somebody else."""
+        self.put(some("10.0.0.1"))
+        command("ipset", "create", "list", "list:set")
+        command("ipset", "add", "list", NAME)
+        self.addCleanup(command, "ipset", "destroy", "list")
+        removal = self.sets.remove(NAME)
+        self.clock.pump([0.1] * 8)
+        self.assertNoResult(removal)
+        self.clock.advance(0.1)
+        self.failureResultOf(removal, SteeringFailed)
+
     def test_an_address_that_no_set_takes(self):
         """The error says that it is the address."""
         failure = self.failureResultOf(self.sets.put(NAME, 4, some("0.0.0.0")), SteeringFailed)

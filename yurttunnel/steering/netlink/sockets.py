@@ -58,6 +58,6 @@ def destroy(conversation: Conversation, version: int, ends: Ends) -> None:
         found = conversation.get(raw_request(wanted, _BY_FAMILY, GET))
     except KernelRefused:
         return
-    mark = dict(attributes(found, _ANSWER_SIZE)).get(_MARK, bytes(4))
+    mark = dict(attributes(found, _ANSWER_SIZE)).get(_MARK, b"")
     if int.from_bytes(mark, sys.byteorder) & MASK != MARK:
         conversation.change_all([raw_request(wanted, _DESTROY, CHANGE)])
