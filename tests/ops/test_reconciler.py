@@ -6,7 +6,7 @@ import random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail, succeed
 from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
@@ -20,6 +20,9 @@ SPACING = 1.0
 LONGEST = 30.0
 DEADLINE = 200.0
 FINISH = 5.0
+
+
+OVERDUE = "keeping it took more than 200.0 s and is cancelled; once it has ended it is tried again"
 
 
 class Expected(Exception):
@@ -57,6 +60,20 @@ class ReconcilerTestCase(SynchronousTestCase):
         if self.reconciler.running:
             self.assertTrue(self.stopped())
         self.assertEqual([], self.clock.getDelayedCalls())
+
+    def refuse_to_end(self):
+        """Have runs that go on when they are cancelled; give what ends them."""
+        stubborn = Deferred()
+
+        async def work():
+            try:
+                await Deferred()
+            except CancelledError:
+                await stubborn
+            return True
+
+        self.result = work
+        return stubborn
 
     def stopped(self):
         """Stop it, which takes no time."""
@@ -240,28 +257,40 @@ class FailureTests(ReconcilerTestCase):
         self.assertEqual([], cancelled)
         self.clock.advance(0.01)
         self.assertEqual(1, len(cancelled))
-        self.assertEqual(["keeping it took more than 200.0 s; it is tried again"], self.lines)
+        self.assertEqual([OVERDUE], self.lines)
         self.result = lambda: succeed(True)
         self.advance(2 * SPACING)
         self.assertEqual(2, self.runs)
 
+    def test_a_timeout_within_a_run(self):
+        """It is told as it is: the time of the run has not passed."""
+        for options in ({}, {"deadline": DEADLINE}):
+            self.make(**options)
+            self.result = lambda: fail(TimeoutError("the API does not answer"))
+            self.reconciler.startService()
+            self.assertIn("Defect: keeping it failed; it is tried again", self.lines.pop())
+            errors = self.flushLoggedErrors(TimeoutError)
+            self.assertEqual(["the API does not answer"], [str(error.value) for error in errors])
+            self.assertTrue(self.stopped())
+        self.make(deadline=DEADLINE, expected=(TimeoutError,))
+        self.reconciler.startService()
+        self.assertEqual(["keeping it failed: the API does not answer"], self.lines)
+
+    def test_a_run_that_is_cancelled_and_goes_on(self):
+        """It is told when its time has passed; the next one comes when it has ended."""
+        self.make(deadline=DEADLINE)
+        stubborn = self.refuse_to_end()
+        self.reconciler.startService()
+        self.clock.advance(DEADLINE)
+        self.assertEqual(([OVERDUE], Phase.RUNNING), (self.lines, self.reconciler.phase))
+        stubborn.callback(True)
+        self.result = lambda: succeed(True)
+        self.advance(2 * SPACING)
+        self.assertEqual((2, [OVERDUE]), (self.runs, self.lines))
+
 
 class StopTests(ReconcilerTestCase):
     """The end, and what comes after it."""
-
-    def refuse_to_end(self):
-        """Have runs that go on when they are cancelled; give what ends them."""
-        stubborn = Deferred()
-
-        async def work():
-            try:
-                await Deferred()
-            except CancelledError:
-                await stubborn
-            return True
-
-        self.result = work
-        return stubborn
 
     def test_cancels_what_is_under_way(self):
         """It ends at once, nothing is told, and nothing follows."""

@@ -160,6 +160,7 @@ class SessionPair:
         return_grace: float = 0.5,
         clock: Clock | None = None,
         agent_limits: Limits | None = None,
+        server_context: SessionContext | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.acceptor = Acceptor()
@@ -169,7 +170,7 @@ class SessionPair:
         properties = {"software": "test 1"}
         agent = Hello(agent_limits or limits, NO_SESSION, AGENT_PROCESS, properties=properties)
         server = Hello(limits, SESSION_ID, SERVER_PROCESS, properties=properties)
-        self.server_context = self._context(Acceptor())
+        self.server_context = server_context or self._context(Acceptor())
         self.agent_context = self._context(self.acceptor)
         description = PeerDescription("server", "edge-1", "192.0.2.1:40000")
         self.server = TunnelSession(
@@ -263,6 +264,11 @@ class SessionPair:
         return opened[0], accepted[0]
 
     def close(self) -> None:
-        """End both sessions."""
+        """End both sessions; what their streams have held is to be given back everywhere."""
         self.server.close(Code.DONE, "the test is over")
         self.agent.close(Code.DONE, "the test is over")
+        self.pump()
+        for session in (self.server, self.agent):
+            assert not session.shares.held.total(), session.shares.held
+        for context in (self.server_context, self.agent_context):
+            assert not context.shares.held.total(), context.shares.held

@@ -6,10 +6,14 @@ from base64 import urlsafe_b64encode
 
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.tunnel.memory import SessionPair, User
+from tests.tunnel.memory import MIB, Acceptor, SessionPair, User
 from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.shares import (
     FOR_KUBELETS,
     OTHER,
@@ -19,9 +23,12 @@ from yurttunnel.tunnel.shares import (
     Share,
     Shares,
     ShareUsedUp,
+    _digest,
     caller_at,
 )
+from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
+from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.hello import Limits
 
 MOST = Limits().max_streams
@@ -114,16 +121,17 @@ class SharesTests(SharesTestCase):
         )
 
     def test_sentences_about_memory(self) -> None:
-        """Where the memory has room for fewer, they say that instead of a number of streams."""
+        """Where it is used up, they say that instead of a number of streams, also if it is 0."""
         room = 10
         shares = Shares("to edge-1", MOST, lambda: room)
         for _ in range(2):
             shares.take(holder("a"))
         room = 0
         refusal = self.assertRaises(ShareUsedUp, shares.check, holder("a"))
+        self.assertEqual(Share.ALL, refusal.share)
         self.assertEqual(
-            "2 streams are open to edge-1, of the 2 that there is memory for: close some, or try"
-            " again later",
+            "there is no memory for another stream to edge-1 beside the 2 that are open: have those"
+            " read what waits for them, or try again later",
             str(refusal),
         )
 
@@ -165,6 +173,14 @@ class HolderTests(SynchronousTestCase):
         self.assertEqual(caller_at("2001:db8::1"), caller_at("2001:db8::ffff:2"))
         self.assertNotEqual(caller_at("2001:db8::1"), caller_at("2001:db8:0:1::1"))
 
+    def test_what_comes_with_each_dial_is_made_once(self) -> None:
+        """The form of an address, and the digests of it and of the flag."""
+        for made in (caller_at, _digest):
+            made.cache_clear()
+        for _ in range(2):
+            Holder.of(Kind.FORWARD, "--forward a", caller_at("2001:db8::1"))
+        self.assertEqual([1, 2], [made.cache_info().misses for made in (caller_at, _digest)])
+
 
 class SessionTests(SynchronousTestCase):
     """The streams of a session are counted from their OPEN to their end."""
@@ -172,6 +188,7 @@ class SessionTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Connect an agent that accepts everything."""
         self.pair = SessionPair()
+        self.addCleanup(self.pair.close)
 
     def open(self, wanted: Holder = OTHER):
         """Ask for a stream."""
@@ -193,7 +210,7 @@ class SessionTests(SynchronousTestCase):
         self.assertIn("this caller has 539 streams to", error.text)
         for other in (holder("b"), FOR_KUBELETS):
             for _ in range(50):
-                self.open(other).addErrback(self.fail)
+                self.assertNoResult(self.open(other).addErrback(lambda _: None))
         self.assertEqual({"forward": 589, "kubelets": 50}, self.held())
 
     def test_what_has_ended_counts_no_more(self) -> None:
@@ -216,3 +233,50 @@ class SessionTests(SynchronousTestCase):
                 stream.abortConnection()
             self.pair.pump()
             self.assertEqual({}, self.held(), end)
+
+
+class ProcessTests(SynchronousTestCase):
+    """Two sessions of a process that has memory for a few streams."""
+
+    def setUp(self) -> None:
+        """Connect the agents of two nodes."""
+        clock = Clock()
+        budget = MemoryBudget(2 * MIB)
+        context = SessionContext(clock, TunnelCounters(), budget, Acceptor())
+        self.shares = context.shares
+        self.pairs = [SessionPair(clock=clock, server_context=context) for _ in range(2)]
+
+    def tearDown(self) -> None:
+        """Nothing is held when the sessions have ended."""
+        for pair in self.pairs:
+            pair.server.close(Code.DONE, "the test is over")
+        for pair in self.pairs:
+            pair.close()
+
+    def fill(self, number: int) -> list[Deferred[IStream]]:
+        """Open as many streams by one session as a caller gets."""
+        opened = []
+        for _ in range(MOST):
+            dial = self.pairs[number].server.open_stream("192.0.2.80", 80, 15.0, "r", holder("a"))
+            if dial.called:
+                self.refusal = self.failureResultOf(dial, StreamFailed).value
+                return opened
+            opened.append(dial.addErrback(lambda _: None))
+        raise AssertionError("nothing was refused")
+
+    def test_what_one_session_holds_is_missing_in_the_other(self) -> None:
+        """And is there again once its streams, or the session, have ended."""
+        opened = self.fill(0)
+        self.assertGreater(len(opened), 10)
+        self.assertIn("in this process of the server", self.refusal.text)
+        self.assertEqual([], self.fill(1))
+        self.assertEqual(len(opened), self.shares.held.total())
+        for dial in opened:
+            dial.cancel()
+        self.pairs[0].pump()
+        self.assertEqual(0, self.shares.held.total())
+        self.assertGreater(len(self.fill(1)), 10)
+        self.assertEqual([], self.fill(0))
+        self.pairs[1].server.close(Code.REVOKED, "it is over")
+        self.pairs[1].pump()
+        self.assertGreater(len(self.fill(0)), 10)

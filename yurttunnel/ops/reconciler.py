@@ -10,10 +10,10 @@ import enum
 from collections.abc import Awaitable, Callable
 
 from twisted.application.service import Service
-from twisted.internet import defer
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.waiting import ended_within
@@ -164,12 +164,6 @@ class Reconciler(Service):
     async def _goes_well(self, starts: int) -> bool:
         try:
             return await self._in_time() is not False
-        except defer.TimeoutError:
-            self._log.error(
-                "{what} took more than {seconds} s; it is tried again",
-                what=self._what,
-                seconds=self._deadline,
-            )
         except self._expected as error:
             # No defect: the sentence has all that there is to know.
             self._log.error("{what} failed: {error}", what=self._what, error=error)
@@ -183,8 +177,19 @@ class Reconciler(Service):
     def _in_time(self) -> Deferred[bool | None]:
         run = Deferred.fromCoroutine(_awaited(self._reconcile()))
         if self._deadline is not None:
-            _ = run.addTimeout(self._deadline, self._timers)
+            timer = self._timers.callLater(self._deadline, self._overdue, run)
+            _ = run.addBoth(_ended, timer)
         return run
+
+    def _overdue(self, run: Deferred[bool | None]) -> None:
+        # Told now: it may not end though it is cancelled.
+        self._log.error(
+            "{what} took more than {seconds} s and is cancelled; once it has ended it is tried"
+            " again",
+            what=self._what,
+            seconds=self._deadline,
+        )
+        run.cancel()
 
     async def _end(self, under_way: Deferred[None] | None) -> bool:
         if under_way is None:
@@ -196,6 +201,15 @@ class Reconciler(Service):
         if not ended:
             self._log.error("Defect: {what} does not end though it is cancelled", what=self._what)
         return ended
+
+
+def _ended(result: bool | Failure | None, timer: IDelayedCall) -> bool | Failure | None:
+    """Return how a run has ended; one that took too long has failed, whatever it returns."""
+    if timer.active():
+        timer.cancel()
+    elif not isinstance(result, Failure) or result.check(CancelledError):
+        return False
+    return result
 
 
 async def _awaited(awaitable: Awaitable[bool | None]) -> bool | None:

@@ -142,8 +142,7 @@ class TunnelSession:
         self.wire = Session(side, local, peer, self, self.clock.seconds(), context.budget)
         window, memory = local.limits.stream_window, self.wire.memory
         most = min(peer.limits.max_streams, memory.limit // window)
-        self.shares = Shares(f"to {self.peer_name}", most, self._room)
-        self._process_shares = context.shares
+        self.shares = Shares(f"to {self.peer_name}", most, self._room, context.shares)
         self._counters.sessions_started += 1
 
     # -- who and what --------------------------------------------------------------------------
@@ -206,8 +205,7 @@ class TunnelSession:
     ) -> Deferred[IStream]:
         """Ask the peer to connect to a target; see :class:`IStreamOpener`."""
         try:
-            for shares in (self.shares, self._process_shares):
-                shares.check(holder)
+            self.shares.check(holder)
         except ShareUsedUp as error:
             self._counters.refused[f"{holder.kind}.{error.share}"] += 1
             self.dial_answered(Code.OVERLOADED)
@@ -222,16 +220,14 @@ class TunnelSession:
             return fail(StreamFailed(error.code, f"{self.peer_name}: {error.text}"))
         except ValueError as error:
             return fail(StreamFailed(Code.BAD_DESTINATION, str(error)))
-        for shares in (self.shares, self._process_shares):
-            shares.take(holder)
+        self.shares.take(holder)
         opened = stream.opening(wire)
         self.request_flush()
         return opened
 
     def give_back(self, holder: Holder) -> None:
         """Count a stream that this end has opened no more."""
-        for shares in (self.shares, self._process_shares):
-            shares.give_back(holder)
+        self.shares.give_back(holder)
 
     def finish(self, stream: TunnelStream, wire: Stream) -> None:
         """End ``stream``'s direction and have it told, later, once the FIN has been sent."""

@@ -17,6 +17,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_network
 from typing import Final, TypeVar
@@ -29,6 +30,9 @@ RESERVE: Final = 8
 ENTRY: Final = 2
 CALLER: Final = 4
 """How many times as much an entry, and a caller of it, may hold as it leaves free."""
+
+CACHED: Final = 4096
+"""Addresses, and flags and callers, whose forms are kept: they come with each dial."""
 
 
 class Kind(enum.StrEnum):
@@ -65,6 +69,10 @@ _SENTENCES = {
     ),
     Share.ALL: "{used} streams are open {where}, of {most}: close some, or try again later",
 }
+_NO_MEMORY = (
+    "there is no memory for another stream {where} beside the {used} that are open: have those read"
+    " what waits for them, or try again later"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +114,9 @@ FOR_KUBELETS: Final = Holder(Kind.KUBELETS)
 """The ports for requests to kubelets: their connections are shared by all callers."""
 
 
+@lru_cache(CACHED)
 def caller_at(host: str) -> str:
-    """Give what callers at an address count as: one, and so do all of an IPv6 /64 (RFC 7421)."""
+    """Return what callers at an address count as: one, and so do all of an IPv6 /64 (RFC 7421)."""
     try:
         address = IPv6Address(host)
     except ValueError:
@@ -128,14 +137,18 @@ class ShareUsedUp(Exception):
 class Shares:
     """Who holds how many of the streams ``where``, of which there may be ``most``.
 
-    ``room()`` is how many more there is room for. ``held`` counts the streams of each kind.
+    ``room()`` is how many more there is room for. All are also streams of ``within``, where these
+    are a part of others. ``held`` counts the streams of each kind.
     """
 
-    def __init__(self, where: str, most: int, room: Callable[[], int]) -> None:
+    def __init__(
+        self, where: str, most: int, room: Callable[[], int], within: Shares | None = None
+    ) -> None:
         self.held: Counter[Kind] = Counter()
         self._where = where
         self._most = most
         self._room = room
+        self._within = within
         self._entries: Counter[tuple[Kind, int]] = Counter()
         self._callers: Counter[Holder] = Counter()
 
@@ -144,8 +157,10 @@ class Shares:
         share = self._used_up(holder)
         if share is not None:
             used = self.held.total()
-            room = used + max(0, self._room())
-            text = _SENTENCES[share].format(
+            left = self._room()
+            room = used + max(0, left)
+            sentence = _NO_MEMORY if left <= 0 and used < self._most else _SENTENCES[share]
+            text = sentence.format(
                 where=self._where,
                 most=self._most if room >= self._most else f"the {room} that there is memory for",
                 used=used,
@@ -153,18 +168,24 @@ class Shares:
                 callers=self._callers[holder],
             )
             raise ShareUsedUp(share, text)
+        if self._within is not None:
+            self._within.check(holder)
 
     def take(self, holder: Holder) -> None:
         """Count a stream of ``holder``."""
         self.held[holder.kind] += 1
         self._entries[holder.kind, holder.entry] += 1
         self._callers[holder] += 1
+        if self._within is not None:
+            self._within.take(holder)
 
     def give_back(self, holder: Holder) -> None:
         """Count it no more."""
         self.held[holder.kind] -= 1
         _take_one(self._entries, (holder.kind, holder.entry))
         _take_one(self._callers, holder)
+        if self._within is not None:
+            self._within.give_back(holder)
 
     def _used_up(self, holder: Holder) -> Share | None:
         reserve = self._most // RESERVE
@@ -184,6 +205,7 @@ class Shares:
         return Share.CALLER if self._callers[holder] >= CALLER * left else None
 
 
+@lru_cache(CACHED)
 def _digest(text: str, bits: int) -> int:
     digest = sha256(text.encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(digest, "big") >> 8 * len(digest) - bits
