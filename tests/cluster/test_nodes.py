@@ -102,6 +102,18 @@ class NodesTests(SynchronousTestCase):
         self.put("edge-2", "192.0.2.8", ("Hostname", "edge-1"))
         self.assertEqual(["edge-1"], self.found("edge-1"))
 
+    def test_named_like_an_address(self):
+        """The name is not another node's, though that may be meant by the address."""
+        self.put("10.0.0.9", "10.0.0.10")
+        self.assertEqual(["10.0.0.9"], self.found("10.0.0.9"))
+        self.put("edge-3", "10.0.0.9")
+        for host in ("10.0.0.9", "::ffff:10.0.0.9"):
+            self.assertEqual(["10.0.0.9", "edge-3"], self.found(host), host)
+            self.assertTrue(self.nodes.is_anothers("edge-3", host), host)
+            self.assertFalse(self.nodes.is_anothers("10.0.0.9", host), host)
+        self.assertEqual(["10.0.0.9"], self.found("10.0.0.10"))
+        self.assertTrue(self.nodes.is_anothers("edge-3", "10.0.0.10"))
+
     def test_address(self):
         """A node is found by each of its addresses, in any spelling."""
         self.put("edge-1", "192.0.2.7", "2001:db8::7", ("ExternalIP", "198.51.100.1"))

@@ -64,7 +64,20 @@ class AboveTests(PathTestCase):
         (self.directory / "open").chmod(0o777)
         self.refused(lambda: check_above(self.directory / "open" / "file"), "open (mode 0777)")
         self.give_away(self.directory)
-        self.refused(lambda: check_above(self.path), "0777")
+        self.refused(lambda: check_above(self.path), "another user")
+
+    def test_owners(self):
+        """Who owns a directory above can replace what is in it, whatever its mode."""
+        self.give_away(self.directory)
+        for bits in (0o755, 0o700, 0o1777):
+            self.directory.chmod(bits)
+            for path in (self.path, self.directory / "not" / "there"):
+                self.refused(
+                    lambda path=path: check_above(path),
+                    f"{self.directory} belongs to another user (id {STRANGER})",
+                )
+            check_above(self.directory)
+            check_above(self.path, (STRANGER,))
 
     def test_relative(self):
         """A path is looked at from the working directory."""

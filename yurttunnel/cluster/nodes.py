@@ -139,7 +139,8 @@ class Nodes:
     def find(self, host: str) -> Collection[Node]:
         """Give the nodes that ``host``, a name or an address, may mean.
 
-        The name of a node is that of no other. Else there may be several: sites behind NAT have
+        The name of a node is that of no other. Where it is an address, and one of others besides,
+        all of them are found: packets for it may be for the latter. Else there may be several: sites behind NAT have
         the same private addresses, and the same public one. An ``InternalIP`` counts before other
         types of addresses. As long as not all nodes are known, an address tells nothing, since
         the others that have it may be missing.
@@ -155,7 +156,11 @@ class Nodes:
         found = self._by_host.get(wanted, {}).values()
         if len(found) < 2:
             return found
-        return [node for node in found if wanted in set[object](node.internal())] or found
+        return [
+            node
+            for node in found
+            if node.name == str(wanted) or wanted in set[object](node.internal())
+        ] or found
 
     def is_anothers(self, node: str, host: str) -> bool:
         """Say whether ``host``, a name or an address, is of other nodes and not of ``node``.
@@ -166,10 +171,10 @@ class Nodes:
             wanted = canonical_host(host)
         except BadAuthority:
             return False
-        if wanted == node:
+        if str(wanted) == node:
             # The API may not have told of it yet.
             return False
-        if isinstance(wanted, str) and self.get(wanted) is not None:
+        if self.get(str(wanted)) is not None:
             return True
         having = self._by_host.get(wanted, {}) if self.synced else {}
         return bool(having) and node not in having

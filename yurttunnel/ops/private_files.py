@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 
@@ -14,25 +15,33 @@ class ExposedPath(OSError):
     """A path that others could lead elsewhere; ``strerror`` names the place and the fix."""
 
 
-def check_above(path: Path) -> None:
+def check_above(path: Path, owners: Collection[int] = ()) -> None:
     """Raise :class:`ExposedPath` if others may replace one of the directories above ``path``.
 
-    That is so in a directory that everybody may write to, unless it is sticky as /tmp is
-    (inode(7)), and behind a symbolic link of another user. What is not there yet is passed over,
+    ``owners`` are users who may, besides root and the one who runs the program. Others may in a
+    directory of their own, in one that everybody may write to unless it is sticky as /tmp is
+    (inode(7)), and behind a symbolic link of their own. What is not there yet is passed over,
     and so is the root of a volume that is root's: kubelet makes each emptyDir of a pod with mode
     0777 (pkg/volume/emptydir of Kubernetes), in which there is nobody but the pod.
     """
     absolute = Path(os.path.abspath(path))
+    trusted = {0, os.geteuid(), *owners}
     for directory in dict.fromkeys([*absolute.parents, *Path(os.path.realpath(path)).parents]):
         try:
             itself, status = os.lstat(directory), os.stat(directory)
         except FileNotFoundError:
             continue
-        if itself.st_uid not in (0, os.geteuid()) and stat.S_ISLNK(itself.st_mode):
+        if itself.st_uid not in trusted and stat.S_ISLNK(itself.st_mode):
             raise ExposedPath(
                 0,
                 f"{directory} is a symbolic link of another user (id {itself.st_uid}):"
                 " name the directory that it leads to",
+            )
+        if status.st_uid not in trusted:
+            raise ExposedPath(
+                0,
+                f"{directory} belongs to another user (id {status.st_uid}), who can replace what is"
+                " in it: chown it to root, or choose another",
             )
         is_open = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
         if is_open and not (status.st_uid == 0 and os.path.ismount(directory)):

@@ -80,7 +80,9 @@ class StateDirectory:
         """
         directory = cls(Path(path))
         with _explained(directory.path):
-            check_above(directory.path)
+            # Whose state it is may lead it elsewhere: that user gets what is written there.
+            owners = (os.lstat(directory.path).st_uid,) if os.geteuid() == 0 else ()
+            check_above(directory.path, owners)
             directory._check(created=False, owners=None if os.geteuid() == 0 else (0, os.geteuid()))
         return directory
 
