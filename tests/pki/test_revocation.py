@@ -328,6 +328,23 @@ class RecordTests(TestCase):
             ):
                 self.assertEqual([r.node for r in known.with_any(claims)], expected)
 
+    def test_identifiers_that_are_none(self) -> None:
+        """A bad identifier is left out, and a node that may not have its name; others stay."""
+        directory = state_directory(self)
+        nodes = directory.subdirectory("nodes")
+        now = utc_now(clock_now())
+        NodeRecords(directory).put(NodeRecord("edge-1", EDGE_1, "ab", ("one",), now))
+        good = nodes.read("edge-1") or b""
+        for item in (b"host=localhost", b"host=x.localhost", b"host=10.1", b"cidr=10.0.0.5/8"):
+            nodes.write("edge-1", good.replace(b"ipv4", item + b"&ipv4"))
+            for name in ("localhost", "10.1", "Edge"):
+                nodes.write(name, good.replace(b"edge-1", name.encode()))
+            records = NodeRecords(directory)
+            record = records.get("edge-1")
+            assert record is not None
+            self.assertEqual(record.identifiers, EDGE_1, item)
+            self.assertEqual([r.node for r in records.with_any(["localhost", "10.1", "Edge"])], [])
+
     def test_broken(self) -> None:
         """A broken record is an error, because the name would be free otherwise."""
         directory = state_directory(self)
@@ -338,9 +355,7 @@ class RecordTests(TestCase):
         for name, content in (
             ("edge-1", b""),
             ("edge-1", b"[]"),
-            ("edge-1", good.replace(b"ipv4", b"ipv5")),
             ("edge-2", good),
-            ("Edge", good.replace(b"edge-1", b"Edge")),
         ):
             for former in nodes.names():
                 nodes.remove(former)

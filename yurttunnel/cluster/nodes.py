@@ -140,10 +140,10 @@ class Nodes:
         """Give the nodes that ``host``, a name or an address, may mean.
 
         The name of a node is that of no other. Where it is an address, and one of others besides,
-        all of them are found: packets for it may be for the latter. Else there may be several: sites behind NAT have
-        the same private addresses, and the same public one. An ``InternalIP`` counts before other
-        types of addresses. As long as not all nodes are known, an address tells nothing, since
-        the others that have it may be missing.
+        all of them are found: packets for it may be for the latter. Else there may be several:
+        sites behind NAT have the same private addresses, and the same public one. An ``InternalIP``
+        counts before other types of addresses. As long as not all nodes are known, an address
+        tells nothing, since the others that have it may be missing.
         """
         try:
             wanted = canonical_host(host)

@@ -6,6 +6,9 @@ import datetime
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+from twisted.logger import Logger
 
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.identity import (
@@ -18,6 +21,8 @@ from yurttunnel.pki.identity import (
 )
 
 NODES_DIRECTORY = "nodes"
+
+_log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,17 @@ class NodeRecords:
         self._records: dict[str, NodeRecord] = {}
         self._claimants: dict[str, set[str]] = {}
         for name in self._directory.names():
-            self._remember(_decode(self._directory, name))
+            try:
+                check_node_name(name)
+            except BadIdentity as error:
+                # No certificate of that name is accepted, so it is as good as revoked.
+                _log.warn(
+                    "the record {path} is left out: {error}",
+                    path=self._directory.path / name,
+                    error=error,
+                )
+            else:
+                self._remember(_decode(self._directory, name))
 
     def get(self, node: str) -> NodeRecord | None:
         """Give the record of ``node``, if it has ever been enrolled."""
@@ -129,7 +144,7 @@ def _decode(directory: StateDirectory, name: str) -> NodeRecord:
             raise ValueError("the name in the file is another")
         return NodeRecord(
             node=check_node_name(name),
-            identifiers=parse_identifiers(entry["identifiers"]),
+            identifiers=_identifiers(directory.path / name, name, entry["identifiers"]),
             enrolment=str(entry["enrolment"]),
             keys=tuple(str(key) for key in entry["keys"]),
             enrolled=datetime.datetime.fromisoformat(entry["enrolled"]),
@@ -139,3 +154,16 @@ def _decode(directory: StateDirectory, name: str) -> NodeRecord:
             f"{directory.path / name} is not a node's record: restore it from a backup"
             " (removing it would let any join token take the node's name)"
         ) from error
+
+
+def _identifiers(path: Path, node: str, text: str) -> Identifiers:
+    """Read identifiers without those that no node may have, which serve nothing anyway."""
+    good = [f"host={node}"]
+    for item in text.split("&"):
+        try:
+            parse_identifiers(item)
+        except BadIdentifiers as error:
+            _log.warn("an identifier in {path} is left out: {error}", path=path, error=error)
+        else:
+            good.append(item)
+    return parse_identifiers("&".join(dict.fromkeys(good)))
