@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.e2e.leaks import SHARED_TIMER, SHARED_TIMERS, Holdings, delayed_calls
+from tests.e2e.leaks import COMING_AND_GOING, Holdings, delayed_calls
 
 BEFORE = Holdings(10, 1, 5, 0, 2, 512, Counter({"lag.look": 1, "session.ping": 1}))
 
@@ -42,7 +42,8 @@ class HoldingsTests(SynchronousTestCase):
 
     def test_shared_timers(self) -> None:
         """The timers of deadlines may be armed as often as there are classes, not oftener."""
-        armed = Counter({**BEFORE.delayed_calls, SHARED_TIMER: SHARED_TIMERS})
-        self.assertEqual({}, replace(BEFORE, delayed_calls=armed).more_than(BEFORE))
-        armed[SHARED_TIMER] += 1
-        self.assertIn(SHARED_TIMER, replace(BEFORE, delayed_calls=armed).more_than(BEFORE))
+        for function, most in COMING_AND_GOING.items():
+            armed = Counter({**BEFORE.delayed_calls, function: most})
+            self.assertEqual({}, replace(BEFORE, delayed_calls=armed).more_than(BEFORE))
+            armed[function] += 1
+            self.assertIn(function, replace(BEFORE, delayed_calls=armed).more_than(BEFORE))
