@@ -66,9 +66,9 @@ class SharesTests(SharesTestCase):
 
     def test_one_caller_alone(self) -> None:
         """It gets more than half, and the others of its entry, other entries and kubelets some."""
-        self.assertEqual(539, self.take(holder("a")))
+        self.assertEqual(572, self.take(holder("a")))
         self.assertEqual(Share.CALLER, self.refused(holder("a")).share)
-        self.assertGreater(self.take(holder("a", "192.0.2.2")), 20)
+        self.assertGreater(self.take(holder("a", "192.0.2.2")), 10)
         self.assertGreater(self.take(holder("b")), 100)
         self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE)
 
@@ -79,6 +79,33 @@ class SharesTests(SharesTestCase):
         self.assertGreater(taken, 570)
         self.assertEqual(Share.ENTRY, self.refused(holder("a", "198.51.100.1", Kind.FORWARD)).share)
         self.assertGreater(self.take(holder("b", kind=Kind.CONNECT)), 100)
+
+    def test_what_is_kept_is_for_what_goes_to_kubelets(self) -> None:
+        """By whatever entry it comes, of a caller that has used up its share, too."""
+        for kind in (Kind.CONNECT, Kind.PASSTHROUGH):
+            self.setUp()
+            greedy = holder("a", kind=kind)
+            self.take(greedy)
+            self.assertGreaterEqual(self.take(greedy.reaching(10250)), MOST // RESERVE // 2)
+            self.refused(greedy.reaching(10250))
+            self.assertGreater(self.take(holder("b")), 100)
+            self.assertGreater(self.take(FOR_KUBELETS), 100)
+
+    def test_however_many_take_what_is_kept(self) -> None:
+        """Whoever comes anew finds room, and half is left to the ports."""
+        for number in range(4):
+            wanted = holder(str(number), kind=Kind.CONNECT).reaching(10255)
+            self.assertGreater(self.take(wanted), 1, number)
+        self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE // 2)
+
+    def test_what_goes_to_kubelets(self) -> None:
+        """It is told by its port, but for the entries that lead to nothing else."""
+        for kind in Kind:
+            wanted = holder("a", kind=kind)
+            self.assertTrue(wanted.reaching(10250).to_kubelet, kind)
+            leads_there = kind in (Kind.KUBELETS, Kind.PASSTHROUGH)
+            self.assertEqual(leads_there, wanted.reaching(443).to_kubelet, kind)
+            self.assertEqual(wanted, wanted.reaching(10250))
 
     def test_however_many_entries_are_greedy_the_next_one_finds_room(self) -> None:
         """And the kubelets have what is kept for them."""
@@ -110,7 +137,7 @@ class SharesTests(SharesTestCase):
         """They say whose share is used up, where, and what to do."""
         self.take(holder("a"))
         self.assertEqual(
-            "this caller has 539 streams to edge-1 by this entry, its share of 1000: close some,"
+            "this caller has 572 streams to edge-1 by this entry, its share of 1000: close some,"
             " or use connections again",
             str(self.refused(holder("a"))),
         )
@@ -190,9 +217,9 @@ class SessionTests(SynchronousTestCase):
         self.pair = SessionPair()
         self.addCleanup(self.pair.close)
 
-    def open(self, wanted: Holder = OTHER):
+    def open(self, wanted: Holder = OTHER, port: int = 80):
         """Ask for a stream."""
-        return self.pair.server.open_stream("192.0.2.80", 80, 15.0, "r", wanted)
+        return self.pair.server.open_stream("192.0.2.80", port, 15.0, "r", wanted)
 
     def held(self) -> dict[str, int]:
         """Give what is held, as /agents has it."""
@@ -207,11 +234,26 @@ class SessionTests(SynchronousTestCase):
         error = failures[0].value
         self.assertIsInstance(error, StreamFailed)
         self.assertEqual(Code.OVERLOADED, error.code)
-        self.assertIn("this caller has 539 streams to", error.text)
+        self.assertIn("this caller has 572 streams to", error.text)
         for other in (holder("b"), FOR_KUBELETS):
             for _ in range(50):
                 self.assertNoResult(self.open(other).addErrback(lambda _: None))
-        self.assertEqual({"forward": 589, "kubelets": 50}, self.held())
+        self.assertEqual({"forward": 622, "kubelets": 50}, self.held())
+
+    def test_what_is_kept_goes_by_the_destination(self) -> None:
+        """The API's connections to a kubelet by CONNECT find what is kept, and give it back."""
+        wanted = holder("a", kind=Kind.CONNECT)
+        for _ in range(MOST):
+            self.open(wanted).addErrback(lambda _: None)
+        for _ in range(2):
+            dials = [self.open(wanted, 10250) for _ in range(MOST // RESERVE // 2)]
+            for dial in dials:
+                self.assertNoResult(dial)
+            self.failureResultOf(self.open(wanted, 10250), StreamFailed)
+            for dial in dials:
+                dial.cancel()
+                self.failureResultOf(dial)
+            self.pair.pump()
 
     def test_what_has_ended_counts_no_more(self) -> None:
         """However it has: closed, aborted, cancelled, failed, or with its session."""

@@ -204,6 +204,7 @@ class TunnelSession:
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Ask the peer to connect to a target; see :class:`IStreamOpener`."""
+        holder = holder.reaching(port)
         try:
             self.shares.check(holder)
         except ShareUsedUp as error:

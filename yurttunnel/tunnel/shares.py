@@ -3,11 +3,12 @@
 What there is room for is bounded, in each session and, by the memory for streams, in each process.
 Each *entry* by which callers come (a forward, an endpoint for CONNECT, the pass-through, the ports
 for requests to kubelets) may hold twice as much as it leaves free, so two thirds when it is alone,
-350 of 875 each when there are two; and each caller of an entry four times what it leaves free of
-that. So whoever comes anew always finds room, without a fixed part for those who may never come.
+350 of 875 each when there are two; and each caller of an entry sixteen times what it leaves free
+of that. So whoever comes anew finds room, without a fixed part for those who may never come.
 This is the dynamic threshold of buffers that ports of a switch share (Choudhury and Hahne, "Dynamic
 Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6,
-1998). An eighth is kept for requests to kubelets, beside their share of the rest.
+1998). An eighth is kept for what goes to kubelets, half of that whatever entry it comes by; the
+ports for requests to kubelets may hold that many beside their share of the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import enum
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_network
@@ -25,10 +26,13 @@ from typing import Final, TypeVar
 Key = TypeVar("Key")
 
 RESERVE: Final = 8
-"""One of so many is kept for requests to kubelets."""
+"""One of so many is kept for what goes to kubelets."""
+
+KUBELET_PORTS: Final = frozenset({10250, 10255})
+"""Where kubelets listen unless they are told otherwise; agents allow these at their own node."""
 
 ENTRY: Final = 2
-CALLER: Final = 4
+CALLER: Final = 16
 """How many times as much an entry, and a caller of it, may hold as it leaves free."""
 
 CACHED: Final = 4096
@@ -80,17 +84,24 @@ class Holder:
     """Who opens a stream: ``entry`` is one of its kind, ``caller`` one who comes by it.
 
     They are digests of the flag (21 bits) and of the caller's address (48 bits), so that a server
-    that passes a stream on tells them in twelve characters.
+    that passes a stream on tells them in twelve characters. ``to_kubelet`` tells that the stream
+    goes to a kubelet, which each session makes out by itself.
     """
 
     kind: Kind
     entry: int = 0
     caller: int = 0
+    to_kubelet: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, kind: Kind, flag: str, caller: str) -> Holder:
         """Make the holder for a caller of the entry that ``flag`` asks for."""
         return cls(kind, _digest(flag, _ENTRY_BITS), _digest(caller, _CALLER_BITS))
+
+    def reaching(self, port: int) -> Holder:
+        """Return the same for a stream to ``port``."""
+        leads_there = self.kind in (Kind.KUBELETS, Kind.PASSTHROUGH)
+        return replace(self, to_kubelet=leads_there or port in KUBELET_PORTS)
 
     def __str__(self) -> str:
         """Write it as :meth:`parse` takes it: URL-safe base64 of nine bytes (RFC 4648)."""
@@ -110,7 +121,7 @@ class Holder:
 OTHER: Final = Holder(Kind.OTHER)
 """The server itself."""
 
-FOR_KUBELETS: Final = Holder(Kind.KUBELETS)
+FOR_KUBELETS: Final = Holder(Kind.KUBELETS, to_kubelet=True)
 """The ports for requests to kubelets: their connections are shared by all callers."""
 
 
@@ -149,6 +160,7 @@ class Shares:
         self._most = most
         self._room = room
         self._within = within
+        self._to_kubelets = 0
         self._entries: Counter[tuple[Kind, int]] = Counter()
         self._callers: Counter[Holder] = Counter()
 
@@ -174,6 +186,7 @@ class Shares:
     def take(self, holder: Holder) -> None:
         """Count a stream of ``holder``."""
         self.held[holder.kind] += 1
+        self._to_kubelets += holder.to_kubelet
         self._entries[holder.kind, holder.entry] += 1
         self._callers[holder] += 1
         if self._within is not None:
@@ -182,6 +195,7 @@ class Shares:
     def give_back(self, holder: Holder) -> None:
         """Count it no more."""
         self.held[holder.kind] -= 1
+        self._to_kubelets -= holder.to_kubelet
         _take_one(self._entries, (holder.kind, holder.entry))
         _take_one(self._callers, holder)
         if self._within is not None:
@@ -189,19 +203,22 @@ class Shares:
 
     def _used_up(self, holder: Holder) -> Share | None:
         reserve = self._most // RESERVE
-        kept = max(0, reserve - self.held[Kind.KUBELETS])
+        others = self._to_kubelets - self.held[Kind.KUBELETS]
+        kept = max(0, reserve - self.held[Kind.KUBELETS] - min(others, reserve // 2))
         room = self._room()
         if room <= 0:
             return Share.ALL
         if holder.kind is Kind.OTHER:
             return None
-        free = max(0, room - kept)
+        if kept and (holder.kind is Kind.KUBELETS or (holder.to_kubelet and others < reserve // 2)):
+            return None
+        left = ENTRY * max(0, room - kept) - self._entries[holder.kind, holder.entry]
         if holder.kind is Kind.KUBELETS:
-            beyond = self.held[Kind.KUBELETS] - reserve
-            return Share.ENTRY if beyond >= max(0, ENTRY * free) else None
-        left = ENTRY * free - self._entries[holder.kind, holder.entry]
+            left += reserve
         if left <= 0:
             return Share.ENTRY
+        if holder == FOR_KUBELETS:
+            return None
         return Share.CALLER if self._callers[holder] >= CALLER * left else None
 
 

@@ -140,7 +140,7 @@ VALUES = {
     ],
     "part of both": [1, RESERVE],
     "what an entry": [ENTRY, 584, Limits().max_streams],
-    "what a caller": [CALLER, 539, Limits().max_streams],
+    "what a caller": [CALLER, 572, Limits().max_streams],
     "memory for streams": [MEMORY_BUDGET / KIB / KIB],
     "answer of the API": [MAX_BODY / KIB / KIB],
     "line of a watch": [MAX_WATCH_LINE / KIB / KIB],
