@@ -53,7 +53,7 @@ class World:
         self.pipes = []
         self.client = self.front.connect()
 
-    def connect(self, key):
+    def connect(self, key, caller):
         """Join a connection to the origin."""
         connection = ClientConnection(self.clock)
         near = MemoryConnection(self.clock).open(connection)

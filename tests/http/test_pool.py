@@ -46,10 +46,11 @@ class PoolTestCase(SynchronousTestCase):
         for acquired in self.asked:
             acquired.addErrback(lambda failure: None)
 
-    def connect(self, key):
+    def connect(self, key, caller):
         """Keep an attempt."""
         attempt = Deferred()
         attempt.key = key
+        attempt.caller = caller
         self.attempts.append(attempt)
         return attempt
 
@@ -236,6 +237,13 @@ class ShareTests(PoolTestCase):
         self.upgrade(self.new(caller="jane", upgrade=True))
         self.use(self.new(caller="mallory"))
 
+    def test_who_connects(self):
+        """What is to last is connected to for its caller, all else for everybody."""
+        for arguments in ({}, {"upload": True}, {"lasting": True}, {"upgrade": True}):
+            self.ask(caller="jane", **arguments)
+        told = [attempt.caller for attempt in self.attempts]
+        self.assertEqual([None, None, "jane", "jane"], told)
+
     def test_those_who_wait(self):
         """One has half of the places to wait, too, of each kind."""
         for arguments in ({}, {"upgrade": True}, {"upload": True}):
@@ -364,7 +372,7 @@ class ReuseTests(PoolTestCase):
 
     def test_connect_raises(self):
         """So is one that raises."""
-        pool = ConnectionPool(self.clock, lambda key: 1 / 0)
+        pool = ConnectionPool(self.clock, lambda key, caller: 1 / 0)
         self.failureResultOf(pool.acquire("node"), ZeroDivisionError)
 
     def test_nothing_is_kept_for_origins_that_are_gone(self):
@@ -593,7 +601,7 @@ class BoundTests(PoolTestCase):
     def many(self):
         """Have a pool with the usual settings."""
 
-        def connect(key):
+        def connect(key, caller):
             connection = ClientConnection(self.clock)
             self.transports.append(MemoryConnection(self.clock).open(connection))
             return succeed(connection)

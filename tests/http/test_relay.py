@@ -54,7 +54,7 @@ class RelayTestCase(SynchronousTestCase):
         self.addCleanup(self.pool.close)
         self.addCleanup(self.relay.close)
 
-    def connect(self, key):
+    def connect(self, key, caller):
         """Connect to the origin, at once or when the test says so."""
         attempt = Deferred()
         self.attempts.append(attempt)

@@ -25,6 +25,7 @@ from yurttunnel.tunnel.shares import (
     ShareUsedUp,
     _digest,
     caller_at,
+    for_kubelets,
 )
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
@@ -119,6 +120,13 @@ class SharesTests(SharesTestCase):
         self.assertGreater(taken, MOST // 2)
         self.assertEqual(Share.ENTRY, self.refused(FOR_KUBELETS).share)
         self.assertGreater(self.take(holder("a")), 100)
+
+    def test_one_caller_of_kubelets(self) -> None:
+        """What lasts for one leaves room to what lasts for others, and to short requests."""
+        self.assertGreater(self.take(for_kubelets("mallory")), MOST // 2)
+        self.assertEqual(Share.CALLER, self.refused(for_kubelets("mallory")).share)
+        self.assertGreater(self.take(for_kubelets("jane")), 100)
+        self.assertGreater(self.take(FOR_KUBELETS), 20)
 
     def test_what_is_given_back_can_be_taken(self) -> None:
         """By whoever comes."""

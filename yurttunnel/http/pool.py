@@ -80,7 +80,9 @@ class PoolBusy(Exception):
 
 
 class ConnectionPool(Generic[Key]):
-    """Keeps connections by key; ``connect(key)`` makes one.
+    """Keeps connections by key; ``connect(key, caller)`` makes one.
+
+    It is told the ``caller`` whose use of the connection is to last, ``None`` where it is shared.
 
     The ``Deferred`` that ``connect`` returns has its own time limit, and can be canceled.
     ``keeps(key)`` is asked when a connection becomes free; what is not kept is closed.
@@ -89,7 +91,7 @@ class ConnectionPool(Generic[Key]):
     def __init__(
         self,
         clock: IReactorTime,
-        connect: Callable[[Key], Deferred[ClientConnection]],
+        connect: Callable[[Key, Hashable], Deferred[ClientConnection]],
         settings: PoolSettings | None = None,
         keeps: Callable[[Key], bool] = lambda key: True,
     ) -> None:
@@ -373,7 +375,8 @@ class _Origin:
     def _make(self, wish: _Wish) -> Deferred[ClientConnection]:
         self.pool.counters.connects += 1
         self.count(wish, 1)
-        attempt = maybeDeferred(self.pool.connect, self.key)
+        caller = wish.caller if wish.use in (_Use.LONG, _Use.UPGRADE) else None
+        attempt = maybeDeferred(self.pool.connect, self.key, caller)
         self._attempts.add(attempt)
 
         def connected(connection: ClientConnection) -> ClientConnection:

@@ -6,7 +6,7 @@ server, which tells from the ``Host`` of the request which node and port are mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, cast
@@ -95,7 +95,7 @@ class TunneledNodes:
             return f"{type(error).__name__}: {error}"
         return None if status == 200 else f"the answer is {status} {probe.text}"
 
-    def _connect(self, node: str) -> Deferred[ClientConnection]:
+    def _connect(self, node: str, caller: Hashable) -> Deferred[ClientConnection]:
         return Deferred.fromCoroutine(self._make_connection(node)).addTimeout(
             CONNECT_TIMEOUT, self._reactor
         )

@@ -33,7 +33,12 @@ KUBELET_PORTS: Final = frozenset({10250, 10255})
 
 ENTRY: Final = 2
 CALLER: Final = 16
-"""How many times as much an entry, and a caller of it, may hold as it leaves free."""
+KUBELET_CALLER: Final = 1
+"""How many times as much an entry, and a caller of it, may hold as it leaves free.
+
+A caller of the ports for requests to kubelets has less, since what it leaves is also for short
+requests, whose connections are everybody's.
+"""
 
 CACHED: Final = 4096
 """Addresses, and flags and callers, whose forms are kept: they come with each dial."""
@@ -122,7 +127,14 @@ OTHER: Final = Holder(Kind.OTHER)
 """The server itself."""
 
 FOR_KUBELETS: Final = Holder(Kind.KUBELETS, to_kubelet=True)
-"""The ports for requests to kubelets: their connections are shared by all callers."""
+"""The ports for requests to kubelets: connections that are shared by all callers."""
+
+
+def for_kubelets(caller: object) -> Holder:
+    """Return the holder of a connection to a kubelet for ``caller``; ``None`` is everybody."""
+    if caller is None:
+        return FOR_KUBELETS
+    return replace(FOR_KUBELETS, caller=_digest(str(caller), _CALLER_BITS))
 
 
 @lru_cache(CACHED)
@@ -219,7 +231,8 @@ class Shares:
             return Share.ENTRY
         if holder == FOR_KUBELETS:
             return None
-        return Share.CALLER if self._callers[holder] >= CALLER * left else None
+        factor = KUBELET_CALLER if holder.kind is Kind.KUBELETS else CALLER
+        return Share.CALLER if self._callers[holder] >= factor * left else None
 
 
 @lru_cache(CACHED)

@@ -61,7 +61,7 @@ from yurttunnel.server.workers.program import REPORT_INTERVAL
 from yurttunnel.server.workers.running import SILENCE, STACK_TIME, START_TIMEOUT
 from yurttunnel.server.workers.service import FIRST_DELAY, LONGEST_DELAY
 from yurttunnel.tunnel.connection import EARLY_LIMIT, HELLO_TIMEOUT, MAX_UNFINISHED
-from yurttunnel.tunnel.shares import CALLER, ENTRY, RESERVE
+from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER, RESERVE
 from yurttunnel.wire.hello import Limits
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "limits.md"
@@ -140,7 +140,7 @@ VALUES = {
     ],
     "part of both": [1, RESERVE],
     "what an entry": [ENTRY, 584, Limits().max_streams],
-    "what a caller": [CALLER, 572, Limits().max_streams],
+    "what a caller": [CALLER, 572, Limits().max_streams, KUBELET_CALLER],
     "memory for streams": [MEMORY_BUDGET / KIB / KIB],
     "answer of the API": [MAX_BODY / KIB / KIB],
     "line of a watch": [MAX_WATCH_LINE / KIB / KIB],

@@ -14,6 +14,7 @@ from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.interception.kubelets import HANDSHAKE_TIMEOUT
 from yurttunnel.server.interception.middleware import IMiddleware
+from yurttunnel.tunnel.shares import FOR_KUBELETS
 from yurttunnel.wire.codes import Code
 
 
@@ -538,6 +539,10 @@ class PoolTests(World):
         self.ask(caller)
         self.answered(caller, 200)
         self.assertEqual(41, len(self.connected))
+        *followed, short = self.session.holders
+        self.assertEqual(FOR_KUBELETS, short)
+        self.assertEqual(1, len({*followed}))
+        self.assertNotIn(FOR_KUBELETS, followed)
 
     def test_bounded(self):
         """However many one caller asks at once, its connections to one kubelet are bounded."""

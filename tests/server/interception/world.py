@@ -70,6 +70,7 @@ class Session:
 
     def __init__(self, tunnel):
         self.tunnel = tunnel
+        self.holders = []
 
     @property
     def draining(self):
@@ -82,7 +83,8 @@ class Session:
         return self.tunnel.connected
 
     def open_stream(self, host, port, timeout, request_id, holder=OTHER):
-        """Open a stream."""
+        """Open a stream, and note whose share it is of."""
+        self.holders.append(holder)
         return self.tunnel.open_stream(host, port, timeout, request_id, holder)
 
     def snapshot(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
-from yurttunnel.tunnel.shares import FOR_KUBELETS
+from yurttunnel.tunnel.shares import Holder, for_kubelets
 
 log = Logger()
 
@@ -81,14 +82,15 @@ class KubeletConnector:
         self._counters = counters
         self._request_ids = RequestIds()
 
-    def connect(self, key: KubeletKey) -> Deferred[ClientConnection]:
+    def connect(self, key: KubeletKey, caller: Hashable = None) -> Deferred[ClientConnection]:
         """Connect, within the time of a dial and of a handshake.
 
+        The stream is of ``caller``'s share, which is a text, or of what is for all.
         Fails with :class:`RequestFailed`; cancelling gives up.
         """
-        return Deferred.fromCoroutine(self._connect(key))
+        return Deferred.fromCoroutine(self._connect(key, for_kubelets(caller)))
 
-    async def _connect(self, key: KubeletKey) -> ClientConnection:
+    async def _connect(self, key: KubeletKey, holder: Holder) -> ClientConnection:
         # Of its own, since it serves many requests.
         request_id = self._request_ids.make()
         log.debug(
@@ -99,7 +101,7 @@ class KubeletConnector:
         )
         try:
             stream = await key.session.open_stream(
-                key.host, key.port, DIAL_TIMEOUT, request_id, FOR_KUBELETS
+                key.host, key.port, DIAL_TIMEOUT, request_id, holder
             )
         except StreamFailed as error:
             raise RequestFailed(status_of(error.code), f"{key}: {error.text}") from error
