@@ -11,6 +11,7 @@ import stat
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -260,9 +261,12 @@ class FileTests(SynchronousTestCase):
         self.assertEqual(4, self.look().text.count("\n"))
 
     def test_disk(self):
-        """A disk that is nearly full is found."""
-        self.patch(files, "LEAST_FREE_BYTES", 1 << 62)
-        self.assertIn("MiB are free", self.look().findings[0])
+        """A disk that is nearly full is found: 64 MiB are to be free."""
+        for free, found in (((64 << 20) - 4096, True), (64 << 20, False)):
+            usage = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096)
+            self.patch(files.os, "statvfs", lambda path, usage=usage: usage)
+            told = [each for each in self.look().findings if "MiB are free" in each]
+            self.assertEqual(found, bool(told), free)
 
 
 class ProcessTests(SynchronousTestCase):
