@@ -315,7 +315,10 @@ class AgentTrust(MultiService):
         )
 
     def _covers(self, credentials: Credentials) -> bool:
-        return not uncovered(_owner(self._directory, credentials), self._identifiers)
+        return not self._uncovered(credentials)
+
+    def _uncovered(self, credentials: Credentials) -> list[str]:
+        return uncovered(_owner(self._directory, credentials), self._identifiers)
 
     async def _enroll_patiently(self, servers: Sequence[ServerAddress]) -> Credentials:
         """Give the certificate that is there as soon as it is good, or else a new one."""
@@ -362,16 +365,28 @@ class AgentTrust(MultiService):
             await deferLater(self._clock, min(_LOOK_AT_CLOCK, end - self._clock.seconds()))
 
     async def _enroll(self, servers: Sequence[ServerAddress]) -> Credentials:
-        if self._read_token is None:
-            raise StateError(
-                f"{self._directory.path} holds no certificate for {self._node} with all its"
-                " identifiers that is still good: start with --join-token-file or --join-token"
-            )
-        token = self._read_token()
+        token = self._token()
         key = self._key_to_enroll()
         return await _first_answer(
             servers,
             lambda server: enroll(self._clock, server, token, self._node, self._identifiers, key),
+        )
+
+    def _token(self) -> JoinToken:
+        """Return the join token; raises :class:`StateError` with why there has to be one."""
+        if self._read_token is not None:
+            return self._read_token()
+        current = self._credentials
+        missing = [] if current is None else self._uncovered(current)
+        if missing:
+            raise StateError(
+                f"the certificate of {self._node} in {self._directory.path} does not cover"
+                f" {', '.join(missing)}: start with --join-token-file or --join-token to enrol it"
+                " anew"
+            )
+        raise StateError(
+            f"{self._directory.path} holds no certificate for {self._node} that is still good:"
+            " start with --join-token-file or --join-token"
         )
 
     def _key_to_enroll(self) -> PrivateKey:
