@@ -86,7 +86,7 @@ class SilenceTests(SiteTestCase):
     def cut(self, frozen: Program) -> None:
         """Cut all four off."""
         for rule in self.rules():
-            self.through_nat(*rule)
+            self.gateway.add(*rule)
         self.network.run("cloud", "iptables", "-A", "INPUT", *self.mute)
         frozen.signal(signal.SIGSTOP)
         self.addCleanup(frozen.signal, signal.SIGCONT)
@@ -95,7 +95,7 @@ class SilenceTests(SiteTestCase):
         """Undo that."""
         frozen.signal(signal.SIGCONT)
         for rule in self.rules():
-            self.heal_nat(*rule)
+            self.gateway.remove(*rule)
         self.network.run("cloud", "iptables", "-D", "INPUT", *self.mute)
 
     mute = ("-s", "10.77.0.61", "-d", SERVER, "-j", "DROP")

@@ -8,10 +8,11 @@ from twisted.internet.defer import Deferred
 from tests.e2e.clients import EchoClient, Peer, Target
 from tests.e2e.leaks import LeakTestCase
 from tests.e2e.network.sites import Sites
-from tests.e2e.programs import Agent, Tunnel, free_ports
+from tests.e2e.outages.gateway import Gateway
+from tests.e2e.programs import Agent, Program, Tunnel, free_ports
 
-SERVER = "10.77.0.21"
-"""The address in the cloud at which the server is reached from everywhere."""
+SERVER, SERVER_6 = "10.77.0.21", "fd77::21"
+"""The addresses in the cloud at which the server is reached from everywhere."""
 
 SITE = "192.168.50"
 """What the addresses of the edge nodes begin with, in front of the NAT."""
@@ -21,8 +22,15 @@ class MachineAgent(Agent):
     """An agent on a machine of the network, for a node that is called as the machine is."""
 
     def __init__(
-        self, network: Sites, machine: str, directory: str, tunnel: Tunnel, *extra: str
+        self,
+        network: Sites,
+        machine: str,
+        directory: str,
+        tunnel: Tunnel,
+        *extra: str,
+        version: int = 4,
     ) -> None:
+        server = SERVER if version == 4 else f"[{SERVER_6}]"
         super().__init__(
             reactor,
             directory,
@@ -31,8 +39,9 @@ class MachineAgent(Agent):
             node=machine,
             state=machine,
             extra=(
-                *("--tunnelserver-addr", f"{SERVER}:{tunnel.server.agent_port}"),
-                *("--node-ip", network.addresses[machine][0]),
+                *("--tunnelserver-addr", f"{server}:{tunnel.server.agent_port}"),
+                *("--node-ip", network.addresses[machine][version == 6]),
+                *("--meta-host", "127.0.0.1"),
                 *("--allow-destination", "127.0.0.1"),
                 *extra,
             ),
@@ -59,23 +68,38 @@ class SiteTestCase(LeakTestCase):
     server_extra: tuple[str, ...] = ()
     """Further arguments of the server."""
 
+    version = 4
+    """The version of IP between agents and the server."""
+
     async def setUp(self) -> None:
         """Make the network and start the server."""
         await super().setUp()
         self.network = Sites()
         self.addCleanup(self.network.close)
+        self.gateway = Gateway(self.network, self.version)
+        everywhere = "0.0.0.0" if self.version == 4 else "::"
         self.tunnel = self.make_tunnel(
-            server_extra=("--bind-address", "0.0.0.0", *self.server_extra)
+            server_extra=(
+                *("--bind-address", everywhere, "--insecure-bind-address", "127.0.0.1"),
+                *self.server_extra,
+            )
         )
         self.server = self.tunnel.server
+        self.prepare(self.server)
         self.server.start()
         await self.server.ready()
 
     def make_agent(self, machine: str, *extra: str) -> MachineAgent:
         """Prepare the agent of a machine; it is stopped and checked when the test ends."""
-        agent = MachineAgent(self.network, machine, self.directory, self.tunnel, *extra)
+        agent = MachineAgent(
+            self.network, machine, self.directory, self.tunnel, *extra, version=self.version
+        )
+        self.prepare(agent)
         self.tunnel.others.append(agent)
         return agent
+
+    def prepare(self, program: Program) -> None:
+        """Leave a program that is about to start for the first time as it is."""
 
     async def start_agent(self, machine: str) -> MachineAgent:
         """Start the agent of a machine, wait until the server has it, and watch both."""
@@ -102,14 +126,6 @@ class SiteTestCase(LeakTestCase):
         self.assertEqual(await self.reached(machine, target, client), 200)
         await self.within(10, client.round_trip(), f"an echo of {machine} answers")
         return client
-
-    def through_nat(self, *rule: str) -> None:
-        """Have the NAT treat packets that it passes on by a rule, before all others."""
-        self.network.run("nat", "iptables", "-I", "FORWARD", *rule)
-
-    def heal_nat(self, *rule: str) -> None:
-        """Take such a rule away."""
-        self.network.run("nat", "iptables", "-D", "FORWARD", *rule)
 
     async def source_port(self, node: str) -> int:
         """Give the port from which the server sees the connection of a node to come."""

@@ -11,7 +11,8 @@ from twisted.internet.defer import Deferred
 from tests.e2e.clients import Echo, EchoClient, Question, Sink, Source
 from tests.e2e.faults import FullQueue
 from tests.e2e.leaks import LeakTestCase
-from tests.e2e.support import TwistedTransports, which
+from tests.e2e.outages.clocks import WallClock
+from tests.e2e.support import TwistedTransports
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -35,46 +36,12 @@ WRONG = ((-2 * DAY, "not valid yet: compare"), (YEARS, "expired"))
 """Times at which no certificate is good, and what the agent says then of the server's."""
 
 
-class WallClock:
-    """What a program takes for the time of day: the machine's, put ``forward`` by some seconds."""
-
-    def __init__(self, directory: str, name: str) -> None:
-        self._path = Path(directory, f"{name}.time")
-        self.put_forward(0)
-
-    def put_forward(self, seconds: int) -> None:
-        """Set it, from one moment to the next; negative is back."""
-        new = self._path.with_suffix(".new")
-        new.write_text(f"{seconds:+d}\n")
-        new.rename(self._path)
-
-    def prefix(self, library: str) -> tuple[str, ...]:
-        """Give what a program is begun with that shall have this clock.
-
-        The kernel's monotonic clock stays as it is, as it does when somebody sets the time.
-        """
-        return (
-            which("env"),
-            f"LD_PRELOAD={library}",
-            f"FAKETIME_TIMESTAMP_FILE={self._path}",
-            "FAKETIME_NO_CACHE=1",
-            "FAKETIME_DONT_FAKE_MONOTONIC=1",
-            "DONT_FAKE_MONOTONIC=1",
-        )
-
-
 class ClockTests(LeakTestCase):
     """Both programs have a time of day of their own, which the test sets."""
 
     async def setUp(self) -> None:
         """Start a tunnel through a proxy, with certificates that were made yesterday."""
         await super().setUp()
-        which("faketime")
-        output, errors, status = await self.run_command(
-            "faketime", "-m", "-f", "+0", "printenv", "LD_PRELOAD"
-        )
-        self.assertEqual(status, 0, errors.decode())
-        self.library = library = output.decode().strip()
         self.clocks = {name: WallClock(self.directory, name) for name in ("server", "agent")}
 
         def proxied(port: int) -> int:
@@ -85,7 +52,7 @@ class ClockTests(LeakTestCase):
         self.programs = {"server": self.tunnel.server, "agent": self.tunnel.agent}
         for name, clock in self.clocks.items():
             clock.put_forward(-DAY)
-            self.programs[name].begin_with(*clock.prefix(library))
+            self.programs[name].begin_with(*clock.prefix())
         await self.tunnel.start()
         for clock in self.clocks.values():
             clock.put_forward(0)
@@ -170,7 +137,7 @@ class ClockTests(LeakTestCase):
         clock = self.clocks["agent"]
         clock.put_forward(200 * DAY)
         agent = self.tunnel.another_agent(
-            token_path=None, prefix=clock.prefix(self.library), server_port=self.proxy.port
+            token_path=None, prefix=clock.prefix(), server_port=self.proxy.port
         )
         node = Path(agent.state, "node.pem").read_bytes()
         agent.start()

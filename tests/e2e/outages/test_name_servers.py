@@ -94,7 +94,7 @@ class NameServerTests(SiteTestCase):
         names.ipv4, names.ipv6 = [], [SECOND]
         gone = ("-p", "tcp", "-d", SERVER, "-j", "REJECT", "--reject-with", "tcp-reset")
         answer = Deferred.fromCoroutine(client.round_trip())
-        self.through_nat(*gone)
+        self.gateway.add(*gone)
         await self.within(60, answer, "the stream goes on at the new address")
         [session] = await self.server.agents()
         self.assertIn("fd77::254", session["address"])

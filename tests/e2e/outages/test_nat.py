@@ -9,6 +9,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.clients import Download, Echo, EchoClient, Latencies, Question, Sink, Source
+from tests.e2e.outages.gateway import RESET, send_each_packet_by_itself
 from tests.e2e.outages.site import SERVER, SiteTestCase
 from tests.e2e.support import which
 from yurttunnel.server.node_session import RETURN_PATIENCE
@@ -67,17 +68,9 @@ class ForgettingTests(SiteTestCase):
         client = await self.echo("edge-1", echo)
         port = await self.source_port("edge-1")
 
-        # As a real NAT it takes no connection up in the middle, tells its own side of that, and
-        # keeps quiet towards everybody else.
-        with self.network.inside("nat"):
-            Path("/proc/sys/net/netfilter/nf_conntrack_tcp_loose").write_text("0")
-        refused = ("-p", "tcp", "-m", "conntrack", "--ctstate", "INVALID")
-        self.through_nat(*refused, "-j", "DROP")
-        self.through_nat("-i", "site", *refused, "-j", "REJECT", "--reject-with", "tcp-reset")
-        self.network.run("nat", "iptables", "-A", "INPUT", "-i", "lan", "-j", "DROP")
-        self.network.run("nat", "conntrack", "-F")
-        await self.all_dials_succeed(echo)
-        await self.within(30, client.round_trip(), "the stream goes on")
+        with self.gateway.forgotten():
+            await self.all_dials_succeed(echo)
+            await self.within(30, client.round_trip(), "the stream goes on")
         self.assertNotEqual(await self.source_port("edge-1"), port)
         self.assertEqual(await agent.metric("yurttunnel_agent_resumptions_total"), 1)
         self.assertEqual(len(await self.server.agents()), 1)
@@ -113,8 +106,8 @@ class ResetStormTests(SiteTestCase):
         client = await self.echo("edge-1", echo)
         lines = len(agent.log.splitlines())
 
-        storm = ("-p", "tcp", "-d", SERVER, "-j", "REJECT", "--reject-with", "tcp-reset")
-        self.through_nat(*storm)
+        storm = ("-p", "tcp", "-d", SERVER, *RESET)
+        self.gateway.add(*storm)
         began = reactor.seconds()
         answer = Deferred.fromCoroutine(client.round_trip())
 
@@ -134,7 +127,7 @@ class ResetStormTests(SiteTestCase):
         self.assertLess(tried, 10 + 4 * lasted)
         self.assertLess(written, 20)
 
-        self.heal_nat(*storm)
+        self.gateway.remove(*storm)
         await self.within(60, answer, "the stream goes on")
 
 
@@ -162,7 +155,7 @@ class LossTests(SiteTestCase):
         nth = ("--mode", "nth", "--every", str(packets), "--packet", "0")
         lost = ("-m", "statistic", *nth, "-j", "DROP")
         for direction in ("-i", "-o"):
-            self.through_nat(direction, "lan", *lost)
+            self.gateway.add(direction, "lan", *lost)
 
         download, upload = Download(), Source(LOSSY_BULK)
         self.assertEqual(await self.reached("edge-1", source, download), 200)
@@ -208,7 +201,7 @@ class LargePacketTests(SiteTestCase):
         ends = gatherResults([client.when_ended(), download.when_ended()])
         await self.within(RESUME_WINDOW + SLACK, ends, "the streams end")
 
-        self.heal_nat(*self.large)
+        self.gateway.remove(*self.large)
         await self.eventually(lambda: self.serves(echo), "the agent is back", 60, 0.2)
 
     async def serves(self, target) -> bool:
@@ -242,15 +235,9 @@ class LargePacketTests(SiteTestCase):
 
     async def swallow_large_packets(self) -> None:
         """Have the NAT do what the tests are about, and require that it does."""
-        # Each packet by itself, as a real network has it, not many as one large.
-        for machine, interface in (("cloud", "lan"), ("edge-1", "site")):
-            self.network.run(machine, "ip", "link", "set", interface, "gso_max_segs", "1")
-        self.through_nat(*self.large)
+        send_each_packet_by_itself(self.network, "cloud", "edge-1")
+        self.gateway.add(*self.large)
         with self.network.inside("edge-1"), socket.socket(type=socket.SOCK_DGRAM) as sender:
             sender.sendto(bytes(SWALLOWED), (SERVER, 9))
 
-        def swallowed() -> bool:
-            counters = self.network.run("nat", "iptables", "-nvxL", "FORWARD", "1").split()
-            return int(counters[0]) > 0
-
-        await self.eventually(swallowed, "a large packet is swallowed")
+        await self.eventually(self.gateway.met, "a large packet is swallowed")

@@ -1,0 +1,43 @@
+"""Times of day that a test sets, each for one program."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from tests.e2e.network.namespaces import run
+from tests.e2e.support import which
+
+
+class WallClock:
+    """What a program takes for the time of day: the machine's, put ``forward`` by some seconds."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        self._path = Path(directory, f"{name}.time")
+        self.put_forward(0)
+
+    def put_forward(self, seconds: int) -> None:
+        """Set it, from one moment to the next; negative is back."""
+        new = self._path.with_suffix(".new")
+        new.write_text(f"{seconds:+d}\n")
+        new.rename(self._path)
+
+    def prefix(self) -> tuple[str, ...]:
+        """Give what a program is begun with that shall have this clock, and all that it starts.
+
+        The kernel's monotonic clock stays as it is, as it does when somebody sets the time.
+        """
+        return (
+            which("env"),
+            f"LD_PRELOAD={_library()}",
+            f"FAKETIME_TIMESTAMP_FILE={self._path}",
+            "FAKETIME_NO_CACHE=1",
+            "FAKETIME_DONT_FAKE_MONOTONIC=1",
+            "DONT_FAKE_MONOTONIC=1",
+        )
+
+
+@cache
+def _library() -> str:
+    """Find the library of ``faketime`` for programs with threads."""
+    return run(which("faketime"), "-m", "-f", "+0", "printenv", "LD_PRELOAD").strip()

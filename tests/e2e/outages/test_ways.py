@@ -1,0 +1,497 @@
+"""One upload, one download and one echo, and every fault that they can outlive, by each way.
+
+Ways differ in what is between a caller and an agent: a server of one process or of several, IPv4 or
+IPv6 between it and the agent, and whether the server reads requests or passes connections through.
+Segmentation is the kernel's own here, so that losses are of packets as networks have them.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
+from twisted.internet.error import ConnectError
+
+from tests.e2e.clients import (
+    Download,
+    Echo,
+    EchoClient,
+    Incomplete,
+    Peer,
+    Question,
+    Sink,
+    Source,
+    Stalled,
+    Target,
+    connect_directly,
+)
+from tests.e2e.cluster.world import AGENT_PORT, API
+from tests.e2e.network.namespaces import run
+from tests.e2e.network.sites import Sites
+from tests.e2e.outages.clocks import WallClock
+from tests.e2e.outages.gateway import RESET, Gateway, send_each_packet_by_itself
+from tests.e2e.outages.site import SERVER, SERVER_6, SiteTestCase
+from tests.e2e.programs import Program
+from tests.e2e.steering.support import EDGE_4, SteeringTestCase
+from tests.e2e.support import which
+
+Fault = Callable[[], Awaitable[None]]
+
+NODE = "edge-1"
+
+PACE = 0.1
+"""Seconds between two chunks, of 256 KiB: so the transfers last as long as the test."""
+
+LOSS = 0.03
+"""The part of the packets that is lost."""
+
+LOST = 20
+"""Packets that have to be lost before that is taken for shown."""
+
+NARROW = 1300
+"""Bytes of the largest packet that passes a way that has become narrow; IPv6 asks for 1280."""
+
+PROBE_ON_SILENCE = "1"
+"""tcp_mtu_probing that tries smaller packets once nothing gets through."""
+
+STEPS = tuple(sign * size for size in (30, 3600, 400 * 24 * 3600) for sign in (1, -1))
+"""Seconds by which the time of day is set: more than any silence, a wrong zone, no battery."""
+
+LASTS = 0.3
+"""Seconds for which a wrong time lasts, and between two looks at what does not move."""
+
+FROZEN = 1.5
+"""Seconds for which a process is stopped: shorter than a peer is silent before it is missed."""
+
+DIALS = 100
+"""Callers at the same moment."""
+
+SOON = 10.0
+"""Seconds within which what has a reason to go on does."""
+
+DETECTION = 7.5
+"""Seconds in which silence is noticed while there are streams (protocol.md)."""
+
+SLACK = 10.0
+"""What a loaded machine may need beyond."""
+
+FIRST_PORT, PORTS = 20001, 8
+"""The ports of targets that are passed through."""
+
+PASSTHROUGH_PORT = "10270"
+
+STEERING = "yurttunnel_server_steering"
+
+DRAIN = "30s"
+"""How long a server that has been told to stop waits for its streams."""
+
+GARBAGE = 4096
+"""Bytes that are no TLS."""
+
+READY = 60.0
+"""Seconds in which a program of a cluster is ready, on a loaded machine, too."""
+
+
+class Paced(Source):
+    """A source without end that takes its time, until it is told to finish."""
+
+    def resumeProducing(self) -> None:
+        """Write the next chunk a little later."""
+        self._next = reactor.callLater(PACE, super().resumeProducing)
+
+    def connectionLost(self, reason) -> None:
+        """Write nothing more."""
+        if self._next.active():
+            self._next.cancel()
+        super().connectionLost(reason)
+
+
+class Way:
+    """What each way has to have, and the tests that hold for all of them."""
+
+    network: Sites
+    gateway: Gateway
+    server: Program
+    agent: Program
+    server_address: str
+    """Where the agent finds the server, without the port."""
+    agent_port: int
+
+    timeout = 180
+
+    def prepare(self, program: Program) -> None:
+        """Have a program begin with a time of day of its own."""
+        clock = WallClock(self.directory, program.arguments[0])
+        self.clocks.append(clock)
+        program.begin_with(*clock.prefix())
+
+    def break_in(self) -> None:
+        """Make the network one whose packets are lost one by one."""
+        self.clocks: list[WallClock] = []
+        send_each_packet_by_itself(self.network, "cloud", NODE, "nat")
+        for machine in ("cloud", NODE):
+            with self.network.inside(machine):
+                Path("/proc/sys/net/ipv4/tcp_mtu_probing").write_text(PROBE_ON_SILENCE)
+
+    def target(self, build: Callable[[], Peer]) -> Target:
+        """Start a target on the node that can be reached by this way."""
+        raise NotImplementedError
+
+    async def call(self, target: Target, peer: Peer) -> Peer:
+        """Connect a caller to a target by this way; fail when it is refused."""
+        raise NotImplementedError
+
+    async def test_streams_outlive_faults(self) -> None:
+        """No byte of them is lost or doubled, and after each fault new streams work, too."""
+        which("conntrack")
+        self.gateway.count_joined()
+        await self.begin()
+        for fault in (
+            self.losses,
+            self.a_narrow_way,
+            self.a_forgetful_nat,
+            self.resets,
+            self.silence,
+            self.frozen_programs,
+            self.clock_steps,
+            self.who_does_not_read,
+            self.a_burst,
+            self.no_descriptors,
+            self.garbage,
+            *self.further_faults(),
+        ):
+            began = reactor.seconds()
+            await fault()
+            await self.go_on()
+            (await self.echo()).drop()
+            name = fault.__name__.replace("_", " ")
+            print(f"\n{name}: {reactor.seconds() - began:.1f} s", end="")
+        await self.finish()
+        self.assertEqual(self.gateway.joined(), 0, "packets are not joined")
+
+    async def test_streams_end_with_a_process(self) -> None:
+        """Whichever is killed: streams end once, and new ones work as soon as it is back."""
+        self.sources, self.sinks, self.echoes = map(self.target, (Paced, Sink, Echo))
+        for victim in (self.agent, self.server):
+            await self.open()
+            victim.kill()
+            ended = [self.down.when_ended(), self.up.when_ended(), self.typist.when_ended()]
+            victim.start()
+            await victim.ready(READY)
+            # Those of an agent wait for it, until a new process is there.
+            await self.within(SOON, gatherResults(ended), "the streams end")
+            await self.eventually(self.serves, "new streams work", 2 * SOON, 0.1)
+
+    def further_faults(self) -> tuple[Fault, ...]:
+        """Return those of this way alone."""
+        return ()
+
+    async def serves(self) -> bool:
+        """Whether a new stream works."""
+        try:
+            (await self.within(SOON, self.echo(), "an answer comes")).drop()
+        except (self.failureException, Incomplete, ConnectError):
+            return False
+        return True
+
+    async def begin(self) -> None:
+        """Start the targets, and what is to outlive everything."""
+        self.sources, self.sinks, self.echoes = map(self.target, (Paced, Sink, Echo))
+        await self.open()
+
+    async def open(self) -> None:
+        """Open a stream of each kind, which all carry something."""
+        self.down, self.up = Download(), Paced()
+        await self.call(self.sources, self.down)
+        await self.call(self.sinks, self.up)
+        self.typist = await self.echo()
+        await self.go_on()
+
+    async def echo(self) -> EchoClient:
+        """Make one round trip on a new stream."""
+        client = EchoClient(reactor)
+        await self.call(self.echoes, client)
+        await self.within(SOON, client.round_trip(), "an echo is answered")
+        return client
+
+    async def go_on(self, seconds: float = SOON) -> None:
+        """Require that each of the streams carries something."""
+        sink = self.sinks.peers[-1]
+        before = self.down.received, sink.received
+        await self.within(seconds, self.typist.round_trip(), "the echo goes on")
+        await self.eventually(
+            lambda: self.down.received > before[0] and sink.received > before[1],
+            "the transfers go on",
+            seconds,
+        )
+
+    async def finish(self) -> None:
+        """Require that what arrives is what was sent, and that the session is still the first."""
+        ends = await self.agent.metric("yurttunnel_agent_session_ends_total")
+        self.assertEqual(ends, 0)
+        self.up.payload.finish()
+        await self.within(SOON, self.up.when_read_ended(), "the upload ends")
+        [sink], [source] = self.sinks.peers, self.sources.peers
+        self.assertEqual(self.up.answer.decode(), self.up.payload.digest)
+        self.assertEqual(sink.digest, self.up.payload.digest)
+        source.payload.finish()
+        await self.within(SOON, self.down.when_lost(), "the download ends")
+        self.assertEqual(self.down.digest, source.payload.digest)
+        self.assertEqual(self.down.received, source.payload.taken)
+        await self.typist.round_trip()
+        self.typist.drop()
+
+    async def resumed(self, before: float) -> None:
+        """Require that the agent has come back by a new connection."""
+
+        async def is_back() -> bool:
+            return await self.agent.metric("yurttunnel_agent_resumptions_total") > before
+
+        await self.eventually(is_back, "the session is resumed", DETECTION + SLACK)
+
+    # The faults
+
+    async def losses(self) -> None:
+        """Packets are lost at random in both directions."""
+        with self.gateway.loses(LOSS):
+            await self.eventually(
+                lambda: self.gateway.met() >= LOST, "packets are lost", 2 * SOON, 0.1
+            )
+            await self.go_on()
+
+    async def a_narrow_way(self) -> None:
+        """From one moment to the next no packet of full size passes, and nobody says so."""
+        with self.gateway.narrow(NARROW):
+            await self.eventually(
+                lambda: self.gateway.met("OUTPUT") > 0, "a large packet is swallowed", SOON
+            )
+            await self.go_on(3 * SOON)
+
+    async def a_forgetful_nat(self) -> None:
+        """The mapping of the connection is gone, which the agent is told."""
+        before = await self.agent.metric("yurttunnel_agent_resumptions_total")
+        with self.gateway.forgotten():
+            await self.resumed(before)
+
+    async def resets(self) -> None:
+        """Whatever the agent sends is answered with a reset, for a second."""
+        before = await self.agent.metric("yurttunnel_agent_resumptions_total")
+        with self.gateway.treats(("-p", "tcp", "-d", self.server_address, *RESET)):
+            await self.pause(1)
+        await self.resumed(before)
+
+    async def silence(self) -> None:
+        """Nothing reaches the agent any more, until that has been noticed."""
+        before = await self.agent.metric("yurttunnel_agent_resumptions_total")
+        lost = await self.agent.metric("yurttunnel_agent_connections_lost_total")
+
+        async def missed() -> bool:
+            return await self.agent.metric("yurttunnel_agent_connections_lost_total") > lost
+
+        with self.gateway.treats(("-p", "tcp", "-s", self.server_address, "-j", "DROP")):
+            await self.eventually(missed, "the agent misses its server", DETECTION + SLACK)
+        await self.resumed(before)
+
+    async def frozen_programs(self) -> None:
+        """One after the other does nothing for a while."""
+        for program in (self.agent, self.server):
+            program.signal(signal.SIGSTOP)
+            self.addCleanup(program.signal, signal.SIGCONT)
+            await self.pause(FROZEN)
+            program.signal(signal.SIGCONT)
+            await self.go_on()
+
+    async def clock_steps(self) -> None:
+        """The time of day of either is set, on and back, and nothing comes of it."""
+        lost = await self.agent.metric("yurttunnel_agent_connections_lost_total")
+        for clock in self.clocks:
+            for seconds in STEPS:
+                clock.put_forward(seconds)
+                await self.pause(LASTS)
+                await self.go_on()
+            clock.put_forward(0)
+        now = await self.agent.metric("yurttunnel_agent_connections_lost_total")
+        self.assertEqual(now, lost)
+
+    async def who_does_not_read(self) -> None:
+        """A caller and a target take nothing of what is sent to them."""
+        deaf = self.target(Stalled)
+        source = self.target(lambda: Source(None, hashed=False))
+        stalled, sender = Stalled(), Source(None, hashed=False)
+        await self.call(source, stalled)
+        await self.call(deaf, sender)
+        await self.eventually(lambda: source.peers, "the source is reached")
+        sent: list[tuple[int, int]] = []
+
+        def full() -> bool:
+            sent.append((source.peers[0].payload.taken, sender.payload.taken))
+            return len(sent) > 1 and sent[-1] == sent[-2]
+
+        await self.eventually(full, "nothing more is taken from them", SOON, LASTS)
+        await self.go_on()
+        # The end of a caller is behind what the target has not read.
+        for peer in (stalled, sender, *deaf.peers):
+            peer.drop()
+
+    async def a_burst(self) -> None:
+        """Many callers come at the same moment; each of them is served."""
+        dials = [Deferred.fromCoroutine(self.echo()) for _ in range(DIALS)]
+        for client in await gatherResults(dials, consumeErrors=True):
+            client.drop()
+
+    async def no_descriptors(self) -> None:
+        """The server has no descriptor for a new caller."""
+        pid, limit = self.server.pid, resource.RLIMIT_NOFILE
+        former = resource.prlimit(pid, limit)
+        resource.prlimit(pid, limit, (max(map(int, self.server.descriptors())) + 1, former[1]))
+        with ExitStack() as restored:
+            restored.callback(resource.prlimit, pid, limit, former)
+            # Each of those that are free is taken.
+            held = []
+            while (client := await self.served_or_not()) is not None:
+                held.append(client)
+            await self.go_on()
+        for client in held:
+            client.drop()
+
+    async def garbage(self) -> None:
+        """Somebody who is no agent says something to the port of agents."""
+        endpoint = TCP6ClientEndpoint if ":" in self.server_address else TCP4ClientEndpoint
+        stranger = Question(os.urandom(GARBAGE))
+        await connect_directly(
+            endpoint(reactor, self.server_address, self.agent_port, timeout=SOON), stranger
+        )
+        self._end_peer_with_test(stranger)
+        await self.within(2 * SOON, stranger.when_ended(), "it is turned away")
+
+    async def served_or_not(self) -> EchoClient | None:
+        """Ask for a stream; `None` when the connection ends without one, or nobody takes it."""
+        try:
+            return await self.echo()
+        except (self.failureException, Incomplete, ConnectError):
+            return None
+
+
+class SiteWay(Way):
+    """By CONNECT; mixed into the case of a site."""
+
+    server_extra = ("--drain-timeout", DRAIN)
+
+    async def setUp(self) -> None:
+        """Start the server and the agent."""
+        self.clocks = []
+        await super().setUp()
+        self.break_in()
+        self.server_address = SERVER if self.version == 4 else SERVER_6
+        self.agent_port = self.server.agent_port
+        self.agent = await self.start_agent(NODE)
+
+    def target(self, build: Callable[[], Peer]) -> Target:
+        """Start a target on the node."""
+        return self.listen_on(NODE, build)
+
+    async def call(self, target: Target, peer: Peer) -> Peer:
+        """Connect a caller to it."""
+        self.assertEqual(await self.reached(NODE, target, peer), 200)
+        return peer
+
+    async def finish(self) -> None:
+        """Have the server drain before, which ends when the streams have."""
+        self.server.signal(signal.SIGTERM)
+
+        async def drains() -> bool:
+            return (await self.server.get("/readyz"))[0] == 503
+
+        await self.eventually(drains, "the server drains", SOON)
+        await self.go_on()
+        await super().finish()
+        self.assertIn(await self.server.ended(2 * SOON), (0, -signal.SIGTERM))
+        # So that the agent has nothing to try again when it is compared with before.
+        self.server.start()
+        await self.eventually(self.serves, "the next server is used", 3 * SOON, LASTS)
+
+
+class PlainTests(SiteWay, SiteTestCase):
+    """A server of one process, over IPv4."""
+
+
+class IPv6Tests(SiteWay, SiteTestCase):
+    """The same, over IPv6."""
+
+    version = 6
+
+
+class WorkersTests(SiteWay, SiteTestCase):
+    """A server of two processes."""
+
+    server_extra = (*SiteWay.server_extra, "--workers", "2")
+
+
+class PassThroughTests(Way, SteeringTestCase):
+    """Connections to addresses of nodes, which a firewall leads to ``--passthrough-port``."""
+
+    async def setUp(self) -> None:
+        """Start a cluster, its server and the agent, and wait until the ports are led."""
+        await super().setUp()
+        self.clocks = []
+        self.server_address, self.agent_port = SERVER, AGENT_PORT
+        world = await self.steered_world(NODE)
+        self.gateway = Gateway(self.network, 4)
+        self.break_in()
+        self._free = list(range(FIRST_PORT, FIRST_PORT + PORTS))
+        ports = ",".join(map(str, self._free))
+        await world.set_proxy_ports({"https-proxy-ports": ports})
+        self.server = await world.server(
+            SERVER,
+            *("--enable-iptables=true", "--drain-timeout", DRAIN),
+            *("--passthrough-port", PASSTHROUGH_PORT, "--passthrough-ports", f"10250,{ports}"),
+        )
+        await world.list_servers()
+        self.agent = await self.edge_agent(NODE)
+        for program in (self.server, self.agent):
+            self.prepare(program)
+            program.start()
+        for program in (self.server, self.agent):
+            await program.ready(READY)
+        await self.connected([self.server], [NODE])
+        last = f"TUNNEL-PORT-{self._free[-1]}"
+        await self.eventually_rules(lambda rules: last in rules, "all ports are led")
+
+    def target(self, build: Callable[[], Peer]) -> Target:
+        """Start a target at the address of the node."""
+        with self.network.inside(NODE):
+            return self.listen(build, self._free.pop(), EDGE_4)
+
+    async def call(self, target: Target, peer: Peer) -> Peer:
+        """Connect to the node's address from the machine of the server."""
+        endpoint = TCP4ClientEndpoint(reactor, EDGE_4, target.port, timeout=SOON)
+        await connect_directly(endpoint, peer)
+        self._end_peer_with_test(peer)
+        return peer
+
+    def further_faults(self) -> tuple[Fault, ...]:
+        """Return those of a cluster."""
+        return (self.no_api,)
+
+    async def no_api(self) -> None:
+        """Nobody answers at the address of the API."""
+        port = str(self.world.api.port)
+        refused = ("INPUT", "-p", "tcp", "-d", API, "--dport", port, *RESET)
+        run("iptables", "-I", *refused)
+        await self.pause(LASTS)
+        await self.go_on()
+        (await self.echo()).drop()
+        run("iptables", "-D", *refused)
+
+    async def finish(self) -> None:
+        """Require that all of it was passed through."""
+        passed = await self.server.metric(f"{STEERING}_passthrough_connections_total")
+        self.assertGreater(passed, DIALS)
+        await super().finish()
