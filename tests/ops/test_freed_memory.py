@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -19,6 +21,7 @@ class FakeHeap(GlibcHeap):
         self.mapped = 0
         self.most = 0
         self.times = 0
+        self.problem: OSError | None = None
 
     def take(self, amount: int) -> None:
         """Take more, or free with a negative ``amount``."""
@@ -32,6 +35,8 @@ class FakeHeap(GlibcHeap):
 
     def resident(self) -> int:
         """Count what is in memory."""
+        if self.problem is not None:
+            raise self.problem
         return USED + self.mapped
 
     def give_back(self) -> None:
@@ -92,6 +97,17 @@ class FreedMemoryTests(SynchronousTestCase):
         self.heap.take(-6 * KEPT)
         self.clock.pump([INTERVAL] * 10)
         self.assertEqual(1, self.heap.times)
+
+    def test_no_descriptor_to_look_by(self) -> None:
+        """What cannot be looked at is given back once it can."""
+        self.heap.take(6 * KEPT)
+        self.heap.take(-6 * KEPT)
+        self.heap.problem = OSError(errno.EMFILE, "Too many open files")
+        self.clock.advance(INTERVAL)
+        self.assertEqual(self.heap.times, 0)
+        self.heap.problem = None
+        self.clock.advance(INTERVAL)
+        self.assertEqual((self.heap.times, self.heap.mapped), (1, 0))
 
     def test_the_end(self) -> None:
         """A service that has stopped looks no more."""

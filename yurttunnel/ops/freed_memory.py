@@ -54,7 +54,10 @@ class GlibcHeap:
         return free
 
     def resident(self) -> int:
-        """Count the bytes of the whole process that are in memory."""
+        """Count the bytes of the whole process that are in memory.
+
+        It raises ``OSError`` when there is no descriptor to ask by.
+        """
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
 
     def give_back(self) -> None:
@@ -104,9 +107,13 @@ class FreedMemory(Service):
         assert heap is not None
         free = heap.free()
         self._least_free = min(self._least_free, free)
-        if max(free - self._least_free, heap.resident() - self._resident) > KEPT:
-            heap.give_back()
-            self._least_free, self._resident = heap.free(), heap.resident()
+        try:
+            if max(free - self._least_free, heap.resident() - self._resident) > KEPT:
+                heap.give_back()
+                self._least_free, self._resident = heap.free(), heap.resident()
+        except OSError as error:
+            # All descriptors are in use. The next look will do as well.
+            self._log.debug("cannot tell what is in memory: {error}", error=error)
 
     def _defect(self, failure: Failure) -> None:
         self._log.failure("Defect: freed memory is not given back any longer", failure)
