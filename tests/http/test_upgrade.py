@@ -137,7 +137,7 @@ class UpgradeTests(UpgradeTestCase):
         """The origin may be behind a stream of the tunnel."""
         near, far = FakeStream.pair()
 
-        def connect(key):
+        def connect(key, caller):
             connection = ClientConnection(self.clock)
             near.attach(connection)
             return connection.when_ready()

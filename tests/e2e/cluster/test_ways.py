@@ -17,6 +17,7 @@ from tests.e2e.cluster.world import (
     NODES,
     SERVERS,
     World,
+    loopback,
 )
 
 REMOTE_NODES = "yurttunnel_server_remote_nodes"
@@ -172,7 +173,12 @@ class WayTests(ClusterTestCase):
         """
         world = await self.make_world()
         await world.add_nodes("edge-1")
-        self.servers = [await world.server(address) for address in world.servers]
+        self.servers = []
+        for address in world.servers:
+            # What asks by port 10264 for an address of a node has to be on the server's machine.
+            server = await world.server(address, "--insecure-bind-address", loopback(address))
+            server.meta_host = loopback(address)
+            self.servers.append(server)
         await world.list_servers()
         # The port at hand is the agent's own, which it does not open unless told to.
         allowed = [f"{host}:{AGENT_META_PORT}" for host in ("127.0.0.1", NODES["edge-1"])]

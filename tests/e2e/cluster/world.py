@@ -81,6 +81,11 @@ class Network(Protocol):
         """Do what is in a block on the machine with this address; there is no ``await`` in it."""
 
 
+def loopback(address: str) -> str:
+    """Return the loopback address of the server at ``address``: all may be on one machine."""
+    return f"127.0.0.{address.rpartition('.')[2]}"
+
+
 class World:
     """Everything of the cluster that is not the tunnel, and how to make the parts of that.
 
@@ -367,8 +372,11 @@ class World:
         return ("--cert", str(directory / f"{name}.crt"), "--key", str(directory / f"{name}.key"))
 
     async def ask_node(self, server: str, host: str, path: str) -> tuple[int, str]:
-        """Ask a server for a page of another port of a node, as on the server's own machine."""
-        return await self._curl(f"http://{server}:{INSECURE_PORT}{path}", host)
+        """Ask a server for a page of another port of a node, as on the server's own machine.
+
+        It has to serve :func:`loopback` of its address.
+        """
+        return await self._curl(f"http://{loopback(server)}:{INSECURE_PORT}{path}", host)
 
     async def _curl(self, url: str, host: str, *extra: str) -> tuple[int, str]:
         out, error, status = await getProcessOutputAndValue(
