@@ -167,7 +167,7 @@ class ApiTestCase(SynchronousTestCase):
     def connections(self, name, port):
         """Give what gets connections to a node."""
 
-        def acquire(*, fresh, upload):
+        def acquire(**how):
             self.dialed.append((name, port))
             acquired = Deferred()
             self.connect_node(acquired)
