@@ -1,4 +1,4 @@
-"""``python -m tests.mutation [PACKAGE ...] [--sample N] [--seed N] [--named]``."""
+"""``python -m tests.mutation [PACKAGE ...] [--sample N] [--seed N] [--named] [--only ...]``."""
 
 from __future__ import annotations
 
@@ -39,19 +39,30 @@ def chosen(packages: list[str], sample: int, seed: int) -> list[Mutant]:
     return sorted(Random(seed).sample(everything, sample), key=lambda one: (one.path, one.start))
 
 
+def below(mutants: list[Mutant], packages: list[str]) -> list[Mutant]:
+    """Return those of a sample whose module is below one of the packages (``server/workers``)."""
+    wanted = {Path("yurttunnel", package) for package in packages}
+    return [mutant for mutant in mutants if not wanted.isdisjoint(Path(mutant.path).parents)]
+
+
 def main(arguments: list[str]) -> int:
     """Try mutants and print what became of them: 1 when less than ``--least`` were found."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("packages", nargs="*", default=ROOMS, help="by default all")
+    parser.add_argument(
+        "--only", nargs="+", default=ROOMS, metavar="PACKAGE", help="try only these of the sample"
+    )
     parser.add_argument("--sample", type=int, default=300, help="how many generated mutants")
     parser.add_argument("--seed", type=int, default=1, help="which of them")
     parser.add_argument("--named", action="store_true", help="only those written by hand")
     parser.add_argument("--least", type=float, default=95.0, help="percent that is enough")
+    parser.add_argument("--copies", type=int, default=os.cpu_count() or 1, help="at a time")
     parser.add_argument("--results", type=Path, default=ROOT / ".mutation.jsonl")
     given = parser.parse_args(arguments)
     mutants = named_mutants(NAMED, ROOT)
     if not given.named:
         mutants += chosen(given.packages, given.sample, given.seed)
+    mutants = below(mutants, given.only)
 
     results = Results(given.results, ROOT)
     known = [verdict for mutant in mutants if (verdict := results.known(mutant)) is not None]
@@ -67,7 +78,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
         rest = [mutant for mutant in mutants if mutant not in verdicts]
         if rest:
-            Campaign(ROOT, Path(directory), os.cpu_count() or 1).run(rest, done)
+            Campaign(ROOT, Path(directory), given.copies).run(rest, done)
     return report(list(verdicts.values()), given.least)
 
 

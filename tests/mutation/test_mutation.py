@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.mutation.__main__ import EQUIVALENT, NAMED, ROOT, chosen
+from tests.mutation.__main__ import EQUIVALENT, NAMED, ROOT, below, chosen
 from tests.mutation.campaign import FOUND, SURVIVED, TYPES, Campaign, Results, TestsFail, stages_for
 from tests.mutation.mutants import DoesNotApply, mutants_of, named_mutants
 
@@ -84,6 +84,16 @@ class MutantTests(SynchronousTestCase):
         self.assertEqual(one, again)
         self.assertNotEqual(one, other)
         self.assertEqual(len(one), 20)
+
+    def test_parts_of_a_sample(self) -> None:
+        """A sample can be tried in parts, each by packages; together they are the whole."""
+        sample = chosen(["pki", "server", "wire"], 60, 1)
+        parts = [below(sample, packages) for packages in (["pki", "wire"], ["server"])]
+        self.assertEqual({mutant.path.split("/")[1] for mutant in parts[0]}, {"pki", "wire"})
+        self.assertEqual(sorted([*parts[0], *parts[1]], key=sample.index), sample)
+        workers = below(sample, ["server/workers"])
+        self.assertTrue(workers)
+        self.assertTrue(all(one.path.startswith("yurttunnel/server/workers/") for one in workers))
 
     def test_named(self) -> None:
         """Those that were written by hand fit the program as it is, and are programs."""
