@@ -109,14 +109,15 @@ class PluginTests(EndToEndTestCase):
         Path(directory, "zz-needed.pth").write_text("\n".join(sorted(paths)) + "\n")
 
     async def commands_found(self, python: str) -> None:
-        """Require that ``twist --help`` lists them all and that each prints its help."""
+        """Require that ``twist`` has them all, with their help and the files of the status page."""
         listed = await self.run_python(python, "-m", "twisted", "--help")
         for command, flag in COMMANDS.items():
             self.assertIn(command, listed)
             shown = await self.run_python(python, "-m", "twisted", command, "--help")
             self.assertIn(flag, shown)
             self.assertNotIn("Traceback", shown)
-        script = "import yurttunnel; print(yurttunnel.__file__)"
+        # The page reads its style and its script from files beside it.
+        script = "import yurttunnel.ops.status.page; print(yurttunnel.__file__)"
         origin = (await self.run_python(python, "-c", script)).strip()
         self.assertFalse(origin.startswith(str(ROOT)), f"{origin} is the checkout")
 

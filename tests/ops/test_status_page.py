@@ -10,10 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.snapshots import snapshot
 from tests.ops.status_pages import NOW, Carrying, PageUnderTest
-from yurttunnel.ops.status.page import POLICY
+from yurttunnel.ops.status.page import POLICY, STYLE
 from yurttunnel.ops.status.sessions import MOST_SHOWN
 from yurttunnel.ops.status.sources import SERVERS, LostNode
-from yurttunnel.ops.status.style import STYLE
 from yurttunnel.ops.status.throughput import INTERVAL
 from yurttunnel.ops.status.view import MOST_LOST
 from yurttunnel.ops.steering import DnsReport, PassthroughReport, RulesReport, SteeringReport

@@ -7,6 +7,7 @@ import hashlib
 import platform
 import socket
 from collections.abc import Iterable
+from pathlib import Path
 from urllib.parse import quote
 
 from twisted.application.service import MultiService
@@ -17,11 +18,19 @@ from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.events import RecentEvents
 from yurttunnel.ops.status.markup import Markup, element
-from yurttunnel.ops.status.script import SCRIPT
 from yurttunnel.ops.status.sources import StatusSources
-from yurttunnel.ops.status.style import ICON, STYLE
 from yurttunnel.ops.status.throughput import Throughput
 from yurttunnel.ops.status.view import LONGEST_FILTER, View
+
+
+def _read(name: str) -> str:
+    """Return a file that is installed beside this module."""
+    return Path(__file__).with_name(name).read_text("utf-8").strip()
+
+
+SCRIPT, STYLE = _read("page.js"), _read("page.css")
+ICON = "data:image/svg+xml," + quote(_read("icon.svg"), safe=" '/:=")
+"""A tunnel, as a data URL (RFC 2397)."""
 
 
 def _source(text: str) -> str:

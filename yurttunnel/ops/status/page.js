@@ -1,6 +1,5 @@
-"""The script of the status page: fetches the page again and again, and replaces what changed."""
-
-SCRIPT = """
+// Fetches the page again and again, and replaces what changed. ECMAScript 2015 and the DOM,
+// nothing else; it stands in the page, allowed by its hash.
 (function () {
   "use strict";
   var PERIOD = 2000, LONGEST = 10000, DEADLINE = 10000, SHARE = 10;
@@ -71,5 +70,3 @@ SCRIPT = """
   say("ok", "Live");
   next();
 })();
-"""
-"""ECMAScript 2015 and the DOM, nothing else; it stands in the page, allowed by its hash."""
