@@ -85,6 +85,12 @@ class MutantTests(SynchronousTestCase):
         self.assertNotEqual(one, other)
         self.assertEqual(len(one), 20)
 
+    def test_samples_stay(self) -> None:
+        """What else there is does not matter to what is drawn: a module more costs few others."""
+        alone, beside = (set(chosen(each, 20, 1)) for each in (["wire"], ["cluster", "wire"]))
+        self.assertLess(beside - alone, set(chosen(["cluster"], 1000, 1)))
+        self.assertTrue(beside & alone)
+
     def test_parts_of_a_sample(self) -> None:
         """A sample can be tried in parts, each by packages; together they are the whole."""
         sample = chosen(["pki", "server", "wire"], 60, 1)
