@@ -21,6 +21,12 @@ from tests.e2e.turns import turn
 ALONE = "tests.e2e.alone."
 """What the modules begin with whose tests measure, so that no other one may run beside them."""
 
+ASKED_PART = 0.05
+"""The part of the time that was waited after which a page is asked for again."""
+
+LEAST_OFTEN = 0.2
+"""Seconds between two looks at a page at the most."""
+
 
 class EndToEndTestCase(TestCase):
     """Gives a test programs, clients, targets and faults, and takes them all away again."""
@@ -120,17 +126,23 @@ class EndToEndTestCase(TestCase):
         return await getProcessOutputAndValue(path, command[1:], reactor=reactor, **extra)
 
     async def eventually(self, condition, what: str, seconds: float = 10.0, interval: float = 0.02):
-        """Wait until ``condition()`` (or what it awaits) is true; fail after ``seconds``."""
-        deadline = reactor.seconds() + seconds
+        """Wait until ``condition()`` (or what it awaits) is true; fail after ``seconds``.
+
+        It is asked every ``interval``; what it awaits mostly asks a program for a page, so that
+        is done less often the longer it takes (`ASKED_PART`, `LEAST_OFTEN`).
+        """
+        began = reactor.seconds()
         while True:
             result = condition()
-            if hasattr(result, "__await__"):
+            if asks := hasattr(result, "__await__"):
                 result = await result
             if result:
                 return result
-            if reactor.seconds() > deadline:
+            waited = reactor.seconds() - began
+            if waited > seconds:
                 raise self.failureException(f"after {seconds} s it was not so that {what}")
-            await deferLater(reactor, interval)
+            seldom = min(waited * ASKED_PART, LEAST_OFTEN) if asks else 0.0
+            await deferLater(reactor, max(interval, seldom))
 
     async def descriptors_return(
         self, program: Program, before: dict[str, str], seconds: float = 20
