@@ -31,7 +31,7 @@ from yurttunnel.quickstart.api import resources
 from yurttunnel.quickstart.api.schemas import Schemas
 from yurttunnel.quickstart.api.service import KubernetesAPI
 from yurttunnel.quickstart.api.store import Store
-from yurttunnel.quickstart.command import HTTP_SETTINGS
+from yurttunnel.quickstart.composition import HTTP_SETTINGS
 from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.quickstart.trust import QuickstartTrust
 from yurttunnel.tunnel import tls

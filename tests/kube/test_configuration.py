@@ -130,16 +130,6 @@ class PodTests(ConfigurationTestCase):
         (self.directory / "namespace").unlink()
         self.assertEqual("default", self.load().namespace)
 
-    def test_package_is_not_imported(self):
-        """In a pod the package ``kubernetes`` is not loaded: it costs 35 MiB."""
-        code = (
-            "import sys, yurttunnel.kube.client, yurttunnel.kube.configuration as c, pathlib;"
-            f"c.load_configuration(None, service_account=pathlib.Path({str(self.directory)!r}),"
-            f" environment={POD!r});"
-            "sys.exit('kubernetes' in sys.modules or 'treq' in sys.modules)"
-        )
-        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
 
 def encoded(text):
     """Write text as the fields with data have it."""
@@ -182,6 +172,32 @@ class KubeConfigTests(ConfigurationTestCase):
         text = self.refused(self.file())
         self.assertIn(str(self.directory / "config"), text)
         return text
+
+    def test_packages_of_the_quickstart(self):
+        """Server and agent read it without the packages that only the quickstart installs."""
+        code = (
+            "import sys\n"
+            "for name in ('kubernetes', 'wsproto', 'treq'): sys.modules[name] = None\n"
+            "import yurttunnel.agent.cluster, yurttunnel.server.in_cluster, pathlib\n"
+            "from yurttunnel.kube.configuration import load_configuration\n"
+            f"load_configuration(pathlib.Path({str(self.file())!r}))"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+    def test_home(self):
+        """A path may begin with a tilde, which no shell replaces behind ``--kube-config=``."""
+        self.file()
+        self.patch(os, "environ", {**os.environ, "HOME": str(self.directory.absolute())})
+        self.assertEqual("https://api:6443", load_configuration(Path("~/config")).host)
+
+    def test_ambiguous(self):
+        """Names that are there twice are refused, as kubectl does; so is a missing one."""
+        content = self.content
+        content["users"] *= 2
+        path = self.write("config", yaml.safe_dump(content))
+        self.assertIn("2 entries of users have the name 'u'", self.refused(path))
+        self.context["cluster"] = "absent"
+        self.assertIn("0 entries of clusters have the name 'absent'", self.refused_file())
 
     def test_current_context(self):
         """The current context says what is used."""
@@ -310,6 +326,7 @@ class KubeConfigTests(ConfigurationTestCase):
         for content in ("", "[", "[]", "text", "{}", "current-context: x", "a: b: c", "\x00"):
             path = self.write("config", content)
             self.assertIn(str(path), self.refused(path))
+        self.assertIn("kubectl config use-context", self.refused(self.write("config", "{}")))
         missing = self.directory / "missing"
         self.assertIn(str(missing), self.refused(missing))
         self.assertIn(str(self.directory), self.refused(self.directory))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 from twisted.python import usage
@@ -123,3 +125,23 @@ class TakenTests(SynchronousTestCase):
         self.assertEqual(Ports(port).first_taken(), port)
         listener.close()
         self.assertNotEqual(Ports(port).first_taken(), port)
+
+
+class CommandTests(SynchronousTestCase):
+    """The command where its packages are not installed."""
+
+    def test_without_its_packages(self):
+        """It says what to install; its help needs nothing."""
+        for name in ("kubernetes", "wsproto"):
+            code = (
+                f"import sys; sys.modules[{name!r}] = None\n"
+                "from yurttunnel.quickstart.command import Options, makeService\n"
+                "makeService(Options())"
+            )
+            ended = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+            )
+            self.assertEqual(1, ended.returncode)
+            self.assertIn(name, ended.stderr)
+            self.assertIn("pip install 'yurttunnel[quickstart]'", ended.stderr)
+            self.assertNotIn("Traceback", ended.stderr)

@@ -53,7 +53,7 @@ def load_configuration(
     :class:`BadKubeConfiguration`.
     """
     if kube_config is not None:
-        # It needs the package `kubernetes`, which costs 35 MiB.
+        # A pod needs neither it nor PyYAML.
         from yurttunnel.kube.kube_config import read_kube_config
 
         configuration = read_kube_config(kube_config)

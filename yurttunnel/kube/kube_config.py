@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
-from kubernetes.config import ConfigException
-from kubernetes.config.kube_config import ConfigNode, KubeConfigMerger
 from twisted.logger import Logger
 
 from yurttunnel.kube.configuration import (
@@ -32,18 +30,19 @@ _REFUSED_OF_USERS = {
 
 
 def read_kube_config(path: Path) -> KubeConfiguration:
-    """Read the current context of the file; raises :class:`BadKubeConfiguration`."""
+    """Return what the current context of a file says; raises :class:`BadKubeConfiguration`."""
+    path = path.expanduser()
     try:
-        root = KubeConfigMerger(str(path)).config
+        root = yaml.safe_load(path.read_bytes())
         if root is None:
-            raise BadKubeConfiguration(f"{path}: there is no such kubeconfig, or it is empty")
+            raise FileNotFoundError
         return _Reading(path, root).configuration()
-    except ConfigException as error:
-        raise BadKubeConfiguration(f"{path}: {error}") from None
+    except FileNotFoundError:
+        raise BadKubeConfiguration(f"{path}: there is no such kubeconfig, or it is empty") from None
     except OSError as error:
         raise BadKubeConfiguration(f"{path} cannot be read: {error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError, KeyError) as error:
-        # The package takes it that mappings and lists are where they belong.
+    except (yaml.YAMLError, TypeError, AttributeError, KeyError) as error:
+        # Below the sections mappings and lists are taken to be where they belong.
         reason = " ".join(str(error).split())
         raise BadKubeConfiguration(f"{path} is not a kubeconfig: {reason}") from None
 
@@ -51,21 +50,37 @@ def read_kube_config(path: Path) -> KubeConfiguration:
 class _Reading:
     """One file being read."""
 
-    def __init__(self, path: Path, root: ConfigNode) -> None:
+    def __init__(self, path: Path, root: object) -> None:
         self._path = path
-        name = root["current-context"]
-        self._context: dict[str, Any] = root["contexts"].get_with_name(name)["context"].value
-        cluster = self._context.get("cluster")
+        self._root = self._mapping(root, "the file")
+        name = self._root.get("current-context")
+        if not name:
+            raise BadKubeConfiguration(
+                f"{path}: there is no current-context: set it with kubectl config use-context"
+            )
+        self._context = self._named("context", name)
+        self._cluster = self._named("cluster", self._context.get("cluster"))
         user = self._context.get("user")
-        self._cluster: dict[str, Any] = root["clusters"].get_with_name(cluster)["cluster"].value
-        self._user: dict[str, Any] = {}
-        if user:
-            # A user may be nothing at all, which the package takes for missing.
-            found = root["users"].get_with_name(user).value
-            self._user = found.get("user") or {}
+        self._user = self._named("user", user) if user else {}
+
+    def _named(self, kind: str, name: object) -> dict[str, Any]:
+        """Return the one entry of a name in the list of a kind."""
+        entries = [self._mapping(each, f"{kind}s") for each in self._root.get(f"{kind}s") or ()]
+        found = [each.get(kind) for each in entries if each.get("name") == name]
+        if len(found) != 1:
+            raise BadKubeConfiguration(
+                f"{self._path}: {len(found)} entries of {kind}s have the name {name!r}, not one:"
+                " see kubectl config view"
+            )
+        return self._mapping(found[0] or {}, f"the {kind} {name!r}")
+
+    def _mapping(self, value: object, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise TypeError(f"{where} has to be a mapping")
+        return value
 
     def configuration(self) -> KubeConfiguration:
-        """Give what the file says."""
+        """Return what the file says."""
         cluster = self._cluster
         if cluster.get("insecure-skip-tls-verify"):
             raise BadKubeConfiguration(
@@ -144,7 +159,7 @@ class _Reading:
         )
 
     def _cluster_info(self) -> dict[str, Any]:
-        """Tell of the cluster as ``client.authentication.k8s.io/v1`` has it."""
+        """Return the cluster as ``client.authentication.k8s.io/v1`` has it."""
         cluster = self._cluster
         info: dict[str, Any] = {"server": cluster.get("server")}
         if cluster.get("tls-server-name"):

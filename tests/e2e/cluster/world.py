@@ -43,7 +43,7 @@ from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME, utc_now
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import RotatingContexts
 from yurttunnel.pki.credentials import Credentials
-from yurttunnel.quickstart.command import HTTP_SETTINGS
+from yurttunnel.quickstart.composition import HTTP_SETTINGS
 from yurttunnel.quickstart.signer import CertificateSigner
 from yurttunnel.tunnel import tls
 

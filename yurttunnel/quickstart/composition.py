@@ -1,0 +1,164 @@
+"""The parts list of everything on one machine."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from twisted.application.service import IService, MultiService
+
+from yurttunnel.agent import command as agent
+from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.agent.options import Settings as AgentSettings
+from yurttunnel.agent.policy import NO_DEFAULT
+from yurttunnel.http.head import HeadLimits
+from yurttunnel.http.interfaces import IRequestHandler
+from yurttunnel.http.server import HTTPFactory, ServerSettings
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.informer import Informers
+from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.pki.authority import DAY
+from yurttunnel.quickstart.api.resources import RESOURCES
+from yurttunnel.quickstart.api.schemas import Schemas
+from yurttunnel.quickstart.api.service import KubernetesAPI
+from yurttunnel.quickstart.api.store import Store
+from yurttunnel.quickstart.node.node import Node, NodeSettings
+from yurttunnel.quickstart.options import ADDRESS, Settings
+from yurttunnel.quickstart.reach import TunneledNodes
+from yurttunnel.quickstart.service import End, Guide, HTTPService, OwnState
+from yurttunnel.quickstart.signer import CertificateSigner
+from yurttunnel.quickstart.trust import QuickstartTrust
+from yurttunnel.server import command as server
+from yurttunnel.server.options import Options as ServerOptions
+from yurttunnel.server.options import Settings as TunnelServerSettings
+from yurttunnel.tunnel import tls
+
+SERVER_STATE = "server"
+"""Where in the state directory that of the server is."""
+
+HTTP_SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024))
+"""As much as the tunnel lets through: commands to execute are in the target of a request."""
+
+CERTIFICATE_LIFETIME = 365 * DAY
+"""Seconds: what kube-controller-manager gives (``--cluster-signing-duration``)."""
+
+DRAIN_TIMEOUT = "1s"
+"""Whoever ends everything at once waits for nothing."""
+
+
+def build(reactor: Any, settings: Settings) -> IService:
+    """Compose the parts: the two commands of the tunnel as they are, a node and an API."""
+    ports, node_name = settings.ports, settings.node_name
+    own_state = OwnState(settings.state_dir)
+    state = own_state.directory.path
+    tunnel_server = server.build(reactor, _server_settings(settings, state))
+    trust = QuickstartTrust(reactor, state / SERVER_STATE, node_name)
+    kubeconfig = state / "kubeconfig"
+    own_state.directory.write(kubeconfig.name, trust.kubeconfig(ports.api))
+    store = Store(reactor)
+    nodes = TunneledNodes(reactor, trust.api_to_tunnel, lambda: [(ADDRESS, ports.secure)])
+    api = KubernetesAPI(reactor, store, Schemas(RESOURCES), nodes.connections, pods_only=True)
+    node = Node(reactor, store, NodeSettings(node_name, ADDRESS, ports.kubelet, state / "node"))
+    guide = Guide(
+        reactor,
+        partial(nodes.problem, node_name, ports.kubelet),
+        _introduction(settings, kubeconfig),
+        kubeconfig if settings.check else None,
+    )
+
+    def serve(port: int, contexts: Any, handler: IRequestHandler, *ends: End) -> HTTPService:
+        factory = HTTPFactory(reactor, handler, HTTP_SETTINGS)
+        secured = tls.server_side(reactor, contexts, factory)
+        listen = partial(listen_tcp, reactor, "--port", ADDRESS, port, secured)
+        return HTTPService(listen, factory.close, *ends)
+
+    tunnel = MultiService()
+    tunnel_server.setServiceParent(tunnel)
+    agent.build(reactor, _agent_settings(settings, state)).setServiceParent(tunnel)
+    # Those that come first serve the others to their end.
+    parts = StoppedInTurn()
+    for part in (
+        own_state,
+        serve(ports.kubelet, trust.node, node.handler),
+        node,
+        tunnel,
+        serve(ports.api, trust.api, api.handler, api.stop, nodes.close),
+        *_signing(reactor, trust, ports.api),
+        guide,
+    ):
+        part.setServiceParent(parts)
+    return parts
+
+
+def _signing(reactor: Any, trust: QuickstartTrust, port: int) -> list[IService]:
+    """Give the parts that sign what ``kubectl certificate approve`` has approved."""
+    client = KubeClient(reactor, trust.configuration(port))
+    informers = Informers(reactor, client)
+    signer = CertificateSigner(
+        reactor, client, informers, trust.signing_authority(), CERTIFICATE_LIFETIME
+    )
+    return [ClosedAtTheEnd(client.close), informers, signer]
+
+
+def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
+    """Say to the server what its command line would."""
+    ports = settings.ports
+    options = ServerOptions()
+    options.parseOptions(
+        [
+            "--standalone",
+            *("--state-dir", str(state / SERVER_STATE)),
+            *("--bind-address", ADDRESS),
+            *("--tunnel-agent-connect-port", str(ports.agents)),
+            *("--secure-port", str(ports.secure)),
+            *("--insecure-port", str(ports.insecure)),
+            *("--meta-port", str(ports.server_meta)),
+            *("--drain-timeout", DRAIN_TIMEOUT),
+        ]
+    )
+    return options.settings
+
+
+def _agent_settings(settings: Settings, state: Path) -> AgentSettings:
+    """Say to the agent what its command line would."""
+    ports = settings.ports
+    options = AgentOptions({})
+    options.parseOptions(
+        [
+            "--standalone",
+            *("--state-dir", str(state / "agent")),
+            *("--node-name", settings.node_name),
+            *("--node-ip", ADDRESS),
+            *("--tunnelserver-addr", settings.server_address or f"{ADDRESS}:{ports.agents}"),
+            *("--join-token-file", str(state / SERVER_STATE / "join-token")),
+            *("--meta-port", str(ports.agent_meta)),
+            # All else that listens on loopback is none of the tunnel's business.
+            *("--allow-destination", NO_DEFAULT),
+            *("--allow-destination", f"{ADDRESS}:{ports.kubelet}"),
+            *("--drain-timeout", DRAIN_TIMEOUT),
+        ]
+    )
+    return options.settings
+
+
+def _introduction(settings: Settings, kubeconfig: Path) -> str:
+    """Say what there is and what to do with it."""
+    ports, node = settings.ports, settings.node_name
+    if settings.check:
+        return f"node {node} is reached through the tunnel; trying everything once:"
+    return f"""
+A Kubernetes API on https://{ADDRESS}:{ports.api}, which reaches its node {node} only through the
+tunnel. In another terminal:
+
+  export KUBECONFIG={kubeconfig}
+  kubectl get nodes
+  kubectl run web --image=none -- python3 -u -m http.server 8080 --bind {ADDRESS}
+  kubectl port-forward web 8000:8080
+  kubectl logs -f web
+  kubectl exec -it web -- sh
+
+The node has no images: a container is a process of this machine, run as you. What the server knows
+of its agents is on http://{ADDRESS}:{ports.server_meta}/agents. Ctrl-C ends everything.
+"""
