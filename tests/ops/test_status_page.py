@@ -235,6 +235,9 @@ class ServerPageTests(SynchronousTestCase):
             self.assertEqual(["mill-3"], [row[0] for row in page.rows["lost"]])
             self.assertIn("Show all", page.text)
         self.assertEqual(1, len(self.status.render("198.51").rows["sessions"]))
+        self.status.lost.append(LostNode("edge-5", None, "a Mill burnt down"))
+        found = [row[0] for row in self.status.render("mill").rows["lost"]]
+        self.assertEqual(["mill-3", "edge-5"], found, "why a node was lost is looked into, too")
         page = self.status.render("nobody")
         self.assertIn("Nothing matches the filter.", page.sections["sessions"])
         self.assertIn("Nothing matches the filter.", page.sections["lost"])

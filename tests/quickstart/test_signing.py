@@ -150,6 +150,32 @@ class SignTests(SynchronousTestCase):
             self.assertEqual([purpose], list(extended))
             self.assertFalse(extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
 
+    def test_what_is_critical(self):
+        """Whoever does not understand what a certificate is for refuses it (RFC 5280 4.2)."""
+        authority = SigningAuthority.make("ca", NOW, datetime.timedelta(days=1)).certificate
+        of_authority = {"basicConstraints": True, "keyUsage": True, "subjectKeyIdentifier": False}
+        critical = {
+            "basicConstraints": True,
+            "authorityKeyIdentifier": False,
+            "keyUsage": True,
+            "extendedKeyUsage": False,
+            "subjectAltName": False,
+        }
+        nameless = request(name="", organizations=(), names=[DNS])
+        for certificate, expected in (
+            (authority, of_authority),
+            (self.sign(request(names=[DNS]), CLIENT_USAGES), critical),
+            (self.sign(nameless, CLIENT_USAGES), {**critical, "subjectAltName": True}),
+        ):
+            found = {one.oid._name: one.critical for one in certificate.extensions}
+            self.assertEqual(expected, found)
+        usage = authority.extensions.get_extension_for_class(x509.KeyUsage).value
+        self.assertEqual(
+            (True, True, False), (usage.key_cert_sign, usage.crl_sign, usage.digital_signature)
+        )
+        constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
+        self.assertEqual((True, None), (constraints.ca, constraints.path_length))
+
     def test_times(self):
         """A certificate begins a little earlier, and never outlives its authority."""
         five = datetime.timedelta(minutes=5)

@@ -152,6 +152,18 @@ class AddressTests(SynchronousTestCase):
         [sentence] = left_out(settings(), other)
         self.assertIn("IPv6 addresses of node a do not count", sentence)
 
+    def test_many_crowded(self):
+        """Ten such nodes are told one by one, in order, and then how many more there are."""
+        many = [f"192.0.2.{number}" for number in range(17)]
+        for count, more in ((10, []), (12, ["the same goes for IPv4 addresses of 2 more nodes"])):
+            nodes = [node(f"n-{number:02}", *many, labels=EDGE) for number in range(count)]
+            found = left_out(settings(), of(reversed(nodes)))
+            self.assertEqual(
+                [f"n-{number:02}" for number in range(10)],
+                [sentence.split()[4] for sentence in found[:10]],
+            )
+            self.assertEqual(more, list(found[10:]))
+
     def test_notes_change_no_rules(self):
         """Two that differ in what they tell are the same to the firewall."""
         self.assertEqual(

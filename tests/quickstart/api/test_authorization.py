@@ -385,6 +385,50 @@ class KubeletTests(ApiTestCase):
         self.assertIsNone(self.message(f"{path}-1/token", "POST"))
         self.assertIsNotNone(self.message(f"{path}-2/token", "POST"))
 
+    def test_where_contents_are_named(self):
+        """Wherever a pod names a ConfigMap, a Secret or an account, its kubelet may read that."""
+
+        def named(name):
+            return {"name": name}
+
+        def container(*names, **fields):
+            first, second, third, fourth = names
+            return {
+                "image": "none",
+                "envFrom": [{"configMapRef": named(first)}, {"secretRef": named(second)}],
+                "env": [
+                    {"name": "A", "valueFrom": {"configMapKeyRef": {**named(third), "key": "k"}}},
+                    {"name": "B", "valueFrom": {"secretKeyRef": {**named(fourth), "key": "k"}}},
+                ],
+                **fields,
+            }
+
+        sources = [{"configMap": named("c-7")}, {"secret": named("s-7")}]
+        self.create(
+            pod(
+                "many",
+                nodeName="edge-1",
+                serviceAccountName="account-9",
+                imagePullSecrets=[named("s-1"), named("s-2")],
+                volumes=[
+                    {"name": "a", "configMap": named("c-3")},
+                    {"name": "b", "secret": {"secretName": "s-3"}},
+                    {"name": "c", "projected": {"sources": sources}},
+                ],
+                initContainers=[container("c-4", "s-4", "c-5", "s-5", name="init")],
+                containers=[container("c-1", "s-8", "c-2", "s-9", name="main")],
+            )
+        )
+        base = "/api/v1/namespaces/default"
+        for kind, letter, numbers in (
+            ("configmaps", "c", (1, 2, 3, 4, 5, 7)),
+            ("secrets", "s", (1, 2, 3, 4, 5, 7, 8, 9)),
+        ):
+            for number in range(1, 10):
+                message = self.message(f"{base}/{kind}/{letter}-{number}")
+                self.assertEqual(number in numbers, message is None, (kind, number))
+        self.assertIsNone(self.message(f"{base}/serviceaccounts/account-9/token", "POST"))
+
     def test_leases(self):
         """A kubelet has its own lease."""
         path = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"

@@ -8,12 +8,18 @@ from yurttunnel.quickstart.api.columns import duration
 from yurttunnel.quickstart.api.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    ENDPOINT_SLICES,
     ENDPOINTS,
     EVENTS,
     LEASES,
     NAMESPACES,
     NODES,
+    POD_DISRUPTION_BUDGETS,
     PODS,
+    ROLE_BINDINGS,
+    ROLES,
     SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
@@ -42,22 +48,29 @@ class DurationTests(SynchronousTestCase):
         """Short durations are exact, long ones are not."""
         for seconds, text in (
             (-5, "<invalid>"),
+            (-2, "<invalid>"),
             (-1, "0s"),
             (0, "0s"),
             (119.9, "119s"),
             (2 * MINUTE, "2m"),
             (2 * MINUTE + 5, "2m5s"),
+            (10 * MINUTE - 1, "9m59s"),
             (10 * MINUTE + 5, "10m"),
-            (179 * MINUTE, "179m"),
+            (3 * HOUR - 1, "179m"),
             (3 * HOUR, "3h"),
             (3 * HOUR + 20 * MINUTE, "3h20m"),
+            (8 * HOUR - MINUTE, "7h59m"),
             (8 * HOUR + 20 * MINUTE, "8h"),
-            (47 * HOUR, "47h"),
+            (2 * DAY - 1, "47h"),
             (2 * DAY, "2d"),
             (3 * DAY + 4 * HOUR, "3d4h"),
+            (8 * DAY - HOUR, "7d23h"),
             (8 * DAY + 4 * HOUR, "8d"),
+            (2 * YEAR - DAY, "729d"),
             (2 * YEAR, "2y"),
             (3 * YEAR + 4 * DAY, "3y4d"),
+            (8 * YEAR - DAY, "7y364d"),
+            (8 * YEAR + 4 * DAY, "8y"),
             (9 * YEAR + 4 * DAY, "9y"),
         ):
             self.assertEqual(text, duration(seconds), seconds)
@@ -245,8 +258,15 @@ class KindTests(SynchronousTestCase):
             },
             cells(EVENTS, **event),
         )
-        new = cells(EVENTS, eventTime="2025-06-15T15:04:40.000000Z", involvedObject={"kind": "Pod"})
+        new = cells(
+            EVENTS,
+            eventTime="2025-06-15T15:04:40.000000Z",
+            involvedObject={"kind": "Pod"},
+            reportingComponent="scheduler",
+            reportingInstance="cloud-1",
+        )
         self.assertEqual(("2m", "pod", 1), (new["Last Seen"], new["Object"], new["Count"]))
+        self.assertEqual(("2m", "scheduler, cloud-1"), (new["First Seen"], new["Source"]))
         self.assertEqual("<unknown>", cells(EVENTS)["Last Seen"])
 
     def test_services(self):
@@ -282,6 +302,98 @@ class KindTests(SynchronousTestCase):
             "10.0.0.1", cells(ENDPOINTS, subsets=[{"addresses": addresses[:1]}])["Endpoints"]
         )
         self.assertEqual("<none>", cells(ENDPOINTS)["Endpoints"])
+
+
+class GroupTests(SynchronousTestCase):
+    """Kinds of groups other than the core."""
+
+    def test_workloads(self):
+        """What is ready, new and available is what the status says."""
+        template = {
+            "spec": {
+                "nodeSelector": {"zone": "b", "disk": "ssd"},
+                "containers": [{"name": "a", "image": "a:1"}, {"name": "b"}],
+            }
+        }
+        spec = {"replicas": 5, "selector": {"matchLabels": {"app": "x"}}, "template": template}
+        status = {"readyReplicas": 4, "updatedReplicas": 3, "availableReplicas": 2}
+        what = {
+            "Name": "x",
+            "Age": "2m",
+            "Containers": "a,b",
+            "Images": "a:1,",
+            "Selector": "app=x",
+        }
+        self.assertEqual(
+            {**what, "Ready": "4/5", "Up-to-date": 3, "Available": 2},
+            cells(DEPLOYMENTS, spec=spec, status=status),
+        )
+        status = {
+            "desiredNumberScheduled": 6,
+            "currentNumberScheduled": 5,
+            "numberReady": 4,
+            "updatedNumberScheduled": 3,
+            "numberAvailable": 2,
+        }
+        counts = {"Desired": 6, "Current": 5, "Ready": 4, "Up-to-date": 3, "Available": 2}
+        self.assertEqual(
+            {**what, **counts, "Node Selector": "disk=ssd,zone=b"},
+            cells(DAEMON_SETS, spec=spec, status=status),
+        )
+
+    def test_budgets(self):
+        """Both limits are shown as they are written, a percentage too."""
+        shown = cells(
+            POD_DISRUPTION_BUDGETS,
+            spec={"minAvailable": "50%", "maxUnavailable": 2},
+            status={"disruptionsAllowed": 3},
+        )
+        self.assertEqual(
+            {
+                "Name": "x",
+                "Min Available": "50%",
+                "Max Unavailable": "2",
+                "Allowed Disruptions": 3,
+                "Age": "2m",
+            },
+            shown,
+        )
+
+    def test_roles(self):
+        """Bindings show their role and who has it, by kind."""
+        subjects = [
+            {"kind": "User", "name": "bob"},
+            {"kind": "ServiceAccount", "namespace": "a", "name": "b"},
+            {"kind": "Group", "name": "team"},
+            {"kind": "User", "name": "eve"},
+        ]
+        shown = cells(ROLE_BINDINGS, roleRef={"kind": "Role", "name": "r"}, subjects=subjects)
+        self.assertEqual(
+            {
+                "Name": "x",
+                "Role": "Role/r",
+                "Age": "2m",
+                "Users": "bob, eve",
+                "Groups": "team",
+                "ServiceAccounts": "a/b",
+            },
+            shown,
+        )
+        self.assertEqual(BEFORE, cells(ROLES)["Created At"])
+
+    def test_slices(self):
+        """Three ports and three addresses are shown, and how many more there are."""
+        for count, more in ((3, ""), (4, " + 1 more...")):
+            shown = cells(
+                ENDPOINT_SLICES,
+                addressType="IPv6",
+                ports=[{"port": number} for number in range(1, count + 1)],
+                endpoints=[{"addresses": [f"::{number}"]} for number in range(1, count + 1)],
+            )
+            self.assertEqual(
+                ("IPv6", f"1,2,3{more}", f"::1,::2,::3{more}"),
+                (shown["AddressType"], shown["Ports"], shown["Endpoints"]),
+            )
 
 
 class TableTests(SynchronousTestCase):

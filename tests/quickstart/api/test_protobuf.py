@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests.quickstart.api.support import PODS_PATH, ApiTestCase
 from yurttunnel.quickstart.api.errors import ApiError
 from yurttunnel.quickstart.api.protobuf import PROTOBUF, decode_protobuf
+from yurttunnel.quickstart.api.protobuf_messages import MESSAGES
 from yurttunnel.quickstart.api.resources import NAMESPACES
 
 # What kubectl 1.33 sends for: create namespace team
@@ -45,6 +47,25 @@ def entry(key, value):
 
 
 METADATA = field(1, field(1, "a"))
+
+
+class MessageTests(ApiTestCase):
+    """The messages that are known."""
+
+    maxDiff = None
+
+    def test_fields(self):
+        """Fields have the numbers and types of generated.proto; ! is kept when it is zero."""
+        lines = [
+            f"{name}: "
+            + "; ".join(
+                f"{number} {one.name}{'[]' * one.repeated}{'!' * one.kept} {one.type}"
+                for number, one in fields.items()
+            )
+            for name, fields in MESSAGES.items()
+        ]
+        written = Path(__file__).with_name("messages.txt").read_text()
+        self.assertEqual(written, "\n".join(lines) + "\n")
 
 
 class DecodeTests(ApiTestCase):

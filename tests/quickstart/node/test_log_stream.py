@@ -184,7 +184,8 @@ class LogStreamTests(SynchronousTestCase):
             self.log.write("stdout", line)
         self.assertEqual(len(self.log.segments), 2)
         self.assertEqual(self.body(), b"one\ntwo\nthree\n" + b"".join(lines))
-        self.assertEqual(self.body(tail_lines=50), b"".join(lines[50:]))
+        for count in range(1, 101):
+            self.assertEqual(self.body(tail_lines=count), b"".join(lines[-count:]))
 
     def test_slow_client(self):
         """A client that takes nothing is sent nothing, and loses nothing that is kept."""

@@ -391,6 +391,8 @@ class RestartTests(TestCase):
         for expected in (10, 20, 40, 80, 160, 300, 300):
             waiting = await self.world.until_state("waiting")
             self.assertEqual(waiting["reason"], "CrashLoopBackOff")
+            words = {60: "1m0s", 80: "1m20s", 160: "2m40s", 300: "5m0s"}.get(expected)
+            self.assertIn(f"back-off {words or f'{expected}s'} ", waiting["message"])
             delays.append(expected)
             restarts = self.world.status()["containerStatuses"][0]["restartCount"]
             self.assertEqual(restarts, len(delays))

@@ -507,10 +507,10 @@ class HostileTests(SPDYCase):
 
     def test_after_goaway(self):
         """A client that has said that it opens no more streams gets none."""
-        self.start()
+        self.start(streams=("error", "stdin", "stdout"))
         self.frames()
-        self.send(control(7, bytes(8)), self.codec.syn_stream({"streamtype": "stdin"}))
-        self.assertEqual([("reset", 9, 3)], self.frames())
+        self.send(control(7, bytes(8)), self.codec.syn_stream({"streamtype": "stderr"}))
+        self.assertEqual([("reset", STDERR, 3)], self.frames())
 
     def test_too_many_streams(self):
         """Streams beyond the limit are refused."""

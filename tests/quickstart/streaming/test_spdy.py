@@ -203,9 +203,13 @@ class HostileTests(SynchronousTestCase):
 
     def test_broken_off(self):
         """Frames with headers have room for what precedes those."""
-        self.refused(control(1, bytes(9)), "breaks off")
-        self.refused(control(2, bytes(3)), "breaks off")
-        self.refused(control(8, bytes(3)), "breaks off")
+        for kind, size, what in (
+            (1, 10, "a SYN_STREAM frame breaks off"),
+            (2, 4, "a frame with headers breaks off"),
+            (8, 4, "a frame with headers breaks off"),
+        ):
+            self.refused(control(kind, bytes(size - 1)), what)
+            self.refused(control(kind, bytes(size)), "a header block breaks off")
         self.refused(control(4, bytes(3)), "breaks off")
 
     def test_settings_length(self):
@@ -284,8 +288,11 @@ class HeaderTests(SynchronousTestCase):
         self.block_refused(compressed.compress(bytes(4)) + compressed.flush(), "ended")
 
     def test_too_many(self):
-        """A block of too many headers is refused by their number."""
+        """A block of too many headers is refused by their number; the most are read."""
         self.refused(struct.pack("!I", spdy_headers.MAX_HEADERS + 1), "more than")
+        headers = {b"%d" % number: b"" for number in range(spdy_headers.MAX_HEADERS)}
+        (frame,) = read(FrameWriter().syn_reply(1, headers))
+        self.assertEqual(headers, frame.headers)
 
     def test_broken_off(self):
         """A block that ends within a header is refused."""

@@ -94,6 +94,11 @@ class ReconcilingTests(SynchronousTestCase):
         ours_for_udp = {**entry(9100, 1), "protocol": "UDP"}
         self.assertEqual([entry(9100, 10264)], reconciled([ours_for_udp], wanted([9100])))
 
+    def test_ports_that_are_no_numbers(self):
+        """An entry without a number is nobody's port, neither the lowest nor any other."""
+        for odd in ({"name": "odd"}, {"name": "odd", "port": "1"}):
+            self.assertEqual([odd, entry(1, 10264)], reconciled([odd], wanted([1])))
+
     def test_names_never_collide(self):
         """An entry with the name of another port gets its own, so that both have one."""
         misnamed = entry(9200, 10264, "dnat-9100", nodePort=30000)

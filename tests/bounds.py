@@ -1,0 +1,104 @@
+"""The numbers of a package, written down beside its tests: ``python -m tests.bounds`` writes them.
+
+Bounds, times, defaults of parameters, and numbers of formats and of the kernel: a test that asks
+the program for its own bound agrees with any.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import enum
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+ROOT = Path(__file__).parents[1]
+_NUMBERS = {bool, int, float, datetime.timedelta}
+_OF_THE_MACHINE = {"mmap", "os", "resource", "select", "sys"}
+"""Modules whose numbers differ from machine to machine."""
+
+
+def file_of(package: str) -> Path:
+    """Return where the numbers of a package are written down."""
+    return ROOT / "tests" / package / "bounds.txt"
+
+
+def bounds_of(package: str) -> str:
+    """Return a line for each number that has a name in a module, a class or a signature."""
+    top = ROOT / "yurttunnel" / package
+    return "".join(
+        f"{path.relative_to(top).with_suffix('')}: {line}\n"
+        for path in sorted(top.rglob("*.py"))
+        for line in _lines(path)
+    )
+
+
+def _lines(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_bytes())
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    module = importlib.import_module(name)
+    yield from _values(tree, vars(module), "")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and hasattr(module, node.name):
+            yield from _values(node, vars(getattr(module, node.name)), f"{node.name}.")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _defaults(node)
+
+
+def _values(
+    node: ast.Module | ast.ClassDef, values: dict[str, object], prefix: str
+) -> Iterator[str]:
+    for statement in node.body:
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        else:
+            continue
+        if statement.value is None or _is_of_the_machine(statement.value):
+            continue
+        for target in targets:
+            value = values.get(target.id) if isinstance(target, ast.Name) else None
+            if isinstance(value, enum.Enum):
+                value = value.value
+            parts = value if isinstance(value, tuple) else (value,)
+            if parts and all(type(one) in _NUMBERS for one in parts):
+                yield f"{prefix}{ast.unparse(target)} = {value}"
+
+
+def _is_of_the_machine(value: ast.expr) -> bool:
+    return any(
+        isinstance(node, ast.Name) and node.id in _OF_THE_MACHINE for node in ast.walk(value)
+    )
+
+
+def _defaults(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    pairs = [
+        *zip(positional[::-1], given.defaults[::-1], strict=False),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    for parameter, default in pairs:
+        if isinstance(default, ast.Constant) and isinstance(default.value, int | float):
+            yield f"{function.name}({parameter.arg}={default.value})"
+
+
+class BoundsCase(SynchronousTestCase):
+    """Those of ``package`` change on purpose only."""
+
+    maxDiff = None
+    package = ""
+
+    def check(self) -> None:
+        """Compare them with what is written down."""
+        self.assertEqual(file_of(self.package).read_text(), bounds_of(self.package))
+
+
+if __name__ == "__main__":
+    for written in sorted(ROOT.glob("tests/*/bounds.txt")):
+        written.write_text(bounds_of(written.parent.name))
