@@ -16,7 +16,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.clients import ConnectAnswer, Peer, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Program, Tunnel
-from tests.e2e.turns import turn
+from tests.e2e.turns import Turn, turn
 
 ALONE = "tests.e2e.alone."
 """What the modules begin with whose tests measure, so that no other one may run beside them."""
@@ -33,9 +33,15 @@ class EndToEndTestCase(TestCase):
 
     timeout = 120
 
+    quiet = False
+    """Whether a test of `ALONE` leaves the processors idle, so that its like may run beside it."""
+
     def run(self, result) -> None:
         """Wait for the test's turn first: it is no part of the time that a test has."""
-        with turn(alone=type(self).__module__.startswith(ALONE)):
+        kind = Turn.BESIDE
+        if type(self).__module__.startswith(ALONE):
+            kind = Turn.QUIET if self.quiet else Turn.ALONE
+        with turn(kind):
             super().run(result)
 
     async def setUp(self) -> None:

@@ -1,7 +1,8 @@
-"""Turns between the processes of one test run: what measures runs alone."""
+"""Turns between the processes of one test run: what measures runs alone, or with its like."""
 
 from __future__ import annotations
 
+import enum
 import fcntl
 import os
 import tempfile
@@ -9,18 +10,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+class Turn(enum.Enum):
+    """Who may run at the same time."""
+
+    BESIDE = "any number of these"
+    QUIET = "these too: they measure, and hardly use the processors, but bear no other tests"
+    ALONE = "nobody"
+
+
 @contextmanager
-def turn(alone: bool) -> Iterator[None]:
+def turn(kind: Turn) -> Iterator[None]:
     """Wait until this test may run, without an end: whoever has its turn has a deadline.
 
-    Any number of tests run at a time, or one that runs alone. Whoever waits holds the gate, so
-    that a test that wants to be alone is not overtaken for ever.
+    Whoever waits holds the gate, so that a test that wants to be alone is not overtaken for ever.
     """
     with _lock("turn") as own:
         with _lock("gate") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
-            fcntl.flock(own, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            _take(own, kind)
         yield
+
+
+def _take(own, kind: Turn) -> None:
+    """Lock the byte of this process, or all bytes.
+
+    Those are locks of POSIX, by process: the file must not be open a second time in this one.
+    """
+    if kind is Turn.BESIDE:
+        fcntl.lockf(own, fcntl.LOCK_EX, 1, os.getpid())
+    else:
+        fcntl.lockf(own, fcntl.LOCK_SH if kind is Turn.QUIET else fcntl.LOCK_EX)
 
 
 def _lock(name: str):

@@ -1,0 +1,70 @@
+"""The turns of tests that run in several processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from twisted.trial.unittest import TestCase
+
+from tests.e2e import turns
+from tests.e2e.turns import Turn
+
+HOLDER = """
+import runpy, sys
+turns = runpy.run_path(sys.argv[1])
+with turns["turn"](turns["Turn"][sys.argv[2]]):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+SECONDS = 20.0
+"""How long a process may take until it has its turn or waits for it."""
+
+
+class TurnTests(TestCase):
+    """Two processes, each of which wants a turn."""
+
+    def setUp(self) -> None:
+        """Make a directory for the locks, apart from those of this run."""
+        self.directory = tempfile.mkdtemp()
+
+    def hold(self, kind: Turn) -> subprocess.Popen:
+        """Start a process that wants a turn, and keeps it until its input ends."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, turns.__file__, kind.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={"TMPDIR": self.directory},
+        )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def waits(self, process: subprocess.Popen) -> bool:
+        """Whether the process has to wait for its turn, or else has it."""
+        deadline = time.monotonic() + SECONDS
+        wanted = f" {process.pid} "
+        while time.monotonic() < deadline:
+            locks = Path("/proc/locks").read_text().splitlines()
+            mine = [line for line in locks if " POSIX " in line and wanted in line]
+            if mine:
+                return "->" in mine[0]
+            time.sleep(0.01)
+        raise self.failureException("the process does not ask for its turn")
+
+    def test_who_runs_beside_whom(self) -> None:
+        """Tests run beside each other, quiet ones do, and any other two one after the other."""
+        for first in Turn:
+            for second in Turn:
+                with self.subTest(first=first, second=second):
+                    holder = self.hold(first)
+                    self.assertFalse(self.waits(holder))
+                    other = self.hold(second)
+                    together = first is second and first is not Turn.ALONE
+                    self.assertEqual(self.waits(other), not together)
+                    for process in (holder, other):
+                        self.assertEqual(process.communicate(timeout=SECONDS)[0], b"in\n")
