@@ -82,10 +82,15 @@ def has_words(message: str) -> bool:
 
 
 class Messages(ast.NodeVisitor):
-    """The messages of one file: ``found`` by their keys, each with the number of its line."""
+    """The messages of one file: ``found`` by their keys, each with the number of its line.
+
+    ``uses`` says for each whether it is logged, by the method of the logger, or ``start`` where it
+    ends a start, or ``reason`` where it is a part of others.
+    """
 
     def __init__(self, handed_on: set[str]) -> None:
         self.found: dict[str, int] = {}
+        self.uses: dict[str, set[str]] = {}
         self.wordless = False
         self._handed_on = handed_on
         self._locals: dict[str, ast.expr] = {}
@@ -122,36 +127,38 @@ class Messages(ast.NodeVisitor):
     def visit_Raise(self, node: ast.Raise) -> None:
         """Take the text of an exception that is told to the operator."""
         if isinstance(node.exc, ast.Call) and _name(node.exc.func) in START_ERRORS | REASONS:
+            use = "start" if _name(node.exc.func) in START_ERRORS else "reason"
             for argument in node.exc.args:
-                self._take(argument)
+                self._take(argument, use)
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         """Take what is logged, passed on or printed at the end."""
         name = _name(node.func)
         if name in LOG_METHODS and isinstance(node.func, ast.Attribute) and node.args:
-            self._take(node.args[0], logged=True)
+            self._take(node.args[0], name)
         elif name == "end_process" or name in self._handed_on:
             for argument in node.args:
-                self._take(argument)
+                self._take(argument, "start" if name == "end_process" else "reason")
         self.generic_visit(node)
 
-    def _take(self, node: ast.expr, logged: bool = False) -> None:
+    def _take(self, node: ast.expr, use: str = "reason") -> None:
         if isinstance(node, ast.Name):
             node = self._locals.get(node.id, node)
         if isinstance(node, ast.IfExp):
-            self._take(node.body, logged)
-            self._take(node.orelse, logged)
+            self._take(node.body, use)
+            self._take(node.orelse, use)
             return
         text = "".join(_parts(node))
         if isinstance(node, ast.Dict | ast.Tuple):
             for value in node.values if isinstance(node, ast.Dict) else node.elts:
-                self._take(value)
+                self._take(value, use)
         elif isinstance(node, ast.Call) and _name(node.func) == "fromkeys":
-            self._take(node.args[-1])
+            self._take(node.args[-1], use)
         elif has_words(text):
             self.found[key(text)] = node.lineno
-        elif logged:
+            self.uses.setdefault(key(text), set()).add(use)
+        elif use in LOG_METHODS:
             self.wordless = True
 
 

@@ -19,6 +19,7 @@ from tests.deploy.rendering import (
     usable_kubectls,
     why_not_rendered,
 )
+from tests.deploy.rooms import rooms
 from tests.deploy.steering import all_steering_families
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.cluster.proxy_ports import CONFIG_MAP as PROXY_PORTS
@@ -45,6 +46,8 @@ MIGRATION = REPOSITORY / "docs" / "migration.md"
 STEERING = REPOSITORY / "docs" / "steering.md"
 LIMITS = REPOSITORY / "docs" / "limits.md"
 SECURITY = REPOSITORY / "docs" / "security.md"
+DOCS = REPOSITORY / "docs"
+PAGES = [*REPOSITORY.glob("*.md"), *DOCS.glob("*.md"), *DEPLOY.glob("**/README.md")]
 DOCUMENTS = [MIGRATION, STEERING, *sorted(DEPLOY.glob("**/README.md"))]
 
 LINK = re.compile(r"\]\(([^)#]*)(#[^)]*)?\)")
@@ -88,14 +91,21 @@ class PathTests(unittest.SynchronousTestCase):
     """Files and flags that are named exist."""
 
     def test_links_lead_somewhere(self):
-        """Each relative link is to a file, and each anchor to a heading."""
-        for document in (*DOCUMENTS, LIMITS, SECURITY):
-            for target, anchor in LINK.findall(document.read_text()):
-                self.assertNotIn("://", target, document)
-                path = (document.parent / target).resolve() if target else document
-                self.assertTrue(path.exists(), f"{document}: {target}")
+        """Each relative link of any page is to a file, and each anchor to a heading."""
+        for page in PAGES:
+            for target, anchor in LINK.findall(page.read_text()):
+                if "://" in target:
+                    continue
+                path = (page.parent / target).resolve() if target else page
+                self.assertTrue(path.exists(), f"{page}: {target}")
                 if anchor:
-                    self.assertIn(anchor, set(headings(path)), f"{document}: {target}{anchor}")
+                    self.assertIn(anchor, set(headings(path)), f"{page}: {target}{anchor}")
+
+    def test_the_index_leads_to_every_page(self):
+        """No page of docs is left out of the index."""
+        linked = {target for target, _ in LINK.findall((DOCS / "index.md").read_text())}
+        pages = {path.name for path in DOCS.glob("*.md")} - {"index.md"}
+        self.assertEqual(set(), pages - linked)
 
     def test_paths_exist(self):
         """Each path in the repository that text or commands name is there."""
@@ -159,6 +169,46 @@ class FlagTableTests(unittest.SynchronousTestCase):
                 if "twist" in instead
             }
             self.assertLessEqual(every - standalone - rare - (logging - {"v"}), listed, name)
+
+
+class RoomsTests(unittest.SynchronousTestCase):
+    """The table of rooms."""
+
+    def test_each_room_is_in_it_with_its_size(self):
+        """There is a row for each package, and its numbers are right to a fifth."""
+        rows = re.findall(
+            r"^\| `yurttunnel/(\w+)` \|.*\| ([\d,]+) \| ([\d,]+) \|$",
+            (DOCS / "contributing.md").read_text(),
+            flags=re.MULTILINE,
+        )
+        sizes = {room.name: room for room in rooms()}
+        self.assertEqual(sizes.keys(), {name for name, *_ in rows})
+        for name, modules, lines in rows:
+            for told, counted in ((modules, sizes[name].modules), (lines, sizes[name].lines)):
+                message = f"{name}: run python -m tests.deploy.rooms"
+                self.assertApproximates(int(told.replace(",", "")), counted, counted / 5, message)
+
+
+class ReadmeTests(unittest.SynchronousTestCase):
+    """The table beside other tunnels."""
+
+    def test_figures_are_those_that_were_measured(self):
+        """Each figure is that of its line in the document about performance."""
+        text = (DOCS / "performance.md").read_text().partition("\n## Figures\n")[2]
+        text = text.partition("\n## ")[0]
+        rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+        measured = {
+            name.strip("| `"): (ours.partition(" ")[0], konnectivity)
+            for name, _, ours, konnectivity, *_ in rows
+        }
+        shown = re.findall(
+            r"^\| [^|]*\(`([a-z]+-\d+)`[^|]*\) \| ([^|]+) \| ([^|]+) \|",
+            (REPOSITORY / "README.md").read_text(),
+            flags=re.MULTILINE,
+        )
+        self.assertEqual(6, len(shown))
+        for name, ours, konnectivity in shown:
+            self.assertEqual(measured[name], (ours, konnectivity), name)
 
 
 class SteeringTests(unittest.SynchronousTestCase):

@@ -2,58 +2,22 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
-from collections import Counter
 
 import yaml
 from twisted.trial import unittest
 
+from tests.deploy.metrics import MONITORING, RULES, SESSION_ENDS, samples
 from tests.deploy.rendering import (
-    DEPLOY,
-    REPOSITORY,
     named,
     of_kind,
     render,
     why_not_rendered,
 )
 from tests.deploy.steering import all_steering_families
-from tests.ops.snapshots import snapshot
-from yurttunnel.http.pool import PoolStatistics
-from yurttunnel.ops.agent_servers import ServerFigures, agent_server_families
-from yurttunnel.ops.agents import agent_families
-from yurttunnel.ops.approval import ApprovalCounters, approval_families
-from yurttunnel.ops.audit import AuditFigures, audit_families
-from yurttunnel.ops.authorization import (
-    PROOFS,
-    RESULTS,
-    AuthorizationCounters,
-    authorization_families,
-)
-from yurttunnel.ops.cluster_trust import (
-    ClusterTrustFigures,
-    CommonCertificateCounters,
-    RequestCounters,
-    cluster_trust_families,
-)
-from yurttunnel.ops.interception import (
-    InterceptionCounters,
-    InterceptionFigures,
-    interception_families,
-)
-from yurttunnel.ops.metrics import Figures, agent_registry, server_registry
-from yurttunnel.ops.nodes import cloud_node_families
-from yurttunnel.ops.siblings import SiblingFigures, sibling_families
-from yurttunnel.ops.workers import Resources, WorkerFigures, worker_families
-from yurttunnel.pki.approval import Reason
-from yurttunnel.pki.approval_requests import Kind
 from yurttunnel.server.options import Options as ServerOptions
-from yurttunnel.tunnel.statistics import TunnelCounters
-from yurttunnel.wire.credit import MemoryBudget
 
-MONITORING = DEPLOY / "overlays" / "monitoring"
-RULES = MONITORING / "yurttunnel-rules.yaml"
 DASHBOARD = MONITORING / "yurttunnel-dashboard.json"
 
 METRIC = re.compile(
@@ -61,99 +25,8 @@ METRIC = re.compile(
 )
 MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"([^\"]*)\"")
 GROUPING = re.compile(r"\b(?:by|on|ignoring|without)\s*\(([^)]*)\)")
-SESSION_ENDS = "yurttunnel_server_session_ends_total"
-CLOSING = re.compile(r"\.close\(\s*Code\.([A-Z_]+)")
 BY_PROMETHEUS = {"instance", "job", "le"}
 """Labels that scraping adds, and the one of histograms."""
-
-
-def samples():
-    """Give the labels, with all values seen, of each series that the programs can show."""
-    figures = Figures(
-        counters=TunnelCounters(),
-        sessions=lambda: [snapshot()],
-        certificates=lambda: {"server": datetime.datetime.now(datetime.UTC)},
-        memory=MemoryBudget(1),
-        reactor_lag=lambda: 0.0,
-    )
-    interception = InterceptionCounters()
-    interception.in_hand["GET", "/metrics"] += 1
-    for code in ("200", "502", "503", "504"):
-        interception.answered["GET", "/metrics", code] += 1
-    approvals = ApprovalCounters(
-        approved=Counter(kind.value for kind in Kind),
-        left_alone=Counter((kind.value, reason.value) for kind in Kind for reason in Reason),
-    )
-    callers = AuthorizationCounters(
-        decisions=Counter((result, proof) for result in RESULTS for proof in PROOFS)
-    )
-    server = server_registry(figures)
-    server.add(
-        lambda: [
-            *interception_families(
-                InterceptionFigures(
-                    counters=interception, pool=PoolStatistics, refusals=lambda: {503: 1}
-                )
-            ),
-            *approval_families(approvals),
-            *authorization_families(callers),
-            *all_steering_families(),
-            *agent_families(Counter()),
-            *audit_families(AuditFigures()),
-            *worker_families(WorkerFigures(ready=1, restarts=0, resources={1: Resources(1.0, 1)})),
-            *cloud_node_families(int),
-            *cluster_trust_families(
-                "yurttunnel_server_",
-                ClusterTrustFigures(
-                    {"server": RequestCounters()}, common_certificates=CommonCertificateCounters()
-                ),
-            ),
-            *sibling_families(
-                SiblingFigures(
-                    known=int,
-                    connected=int,
-                    remote_nodes=int,
-                    outgoing=TunnelCounters(),
-                    incoming=TunnelCounters(),
-                    open_outgoing=int,
-                    open_incoming=int,
-                    failed_attempts=int,
-                )
-            ),
-        ],
-    )
-    agent = agent_registry(figures, lambda: 0)
-    agent.add(
-        lambda: [
-            *agent_server_families(ServerFigures()),
-            *cluster_trust_families(
-                "yurttunnel_agent_", ClusterTrustFigures({"agent": RequestCounters()})
-            ),
-        ],
-    )
-    found: dict[str, dict[str, set[str]]] = {}
-    for registry in (server, agent):
-        for family in registry:
-            for sample in family.samples:
-                labels = found.setdefault(sample.name, {})
-                for label, value in sample.labels.items():
-                    labels.setdefault(label, set()).add(value)
-    found[SESSION_ENDS]["reason"] &= session_ends()
-    return found
-
-
-def session_ends():
-    """Give the codes with which a session can end at the server, as labels.
-
-    They are those of violations in the protocol core, and those that the server ends sessions with.
-    Every code is shown, those with which nobody is let in as well: an alert on these never fires.
-    """
-    package = REPOSITORY / "yurttunnel"
-    core = [path.read_text() for path in (package / "wire").glob("*.py")]
-    others = [path.read_text() for path in (package / "server").rglob("*.py")]
-    codes = {code for text in core for code in re.findall(r"\bCode\.([A-Z_]+)", text)}
-    codes |= {code for text in others for code in CLOSING.findall(text)}
-    return {code.lower() for code in codes}
 
 
 def faults(expression, known):

@@ -1,33 +1,34 @@
-"""The operator's manual has all messages, metrics and alerts, and none that do not exist."""
+"""The operator's pages have all messages, metrics and alerts, and none that do not exist."""
 
 from __future__ import annotations
 
 import ast
-import functools
 import re
 
 import yaml
 from twisted.internet.task import Clock
 from twisted.trial import unittest
 
-from tests.deploy.messages import (
-    HANDED_ON,
-    has_words,
-    key,
-    messages_of,
-    source_files,
+from tests.deploy.messages import HANDED_ON, has_words, key, source_files
+from tests.deploy.metrics import RULES, samples
+from tests.deploy.reference import (
+    MESSAGES,
+    METRIC,
+    METRICS,
+    messages_by_file,
+    messages_page,
+    metrics_page,
+    named_in,
+    rows_of,
 )
 from tests.deploy.rendering import REPOSITORY
 from tests.deploy.test_documents import (
     FLAG,
     LIMITS,
-    LINK,
     OTHER_PROGRAMS,
     PATH,
     flags_that_exist,
-    headings,
 )
-from tests.deploy.test_monitoring import RULES, samples
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.ops import audit, http_site, log_file, log_floods
 from yurttunnel.ops.debug import log_level, memory
@@ -45,9 +46,8 @@ from yurttunnel.server.siblings.service import MAX_SIBLINGS
 
 OPERATIONS = REPOSITORY / "docs" / "operations.md"
 
-CELL = re.compile(r"^\| (`.*?`) \|", re.MULTILINE)
-CODE = re.compile(r"`([^`]+)`")
-METRIC = re.compile(r"(?:yurttunnel|konnectivity|process)_\w+")
+PAGES = (OPERATIONS, MESSAGES, METRICS)
+
 ALERT = re.compile(r"YurtTunnel\w+")
 DEFECT = "Defect:"
 OPS = "yurttunnel.ops."
@@ -61,7 +61,7 @@ MORE_FLAGS = {
 
 
 def section(title):
-    """Give the text below a heading of the second level."""
+    """Return what the runbook has below a heading of the second level."""
     (found,) = re.findall(
         rf"^## {title}$(.*?)(?=^## |\Z)", OPERATIONS.read_text(), re.DOTALL | re.MULTILINE
     )
@@ -69,21 +69,15 @@ def section(title):
 
 
 def first_cells(text):
-    """Give what stands as code in the first column of tables."""
-    return {code for cell in CELL.findall(text) for code in CODE.findall(cell)}
-
-
-@functools.cache
-def collected():
-    """Give the messages of each file of the programs, by its name."""
-    return {name: messages_of(path, name) for path, name in source_files(REPOSITORY)}
+    """Return what stands as code in the first column of tables."""
+    return {name for first, *_ in rows_of(text) for name in named_in(first)}
 
 
 def all_messages():
     """Give where each message is in the source, by its key."""
     return {
         text: f"{name}:{line}"
-        for name, messages in collected().items()
+        for name, messages in messages_by_file().items()
         for text, line in messages.found.items()
     }
 
@@ -94,7 +88,7 @@ class MessageTests(unittest.SynchronousTestCase):
     def setUp(self):
         """Collect both."""
         self.messages = all_messages()
-        self.documented = {key(code): code for code in first_cells(section("Messages"))}
+        self.documented = {key(code): code for code in first_cells(MESSAGES.read_text())}
 
     def test_each_is_documented(self):
         """Every message has its row, but for defects, which all have one cure."""
@@ -104,7 +98,7 @@ class MessageTests(unittest.SynchronousTestCase):
             if text not in self.documented and not text.startswith(DEFECT)
         }
         self.assertEqual([], sorted(missing))
-        self.assertIn(f"`{DEFECT}`", section("Messages"))
+        self.assertIn(f"`{DEFECT}`", MESSAGES.read_text())
 
     def test_each_exists(self):
         """No row is about a message that no program has."""
@@ -117,7 +111,7 @@ class MessageTests(unittest.SynchronousTestCase):
 
     def test_no_message_is_passed_on_from_nowhere(self):
         """Where a message has no words of its own, it is known what makes the sentence."""
-        wordless = {name for name, messages in collected().items() if messages.wordless}
+        wordless = {name for name, messages in messages_by_file().items() if messages.wordless}
         self.assertLessEqual(wordless, HANDED_ON.keys())
 
     def test_what_hands_on_is_there(self):
@@ -133,9 +127,7 @@ class MonitoringTests(unittest.SynchronousTestCase):
 
     def test_metrics(self):
         """Each metric has its row, and each row its metric."""
-        documented = {
-            code for code in first_cells(section("Metrics and alerts")) if METRIC.fullmatch(code)
-        }
+        documented = {code for code in first_cells(METRICS.read_text()) if METRIC.fullmatch(code)}
         names = set(samples())
         for histogram in [each for each in names if each.endswith("_bucket")]:
             name = histogram.removesuffix("_bucket")
@@ -145,7 +137,7 @@ class MonitoringTests(unittest.SynchronousTestCase):
 
     def test_every_family_is_looked_at(self):
         """What the commands have a scrape show is among the metrics that are compared."""
-        compared = (REPOSITORY / "tests" / "deploy" / "test_monitoring.py").read_text()
+        compared = (REPOSITORY / "tests" / "deploy" / "metrics.py").read_text()
         for path, _ in source_files(REPOSITORY):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(OPS):
@@ -154,51 +146,47 @@ class MonitoringTests(unittest.SynchronousTestCase):
                             self.assertIn(f"{alias.name}(", compared, path)
 
     def test_each_metric_has_an_alert_or_a_reason(self):
-        """The third column names alerts, or begins with a dash and says why there is none."""
-        for row in section("Metrics and alerts").splitlines():
-            if METRIC.search(row) and row.startswith("| `"):
-                alert = row.split(" | ")[2]
-                self.assertRegex(alert, r"^(- \w|`YurtTunnel\w+`)", row)
-
-    def test_alerts_of_a_metric_ask_for_it(self):
-        """An alert that a row begins with has one of the row's metrics in its expression."""
-        groups = yaml.safe_load(RULES.read_text())["groups"]
-        asked = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
-        for row in section("Metrics and alerts").splitlines():
-            if METRIC.search(row) and row.startswith("| `"):
-                metrics, _, alerts = row.split(" | ")
-                for alert in [] if alerts.startswith("- ") else ALERT.findall(alerts):
-                    names = METRIC.findall(metrics)
-                    self.assertTrue(any(name in asked[alert] for name in names), row)
+        """Where no alert asks for a metric, the last column says why."""
+        for metric, *_, alerts, reason in rows_of(METRICS.read_text()):
+            self.assertTrue(alerts or reason, metric)
 
     def test_alerts(self):
-        """Each alert is mentioned, and none that is not there."""
+        """Each alert is in the reference, and none is named that is not there."""
         groups = yaml.safe_load(RULES.read_text())["groups"]
         alerts = {rule["alert"] for group in groups for rule in group["rules"]}
-        self.assertEqual(alerts, set(ALERT.findall(OPERATIONS.read_text())))
+        self.assertEqual(alerts, set(ALERT.findall(METRICS.read_text())))
+        for page in PAGES:
+            self.assertLessEqual(set(ALERT.findall(page.read_text())), alerts, page)
+
+
+class GeneratedTests(unittest.SynchronousTestCase):
+    """What is made from the code is as the code has it now."""
+
+    def test_references(self):
+        """Both pages are what ``python -m tests.deploy.reference`` writes."""
+        for page, text in ((METRICS, metrics_page()), (MESSAGES, messages_page())):
+            self.assertEqual(
+                text.splitlines(),
+                page.read_text().splitlines(),
+                f"run python -m tests.deploy.reference for {page.name}",
+            )
 
 
 class ReferenceTests(unittest.SynchronousTestCase):
-    """Files, headings, flags and pages that are named exist."""
-
-    def test_links_lead_somewhere(self):
-        """Each relative link is to a file, and each anchor to a heading."""
-        for target, anchor in LINK.findall(OPERATIONS.read_text()):
-            path = (OPERATIONS.parent / target).resolve() if target else OPERATIONS
-            self.assertTrue(path.exists(), target)
-            if anchor:
-                self.assertIn(anchor, set(headings(path)), f"{target}{anchor}")
+    """Files, flags and pages that are named exist."""
 
     def test_paths_exist(self):
         """Each path in the repository that is named is there."""
-        for path in PATH.findall(OPERATIONS.read_text()):
-            self.assertTrue((REPOSITORY / path.rstrip(".")).exists(), path)
+        for page in PAGES:
+            for path in PATH.findall(page.read_text()):
+                self.assertTrue((REPOSITORY / path.rstrip(".")).exists(), path)
 
     def test_flags_exist(self):
         """Each flag is one of the programs', or of a program that is known by name."""
         known = flags_that_exist(ServerOptions, AgentOptions) | OTHER_PROGRAMS | MORE_FLAGS
-        for flag in FLAG.findall(OPERATIONS.read_text()):
-            self.assertIn(flag, known)
+        for page in PAGES:
+            for flag in FLAG.findall(page.read_text()):
+                self.assertIn(flag, known)
 
     def test_readiness_checks(self):
         """Each check of /readyz is described."""
@@ -234,7 +222,7 @@ class NumberTests(unittest.SynchronousTestCase):
 
     def test_in_the_manual(self):
         """Bounds, lives and shares are as they are in the source."""
-        text = " ".join(OPERATIONS.read_text().split())
+        text = " ".join(" ".join(page.read_text() for page in (OPERATIONS, MESSAGES)).split())
         drain = {name: value for name, _, value, _ in ServerOptions.optParameters}["drain-timeout"]
         days = authority.DEFAULT_NODE_LIFETIME / authority.DAY
         for phrase in (

@@ -1,0 +1,132 @@
+"""Writes what the code says into the references of metrics and messages.
+
+``python -m tests.deploy.reference`` fills in the columns of ``docs/metrics.md`` and
+``docs/messages.md`` that are made from the code. Which rows there are, in which order, and the last
+column are written by people; that no row is missing is for ``test_operations`` to say.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import yaml
+
+from tests.deploy.messages import Messages, key, messages_of, source_files
+from tests.deploy.metrics import RULES, registries
+from tests.deploy.rendering import REPOSITORY
+from yurttunnel.ops.families import MetricFamily
+
+METRICS = REPOSITORY / "docs" / "metrics.md"
+MESSAGES = REPOSITORY / "docs" / "messages.md"
+
+CODE = re.compile(r"`([^`]+)`")
+METRIC = re.compile(r"\b(?:yurttunnel|konnectivity|process)_\w+")
+LEVELS = {"warn": "warn", "error": "error", "critical": "critical", "failure": "critical"}
+"""Levels of the log by the logger's methods; a failure is a critical message with a traceback."""
+
+
+def cells_of(row: str) -> list[str]:
+    """Return the cells of a row of a table."""
+    return [cell.strip() for cell in row.removeprefix("|").removesuffix("|").split(" | ")]
+
+
+def rows_of(text: str) -> Iterator[list[str]]:
+    """Return the cells of each row whose first cell begins with code."""
+    return (cells_of(line) for line in text.splitlines() if line.startswith("| `"))
+
+
+def named_in(cell: str) -> list[str]:
+    """Return what stands in a cell as code."""
+    return CODE.findall(cell)
+
+
+@functools.cache
+def messages_by_file() -> dict[str, Messages]:
+    """Return the messages of each file of the programs, by its name."""
+    return {name: messages_of(path, name) for path, name in source_files(REPOSITORY)}
+
+
+def uses_of_messages() -> dict[str, set[str]]:
+    """Return how each message of the programs comes, by its key."""
+    uses: dict[str, set[str]] = {}
+    for messages in messages_by_file().values():
+        for text, of_file in messages.uses.items():
+            uses.setdefault(text, set()).update(LEVELS.get(use, use) for use in of_file)
+    return uses
+
+
+def families() -> dict[str, MetricFamily]:
+    """Return the metrics of both programs, by their names."""
+    return {family.name: family for registry in registries() for family in registry}
+
+
+def alerts_by_metric() -> dict[str, list[str]]:
+    """Return the alerts that ask for each metric, in the order of the rules."""
+    alerts: dict[str, list[str]] = {}
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            for name in dict.fromkeys(METRIC.findall(rule["expr"])):
+                name = re.sub(r"_(bucket|sum|count)$", "", name) if name not in known() else name
+                alerts.setdefault(name, []).append(rule["alert"])
+    return alerts
+
+
+@functools.cache
+def known() -> frozenset[str]:
+    """Return the names of all metrics."""
+    return frozenset(families())
+
+
+def _rewritten(page: Path, middle: Callable[[list[str]], list[str]]) -> str:
+    """Return a page whose tables have, between first and last column, what ``middle`` returns.
+
+    ``middle`` is called with what stands as code in the first cell of a row. A row whose names the
+    code does not have stays as it is.
+    """
+    lines = []
+    for line in page.read_text().splitlines():
+        if line.startswith("| `"):
+            first, *_, last = cells_of(line)
+            line = " | ".join(("| " + first, *middle(named_in(first)), last)).rstrip() + " |"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def metrics_page() -> str:
+    """Return ``docs/metrics.md`` with types, labels, texts and alerts as the code has them."""
+    exist, alerts = families(), alerts_by_metric()
+
+    def middle(names: list[str]) -> list[str]:
+        found = [exist[name] for name in names if name in exist]
+        labels = {label for family in found for each in family.samples for label in each.labels}
+        kinds = dict.fromkeys(family.kind for family in found)
+        by = ", ".join(f"`{label}`" for label in sorted(labels - {"le"}))
+        texts = dict.fromkeys(family.documentation.replace("<", "&lt;") for family in found)
+        asking = dict.fromkeys(alert for name in names for alert in alerts.get(name, ()))
+        return [
+            ", ".join(kinds) + (f" by {by}" if by else ""),
+            " / ".join(texts),
+            ", ".join(f"`{alert}`" for alert in asking),
+        ]
+
+    return _rewritten(METRICS, middle)
+
+
+def messages_page() -> str:
+    """Return ``docs/messages.md`` with the level of each message as the code has it."""
+    uses = uses_of_messages()
+
+    def middle(names: list[str]) -> list[str]:
+        found = {use for name in names for use in uses.get(key(name), ())}
+        order = (*dict.fromkeys(LEVELS.values()), "start", "reason")
+        return [", ".join(use for use in order if use in found)]
+
+    return _rewritten(MESSAGES, middle)
+
+
+if __name__ == "__main__":
+    METRICS.write_text(metrics_page())
+    MESSAGES.write_text(messages_page())

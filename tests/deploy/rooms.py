@@ -1,0 +1,37 @@
+"""Prints how large each room of the package is: ``python -m tests.deploy.rooms``.
+
+A room is a package directly below ``yurttunnel``, with all that lies in it. Lines are those of its
+modules, empty ones and comments included.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.deploy.rendering import REPOSITORY
+
+
+class Room(NamedTuple):
+    """A package, and how many modules and lines it has."""
+
+    name: str
+    modules: int
+    lines: int
+
+
+def rooms() -> list[Room]:
+    """Return the rooms, by their names."""
+    found = []
+    for package in sorted(REPOSITORY.glob("yurttunnel/*/__init__.py")):
+        modules = list(package.parent.rglob("*.py"))
+        lines = sum(len(path.read_text().splitlines()) for path in modules)
+        found.append(Room(package.parent.name, len(modules), lines))
+    return found
+
+
+if __name__ == "__main__":
+    every = rooms()
+    total = Room("all", sum(room.modules for room in every), sum(room.lines for room in every))
+    print(f"{'room':<12} {'modules':>7} {'lines':>7}")
+    for name, modules, lines in (*every, total):
+        print(f"{name:<12} {modules:>7} {lines:>7,}")
