@@ -189,6 +189,19 @@ class RoomsTests(unittest.SynchronousTestCase):
                 self.assertApproximates(int(told.replace(",", "")), counted, counted / 5, message)
 
 
+class ContributingTests(unittest.SynchronousTestCase):
+    """The guide to typical changes."""
+
+    def test_what_it_names_exists(self):
+        """Each path is there, and each class is one of the program's."""
+        text = (DOCS / "contributing.md").read_text()
+        for path in re.findall(r"`((?:yurttunnel|twisted|tests|docs)/[\w./-]+)`", text):
+            self.assertTrue((REPOSITORY / path).exists(), path)
+        source = "".join(path.read_text() for path in REPOSITORY.glob("yurttunnel/**/*.py"))
+        for name in re.findall(r"`(I?[A-Z][a-z]+[A-Z]\w+)`", text):
+            self.assertIn(f"class {name}(", source)
+
+
 class ReadmeTests(unittest.SynchronousTestCase):
     """The table beside other tunnels."""
 
