@@ -48,6 +48,19 @@ raise ValueError("not told like this")
         found, _ = found_in(source)
         self.assertEqual({"--… is missing", "the port is taken", "internal error"}, found)
 
+    def test_uses(self):
+        """How a message comes is told: by the method of the logger, at a start, or in others."""
+        messages = Messages({"why"})
+        source = """
+log.warn("logged")
+raise CannotListen(flag, "at a start")
+raise StateError("in others")
+why("in others, too")
+"""
+        messages.visit(ast.parse(source))
+        expected = {"logged": {"warn"}, "at a start": {"start"}, "in others": {"reason"}}
+        self.assertEqual({**expected, "in others, too": {"reason"}}, messages.uses)
+
     def test_handed_on(self):
         """Sentences are found at calls, names, entries and functions that are listed."""
         source = """

@@ -24,7 +24,7 @@ DEFAULT_PORTS = (10262, 10263, 10264, 10265, 10266, 9100, 8000)
 
 
 class StandaloneTestCase(EndToEndTestCase):
-    """Gives the two commands of the README, without any further flag."""
+    """Gives the two commands of docs/standalone.md, without any further flag."""
 
     extra: tuple[str, ...] = ()
     """Further flags of both commands."""
@@ -75,7 +75,7 @@ class StandaloneTestCase(EndToEndTestCase):
 
 
 class StandaloneTests(StandaloneTestCase):
-    """The two commands give what the README promises."""
+    """The two commands give what docs/standalone.md promises."""
 
     async def test_two_commands_make_a_tunnel_and_sigterm_ends_them(self) -> None:
         """Curl gets its answer through the forward, CONNECT by name and by address; both stop."""
