@@ -14,9 +14,9 @@ from twisted.trial.unittest import SkipTest
 
 from tests.e2e.kubectl import Kubectl, find_kubectls
 from tests.e2e.support import EndToEndTestCase
+from tests.quickstart.api.support import all_schemas
 from yurttunnel.http.server import HTTPFactory
-from yurttunnel.quickstart.api.resources import NODES, PODS, RESOURCES
-from yurttunnel.quickstart.api.schemas import Schemas
+from yurttunnel.quickstart.api.resources import NODES, PODS
 from yurttunnel.quickstart.api.service import KubernetesAPI
 from yurttunnel.quickstart.api.store import DELETED, Store
 from yurttunnel.quickstart.trust import QuickstartTrust
@@ -51,7 +51,7 @@ class Api:
         self.directory = directory
         self.kubeconfig = os.path.join(directory, "kubeconfig")
         self.store = Store(reactor)
-        self._api = KubernetesAPI(reactor, self.store, Schemas(RESOURCES), self._connections)
+        self._api = KubernetesAPI(reactor, self.store, all_schemas(), self._connections)
         self._factory = HTTPFactory(reactor, self._api.handler)
         trust = QuickstartTrust(reactor, Path(directory, "pki"), "edge-1")
         secured = tls.server_side(reactor, trust.api, self._factory)

@@ -9,14 +9,13 @@ from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from zope.interface import implementer
 
 from tests.e2e.cluster.network import free_port
+from tests.quickstart.api.support import all_schemas
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import PortService
 from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.contexts import RotatingContexts, client_context
-from yurttunnel.quickstart.api.resources import RESOURCES
-from yurttunnel.quickstart.api.schemas import Schemas
 from yurttunnel.quickstart.api.service import KubernetesAPI
 from yurttunnel.quickstart.api.store import Store
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
@@ -65,7 +64,7 @@ class EmbeddedAPI:
         self._api = KubernetesAPI(
             reactor,
             Store(reactor),
-            Schemas(RESOURCES),
+            all_schemas(),
             self._nodes.connections,
             on_request=lambda user, asked, allowed: self.requests.add((user.name, asked, allowed)),
         )

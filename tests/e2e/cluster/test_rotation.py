@@ -25,6 +25,8 @@ STREAMS = 100
 
 SHORT_LIFE = 25.0
 """Seconds for which a certificate is good; it is renewed when 2.5 to 7.5 of them are left."""
+LOOK_SECONDS = 2.0
+"""How often is looked which certificates are in use; each is so for much longer."""
 MOST_LOOK_SECONDS = 25.0
 """In which time a program has seen that the bundle is another: twice its interval, and more."""
 RENEWED_SECONDS = 25.0
@@ -87,7 +89,7 @@ class RotationTests(ClusterTestCase):
             await work.goes_on()
             for program, certificate in seen:
                 seen[program, certificate].add(await expiry(program, certificate))
-            await self.pause(0.5)
+            await self.pause(LOOK_SECONDS)
         first = max(min(ends) for ends in seen.values())
         await self.eventually(
             lambda: reactor.seconds() > first, "the first certificates are over", SHORT_LIFE
