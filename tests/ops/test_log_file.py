@@ -167,6 +167,15 @@ class LogFileTests(PipeTestCase):
         self.file.write(LINE)
         self.assertEqual(1, self.file.lost)
 
+    def test_file(self) -> None:
+        """A file is written where its descriptor is, which others may share: nothing is lost."""
+        with open(self.mktemp(), "w+b", buffering=0) as file:
+            file.write(b"before\n")
+            LogFile(file.fileno()).write(b"line\n")
+            file.write(b"behind\n")
+            file.seek(0)
+            self.assertEqual(b"before\nline\nbehind\n", file.read())
+
     def test_full_disk(self) -> None:
         """A line for which the disk has no room is lost."""
         with Path("/dev/full").open("ab") as full:

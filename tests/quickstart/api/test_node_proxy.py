@@ -89,6 +89,9 @@ class LogTests(NodeProxyTestCase):
             self.assertEqual((422, "Invalid"), (status, answer["reason"]))
             self.assertIn("must be greater than", answer["message"])
         self.refused("GET", f"{WEB}/log?tailLines=x")
+        least = "sinceSeconds=1&tailLines=0&limitBytes=1"
+        expected = f"/containerLogs/default/web/main?{least}"
+        self.assertEqual(expected, self.target("GET", f"{WEB}/log?{least}"))
 
     def test_errors_of_the_node(self):
         """What a node says in text is told as a Status."""
