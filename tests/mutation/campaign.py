@@ -36,7 +36,12 @@ ELSEWHERE = {
     "kube": ("tests.steering.dns", "tests.cluster", "tests.pki"),
     "cluster": ("tests.server", "tests.steering"),
     "steering": ("tests.server.test_steering", "tests.server.test_in_cluster"),
-    "ops": ("tests.server", "tests.agent"),
+    "ops": (
+        "tests.deploy.test_monitoring",
+        "tests.deploy.test_operations",
+        "tests.server",
+        "tests.agent",
+    ),
 }
 """Where else than in its own tests a package is tested without a process of its own; asked last."""
 

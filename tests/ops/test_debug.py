@@ -306,6 +306,7 @@ class PageTests(DebugTestCase):
         def wait(secret):
             pass
 
+        self.reactor.advance(3.0)
         self.reactor.callLater(7.0, wait, "s3cret")
         self.reactor.callLater(5.0, partial(wait, "s3cret"))
         looping = LoopingCall(self.test_stacks, "s3cret")

@@ -155,9 +155,13 @@ class FileTests(SynchronousTestCase):
         """Files are listed with their modes, certificates with their ends; nothing is wrong."""
         self.write("node.pem", certificate(NOW - DAY, NOW + 29 * DAY) + KEY_PEM)
         self.write("ca.crt", certificate(NOW - DAY, NOW + 3650 * DAY), 0o644)
+        os.utime(self.directory / "node.pem", (0, 90061))
         part = self.look()
         self.assertEqual((), part.findings)
-        self.assertRegex(part.text, r"-rw------- .*node\.pem\n    certificate: CN=edge-1\n")
+        self.assertRegex(
+            part.text,
+            r"-rw------- .* 1970-01-02T01:01:01Z \S+node\.pem\n    certificate: CN=edge-1\n",
+        )
         self.assertIn("to 2026-12-21 00:00:00+00:00", part.text)
 
     def test_no_content(self):

@@ -102,7 +102,6 @@ class Family:
         self._flows_due = True
         if self._sets is not None:
             await self._sets.remove(self._set_name)
-            self._set_may_exist = False
 
     def report(self) -> FamilyReport:
         """Say what is in force, and what has happened."""

@@ -252,6 +252,19 @@ class OtherKernelTests(KernelTestCase):
                 failure = self.failureResultOf(call, SteeringFailed)
                 self.assertIn(told, str(failure.value))
 
+    def test_a_set_that_cannot_be_read(self):
+        """It is not taken for one that is not there, whatever can be done with it otherwise."""
+
+        def refuse(conversation, request):
+            raise KernelRefused(errno.ENOMEM)
+
+        self.patch(Conversation, "get", lambda conversation, request: b"")
+        self.patch(Conversation, "change", lambda conversation, request: None)
+        self.patch(Conversation, "change_all", lambda conversation, requests: None)
+        self.patch(Conversation, "dump", refuse)
+        failure = self.failureResultOf(self.sets.put(NAME, 4, ()), SteeringFailed)
+        self.assertIn("ENOMEM", str(failure.value))
+
     def test_a_kernel_without_the_match(self):
         """There may be sets to which no rule can refer."""
 
