@@ -22,14 +22,7 @@ from tests.deploy.reference import (
     rows_of,
 )
 from tests.deploy.rendering import REPOSITORY
-from tests.deploy.test_documents import (
-    FLAG,
-    LIMITS,
-    OTHER_PROGRAMS,
-    PATH,
-    flags_that_exist,
-)
-from yurttunnel.agent.options import Options as AgentOptions
+from tests.deploy.test_documents import LIMITS
 from yurttunnel.ops import audit, http_site, log_file, log_floods
 from yurttunnel.ops.debug import log_level, memory
 from yurttunnel.ops.debug import sessions as debug_sessions
@@ -52,12 +45,6 @@ ALERT = re.compile(r"YurtTunnel\w+")
 DEFECT = "Defect:"
 OPS = "yurttunnel.ops."
 """The modules that make metrics."""
-
-MORE_FLAGS = {
-    *("now", "flag"),
-    *("cluster-signing-cert-file", "show-labels", "raw", "retries", "log-file"),
-}
-"""Of systemctl, in the place of any, and of kube-controller-manager, kubectl and twist."""
 
 
 def section(title):
@@ -173,20 +160,7 @@ class GeneratedTests(unittest.SynchronousTestCase):
 
 
 class ReferenceTests(unittest.SynchronousTestCase):
-    """Files, flags and pages that are named exist."""
-
-    def test_paths_exist(self):
-        """Each path in the repository that is named is there."""
-        for page in PAGES:
-            for path in PATH.findall(page.read_text()):
-                self.assertTrue((REPOSITORY / path.rstrip(".")).exists(), path)
-
-    def test_flags_exist(self):
-        """Each flag is one of the programs', or of a program that is known by name."""
-        known = flags_that_exist(ServerOptions, AgentOptions) | OTHER_PROGRAMS | MORE_FLAGS
-        for page in PAGES:
-            for flag in FLAG.findall(page.read_text()):
-                self.assertIn(flag, known)
+    """Checks and pages that are there are described."""
 
     def test_readiness_checks(self):
         """Each check of /readyz is described."""
