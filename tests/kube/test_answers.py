@@ -6,9 +6,11 @@ import json
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.protocol import Protocol
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import globalLogPublisher
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.client import ResponseDone
 
 from tests.fakes import MemoryConnection
 from tests.kube.network import Network
@@ -28,6 +30,19 @@ from yurttunnel.kube.pages import FIRST_PAGE, PAGE_BYTES
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, PODS, TOKEN_REVIEWS
 
 SECRET = "a-secret-token"
+
+
+class BodyTests(SynchronousTestCase):
+    """Whoever takes a body."""
+
+    def test_closed_after_its_end(self):
+        """It has no connection any more that could be closed."""
+        body, transport = responses.Body(), StringTransport()
+        body.makeConnection(transport)
+        body.connectionLost(Failure(ResponseDone()))
+        self.assertEqual(b"", self.successResultOf(body.done))
+        body.close()
+        self.assertEqual("producing", transport.producerState)
 
 
 class Conversation(Protocol):

@@ -97,6 +97,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.record()
         self.clock.advance(60)
         self.record()
+        self.assertEqual((1, 1), (self.calls("create"), self.calls("update")))
         [event] = self.written()
         self.assertEqual(2, event["count"])
         self.assertEqual("2027-01-15T08:00:00Z", event["firstTimestamp"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -193,12 +194,9 @@ class EventRecorder(Service):
 
     async def _write(self, told: _Told) -> None:
         if told.created:
-            try:
+            # The API forgets events, by default after an hour.
+            with suppress(NotFound):
                 await self._client.update(EVENTS, told.body)
-            except NotFound:
-                # The API forgets events, by default after an hour.
-                told.created = False
-            else:
                 return
         try:
             await self._client.create(EVENTS, told.body, told.body["metadata"]["namespace"])
