@@ -32,6 +32,7 @@ def bounds_of(package: str) -> str:
     return "".join(
         f"{path.relative_to(top).with_suffix('')}: {line}\n"
         for path in sorted(top.rglob("*.py"))
+        if path.stem != "__main__"
         for line in _lines(path)
     )
 
