@@ -7,6 +7,7 @@ the program for its own bound agrees with any.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import datetime
 import enum
 import importlib
@@ -44,7 +45,10 @@ def _lines(path: Path) -> Iterator[str]:
     yield from _values(tree, vars(module), "")
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and hasattr(module, node.name):
-            yield from _values(node, vars(getattr(module, node.name)), f"{node.name}.")
+            owner = getattr(module, node.name)
+            fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
+            defaults = {field.name: field.default for field in fields}
+            yield from _values(node, {**vars(owner), **defaults}, f"{node.name}.")
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _defaults(node)
