@@ -368,17 +368,27 @@ class EchoClient(Peer):
             answered, self._answered = self._answered, None
             answered.callback(None)
 
+    def readConnectionLost(self) -> None:
+        """Fail the round trip that is under way: over a Unix socket a reset looks like this."""
+        super().readConnectionLost()
+        self._cut_off("the other end has finished")
+
     def connectionLost(self, reason) -> None:
         """Fail the round trip that is under way."""
         super().connectionLost(reason)
+        self._cut_off(str(reason.value))
+
+    def _cut_off(self, reason: str) -> None:
         if self._answered is not None:
             answered, self._answered = self._answered, None
-            answered.errback(Incomplete(f"the echo was cut off: {reason.value}"))
+            answered.errback(Incomplete(f"the echo was cut off: {reason}"))
 
     async def round_trip(self) -> float:
         """Send one message and return the seconds until it was back."""
         if self.lost_reason is not None:
             raise Incomplete(f"the echo was cut off: {self.lost_reason.value}")
+        if self.read_ended:
+            raise Incomplete("the echo was cut off: the other end has finished")
         self._number += 1
         self._expected = struct.pack("!Q", self._number) * 8
         self._got = b""
