@@ -24,6 +24,7 @@ from tests.steering.netlink.support import KernelTestCase, command, run_at_once
 from yurttunnel.steering.interfaces import IAddressSets, SteeringFailed
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.conversation import Conversation, KernelRefused
+from yurttunnel.steering.netlink.set_table import SetTable
 
 _CAPABILITY_VERSION = 0x20080522
 """``_LINUX_CAPABILITY_VERSION_3``."""
@@ -175,6 +176,18 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         self.assertIn(f"cannot change the set {NAME}", str(failure.value))
         self.assertIn("remove those rules", str(failure.value))
 
+    def test_a_set_of_another_kind_for_which_there_is_no_room(self):
+        """It stays when the kernel refuses the change for a reason that its kind has no part in."""
+
+        def refuse(table, name, other):
+            raise KernelRefused(errno.ENOMEM)
+
+        command("ipset", "create", NAME, "hash:net")
+        self.patch(SetTable, "swap", refuse)
+        failure = self.failureResultOf(self.sets.put(NAME, 4, some("10.0.0.1")), SteeringFailed)
+        self.assertIn("ENOMEM", str(failure.value))
+        self.assertIn("hash:net", command("ipset", "list", NAME))
+
     def test_leftovers_of_a_crash(self):
         """A set that was to take the place of another is removed."""
         self.put(some("10.0.0.1"))
@@ -248,7 +261,11 @@ class OtherKernelTests(KernelTestCase):
         """It is told as it is."""
         for code, told in ((4999, "error 4999"), (errno.ENOMEM, "ENOMEM")):
             self.code = code
-            for call in (self.sets.put(NAME, 4, ()), self.sets.supported()):
+            for call in (
+                self.sets.put(NAME, 4, ()),
+                self.sets.supported(),
+                self.sets.remove(NAME),
+            ):
                 failure = self.failureResultOf(call, SteeringFailed)
                 self.assertIn(told, str(failure.value))
 
