@@ -480,6 +480,17 @@ class MatchTests(SteeredTestCase):
         self.assertEqual(addresses("10.0.0.1"), self.firewall.rules[10250][0])
         self.assertEqual({}, self.sets.sets)
 
+    def test_edge_nodes_come_and_go(self):
+        """The set goes each time that there are none any more, and comes with the next."""
+        self.start()
+        for _ in range(2):
+            self.assertEqual({EDGE4: addresses("192.168.0.1")}, self.sets.sets)
+            self.informers.delete(NODES, "edge-1")
+            self.settle()
+            self.assertEqual({}, self.sets.sets)
+            self.put("edge-1", "192.168.0.1", labels=EDGE)
+            self.settle()
+
     def test_sets_unknown(self):
         """Whether there are sets does not matter to whoever does not want them."""
         self.sets.failure = SteeringFailed("netlink: not permitted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 
 from twisted.internet.defer import fail
@@ -427,6 +428,15 @@ class FailureTests(SynchronousTestCase):
         """Another program has made the table one that these programs cannot show."""
         self.play(0, b"# Table `nat' is incompatible, use 'nft' tool.\n", "")
         self.assertIn("Table `nat' is incompatible", self.failure())
+
+    def test_not_shown_later(self):
+        """The same, where rules are made and removed: nothing is taken for an empty table."""
+        shown = Finished(0, b"# Table `nat' is incompatible, use 'nft' tool.\n", "")
+        self.programs.programs["iptables-nft-save"] = lambda *_: shown
+        wanted = Interception(4, Match.CLOUD_RETURN)
+        for call in (partial(self.firewall.apply, wanted, None), self.firewall.remove):
+            failure = self.failureResultOf(call(), SteeringFailed)
+            self.assertIn("iptables does not show it", str(failure.value))
 
     def test_readable(self):
         """An empty table is one."""
