@@ -52,6 +52,7 @@ class Reactor(MemoryReactorClock):
         super().__init__()
         self.processes = []
         self.commands = []
+        self.programs = []
 
     def callFromThread(self, call):
         """Call at once: there is no turn to wait for."""
@@ -62,6 +63,7 @@ class Reactor(MemoryReactorClock):
         process = protocol.transport = Process(protocol)
         self.processes.append(process)
         self.commands.append(command)
+        self.programs.append((executable, options["childFDs"]))
         return process
 
 
@@ -112,7 +114,9 @@ class GuideTests(SynchronousTestCase):
         """A check that succeeds stops the reactor, which ends with status 0."""
         self.problem = None
         self.start(Path("config"))
-        self.assertEqual(self.reactor.commands[0][-1], "config")
+        command = [sys.executable, "-m", "yurttunnel.quickstart.check", "config"]
+        self.assertEqual([command], self.reactor.commands)
+        self.assertEqual([(sys.executable, {1: 1, 2: 2})], self.reactor.programs)
         self.reactor.processes[0].end(ProcessDone(0))
         self.assertTrue(self.reactor.hasStopped)
         self.assertEqual(self.ends, [])
