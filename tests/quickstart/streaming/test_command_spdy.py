@@ -425,6 +425,7 @@ class EndTests(SPDYCase):
         self.started()
         self.connection.receive_end()
         self.connection.turn()
+        self.session.client.lost()
         self.assertEqual(["ready", "lost"], self.session.told)
 
 

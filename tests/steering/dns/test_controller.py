@@ -211,6 +211,21 @@ class RecordTests(ControllerTestCase):
             self.assertIn("nowhere", self.controller.problem())
             self.stop()
 
+    def test_refused_before(self):
+        """What could not be written before is no problem of who begins to lead again."""
+        self.start()
+        update = self.client.update
+        self.client.update = lambda *_, **__: fail(ApiUnreachable("PUT: refused"))
+        self.client.put(NODES, node("edge-x", labels=EDGE))
+        self.settle()
+        self.assertIn("PUT: refused", self.controller.problem())
+        self.stop()
+        self.client.update = update
+        self.client.delete(SERVICES, SERVICE, NAMESPACE)
+        self.start()
+        self.assertIn("there is no Service", self.controller.problem())
+        self.assertNotIn("refused", self.controller.problem())
+
 
 class LoadTests(ControllerTestCase):
     """Many nodes, and many changes."""
