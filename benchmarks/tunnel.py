@@ -19,7 +19,10 @@ META_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Settings:
-    """Of server and agent Twisted's reactor and their --transport; --workers of the server."""
+    """Of server and agent Twisted's reactor and their --transport; --workers of the server.
+
+    The reactor ``counted`` is the usual one in a process that counts its function calls.
+    """
 
     reactor: str = "epoll"
     transport: str = "direct"
@@ -31,6 +34,8 @@ def twist(reactor: str) -> list[str]:
     if reactor == "uvloop":
         # By its path: its working directory is not the checkout.
         return [str(Path(__file__).with_name("uvloop_twist.py"))]
+    if reactor == "counted":
+        return [str(Path(__file__).with_name("counted_twist.py"))]
     return ["-m", "twisted", "--reactor", reactor]
 
 

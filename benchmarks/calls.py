@@ -1,0 +1,182 @@
+"""Count the function calls that one dial and one request cost the server and the agent.
+
+``python -m benchmarks.calls`` prints a line for each. Unlike times, the counts are the same on
+every machine and beside any load, but for a few calls of timers; so they show the cost of a change
+that no time would. Calls of Python functions are the figure that is kept low, those of functions in
+C are told beside it. The clients come one after the other: who shares a turn of the reactor with
+others costs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.bench import NEAR
+from benchmarks.certificates import Authority, KeyPair
+from benchmarks.processes import BenchmarkFailed, Program, working_directory
+from benchmarks.tunnel import Agent, Command, Server, Settings
+
+WARM_UP = 20
+"""How often something is done before the counting begins."""
+
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Functions that were called."""
+
+    python: int
+    c: int
+
+
+class Backend:
+    """What is behind the tunnel: sends back what comes, or answers each request over TLS."""
+
+    def __init__(self, stack: ExitStack, pair: KeyPair) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(pair.certificate, pair.key)
+        self.echo_port = self._listen(stack, _echo)
+        self.https_port = self._listen(stack, self._answer)
+
+    def _listen(self, stack: ExitStack, serve: Callable[[socket.socket], None]) -> int:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        threading.Thread(target=_serve, args=(listener, serve), daemon=True).start()
+        port: int = listener.getsockname()[1]
+        return port
+
+    def _answer(self, connection: socket.socket) -> None:
+        with self._context.wrap_socket(connection, server_side=True) as secured:
+            received = b""
+            while data := secured.recv(65536):
+                received += data
+                while b"\r\n\r\n" in received:
+                    received = received.partition(b"\r\n\r\n")[2]
+                    secured.sendall(_ANSWER)
+
+
+def _serve(listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
+def _echo(connection: socket.socket) -> None:
+    with connection:
+        while data := connection.recv(65536):
+            connection.sendall(data)
+
+
+def dial(server: Server, port: int) -> None:
+    """Dial by CONNECT, have a few bytes sent back, and end."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(_SECONDS)
+        client.connect(str(server.socket))
+        client.sendall(f"CONNECT {NEAR}:{port} HTTP/1.1\r\nHost: {NEAR}\r\n\r\n".encode())
+        _read_until(client, b"\r\n\r\n")
+        client.sendall(b"hello\n")
+        _read_until(client, b"hello\n")
+        client.shutdown(socket.SHUT_WR)
+        if client.recv(1):
+            raise BenchmarkFailed("more came back than had been sent")
+
+
+def keep_alive(server: Server, port: int, stack: ExitStack) -> Callable[[], None]:
+    """Connect to --secure-port; what is returned makes one request by that connection."""
+    context = ssl.create_default_context(cafile=str(server.state / "ca.crt"))
+    context.check_hostname = False
+    context.load_cert_chain(server.state / "client.crt", server.state / "client.key")
+    plain = socket.create_connection(("127.0.0.1", server.secure_port), _SECONDS)
+    client = stack.enter_context(context.wrap_socket(plain))
+    request = (
+        f"GET /healthz HTTP/1.1\r\nHost: {NEAR}:{port}\r\nUser-Agent: kubectl\r\n"
+        "Accept: application/json, */*\r\nAccept-Encoding: gzip\r\n\r\n"
+    ).encode()
+
+    def ask() -> None:
+        client.sendall(request)
+        _read_until(client, b"\r\n\r\nok")
+
+    return ask
+
+
+def _read_until(client: socket.socket, end: bytes) -> None:
+    received = b""
+    while not received.endswith(end):
+        data = client.recv(65536)
+        if not data:
+            raise BenchmarkFailed(f"the connection was closed after {received!r}")
+        received += data
+    if received.startswith(b"HTTP/1.1 ") and not received.startswith(b"HTTP/1.1 200 "):
+        raise BenchmarkFailed(f"this was answered: {received!r}")
+
+
+def counted(program: Program, directory: Path) -> Calls:
+    """Ask a program for its calls so far."""
+    path = directory / f"calls.{program.pid}"
+    path.unlink(missing_ok=True)
+    os.kill(program.pid, signal.SIGUSR1)
+    program.wait_until(path.exists, "it told of its calls")
+    python, c = map(int, path.read_text("ascii").split())
+    return Calls(python, c)
+
+
+def measure(
+    programs: dict[str, Command], directory: Path, act: Callable[[], None], times: int
+) -> dict[str, Calls]:
+    """Give the calls of each program for one ``act``, on an average of ``times``."""
+    for _ in range(WARM_UP):
+        act()
+    # What the last one has left behind belongs to it.
+    time.sleep(0.2)
+    before = {name: counted(program, directory) for name, program in programs.items()}
+    for _ in range(times):
+        act()
+    time.sleep(0.2)
+    after = {name: counted(program, directory) for name, program in programs.items()}
+    return {
+        name: Calls(
+            round((after[name].python - before[name].python) / times),
+            round((after[name].c - before[name].c) / times),
+        )
+        for name in programs
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Start everything, count, and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.calls", description=__doc__)
+    parser.add_argument("--times", type=int, default=500, help="[default: %(default)s]")
+    times = parser.parse_args(arguments).times
+    with working_directory() as directory, ExitStack() as stack:
+        authority = Authority(directory)
+        backend = Backend(stack, authority.issue(NEAR))
+        settings = Settings(reactor="counted")
+        server = stack.enter_context(Server(directory, settings, authority.certificate))
+        agent = stack.enter_context(Agent(directory, settings, NEAR, server, server.agent_port))
+        ask = keep_alive(server, backend.https_port, stack)
+        programs: dict[str, Command] = {"server": server, "agent": agent}
+        for title, act in (
+            ("CONNECT dial, echo and close", lambda: dial(server, backend.echo_port)),
+            ("intercepted keep-alive GET", ask),
+        ):
+            for name, calls in measure(programs, directory, act, times).items():
+                print(f"{title:30} {name:8} {calls.python:5} of Python {calls.c:5} of C")
+
+
+if __name__ == "__main__":
+    main()
