@@ -45,7 +45,7 @@ class DrainTests(SynchronousTestCase):
 
     def test_who_has_asked_for_nothing(self):
         """It is ended at once, and who waits for a stream is not."""
-        (gone,) = self.factory.drain()
+        gone = self.factory.drain()
         self.assertTrue(self.idle.aborted)
         self.assertFalse(self.asking.aborted)
         self.assertNoResult(gone)
@@ -54,7 +54,7 @@ class DrainTests(SynchronousTestCase):
 
     def test_who_has_had_a_stream(self):
         """A stream that has ended says nothing of what its caller has yet to take."""
-        (gone,) = self.factory.drain()
+        gone = self.factory.drain()
         self.session.dials[0].succeed(greeting=b"hello")
         far = self.session.dials[0].far
         far.loseWriteConnection()

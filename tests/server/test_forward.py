@@ -166,7 +166,7 @@ class ForwardTests(SynchronousTestCase):
         far = self.session.dials[0].far
         far.write(b"x" * 60_000)
         far.loseWriteConnection()
-        (gone,) = self.factory.drain()
+        gone = self.factory.drain()
         self.assertIsNone(connection.protocol.stream)
         self.assertNoResult(gone)
         self.turns(connection)

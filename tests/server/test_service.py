@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.server.test_agents import ListenerTests
@@ -38,7 +38,7 @@ class Caller:
     def drain(self):
         """Note it; whoever fills ``drained`` has the service wait."""
         self.happened.append("callers drain")
-        return self.drained
+        return DeferredList(self.drained)
 
     def close(self):
         """Note it."""

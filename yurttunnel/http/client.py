@@ -317,7 +317,7 @@ class ClientConnection(HTTPConnection):
             # Else the response waits to be wanted.
             return
         try:
-            if not reason.check(ConnectionDone):
+            if not isinstance(reason.value, ConnectionDone):
                 raise BodyError("the connection broke")
             exchange.reader.end_of_input()
         except BodyError as error:
@@ -331,7 +331,7 @@ class ClientConnection(HTTPConnection):
         assert exchange is not None
         error = ExchangeFailed(text, unanswered=not self._answered)
         if reason is not None:
-            if not reason.check(ConnectionDone):
+            if not isinstance(reason.value, ConnectionDone):
                 error = ExchangeFailed(f"{text}: {reason.value}", unanswered=not self._answered)
             error.__cause__ = reason.value
         exchange.end()

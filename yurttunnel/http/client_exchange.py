@@ -132,7 +132,7 @@ class ClientExchange(ExchangeSide):
         if self._state is not _State.UNWANTED:
             raise RuntimeError("there is no response that hands the connection over")
         self._state = _State.SWITCHED
-        self._connection.hand_over(protocol)
+        self._connection.hand_over(protocol, self._connection.transport)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class ClientExchange(ExchangeSide):
         """The connection that was handed over has ended; for the connection."""
         self._state = _State.ENDED
         error = None
-        if not reason.check(ConnectionDone):
+        if not isinstance(reason.value, ConnectionDone):
             error = ExchangeFailed(f"the connection broke: {reason.value}")
             error.__cause__ = reason.value
         self.receiver.exchange_ended(error)

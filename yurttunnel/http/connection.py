@@ -257,8 +257,11 @@ class HTTPConnection(Protocol):
     def room_made(self) -> None:
         """The transport has sent enough to be given more; for subclasses."""
 
-    def hand_over(self, user: IProtocol) -> None:
-        """Make ``user`` the protocol of the transport, and give it what is held."""
+    def hand_over(self, user: IProtocol, transport: Any) -> None:
+        """Make ``user`` the protocol of the connection, and give it what is held.
+
+        ``transport`` is what it writes to: that of the connection, or one around it.
+        """
         self._outlet.release()
         self._take = None
         if not self._reading and not self._input_ended:
@@ -266,9 +269,10 @@ class HTTPConnection(Protocol):
             self.transport.resumeProducing()
         self._user = user
         held, self._held = self._held, b""
-        # Found once: no HTTP code touches the bytes from here on.
+        user.makeConnection(transport)
+        # Found once, after the user has had a chance to say what it is: no HTTP code touches the
+        # bytes from here on.
         self.dataReceived = user.dataReceived  # type: ignore[method-assign] # see above
-        user.makeConnection(self.transport)
         if held:
             user.dataReceived(held)
         if self._input_ended:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,7 @@ class ServerExchange(ExchangeSide):
         self.head_sent = False
         self.status = 0
         self.bytes_sent = 0
+        self.received: bytes | bytearray = b""
         self.awaits_continue = (
             self.has_body and head.version == "1.1" and bool(head.values(b"expect"))
         )
@@ -176,6 +177,22 @@ class ServerExchange(ExchangeSide):
         else:
             self.respond(status, *error_content(status, text, self.head))
 
+    def refuse(
+        self,
+        status: int,
+        text: str,
+        headers: Iterable[tuple[str, str]] = (),
+        in_status_line: bool = False,
+    ) -> None:
+        """See ``IExchange``."""
+        if self.head_sent:
+            self.abort()
+        elif not self.ended:
+            self.status = status
+            self.head_sent = True
+            self.end(None)
+            self._connection.answer_and_close(status, text, self.head, headers, in_status_line)
+
     def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
         """See ``IExchange``; raises ``ValueError`` while the request's body is incomplete."""
         if self.ended:
@@ -183,15 +200,20 @@ class ServerExchange(ExchangeSide):
         self._check_waiting()
         if not self._reader.ended:
             raise ValueError("the protocol cannot change before the request's body has been read")
-        self._outlet.write(
-            format_response_head(
-                status, reason or _REASONS.get(status, b""), _without_length(fields)
-            )
+        answer = format_response_head(
+            status, reason or _REASONS.get(status, b""), _without_length(fields)
         )
         self.status = status
         self.head_sent = True
         self._state = _State.SWITCHED
-        self._connection.switch(protocol)
+        self._connection.switch(answer, protocol, alone=self.head.method == b"CONNECT")
+
+    def detach(self) -> None:
+        """See ``IExchange``."""
+        if not self.ended:
+            self._state = _State.ENDED
+            self._callbacks = []
+            self._connection.detach()
 
     def abort(self) -> None:
         """See ``IExchange``."""

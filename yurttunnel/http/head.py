@@ -75,8 +75,11 @@ class RequestHeadReader:
     """Reads one request head from pieces of any size.
 
     Call :meth:`feed` with each piece until it returns the head; what follows the head is then
-    in ``early``. The reader is of no use afterwards, nor after it has raised.
+    in ``early``, and all pieces together in ``received``. The reader is of no use afterwards, nor
+    after it has raised.
     """
+
+    received: bytes | bytearray
 
     def __init__(self, limits: HeadLimits) -> None:
         self._fields: list[tuple[bytes, bytes]] = []
@@ -102,6 +105,7 @@ class RequestHeadReader:
             raise HeadError(431, f"the request {error}") from None
         if received is None:
             return None
+        self.received = received
         line = _REQUEST_LINE.match(received)
         if line is None:
             raise HeadError(400, "the request line is not METHOD TARGET HTTP/1.1")

@@ -13,7 +13,7 @@ upgrade.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from twisted.internet.interfaces import IConsumer, IProtocol, IPushProducer, ITransport
 from zope.interface import Attribute, Interface
@@ -80,6 +80,10 @@ class IExchange(IBodySink, IConsumer, IBodySource):
     )
     head_sent: bool = Attribute("`bool`: the final response has begun.")
     status: int = Attribute("`int`: that of the final response, 0 before it has begun.")
+    received: bytes | bytearray = Attribute(
+        "`bytes | bytearray`: what has been read of the connection from the first byte of the"
+        " request on; only until ``request_received`` of the handler returns."
+    )
     bytes_sent: int = Attribute("`int`: the length of the response's body so far.")
 
     def send_informational(status: int, fields: Fields = ()) -> None:
@@ -110,11 +114,33 @@ class IExchange(IBodySink, IConsumer, IBodySource):
         After the response has begun there is nobody to tell: then this aborts.
         """
 
+    def refuse(
+        status: int,
+        text: str,
+        headers: Iterable[tuple[str, str]] = (),
+        in_status_line: bool = False,
+    ) -> None:
+        """Answer with a failure as :meth:`fail` does, and close the connection.
+
+        ``headers`` are sent, too; with ``in_status_line`` the text is also the reason in the
+        status line, the only part that some clients show.
+        """
+
     def switch(status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
         """Answer 101 (or 2xx to CONNECT) with ``fields``, and hand over.
 
         ``protocol`` gets the transport by ``makeConnection``, then all that the client sends or
         has sent behind its head. The exchange ends when that connection does.
+
+        After a CONNECT ``protocol`` is connected only once nothing that it sends can come with the
+        answer in one read of the client, and gets a transport that can end its sending direction;
+        the exchange may end before that.
+        """
+
+    def detach() -> None:
+        """Let go of the connection, whose socket has been given to another process.
+
+        Nothing is called any more, :meth:`on_end` included.
         """
 
     def abort() -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.internet.protocol import ServerFactory
+from twisted.python.failure import Failure
 
 from yurttunnel.http.crowd import Crowd
 from yurttunnel.http.deadlines import Deadlines
-from yurttunnel.http.head import HeadLimits
+from yurttunnel.http.head import HeadLimits, RequestHead
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.server_connection import ServerConnection
 
@@ -38,16 +39,26 @@ class ServerSettings:
     """For a client to close after its last response, before its connection is aborted."""
     max_connections: int = 4096
     """Over TLS those that are through the handshake."""
+    max_unread_heads: int = 4096
+    """Those of them that may wait for their first request."""
     max_handshakes: int = 1024
     """TLS handshakes at once."""
+    single_request: bool = False
+    """A connection has one request only. A client that sends none in time is answered, too; one
+    from which nothing has come when the server stops, or that does not close, is reset."""
+
+    @property
+    def max_lingering(self) -> int:
+        """How many may be waited for to close after they have been refused."""
+        return min(self.max_connections, self.max_unread_heads)
 
 
-class HTTPFactory(ServerFactory):
-    """Serves HTTP/1.1 on any transport; ``handler`` is given every request.
+class ConnectionsFactory(ServerFactory):
+    """What the connections of one listener share; subclasses make them.
 
     ``clock`` times everything out. Whoever listens with it calls :meth:`close` in the end.
 
-    ``refusals`` counts, by status, what was refused without a word to ``handler``: bad or late
+    ``refusals`` counts, by status, what was refused without a word to a handler: bad or late
     heads, and connections beyond the bound (503, also for those that are closed without an
     answer, since too many are being told already). ``on_full`` is called each time that a bound
     on connections or on handshakes turns somebody away.
@@ -56,17 +67,12 @@ class HTTPFactory(ServerFactory):
     noisy = False
     on_full: Callable[[], object] | None = None
 
-    def __init__(
-        self,
-        clock: IReactorTime,
-        handler: IRequestHandler,
-        settings: ServerSettings | None = None,
-    ) -> None:
-        self.handler = handler
-        self.settings = settings = settings or ServerSettings()
+    def __init__(self, clock: IReactorTime, settings: ServerSettings) -> None:
+        self.clock = clock
+        self.settings = settings
         self.connections: set[ServerConnection] = set()
         """Those that count; over TLS after the handshake."""
-        self.handshakes = Crowd(settings.max_handshakes, self._crowded_out)
+        self.handshakes: Crowd[ServerConnection] = Crowd(settings.max_handshakes, self._crowded_out)
         self.refusals: Counter[int] = Counter()
         self.draining = False
         connection = ServerConnection
@@ -77,10 +83,6 @@ class HTTPFactory(ServerFactory):
         self.lingering = Deadlines(clock, settings.linger, connection.linger_over)
         self.stalled = Deadlines(clock, settings.idle_timeout, connection.abort)
         self._all_gone: list[Deferred[None]] = []
-
-    def buildProtocol(self, addr: IAddress | None) -> ServerConnection:
-        """Make the protocol of one client."""
-        return ServerConnection(self)
 
     def drain(self) -> Deferred[None]:
         """Close idle connections now, and the others after the response they are at.
@@ -116,24 +118,54 @@ class HTTPFactory(ServerFactory):
         if self.on_full is not None:
             self.on_full()
 
+    def refused(
+        self, connection: ServerConnection, status: int, text: str, head: RequestHead | None
+    ) -> None:
+        """Count what is refused without a word to the handler."""
+        self.refusals[status] += 1
+
+    def handshake_failed(self, connection: ServerConnection, reason: Failure) -> None:
+        """See a connection end that has not got through its TLS handshake; for subclasses."""
+
+    def handshake_overdue(self, connection: ServerConnection) -> None:
+        """See a connection whose TLS handshake has taken too long; for subclasses."""
+
+    def handshake_crowded_out(self, connection: ServerConnection) -> None:
+        """See a connection whose TLS handshake makes room for a newer one; for subclasses."""
+
     def _crowded_out(self, connection: ServerConnection) -> None:
         self.tell_full()
+        self.handshake_crowded_out(connection)
         connection.abort()
 
     def forget(self, connection: ServerConnection) -> None:
         """Let go of a connection that has ended."""
-        self.connections.discard(connection)
-        self.handshakes.end(connection)
-        self.heads.discard(connection)
-        self.idle.discard(connection)
-        self.bodies.discard(connection)
-        self.half_closed.discard(connection)
-        self.lingering.discard(connection)
-        self.stalled.discard(connection)
-        self._tell_when_gone()
+        if connection.handshaken:
+            self.connections.discard(connection)
+        else:
+            self.handshakes.end(connection)
+        if self._all_gone:
+            self._tell_when_gone()
 
     def _tell_when_gone(self) -> None:
         if not self.connections and not self.handshakes:
             waiting, self._all_gone = self._all_gone, []
             for gone in waiting:
                 gone.callback(None)
+
+
+class HTTPFactory(ConnectionsFactory):
+    """Serves HTTP/1.1 on any transport; ``handler`` is given every request."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        handler: IRequestHandler,
+        settings: ServerSettings | None = None,
+    ) -> None:
+        super().__init__(clock, settings or ServerSettings())
+        self._handler = handler
+
+    def buildProtocol(self, addr: IAddress | None) -> ServerConnection:
+        """Make the protocol of one client."""
+        return ServerConnection(self, self._handler)

@@ -11,8 +11,9 @@ is an end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IHandshakeListener, IProtocol
@@ -22,15 +23,17 @@ from zope.interface import implementer
 
 from yurttunnel.http.body import BodyError, BodyReader
 from yurttunnel.http.connection import HTTPConnection, all_taken, has_hung_up
+from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import error_response
 from yurttunnel.http.exchange import ServerExchange
 from yurttunnel.http.fields import keeps_alive
 from yurttunnel.http.framing import request_framing
 from yurttunnel.http.head import HeadError, RequestHead, RequestHeadReader
-from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.interfaces import ExchangeFailed, IRequestHandler
+from yurttunnel.http.sent_alone import SentAlone
 
 if TYPE_CHECKING:
-    from yurttunnel.http.server import HTTPFactory
+    from yurttunnel.http.server import ConnectionsFactory
 
 MAX_DROPPED = 256 * 1024
 """Bytes of a request that are read and dropped after it has been answered. Closing while the
@@ -39,16 +42,20 @@ client still sends would reset the connection, and the reset can overtake the an
 
 @implementer(IHandshakeListener)
 class ServerConnection(HTTPConnection):
-    """One client: reads its requests one after the other, and has each answered."""
+    """One client: reads its requests one after the other, and has ``handler`` answer each."""
 
     handshaken = False
     """TLS is there, or there is none."""
 
     _log = Logger()
 
-    def __init__(self, factory: HTTPFactory) -> None:
+    def __init__(self, factory: ConnectionsFactory, handler: IRequestHandler) -> None:
         super().__init__()
+        self.handler = handler
         self._factory = factory
+        # What bounds the time of the state that the connection is in; those of a body and of an
+        # end of the input may be over before it.
+        self._deadlines: Deadlines[ServerConnection] | None = None
         self._reader: RequestHeadReader | None = None
         self._exchange: ServerExchange | None = None
         # What reads the body of the exchange, once somebody wants it.
@@ -62,10 +69,12 @@ class ServerConnection(HTTPConnection):
         self._answered = False
         self._output_ended = False
         self._dropped = 0
+        # The answer behind which the connection is handed over, while it goes out.
+        self._sent_alone: SentAlone | None = None
 
     def connectionMade(self) -> None:
         """Expect the first head, over TLS after the handshake; the time for both begins."""
-        self._factory.heads.add(self)
+        self._await(self._factory.heads)
         if self.secure:
             self._factory.handshakes.begin(self)
         else:
@@ -80,15 +89,15 @@ class ServerConnection(HTTPConnection):
         self.handshaken = True
         factory = self._factory
         factory.connections.add(self)
-        if len(factory.connections) <= factory.settings.max_connections:
-            self._take = self._take_head
-            return
-        factory.tell_full()
-        if len(factory.lingering) < factory.settings.max_connections:
+        settings = factory.settings
+        if len(factory.connections) > settings.max_connections:
+            factory.tell_full()
             self._refuse(503, "the server has too many connections; try again later")
+        elif len(factory.heads) - len(factory.handshakes) > settings.max_unread_heads:
+            factory.tell_full()
+            self._refuse(503, "too many connections wait for their request; try again later")
         else:
-            factory.refusals[503] += 1
-            self.abort()
+            self._take = self._take_head
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -97,7 +106,6 @@ class ServerConnection(HTTPConnection):
         reader = self._reader
         if reader is None:
             reader = self._reader = RequestHeadReader(factory.settings.limits)
-            factory.idle.discard(self)
         head = None
         try:
             head = reader.feed(data)
@@ -109,23 +117,26 @@ class ServerConnection(HTTPConnection):
         except HeadError as error:
             self._refuse(error.status, error.text, head)
             return
-        factory.heads.discard(self)
+        self._await(None)
         self._reader = None
         self._take = None
         self._held = reader.early
         self._exchange = exchange
+        exchange.received = reader.received
         try:
-            factory.handler.request_received(exchange)
+            self.handler.request_received(exchange)
         except Exception:
             # It is anybody's code, and the caller waits for an answer.
             self._log.failure("Defect: the handler of an HTTP request failed")
             exchange.fail(500, "the server has a defect; its log has more")
+        finally:
+            exchange.received = b""
 
     def _head_incomplete(self) -> None:
         if self._input_ended:
             self._close(False)
-        elif self not in self._factory.heads:
-            self._factory.heads.add(self)
+        elif self._deadlines is not self._factory.heads:
+            self._await(self._factory.heads)
 
     def take_body(
         self,
@@ -176,7 +187,7 @@ class ServerConnection(HTTPConnection):
         if answered:
             self.abort()
         else:
-            self._answer_and_close(status, text, exchange.head)
+            self.answer_and_close(status, text, exchange.head)
 
     def pause_body(self) -> None:
         """Read no more for now; the time that this takes is not the client's."""
@@ -184,10 +195,11 @@ class ServerConnection(HTTPConnection):
         super().pause_body()
 
     def _forget_body(self) -> None:
-        self._body = None
+        if self._body is not None:
+            self._body = None
+            self._body_held_up = False
+            self._factory.bodies.discard(self)
         self._body_paused = False
-        self._body_held_up = False
-        self._factory.bodies.discard(self)
 
     # -- responses: for the exchange -----------------------------------------------------------
 
@@ -195,6 +207,7 @@ class ServerConnection(HTTPConnection):
         """Tell whether another request may follow ``exchange``, whose response begins now."""
         return (
             not self._factory.draining
+            and not self._factory.settings.single_request
             and (not self._input_ended or bool(self._held))
             and keeps_alive(exchange.head)
         )
@@ -206,7 +219,7 @@ class ServerConnection(HTTPConnection):
         if ended or not persistent or not exchange.body_ended or self._factory.draining:
             self._close(True)
             return
-        self._factory.idle.add(self)
+        self._await(self._factory.idle)
         if not self._outlet.congested:
             self._take = self._take_head
             self.advance()
@@ -217,10 +230,55 @@ class ServerConnection(HTTPConnection):
             self._take = self._take_head
             self.advance()
 
-    def switch(self, protocol: IProtocol) -> None:
-        """Hand the connection over to ``protocol``."""
-        self._factory.half_closed.discard(self)
-        self.hand_over(protocol)
+    def switch(self, answer: bytes, protocol: IProtocol, alone: bool) -> None:
+        """Send ``answer``, and hand the connection over to ``protocol``.
+
+        ``alone`` has that wait until no read of the client can give both the answer and what
+        ``protocol`` sends (:mod:`yurttunnel.http.sent_alone`); over TLS its transport then closes
+        where it is asked to end its sending direction.
+        """
+        if not alone:
+            self._outlet.write(answer)
+            self.hand_over(protocol, self.transport)
+            return
+        self._outlet.release()
+        # What comes before the connection is handed over is held, and looked at once.
+        self._take = self._client_spoke
+        transport = _ClosesWhole(self) if self.secure else self.transport
+        sent = partial(self.hand_over, protocol, transport)
+        self._sent_alone = SentAlone(self._factory.clock, self.transport, self.secure, answer, sent)
+
+    def _client_spoke(self, data: bytes) -> None:
+        self._take = None
+        self._held = data
+        # Without one the answer is being sent just now.
+        if self._sent_alone is not None:
+            self._sent_alone.client_spoke()
+
+    def hand_over(self, user: IProtocol, transport: Any) -> None:
+        """See ``HTTPConnection``; how the input ends is the user's business from now on."""
+        if self._input_ended:
+            self._factory.half_closed.discard(self)
+        self._sent_alone = None
+        super().hand_over(user, transport)
+
+    def detach(self) -> None:
+        """Forget the connection, whose socket is another's; nobody is told anything more."""
+        self._outlet.release()
+        self._take = None
+        self._held = b""
+        self._exchange = None
+        self._closing = True
+        self.lost = True
+        self._factory.forget(self)
+
+    def close_whole(self) -> None:
+        """Close after a switch, in bounded time, where only one direction can not be ended."""
+        if not (self.lost or self._closing):
+            self._closing = True
+            self._answered = True
+            self._await(self._factory.lingering)
+            self.transport.loseConnection()
 
     def abort(self) -> None:
         """Close at once."""
@@ -234,7 +292,10 @@ class ServerConnection(HTTPConnection):
     def drain(self) -> None:
         """Close now if nothing of a request has come, else after its response."""
         if self._exchange is None and self._reader is None and not self._held:
-            self._close(False)
+            if self._factory.settings.single_request:
+                self.abort()
+            else:
+                self._close(False)
 
     def input_ended(self) -> None:
         """The client has ended its direction."""
@@ -263,10 +324,19 @@ class ServerConnection(HTTPConnection):
         self._held = b""
         self._closing = True
         exchange, self._exchange = self._exchange, None
+        if not self.handshaken:
+            self._factory.handshake_failed(self, reason)
+        if self._sent_alone is not None:
+            self._sent_alone.cancel()
+            self._sent_alone = None
+        self._forget_body()
+        self._await(None)
+        if self._input_ended:
+            self._factory.half_closed.discard(self)
         self._factory.forget(self)
         if exchange is None:
             return
-        if self._user is not None and reason.check(ConnectionDone):
+        if self._user is not None and isinstance(reason.value, ConnectionDone):
             exchange.end(None)
         else:
             error = ExchangeFailed("the client has closed the connection")
@@ -281,13 +351,29 @@ class ServerConnection(HTTPConnection):
 
     def _refuse(self, status: int, text: str, head: RequestHead | None = None) -> None:
         """Answer what cannot be an exchange, and close."""
-        self._factory.refusals[status] += 1
-        self._answer_and_close(status, text, head)
+        self._factory.refused(self, status, text, head)
+        self.answer_and_close(status, text, head)
 
-    def _answer_and_close(self, status: int, text: str, head: RequestHead | None) -> None:
+    def answer_and_close(
+        self,
+        status: int,
+        text: str,
+        head: RequestHead | None,
+        headers: Iterable[tuple[str, str]] = (),
+        in_status_line: bool = False,
+    ) -> None:
+        """Answer with a failure, and close; the arguments are those of ``error_response``.
+
+        Who does not close is waited for, so many at a time as the settings say; further ones
+        are not even answered.
+        """
         if self._closing:
             return
-        self._outlet.write(error_response(status, text, head))
+        if len(self._factory.lingering) >= self._factory.settings.max_lingering:
+            self.abort()
+            return
+        answer = error_response(status, text, head, headers=headers, in_status_line=in_status_line)
+        self._outlet.write(answer)
         self._close(False)
 
     def _close(self, answered: bool) -> None:
@@ -303,10 +389,9 @@ class ServerConnection(HTTPConnection):
         self._answered = answered
         self._take = self._drop
         self._held = b""
-        factory.heads.discard(self)
-        factory.idle.discard(self)
-        factory.half_closed.discard(self)
-        factory.lingering.add(self)
+        self._await(factory.lingering)
+        if self._input_ended:
+            factory.half_closed.discard(self)
         self._forget_body()
         self._outlet.release()
         self.set_reading()
@@ -320,11 +405,22 @@ class ServerConnection(HTTPConnection):
         if self._dropped > MAX_DROPPED:
             self._body_paused = True
 
+    def _await(self, deadlines: Deadlines[ServerConnection] | None) -> None:
+        """Have the time of the next state begin, if it has one, and that of the last end."""
+        if self._deadlines is not None:
+            self._deadlines.discard(self)
+        self._deadlines = deadlines
+        if deadlines is not None:
+            deadlines.add(self)
+
     # -- deadlines -----------------------------------------------------------------------------
 
     def head_overdue(self) -> None:
-        """Turn away a client that has not sent its head in time."""
-        if self._reader is None:
+        """Turn away a client that has not sent its head in time; a stranger is told nothing."""
+        if not self.handshaken:
+            self._factory.handshake_overdue(self)
+            self.abort()
+        elif self._reader is None and not self._factory.settings.single_request:
             self._close(False)
         else:
             self._refuse(408, "the request head did not arrive in time")
@@ -355,10 +451,10 @@ class ServerConnection(HTTPConnection):
         What is in the kernel is still sent. A client that is slow to take a proper response has a
         little longer.
         """
-        if self._output_ended:
+        if self._output_ended and not self._factory.settings.single_request:
             self.transport.loseConnection()
         elif self._answered and not all_taken(self.transport):
-            self._factory.stalled.add(self)
+            self._await(self._factory.stalled)
         else:
             self.abort()
 
@@ -368,3 +464,19 @@ def _check_expectation(head: RequestHead) -> None:
     for value in head.values(b"expect"):
         if value.lower() != b"100-continue":
             raise HeadError(417, "the only expectation that can be met is 100-continue")
+
+
+class _ClosesWhole:
+    """The TLS transport of ``connection``, which closes where it is to end its sending direction.
+
+    Twisted passes ``loseWriteConnection`` on to the TCP socket below TLS, which destroys data.
+    A ``close_notify`` tells the client the same, but then the connection waits for the client
+    to close, too, for which its time is bounded.
+    """
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._transport = connection.transport
+        self.loseWriteConnection = connection.close_whole
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -63,7 +63,7 @@ class JoinedSide(Protocol):
         self._closing.discard(self)
         if self.other._lost:
             return
-        if reason.check(ConnectionDone):
+        if isinstance(reason.value, ConnectionDone):
             self.other.close()
         else:
             self.other.transport.abortConnection()

@@ -129,7 +129,7 @@ class _AuditedExchange:
             caller_lost(reason)
 
         def lose_kubelet(reason: Failure = connectionDone) -> None:
-            if not self._caller_lost and not reason.check(ConnectionDone):
+            if not self._caller_lost and not isinstance(reason.value, ConnectionDone):
                 self.broken = code_of(reason.value)
             kubelet_lost(reason)
 

@@ -200,9 +200,9 @@ def cloud_end(
 
 def _callers(
     reactor: Any, registry: SessionRegistry, settings: Settings
-) -> dict[str, DialingFactory]:
+) -> dict[str, ConnectFactory | DialingFactory]:
     """Make the factories whose connections become streams, by the flag that asks for each."""
-    callers: dict[str, DialingFactory] = {
+    callers: dict[str, ConnectFactory | DialingFactory] = {
         flag: ConnectFactory(reactor, registry) for flag, _ in settings.connect_endpoints
     }
     for forward in settings.forwards:
@@ -216,7 +216,7 @@ def _listeners(
     trust: Trust,
     agents: AgentListener,
     workers: Workers | None,
-    callers: Mapping[str, DialingFactory],
+    callers: Mapping[str, ConnectFactory | DialingFactory],
 ) -> list[Listener]:
     """Say what to listen on, each with the flag that an error names."""
     tcp = partial(listen_tcp, reactor)

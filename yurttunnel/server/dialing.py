@@ -1,9 +1,9 @@
-"""What the listeners for callers have in common: local connections that want a stream."""
+"""What the listeners for callers have in common: each caller is a call, which wants a stream."""
 
 from __future__ import annotations
 
 import socket
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred
@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from zope.interface import Interface
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.server.audit import Audit, AuditEntry
+from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_peers import unix_user
 from yurttunnel.server.audit_streams import audited
 from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
@@ -32,7 +32,7 @@ MAX_PENDING_DIALS = 4096
 
 
 def _caller(transport: Any) -> str:
-    """Give what a caller counts as: its address, or the user behind a Unix socket."""
+    """Return what a caller counts as: its address, or the user behind a Unix socket."""
     peer = transport.getPeer()
     if isinstance(peer, UNIXAddress):
         return unix_user(transport.getHandle())
@@ -52,14 +52,13 @@ class ITakesCallers(Interface):
         """
 
 
-class DialingFactory(ServerFactory):
-    """Accepts connections for which streams are opened through ``registry``.
+class Dialer:
+    """What the calls that come by one entry have in common: where they lead, and their bounds.
 
     ``dial_timeout`` is in seconds and covers a whole opening. At most ``max_pending_dials``
     openings wait at a time; further ones fail with :attr:`Code.OVERLOADED`.
     """
 
-    noisy = False
     kind = Kind.OTHER
     """What a stream for a caller is called in the audit log and the metrics."""
     flag = ""
@@ -80,10 +79,157 @@ class DialingFactory(ServerFactory):
         self.max_pending_dials = max_pending_dials
         self.pending_dials = 0
         self.request_ids = request_ids or RequestIds()
+
+
+class FrontEnd(Protocol):
+    """What a call is made for: it is told by one of two methods how the dial went."""
+
+    def stream_opened(self, stream: IStream) -> None:
+        """The far end has connected; the implementation joins ``stream`` or aborts it."""
+
+    def dial_failed(self, error: BaseException) -> None:
+        """There is no stream: ``error`` is a :class:`StreamFailed`, :class:`NodeNotConnected`.
+
+        Anything else is a defect of ours that has been logged.
+        """
+
+    def passed_on(self, session: INodeSession) -> bool:
+        """Have another process serve the caller, if it can; nothing is to be done here then."""
+
+
+class Call:
+    """One caller that asks for one stream: who, what for, and what becomes of it.
+
+    It begins with the connection, and is told when that ends (:meth:`caller_left`); the audit log
+    has a line for it if ``dialer`` has one.
+    """
+
+    log = Logger()
+
+    def __init__(self, dialer: Dialer, front_end: FrontEnd, flag: str | None = None) -> None:
+        self.request_id = "-"
+        """Names the request in logs of both ends; a hyphen until it is known."""
+        self.node = ""
+        """The node that is asked for, as the caller calls it; empty until it is known."""
+        self._dialer = dialer
+        self._front_end = front_end
+        self._flag = dialer.flag if flag is None else flag
+        self._dialing: Deferred[IStream] | None = None
+        self._left = False
+        audit = dialer.audit
+        self._entry = None if audit is None else audit.begin(dialer.kind)
+
+    def dial(self, transport: Any, node: str, host: str, port: int) -> None:
+        """Open a stream to ``host`` and ``port`` through the agent that serves ``node``.
+
+        Ends in ``stream_opened`` or ``dial_failed`` of the front end, perhaps at once; in neither
+        when the caller leaves first, which cancels the dial. ``transport`` is the caller's.
+        """
+        self.node = node
+        self._transport = transport
+        dialer = self._dialer
+        if self._entry is not None:
+            self._entry.asks(transport, self.request_id, node, join_authority(host, port))
+        if dialer.pending_dials >= dialer.max_pending_dials:
+            text = f"{dialer.pending_dials} dials are pending already; try again later"
+            self._not_opened(StreamFailed(Code.OVERLOADED, text))
+            return
+        try:
+            session = dialer.registry.find(node)
+        except NodeNotConnected as error:
+            self._not_opened(error)
+            return
+        if self._front_end.passed_on(session):
+            return
+        if self._entry is not None:
+            self._entry.node = session.node
+        dialer.pending_dials += 1
+        holder = Holder.of(dialer.kind, self._flag, _caller(transport))
+        dialing = session.open_stream(host, port, dialer.dial_timeout, self.request_id, holder)
+        self._dialing = dialing
+        _ = dialing.addBoth(self._dial_ended)
+
+    def caller_left(self) -> None:
+        """Cancel a dial that is under way: nobody waits for it."""
+        self._left = True
+        if self._dialing is not None:
+            self._dialing.cancel()
+
+    def answered(self, status: int) -> None:
+        """Note what the caller was told by HTTP when it got its stream."""
+        if self._entry is not None:
+            self._entry.status = status
+
+    def refused(
+        self, transport: Any, reason: str, status: int | None = None, destination: str = ""
+    ) -> None:
+        """Have the audit log say that the caller gets no stream, and why.
+
+        ``status`` is what it is told by HTTP, ``destination`` what it has asked for where there
+        was no dial. A dial that has failed is written down in any case.
+        """
+        entry = self._entry
+        if entry is not None:
+            entry.request_id = self.request_id
+            entry.status = status
+            entry.destination = entry.destination or destination
+            entry.refused(transport, reason)
+
+    def _dial_ended(self, result: IStream | Failure) -> None:
+        """Take either end of the dial: a stream, or a ``Failure``."""
+        self._dialing = None
+        self._dialer.pending_dials -= 1
+        if not isinstance(result, Failure):
+            stream = result if self._entry is None else audited(result, self._entry)
+            if self._left:
+                stream.abort(Code.CANCELLED, "the caller left while the stream was opened")
+            else:
+                self._front_end.stream_opened(stream)
+        else:
+            assert result.value is not None
+            if not (self._left or isinstance(result.value, StreamFailed)):
+                self.log.failure(
+                    "Opening stream {request_id} to {node} failed by a defect of the server",
+                    result,
+                    request_id=self.request_id,
+                    node=self.node,
+                )
+            self._not_opened(result.value)
+
+    def _not_opened(self, error: BaseException) -> None:
+        entry = self._entry
+        if entry is not None and isinstance(error, StreamFailed):
+            entry.code = error.code
+        if not self._left:
+            self._front_end.dial_failed(error)
+        # If the front end has had something written, that says more, and counts.
+        text = error.text if isinstance(error, StreamFailed) else str(error)
+        self.refused(self._transport, text)
+
+
+class DialingFactory(Dialer, ServerFactory):
+    """Accepts connections each of which is a call; the arguments are as in :class:`Dialer`."""
+
+    noisy = False
+
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        *,
+        dial_timeout: float = DIAL_TIMEOUT,
+        max_pending_dials: int = MAX_PENDING_DIALS,
+        request_ids: RequestIds | None = None,
+    ) -> None:
+        super().__init__(
+            registry,
+            dial_timeout=dial_timeout,
+            max_pending_dials=max_pending_dials,
+            request_ids=request_ids,
+        )
         self.connections: set[DialingConnection] = set()
         self._all_gone: list[Deferred[None]] = []
 
-    def drain(self) -> list[Deferred[None]]:
+    def drain(self) -> Deferred[None]:
         """End connections that want nothing yet; gives what fires when none is left.
 
         The sessions wait for the streams, but a stream has ended once its last bytes have been
@@ -94,10 +240,10 @@ class DialingFactory(ServerFactory):
         for connection in tuple(self.connections):
             connection.drain()
         self._tell_when_gone()
-        return [gone]
+        return gone
 
     def forget(self, connection: DialingConnection) -> None:
-        """Let go of a connection that has ended, or that another process goes on with."""
+        """Let go of a connection that has ended, or that somebody else goes on with."""
         self.connections.discard(connection)
         self._tell_when_gone()
 
@@ -114,131 +260,42 @@ class DialingFactory(ServerFactory):
 
 
 class DialingConnection(LocalConnection):
-    """A local connection that asks for one stream and is told by one of two calls how it went."""
+    """A local connection that is one call, for what says by itself what it is meant for."""
 
-    log = Logger()
-    request_id = "-"
-    """Names the request in logs of both ends; a hyphen until it is known."""
-    node = ""
-    """The node that is asked for, as the caller calls it; empty until it is known."""
-    _dialing: Deferred[IStream] | None = None
-    _entry: AuditEntry | None = None
+    log = Call.log
+    call: Call
 
     def __init__(self, factory: DialingFactory) -> None:
         self._dialer = factory
 
     def connectionMade(self) -> None:
-        """Be known to the factory."""
-        dialer = self._dialer
-        dialer.connections.add(self)
-        if dialer.audit is not None:
-            self._entry = dialer.audit.begin(dialer.kind)
+        """Be known to the factory, and begin the call."""
+        self._dialer.connections.add(self)
+        self.call = Call(self._dialer, self)
 
     def dial(self, node: str, host: str, port: int) -> None:
-        """Open a stream to ``host`` and ``port`` through the agent that serves ``node``.
-
-        Ends in :meth:`stream_opened` or :meth:`dial_failed`, perhaps at once; in neither when
-        the connection is lost first, which cancels the dial.
-        """
-        self.node = node
-        dialer = self._dialer
-        if self._entry is not None:
-            self._entry.asks(self.transport, self.request_id, node, join_authority(host, port))
-        if dialer.pending_dials >= dialer.max_pending_dials:
-            text = f"{dialer.pending_dials} dials are pending already; try again later"
-            self._not_opened(StreamFailed(Code.OVERLOADED, text))
-            return
-        try:
-            session = dialer.registry.find(node)
-        except NodeNotConnected as error:
-            self._not_opened(error)
-            return
-        if self.passed_on(session):
-            return
-        if self._entry is not None:
-            self._entry.node = session.node
-        dialer.pending_dials += 1
-        dialing = session.open_stream(
-            host, port, dialer.dial_timeout, self.request_id, self.holder()
-        )
-        self._dialing = dialing
-        _ = dialing.addBoth(self._dial_ended)
-
-    def holder(self) -> Holder:
-        """Give whose share the stream is of."""
-        return Holder.of(self._dialer.kind, self.flag, _caller(self.transport))
-
-    @property
-    def flag(self) -> str:
-        """The flag of the entry by which the caller has come."""
-        return self._dialer.flag
+        """Dial; see :class:`Call`."""
+        self.call.dial(self.transport, node, host, port)
 
     def drain(self) -> None:
         """End now if nothing has been asked for: nothing new is taken while the server stops."""
-        if not self.node:
+        if not self.call.node:
             self.transport.abortConnection()
 
     def passed_on(self, session: INodeSession) -> bool:
-        """Have another process serve the caller, if it can; nothing is to be done here then."""
+        """See :class:`FrontEnd`; what the kernel tells of a connection is told here only."""
         return False
 
     def stream_opened(self, stream: IStream) -> None:
-        """The far end has connected; the implementation joins ``stream`` or aborts it."""
+        """See :class:`FrontEnd`."""
         raise NotImplementedError
 
     def dial_failed(self, error: BaseException) -> None:
-        """There is no stream: ``error`` is a :class:`StreamFailed`, :class:`NodeNotConnected`.
-
-        Anything else is a defect of ours that has been logged.
-        """
+        """See :class:`FrontEnd`."""
         raise NotImplementedError
-
-    def refused(self, reason: str, status: int | None = None, destination: str = "") -> None:
-        """Have the audit log say that the caller gets no stream, and why; for subclasses.
-
-        ``status`` is what it is told by HTTP, ``destination`` what it has asked for where there
-        was no dial. A dial that has failed is written down in any case.
-        """
-        entry = self._entry
-        if entry is not None:
-            entry.request_id = self.request_id
-            entry.status = status
-            entry.destination = entry.destination or destination
-            entry.refused(self.transport, reason)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Cancel a dial that is under way."""
         super().connectionLost(reason)
-        if self._dialing is not None:
-            self._dialing.cancel()
+        self.call.caller_left()
         self._dialer.forget(self)
-
-    def _dial_ended(self, result: IStream | Failure) -> None:
-        """Take either end of the dial: a stream, or a ``Failure``."""
-        self._dialing = None
-        self._dialer.pending_dials -= 1
-        if not isinstance(result, Failure):
-            stream = result if self._entry is None else audited(result, self._entry)
-            if self.lost:
-                stream.abort(Code.CANCELLED, "the caller left while the stream was opened")
-            else:
-                self.stream_opened(stream)
-        else:
-            assert result.value is not None
-            if not (self.lost or isinstance(result.value, StreamFailed)):
-                self.log.failure(
-                    "Opening stream {request_id} to {node} failed by a defect of the server",
-                    result,
-                    request_id=self.request_id,
-                    node=self.node,
-                )
-            self._not_opened(result.value)
-
-    def _not_opened(self, error: BaseException) -> None:
-        entry = self._entry
-        if entry is not None and isinstance(error, StreamFailed):
-            entry.code = error.code
-        if not self.lost:
-            self.dial_failed(error)
-        # If the subclass has had something written, that says more, and counts.
-        self.refused(error.text if isinstance(error, StreamFailed) else str(error))

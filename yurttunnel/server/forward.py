@@ -111,7 +111,7 @@ class ForwardProtocol(DialingConnection):
         super().connectionMade()
         self.transport.pauseProducing()
         forward = self._factory.forward
-        self.request_id = self._factory.request_ids.make()
+        self.call.request_id = self._factory.request_ids.make()
         self.dial(forward.node, forward.host, forward.port)
 
     def stream_opened(self, stream: IStream) -> None:
@@ -123,8 +123,8 @@ class ForwardProtocol(DialingConnection):
         self.log.warn(
             "--forward {forward}: connection {request_id} to {target} was reset: {error}",
             forward=self._factory.forward.text,
-            request_id=self.request_id,
-            node=self.node,
+            request_id=self.call.request_id,
+            node=self.call.node,
             target=self._factory.forward.target,
             error=str(error),
         )

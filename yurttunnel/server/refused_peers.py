@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from OpenSSL import SSL
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -27,3 +29,12 @@ class RefusedPeers:
         else:
             text += ": {problem}"
         self._log.warn(text, problem=problem, **fields)
+
+    def warn_of_caller(self, transport: Any, reason: Failure) -> None:
+        """Warn of a caller that TLS has refused."""
+        self.warn("a caller from {address} is refused", reason, address=address_behind(transport))
+
+
+def address_behind(transport: Any) -> str:
+    """Return the IP address of who is connected, for people."""
+    return str(getattr(transport.getPeer(), "host", "an unknown address"))

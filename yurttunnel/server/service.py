@@ -43,7 +43,7 @@ class SessionHolder(Protocol):
 class Caller(Protocol):
     """What is behind a listener whose connections need streams."""
 
-    def drain(self) -> list[Deferred[None]]:
+    def drain(self) -> Deferred[Any]:
         """Begin to end; give what fires when callers have all that there is for them."""
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class ServerService(Service):
         closing = self._close_ports()
         deadline = self._clock.seconds() + self._drain_timeout
         ended = [session.ended() for session in self._sessions()]
-        answered = [gone for caller in self._callers for gone in caller.drain()]
+        answered = [caller.drain() for caller in self._callers]
         for holder in self._holders:
             holder.drain("the server is about to stop")
         if await within(self._clock, self._drain_timeout, ended):

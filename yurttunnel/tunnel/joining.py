@@ -47,7 +47,7 @@ class _Side(Protocol):
         """End the other stream: softly when both directions had ended, else for the same reason."""
         other = self._other
         other.unregisterProducer()
-        if reason.check(ConnectionDone):
+        if isinstance(reason.value, ConnectionDone):
             other.loseConnection()
         elif isinstance(reason.value, StreamFailed):
             other.abort(reason.value.code, reason.value.text)

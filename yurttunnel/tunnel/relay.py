@@ -64,7 +64,7 @@ class LocalConnection(Protocol):
         stream, self.stream = self.stream, None
         if stream is None:
             return
-        if reason.check(ConnectionDone):
+        if isinstance(reason.value, ConnectionDone):
             stream.unregisterProducer()
             stream.loseConnection()
         else:
@@ -94,7 +94,7 @@ class StreamSide(Protocol):
         if local.stream is None:
             return
         local.stream = None
-        if reason.check(ConnectionDone):
+        if isinstance(reason.value, ConnectionDone):
             local.transport.unregisterProducer()
             local.transport.loseConnection()
         else:

@@ -173,8 +173,9 @@ class Shares:
         self._room = room
         self._within = within
         self._to_kubelets = 0
-        self._entries: Counter[tuple[Kind, int]] = Counter()
-        self._callers: Counter[Holder] = Counter()
+        # Plain dictionaries: a counter calls a function for each key that it has not.
+        self._entries: dict[tuple[Kind, int], int] = {}
+        self._callers: dict[Holder, int] = {}
 
     def check(self, holder: Holder) -> None:
         """Raise :class:`ShareUsedUp` if ``holder`` is to have no more."""
@@ -188,8 +189,8 @@ class Shares:
                 where=self._where,
                 most=self._most if room >= self._most else f"the {room} that there is memory for",
                 used=used,
-                entries=self._entries[holder.kind, holder.entry],
-                callers=self._callers[holder],
+                entries=self._entries.get((holder.kind, holder.entry), 0),
+                callers=self._callers.get(holder, 0),
             )
             raise ShareUsedUp(share, text)
         if self._within is not None:
@@ -199,8 +200,9 @@ class Shares:
         """Count a stream of ``holder``."""
         self.held[holder.kind] += 1
         self._to_kubelets += holder.to_kubelet
-        self._entries[holder.kind, holder.entry] += 1
-        self._callers[holder] += 1
+        entry = (holder.kind, holder.entry)
+        self._entries[entry] = self._entries.get(entry, 0) + 1
+        self._callers[holder] = self._callers.get(holder, 0) + 1
         if self._within is not None:
             self._within.take(holder)
 
@@ -215,8 +217,9 @@ class Shares:
 
     def _used_up(self, holder: Holder) -> Share | None:
         reserve = self._most // RESERVE
-        others = self._to_kubelets - self.held[Kind.KUBELETS]
-        kept = max(0, reserve - self.held[Kind.KUBELETS] - min(others, reserve // 2))
+        of_kubelets = self.held.get(Kind.KUBELETS, 0)
+        others = self._to_kubelets - of_kubelets
+        kept = max(0, reserve - of_kubelets - min(others, reserve // 2))
         room = self._room()
         if room <= 0:
             return Share.ALL
@@ -224,7 +227,7 @@ class Shares:
             return None
         if kept and (holder.kind is Kind.KUBELETS or (holder.to_kubelet and others < reserve // 2)):
             return None
-        left = ENTRY * max(0, room - kept) - self._entries[holder.kind, holder.entry]
+        left = ENTRY * max(0, room - kept) - self._entries.get((holder.kind, holder.entry), 0)
         if holder.kind is Kind.KUBELETS:
             left += reserve
         if left <= 0:
@@ -232,7 +235,7 @@ class Shares:
         if holder == FOR_KUBELETS:
             return None
         factor = KUBELET_CALLER if holder.kind is Kind.KUBELETS else CALLER
-        return Share.CALLER if self._callers[holder] >= factor * left else None
+        return Share.CALLER if self._callers.get(holder, 0) >= factor * left else None
 
 
 @lru_cache(CACHED)
@@ -241,7 +244,9 @@ def _digest(text: str, bits: int) -> int:
     return int.from_bytes(digest, "big") >> 8 * len(digest) - bits
 
 
-def _take_one(counter: Counter[Key], key: Key) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
+def _take_one(counts: dict[Key, int], key: Key) -> None:
+    left = counts[key] - 1
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]

@@ -604,8 +604,7 @@ class DrainTests(World):
         self.ask(caller)
         drained = self.interception.drain()
         self.settle()
-        for each in drained:
-            self.successResultOf(each)
+        self.successResultOf(drained)
         self.assertEqual(1, len(caller.ended_with))
         self.assertEqual({"in_use": 0, "idle": 0}, self.pooled())
         self.assertEqual(0, self.pair.server.snapshot().streams)
@@ -615,15 +614,14 @@ class DrainTests(World):
         self.kubelet.answer = lambda exchange: None
         caller = self.dial()
         self.ask(caller)
-        secure, insecure = self.interception.drain()
+        drained = self.interception.drain()
         self.settle()
-        self.assertNoResult(secure)
-        self.successResultOf(insecure)
+        self.assertNoResult(drained)
         self.kubelet.exchanges[0].respond(200, [], b"done")
         self.settle()
         self.answered(caller, 200, "done")
         self.assertIn(b"Connection: close", caller.received)
-        self.successResultOf(secure)
+        self.successResultOf(drained)
         self.assertEqual(0, self.pair.server.snapshot().streams)
 
     def test_close(self):
@@ -631,9 +629,9 @@ class DrainTests(World):
         self.kubelet.answer = lambda exchange: None
         caller = self.dial()
         self.ask(caller)
-        [secure, _] = self.interception.drain()
+        drained = self.interception.drain()
         self.interception.close()
         self.settle()
-        self.successResultOf(secure)
+        self.successResultOf(drained)
         self.assertEqual(1, len(caller.ended_with))
         self.assertEqual(0, self.pair.server.snapshot().streams)

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from OpenSSL import SSL
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -81,13 +81,13 @@ class Interception:
         """Close what is idle in sessions that want to end: they would wait for that."""
         self._pool.close_idle(lambda key: key.session in sessions)
 
-    def drain(self) -> list[Deferred[None]]:
+    def drain(self) -> Deferred[Any]:
         """Let requests that have come end, and close what is idle on either side.
 
         Gives what fires when the last caller has its answer.
         """
         self._pool.drain()
-        return [self.secure.drain(), self.insecure.drain()]
+        return DeferredList([self.secure.drain(), self.insecure.drain()])
 
     def close(self) -> None:
         """Abort everything and stop the timers."""
@@ -115,32 +115,18 @@ def _warn_when_full(warnings: RateLimitedLog, flag: str, factory: HTTPFactory) -
 class SecureFactory(HTTPFactory):
     """Serves callers over TLS, and tells the operator of those that TLS has refused."""
 
+    log = Logger()
+
     def __init__(
         self, clock: IReactorTime, handler: IRequestHandler, settings: ServerSettings
     ) -> None:
         super().__init__(clock, handler, settings)
-        self.refused_peers = RefusedPeers(clock, SecureConnection.log)
+        self.refused_peers = RefusedPeers(clock, self.log)
 
-    def buildProtocol(self, addr: IAddress | None) -> ServerConnection:
-        """Make the protocol of one caller."""
-        return SecureConnection(self)
-
-
-class SecureConnection(ServerConnection):
-    """A caller over TLS."""
-
-    log = Logger()
-
-    def __init__(self, factory: SecureFactory) -> None:
-        super().__init__(factory)
-        self._refused_peers = factory.refused_peers
-
-    def connection_ended(self, reason: Failure) -> None:
+    def handshake_failed(self, connection: ServerConnection, reason: Failure) -> None:
         """Tell of a caller that did not get through the handshake.
 
         What breaks TLS afterwards is the trouble of one that has been let in.
         """
-        if not self.handshaken and reason.check(SSL.Error):
-            address = getattr(self.transport.getPeer(), "host", "an unknown address")
-            self._refused_peers.warn("a caller from {address} is refused", reason, address=address)
-        super().connection_ended(reason)
+        if reason.check(SSL.Error):
+            self.refused_peers.warn_of_caller(connection.transport, reason)

@@ -142,7 +142,7 @@ class PassthroughProtocol(DialingConnection):
         super().connectionMade()
         factory = self._factory
         factory.figures.connections += 1
-        self.request_id = factory.request_ids.make()
+        self.call.request_id = factory.request_ids.make()
         self._source = getattr(self.transport.getPeer(), "host", "an unknown address")
         if len(factory.connections) > factory.max_connections:
             self._reset(
@@ -285,12 +285,12 @@ class PassthroughProtocol(DialingConnection):
         factory.figures.refused[refusal] += 1
         factory.unread_hellos.discard(self)
         asked = "" if self._asked is None else str(self._asked)
-        self.refused(problem.format(**fields), destination=asked)
+        self.call.refused(self.transport, problem.format(**fields), destination=asked)
         factory.warnings.warn(
             "--passthrough-port: connection {request_id} from {caller} to {meant} is refused: "
             + problem,
-            request_id=self.request_id,
-            node=self.node,
+            request_id=self.call.request_id,
+            node=self.call.node,
             caller=self._source,
             meant=self._meant,
             **fields,

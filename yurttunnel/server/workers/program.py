@@ -34,7 +34,6 @@ from yurttunnel.server.service import ServerService
 from yurttunnel.server.siblings.acceptor import SiblingStreams
 from yurttunnel.server.workers import messages
 from yurttunnel.server.workers.admission import AdmittedAgents
-from yurttunnel.server.workers.callers import PassedCaller
 from yurttunnel.server.workers.channel import ENDED, Channel, Message
 from yurttunnel.server.workers.figures import Growth, SnapshotChanges
 from yurttunnel.server.workers.link import Link, carry_link, link_session
@@ -170,7 +169,7 @@ class Worker:
     def take_caller(self, message: Message) -> None:
         """Serve a caller."""
         node, flag = message.fields["node"], message.fields["flag"]
-        self._take(message, lambda _: PassedCaller(self._callers, node, flag))
+        self._take(message, lambda _: self._callers.passed_on_here(node, flag))
 
     def admitted(self, message: Message) -> None:
         """Let an agent in."""

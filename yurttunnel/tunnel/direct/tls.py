@@ -125,7 +125,7 @@ class TLSTransport(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Tell the protocol; an end that TLS was not told of is a loss."""
-        if not self._ended and reason.check(ConnectionDone):
+        if not self._ended and isinstance(reason.value, ConnectionDone):
             reason = Failure(ConnectionLost("the peer did not end TLS"))
         self._closed = True
         self._producer = None
