@@ -60,8 +60,8 @@ class ServerExchange(ExchangeSide):
         self.status = 0
         self.bytes_sent = 0
         self.received: bytes | bytearray = b""
-        self.awaits_continue = (
-            self.has_body and head.version == "1.1" and bool(head.values(b"expect"))
+        self.awaits_continue: bool = (
+            self.has_body and head.version == "1.1" and b"expect" in head.by_name
         )
         """The client holds its body back until it is told to go on; for the connection."""
         self._state = _State.WAITING
@@ -87,7 +87,7 @@ class ServerExchange(ExchangeSide):
 
     def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:
         """See ``IExchange``."""
-        if not self.ended:
+        if self._state is not _State.ENDED:
             # Who refuses something before having read it will hardly read it to its end.
             self._begin(status, fields, reason, self._delivering and status < 400)
 
@@ -143,7 +143,7 @@ class ServerExchange(ExchangeSide):
 
     def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
         """See ``IExchange``."""
-        if self.ended:
+        if self._state is _State.ENDED:
             return
         if status not in (204, 304):
             fields = [*fields, (b"Content-Length", b"%d" % len(body))]
@@ -159,7 +159,7 @@ class ServerExchange(ExchangeSide):
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
     ) -> None:
         """See ``IExchange``."""
-        if self.ended:
+        if self._state is _State.ENDED:
             return
         self._outlet.cork()
         try:
@@ -187,7 +187,7 @@ class ServerExchange(ExchangeSide):
         """See ``IExchange``."""
         if self.head_sent:
             self.abort()
-        elif not self.ended:
+        elif self._state is not _State.ENDED:
             self.status = status
             self.head_sent = True
             self.end(None)
@@ -195,7 +195,7 @@ class ServerExchange(ExchangeSide):
 
     def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
         """See ``IExchange``; raises ``ValueError`` while the request's body is incomplete."""
-        if self.ended:
+        if self._state is _State.ENDED:
             return
         self._check_waiting()
         if not self._reader.ended:
@@ -210,14 +210,14 @@ class ServerExchange(ExchangeSide):
 
     def detach(self) -> None:
         """See ``IExchange``."""
-        if not self.ended:
+        if self._state is not _State.ENDED:
             self._state = _State.ENDED
             self._callbacks = []
             self._connection.detach()
 
     def abort(self) -> None:
         """See ``IExchange``."""
-        if not self.ended:
+        if self._state is not _State.ENDED:
             self.end(ExchangeFailed("the exchange was aborted"))
             self._connection.abort()
 
@@ -226,7 +226,7 @@ class ServerExchange(ExchangeSide):
     @property
     def receivable(self) -> bool:
         """There may be more of the request's body."""
-        return not (self.ended or self._reader.ended)
+        return not (self._state is _State.ENDED or self._reader.ended)
 
     @property
     def body_ended(self) -> bool:
@@ -238,7 +238,7 @@ class ServerExchange(ExchangeSide):
         if self._delivering:
             raise RuntimeError("the body is delivered already")
         self._delivering = True
-        if self.ended:
+        if self._state is _State.ENDED:
             return
         if self._reader.ended:
             sink.finish()
@@ -256,14 +256,14 @@ class ServerExchange(ExchangeSide):
 
     def on_end(self, callback: Callable[[ExchangeFailed | None], object]) -> None:
         """See ``IExchange``."""
-        if self.ended:
+        if self._state is _State.ENDED:
             callback(self._error)
         else:
             self._callbacks.append(callback)
 
     def end(self, error: ExchangeFailed | None) -> None:
         """Note the end and tell of it; for the connection."""
-        if self.ended:
+        if self._state is _State.ENDED:
             return
         self._outlet.unregister_producer()
         self._state = _State.ENDED
@@ -301,7 +301,7 @@ class ServerExchange(ExchangeSide):
         self._sink.write(data)
 
     def _body_complete(self) -> None:
-        if not self.ended:
+        if self._state is not _State.ENDED:
             self._sink.finish(self._reader.trailers)
 
     def wrong_length(self, error: BodyError) -> None:

@@ -45,22 +45,27 @@ class Head:
     """What requests and responses have in common.
 
     ``version`` is ``"1.0"`` or ``"1.1"``; ``fields`` are in the order sent, with the case of the
-    names kept, and are not to be changed.
+    names kept, and are not to be changed. ``by_name`` has the values of each field that is there
+    by its name in lower case, in the order sent: a look into it is no function call.
     """
 
-    __slots__ = ("_by_name", "fields", "version")
+    __slots__ = ("by_name", "fields", "version")
 
     def __init__(self, version: str, fields: list[tuple[bytes, bytes]]) -> None:
         self.version = version
         self.fields = fields
-        self._by_name: dict[bytes, list[bytes]] | None = None
+        self.by_name: dict[bytes, list[bytes]] = {}
+        by_name = self.by_name
+        for name, value in fields:
+            name = name.lower()
+            if name in by_name:
+                by_name[name].append(value)
+            else:
+                by_name[name] = [value]
 
     def values(self, name: bytes) -> list[bytes]:
-        """Give all values of the field ``name`` (in lower case), in the order sent."""
-        by_name = self._by_name
-        if by_name is None:
-            self._by_name = by_name = _indexed(self.fields)
-        return by_name.get(name, [])
+        """Return all values of the field ``name`` (in lower case), in the order sent."""
+        return self.by_name.get(name, [])
 
 
 def end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -87,7 +92,7 @@ def connection_options(head: Head) -> set[bytes]:
 
 def keeps_alive(head: Head) -> bool:
     """Tell whether another message may follow on the connection (RFC 9112 section 9.3)."""
-    if not head.values(b"connection"):
+    if b"connection" not in head.by_name:
         return head.version == "1.1"
     options = connection_options(head)
     if b"close" in options:
@@ -101,7 +106,7 @@ def requested_upgrade(head: Head) -> bytes | None:
     HTTP/1.0 has no upgrades. ``h2c`` is ignored, as RFC 9110 section 7.8 allows and RFC 9113
     section 3.1 advises: behind it would come requests that nobody here looks at.
     """
-    values = head.values(b"upgrade")
+    values = head.by_name.get(b"upgrade")
     if not values or head.version != "1.1" or b"upgrade" not in connection_options(head):
         return None
     protocols = list(_list_of(values))
@@ -140,17 +145,6 @@ def format_fields(fields: Fields) -> bytes:
 def allowed_in_trailers(name: bytes) -> bool:
     """Tell whether a field may come behind a body: none that frames or routes the message may."""
     return name.lower() not in _NO_TRAILERS
-
-
-def _indexed(fields: Fields) -> dict[bytes, list[bytes]]:
-    by_name: dict[bytes, list[bytes]] = {}
-    for name, value in fields:
-        name = name.lower()
-        if name in by_name:
-            by_name[name].append(value)
-        else:
-            by_name[name] = [value]
-    return by_name
 
 
 def _list_of(values: Iterable[bytes]) -> Iterable[bytes]:

@@ -20,6 +20,7 @@ from yurttunnel.http.head import HeadError, RequestHead, ResponseHead
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,18}")
 _MAX_LENGTH = 2**63 - 1
 _MISSPELLED = (b"content_length", b"transfer_encoding")
+_FRAMING_FIELDS = frozenset({b"content-length", b"transfer-encoding", *_MISSPELLED})
 
 
 class BodyKind(enum.Enum):
@@ -101,19 +102,21 @@ class _UnknownCoding(_Ambiguous):
 
 
 def _declared(head: Head) -> Framing | None:
-    """Give what the fields say, ``None`` when they say nothing."""
+    """Return what the fields say, ``None`` when they say nothing."""
+    by_name = head.by_name
+    if _FRAMING_FIELDS.isdisjoint(by_name):
+        return None
     for name in _MISSPELLED:
         # Some servers read these as the fields with hyphens, as CGI would name them.
-        if head.values(name):
+        if name in by_name:
             raise _Ambiguous(f"has a field {name.decode()}, with an underscore")
-    lengths = head.values(b"content-length")
-    codings = head.values(b"transfer-encoding")
+    lengths = by_name.get(b"content-length")
+    codings = by_name.get(b"transfer-encoding")
     if codings:
         if lengths:
             raise _Ambiguous("has both Content-Length and Transfer-Encoding")
         return _coded(head.version, codings)
-    if not lengths:
-        return None
+    assert lengths
     if len(lengths) > 1:
         raise _Ambiguous("has more than one Content-Length")
     if not _LENGTH.fullmatch(lengths[0]) or (length := int(lengths[0])) > _MAX_LENGTH:

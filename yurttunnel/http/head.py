@@ -111,7 +111,8 @@ class RequestHeadReader:
             raise HeadError(400, "the request line is not METHOD TARGET HTTP/1.1")
         method, target, version = line.groups()
         head = RequestHead(method, target, _VERSIONS[version], self._fields)
-        _check_target(method, target)
+        if method != b"CONNECT" and not (target.startswith(b"/") and b"#" not in target):
+            _check_target(method, target)
         _check_host(head)
         return head
 
@@ -174,17 +175,15 @@ def format_response_head(status: int, reason: bytes, fields: Fields) -> bytes:
 
 
 def _check_target(method: bytes, target: bytes) -> None:
-    """Hold the target to the form that the method has (RFC 9112 section 3.2)."""
-    if method == b"CONNECT" or (method == b"OPTIONS" and target == b"*"):
-        return
-    if not target.startswith(b"/") or b"#" in target:
+    """Refuse what is no path, unless the method has such a target (RFC 9112 section 3.2)."""
+    if method != b"OPTIONS" or target != b"*":
         raise HeadError(
             400, "the request target must be a path that begins with /, its host goes into Host"
         )
 
 
 def _check_host(head: RequestHead) -> None:
-    hosts = head.values(b"host")
+    hosts = head.by_name.get(b"host", ())
     if len(hosts) > 1 or (not hosts and head.version == "1.1"):
         raise HeadError(400, "the request needs exactly one Host field")
     if hosts and not _HOST.fullmatch(hosts[0]):

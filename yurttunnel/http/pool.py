@@ -20,7 +20,6 @@ half if it is alone, so whoever comes next finds room. This is the dynamic thres
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -193,19 +192,21 @@ class _Places:
     def __init__(self, most: int) -> None:
         self.taken = 0
         self._most = most
-        self._by_caller: Counter[Hashable] = Counter()
+        self._by_caller: dict[Hashable, int] = {}
 
     def has_one_for(self, caller: Hashable) -> bool:
         """Tell whether ``caller`` has fewer than it leaves free; ``None`` may have all."""
         free = self._most - self.taken
-        return free > (0 if caller is None else self._by_caller[caller])
+        return free > (0 if caller is None else self._by_caller.get(caller, 0))
 
     def count(self, caller: Hashable, change: int) -> None:
         """Count one more or one less of a caller."""
         self.taken += change
-        self._by_caller[caller] += change
-        if not self._by_caller[caller]:
-            del self._by_caller[caller]
+        count = self._by_caller.get(caller, 0) + change
+        if count:
+            self._by_caller[caller] = count
+        else:
+            self._by_caller.pop(caller, None)
 
 
 class _Queue:

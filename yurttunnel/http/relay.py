@@ -166,6 +166,10 @@ class _Forwarding:
         self._reused = False
         self._retried = False
         self._ended = False
+        # Which deadlines it is in, so that most ends look into one at most.
+        self._answer_due = False
+        self._upload_due = False
+        self._beginning_due = False
 
     # -- getting a connection ------------------------------------------------------------------
 
@@ -181,11 +185,13 @@ class _Forwarding:
             # Nothing comes until the origin has asked for it.
             self._connect(fresh=False, upload=True)
         else:
+            self._beginning_due = True
             self._relay.beginnings.add(self)
             exchange.deliver_body(self)
 
     def body_is_slow(self) -> None:
         """Go on with what there is of the body."""
+        self._beginning_due = False
         self._connect(fresh=False, upload=True)
 
     def _body_began(self, beginning: BodyBeginning) -> None:
@@ -194,7 +200,8 @@ class _Forwarding:
             if beginning.size < BODY_BEGINNING:
                 return
             self._exchange.pauseProducing()
-        if self in self._relay.beginnings:
+        if self._beginning_due:
+            self._beginning_due = False
             self._relay.beginnings.discard(self)
             self._connect(fresh=False, upload=not beginning.complete)
 
@@ -266,7 +273,7 @@ class _Forwarding:
         beginning, self._beginning = self._beginning, None
         assert beginning is not None
         beginning.pass_on(self)
-        if self not in self._relay.uploads:
+        if not self._upload_due:
             exchange.resumeProducing()
 
     def write(self, data: bytes) -> None:
@@ -284,7 +291,7 @@ class _Forwarding:
         upstream = self._upstream
         if upstream is not None:
             upstream.finish(trailers)
-            self._relay.uploads.discard(self)
+            self._forget_upload()
             self._expect_answer()
         elif self._beginning is not None:
             self._beginning.finish(trailers)
@@ -296,21 +303,30 @@ class _Forwarding:
         answers, upstream = self._relay.answers, self._upstream
         patient = self._patient and (upstream is None or upstream.request_complete)
         if answers is not None and not (patient or self._exchange.head_sent or self._ended):
+            self._answer_due = True
             answers.add(self)
 
     def _forget_answer(self) -> None:
-        if self._relay.answers is not None:
-            self._relay.answers.discard(self)
+        answers = self._relay.answers
+        if self._answer_due and answers is not None:
+            self._answer_due = False
+            answers.discard(self)
+
+    def _forget_upload(self) -> None:
+        if self._upload_due:
+            self._upload_due = False
+            self._relay.uploads.discard(self)
 
     def pauseProducing(self) -> None:
         """Read no more of the request for now: the origin does not keep up."""
-        if self not in self._relay.uploads:
+        if not self._upload_due:
+            self._upload_due = True
             self._relay.uploads.add(self)
         self._exchange.pauseProducing()
 
     def resumeProducing(self) -> None:
         """Read again."""
-        self._relay.uploads.discard(self)
+        self._forget_upload()
         self._exchange.resumeProducing()
 
     def stopProducing(self) -> None:
@@ -373,10 +389,15 @@ class _Forwarding:
     # -- the end -------------------------------------------------------------------------------
 
     def exchange_ended(self, error: ExchangeFailed | None) -> None:
-        """Tell the client of a failure on the origin's side, or try once more."""
+        """Tell the client of a failure on the origin's side, or try once more.
+
+        Most exchanges have ended by then, with the last piece of the body.
+        """
+        if self._ended:
+            return
         self._stop_waiting()
         self._upstream = None
-        if error is None or self._ended:
+        if error is None:
             return
         if self._may_retry(error):
             self._retried = True
@@ -397,14 +418,17 @@ class _Forwarding:
 
     def _stop_waiting(self) -> None:
         self._forget_answer()
-        self._relay.beginnings.discard(self)
-        self._relay.uploads.discard(self)
+        self._forget_upload()
+        if self._beginning_due:
+            self._beginning_due = False
+            self._relay.beginnings.discard(self)
 
     def _client_ended(self, error: ExchangeFailed | None) -> None:
         """Let go of the origin: it has answered, or the client has left or got another answer."""
         self._ended = True
         self._beginning = None
-        self._stop_waiting()
+        if self._answer_due or self._upload_due or self._beginning_due:
+            self._stop_waiting()
         acquiring, self._acquiring = self._acquiring, None
         if acquiring is not None:
             acquiring.cancel()

@@ -113,7 +113,8 @@ class ServerConnection(HTTPConnection):
                 self._head_incomplete()
                 return
             exchange = ServerExchange(self, head, request_framing(head))
-            _check_expectation(head)
+            if b"expect" in head.by_name:
+                _check_expectation(head)
         except HeadError as error:
             self._refuse(error.status, error.text, head)
             return

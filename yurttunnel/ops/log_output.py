@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 from collections.abc import Callable, MutableMapping
+from functools import lru_cache
 from typing import IO, Any
 
 from twisted.logger import (
@@ -16,6 +17,7 @@ from twisted.logger import (
     LogLevel,
     formatEvent,
     formatEventAsClassicLogText,
+    formatTime,
 )
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -41,7 +43,7 @@ def text_line(event: LogEvent) -> str | None:
     message, and must neither move a terminal's cursor nor begin a line. ``None`` for an event
     without a message.
     """
-    line = formatEventAsClassicLogText(event)
+    line = formatEventAsClassicLogText(event, _time_in_text)
     if line is None or line[:-1].isprintable():
         return line
     # Surrogates, which bytes that are no UTF-8 have become, cannot be written to a file.
@@ -146,6 +148,17 @@ def take_over_log(
     twist["fileLogObserverFactory"] = observer
     # Its own filter is before ours and cannot be changed later.
     twist["logLevel"] = LogLevel.debug
+
+
+def _time_in_text(when: float | None) -> str:
+    """Return the time of an event as Twisted writes it, to the second."""
+    return formatTime(when) if when is None else _second_in_text(int(when))
+
+
+@lru_cache(1)
+def _second_in_text(when: int) -> str:
+    """Return a second; most lines are of the same one as the line before."""
+    return formatTime(when)
 
 
 def _time(event: LogEvent) -> str | None:

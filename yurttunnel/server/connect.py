@@ -200,7 +200,8 @@ class ConnectCall:
             return
         exchange.on_end(self._exchange_ended)
         call = self._call
-        call.request_id = self._factory.request_ids.taken_over(head.values(b"x-request-id"))
+        proposed = head.by_name.get(b"x-request-id", ())
+        call.request_id = self._factory.request_ids.taken_over(proposed)
         call.dial(exchange.transport, node, host, port)
 
     def passed_on(self, session: INodeSession) -> bool:
@@ -280,7 +281,7 @@ class _JoinedCaller(LocalConnection):
 def _check_is_plain_connect(head: RequestHead) -> None:
     if head.method != b"CONNECT":
         raise HeadError(405, "only CONNECT requests are served here")
-    if head.values(b"expect"):
+    if b"expect" in head.by_name:
         raise HeadError(417, "a CONNECT request cannot expect anything")
 
 
@@ -293,11 +294,11 @@ def _authority(text: str) -> tuple[str, int]:
 
 def _asked_node(head: RequestHead) -> str | None:
     """Return the host of ``X-Tunnel-Proxy-Host`` if any, with which yurttunnel 1.2 chooses, too."""
-    values = head.values(b"x-tunnel-proxy-host")
+    values = head.by_name.get(b"x-tunnel-proxy-host")
+    if values is None or values == [b""]:
+        return None
     if len(values) > 1:
         raise HeadError(400, "X-Tunnel-Proxy-Host is given more than once")
-    if not values or not values[0]:
-        return None
     try:
         return strip_port(values[0].decode("ascii", "backslashreplace"))
     except BadAuthority as error:

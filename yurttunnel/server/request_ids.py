@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections.abc import Sequence
 
 _SANE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
@@ -20,7 +21,7 @@ class RequestIds:
         """Make an id that this process has not used yet."""
         return f"{self._prefix}-{next(self._numbers)}"
 
-    def taken_over(self, proposed: list[bytes]) -> str:
+    def taken_over(self, proposed: Sequence[bytes]) -> str:
         """Take the caller's id over when it gives one that is fit for a log, else make one."""
         if len(proposed) == 1 and _SANE.fullmatch(proposed[0]):
             return proposed[0].decode("ascii")

@@ -75,7 +75,9 @@ def _host_and_port(head: RequestHead) -> tuple[str, int]:
 
 def _single(head: RequestHead, name: bytes) -> str:
     """Give the value of a field that may be there once, an empty one when it is not."""
-    values = head.values(name)
+    values = head.by_name.get(name)
+    if not values:
+        return ""
     if len(values) > 1:
         raise HeadError(400, f"{name.decode().title()} is given more than once")
-    return values[0].decode("ascii", "backslashreplace") if values else ""
+    return values[0].decode("ascii", "backslashreplace")

@@ -11,7 +11,6 @@ from zope.interface import implementer
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
-from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.http.pool import ConnectionPool
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
@@ -39,7 +38,7 @@ class Interceptor:
 
     def request_received(self, exchange: IExchange) -> None:
         """See ``IRequestHandler``."""
-        proposed = exchange.head.values(b"x-request-id")
+        proposed = exchange.head.by_name.get(b"x-request-id", ())
         self._handler(InterceptedRequest(exchange, self._request_ids.taken_over(proposed)))
 
 
@@ -68,7 +67,8 @@ class KubeletProxy:
         exchange = request.exchange
         head = exchange.head
         try:
-            _check_method(head)
+            if head.method == b"CONNECT":
+                raise _not_for_connect()
             destination = request.destination or destination_of(head)
             request.destination = destination
             session = self._registry.find(destination.node)
@@ -118,13 +118,12 @@ def forwarded_fields(request: InterceptedRequest, destination: Destination) -> F
     return fields
 
 
-def _check_method(head: RequestHead) -> None:
-    if head.method == b"CONNECT":
-        raise RequestFailed(
-            405,
-            "this port takes requests that are meant for kubelets, not CONNECT: that is served"
-            " where the server's --connect-endpoint says",
-        )
+def _not_for_connect() -> RequestFailed:
+    return RequestFailed(
+        405,
+        "this port takes requests that are meant for kubelets, not CONNECT: that is served where"
+        " the server's --connect-endpoint says",
+    )
 
 
 def _describe(request: InterceptedRequest, failure: Failure) -> tuple[int, str]:
