@@ -1,10 +1,10 @@
 """Count the function calls that one dial and one request cost the server and the agent.
 
 ``python -m benchmarks.calls`` prints a line for each. Unlike times, the counts are the same on
-every machine and beside any load, but for a few calls of timers; so they show the cost of a change
-that no time would. Calls of Python functions are the figure that is kept low, those of functions in
-C are told beside it. The clients come one after the other: who shares a turn of the reactor with
-others costs less.
+every machine, but for what the reactor does in each of its turns, of which a busy machine has a
+few more; so they show the cost of a change that no time would. Calls of Python functions are the
+figure that is kept low, those of functions in C are told beside it. The clients come one after the
+other: who shares a turn of the reactor with others costs less.
 """
 
 from __future__ import annotations
@@ -168,14 +168,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = Settings(reactor="counted")
         server = stack.enter_context(Server(directory, settings, authority.certificate))
         agent = stack.enter_context(Agent(directory, settings, NEAR, server, server.agent_port))
-        ask = keep_alive(server, backend.https_port, stack)
         programs: dict[str, Command] = {"server": server, "agent": agent}
-        for title, act in (
-            ("CONNECT dial, echo and close", lambda: dial(server, backend.echo_port)),
-            ("intercepted keep-alive GET", ask),
-        ):
+
+        def show(title: str, act: Callable[[], None]) -> None:
             for name, calls in measure(programs, directory, act, times).items():
                 print(f"{title:30} {name:8} {calls.python:5} of Python {calls.c:5} of C")
+
+        show("CONNECT dial, echo and close", lambda: dial(server, backend.echo_port))
+        show("intercepted keep-alive GET", keep_alive(server, backend.https_port, stack))
 
 
 if __name__ == "__main__":

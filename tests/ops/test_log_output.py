@@ -95,6 +95,13 @@ class TextTests(SynchronousTestCase):
         )
         self.assertEqual("[yurttunnel.server.agents#warn] rand-\u00f6\u6771\\udcff\n", line)
 
+    def test_what_is_put_together_already(self) -> None:
+        """It has the same line as what is filled in here, whatever it holds."""
+        for text in ("GET /pods", "{not} a field", "two\nlines", "\x1b[2J"):
+            self.assertEqual(
+                self.line("a {what}", what=text), self.line("{line}", line=f"a {text}")
+            )
+
     def test_nothing_to_say(self) -> None:
         """An event without a message has no line."""
         self.assertIsNone(text_line(logged()))

@@ -120,7 +120,7 @@ class ClientConnection(HTTPConnection):
         elif not self._closing and not self.lost:
             self._closing = True
             self._take = None
-            self._outlet.release()
+            self.outlet.release()
             self._closing_timer = self._clock.callLater(self._linger, self._linger_over)
             self.transport.loseConnection()
 
@@ -184,7 +184,7 @@ class ClientConnection(HTTPConnection):
         self._exchange = exchange
         self._reader = ResponseHeadReader(self._limits)
         self._take = self._take_head
-        self._outlet.write(head)
+        self.outlet.write(head)
         return exchange
 
     # -- responses -----------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class ClientConnection(HTTPConnection):
         self._exchange = None
         self._take = self._take_unexpected
         self._body_paused = False
-        self._outlet.unregister_producer()
+        self.outlet.unregister_producer()
         keep = exchange.keeps_alive and not (self._held or self._input_ended or self.lost)
         self._held = b""
         self.set_reading()

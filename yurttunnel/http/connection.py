@@ -191,7 +191,8 @@ class HTTPConnection(Protocol):
     lost = False
     """The connection has ended."""
 
-    _outlet: Outlet
+    outlet: Outlet
+    """The sending direction; for exchanges."""
 
     def __init__(self) -> None:
         self._take: Callable[[bytes], object] | None = None
@@ -207,13 +208,8 @@ class HTTPConnection(Protocol):
     def makeConnection(self, transport: ITransport) -> None:
         """Begin on ``transport``."""
         self.secure = is_secure(transport)
-        self._outlet = Outlet(transport, self.room_made)
+        self.outlet = Outlet(transport, self.room_made)
         super().makeConnection(transport)
-
-    @property
-    def outlet(self) -> Outlet:
-        """The sending direction; for exchanges."""
-        return self._outlet
 
     def dataReceived(self, data: bytes) -> None:
         """Take ``data``, after what is held."""
@@ -231,7 +227,8 @@ class HTTPConnection(Protocol):
                 self._take(data)
         finally:
             self._taking = False
-        self.set_reading()
+        if self._reading is not (not self._held and not self._body_paused):
+            self.set_reading()
 
     def set_reading(self) -> None:
         """Pause or resume the transport where that has changed."""
@@ -262,7 +259,7 @@ class HTTPConnection(Protocol):
 
         ``transport`` is what it writes to: that of the connection, or one around it.
         """
-        self._outlet.release()
+        self.outlet.release()
         self._take = None
         if not self._reading and not self._input_ended:
             self._reading = True
@@ -300,7 +297,7 @@ class HTTPConnection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Tell whoever uses the connection that it has ended."""
         self.lost = True
-        self._outlet.unregister_producer()
+        self.outlet.unregister_producer()
         user = self._user
         if user is not None:
             user.connectionLost(reason)

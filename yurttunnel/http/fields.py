@@ -74,15 +74,17 @@ def end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes
     Left out are those that concern one connection only, and those that ``Connection`` names;
     ``Host`` and ``Content-Length`` stay even when named.
     """
-    fields = list(fields)
-    names = [name.lower() for name, _ in fields]
-    dropped: frozenset[bytes] = _HOP_BY_HOP
-    if b"connection" in names:
-        options = [
-            value for (_, value), name in zip(fields, names, strict=True) if name == b"connection"
-        ]
-        dropped = _HOP_BY_HOP | (frozenset(_list_of(options)) - _NEVER_NAMED)
-    return [field for field, name in zip(fields, names, strict=True) if name not in dropped]
+    passed_on, options = [], []
+    for field in fields:
+        name = field[0].lower()
+        if name == b"connection":
+            options.append(field[1])
+        elif name not in _HOP_BY_HOP:
+            passed_on.append(field)
+    if not options:
+        return passed_on
+    dropped = frozenset(_list_of(options)) - _NEVER_NAMED
+    return [field for field in passed_on if field[0].lower() not in dropped]
 
 
 def connection_options(head: Head) -> set[bytes]:

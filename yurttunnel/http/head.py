@@ -80,16 +80,12 @@ class RequestHeadReader:
     """
 
     received: bytes | bytearray
+    early: bytes
 
     def __init__(self, limits: HeadLimits) -> None:
         self._fields: list[tuple[bytes, bytes]] = []
         parser = httptools.HttpRequestParser(_Collector(self._fields))
         self._section = _Section(limits, parser, self._fields)
-
-    @property
-    def early(self) -> bytes:
-        """What has come behind the head."""
-        return self._section.early
 
     def feed(self, data: bytes) -> RequestHead | None:
         """Take the next bytes; return the head when it is complete.
@@ -106,6 +102,7 @@ class RequestHeadReader:
         if received is None:
             return None
         self.received = received
+        self.early = self._section.early
         line = _REQUEST_LINE.match(received)
         if line is None:
             raise HeadError(400, "the request line is not METHOD TARGET HTTP/1.1")
@@ -120,15 +117,12 @@ class RequestHeadReader:
 class ResponseHeadReader:
     """Reads one response head as :class:`RequestHeadReader` reads that of a request."""
 
+    early: bytes
+
     def __init__(self, limits: HeadLimits) -> None:
         self._fields: list[tuple[bytes, bytes]] = []
         parser = httptools.HttpResponseParser(_Collector(self._fields))
         self._section = _Section(limits, parser, self._fields)
-
-    @property
-    def early(self) -> bytes:
-        """What has come behind the head."""
-        return self._section.early
 
     def feed(self, data: bytes) -> ResponseHead | None:
         """Take the next bytes; return the head when it is complete.
@@ -143,6 +137,7 @@ class ResponseHeadReader:
             raise HeadError(502, f"the response {error}") from None
         if received is None:
             return None
+        self.early = self._section.early
         line = _STATUS_LINE.match(received)
         if line is None:
             raise HeadError(502, "the status line is not HTTP/1.1 STATUS REASON")
@@ -227,7 +222,7 @@ class _Section:
     def feed(self, data: bytes) -> bytes | bytearray | None:
         """Take the next bytes; return a text that begins with the head when it is complete."""
         before = len(self._received)
-        received = self._joined(data)
+        received = self._joined(data) if before else data
         end = received.find(_END, max(0, before - len(_END) + 1))
         if end < 0:
             self._received = received
@@ -241,10 +236,8 @@ class _Section:
         return received
 
     def _joined(self, data: bytes) -> bytes | bytearray:
-        """Give all that has come; a head that comes whole is not copied."""
+        """Return all that has come, of a head that does not come whole."""
         received = self._received
-        if not received:
-            return data
         if isinstance(received, bytes):
             received = bytearray(received)
         received += data

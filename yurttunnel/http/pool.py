@@ -20,7 +20,7 @@ half if it is alone, so whoever comes next finds room. This is the dynamic thres
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -164,8 +164,8 @@ class ConnectionPool(Generic[Key]):
         return replace(self.counters, idle=len(self.idle), waiting=len(self.waiting))
 
 
-class _Use(enum.Enum):
-    """What a connection is wanted for."""
+class _Use(enum.IntEnum):
+    """What a connection is wanted for; an ``IntEnum``, as its hash is no function of Python."""
 
     SHORT = enum.auto()
     """To be free again soon."""
@@ -214,20 +214,14 @@ class _Queue:
 
     def __init__(self, most: int) -> None:
         self.places = _Places(most)
-        self._waiters: dict[_Waiter, None] = {}
-
-    def __iter__(self) -> Iterator[_Waiter]:
-        return iter(self._waiters)
-
-    def __len__(self) -> int:
-        return len(self._waiters)
+        self.waiters: dict[_Waiter, None] = {}
 
     def add(self, waiter: _Waiter) -> None:
-        self._waiters[waiter] = None
+        self.waiters[waiter] = None
         self.places.count(waiter.wish.caller, 1)
 
     def remove(self, waiter: _Waiter) -> None:
-        del self._waiters[waiter]
+        del self.waiters[waiter]
         self.places.count(waiter.wish.caller, -1)
 
 
@@ -284,7 +278,7 @@ class _Origin:
     def serve(self) -> None:
         """Give those who wait what there is, in their order."""
         for queue in self.waiters.values():
-            while (waiter := self._next(queue)) is not None:
+            while queue.waiters and (waiter := self._next(queue)) is not None:
                 got = self._get(waiter.wish)
                 if got is None:
                     break
@@ -309,7 +303,9 @@ class _Origin:
             self.bounded[wish.use].count(wish.caller, change)
 
     def forget_if_empty(self) -> None:
-        if not (self.members or any(self.waiters.values()) or self._attempts):
+        if self.members or self._attempts:
+            return
+        if not any(queue.waiters for queue in self.waiters.values()):
             self._on_empty()
 
     def close_idle(self) -> None:
@@ -318,7 +314,7 @@ class _Origin:
 
     def close(self) -> None:
         for queue in self.waiters.values():
-            for waiter in list(queue):
+            for waiter in list(queue.waiters):
                 queue.remove(waiter)
                 waiter.refuse("the server is stopping")
         for attempt in list(self._attempts):
@@ -333,7 +329,7 @@ class _Origin:
 
     def _next(self, queue: _Queue) -> _Waiter | None:
         """Return the first whose caller has not got its share."""
-        return next((waiter for waiter in queue if self._has_one_for(waiter.wish)), None)
+        return next((waiter for waiter in queue.waiters if self._has_one_for(waiter.wish)), None)
 
     def _has_one_for(self, wish: _Wish) -> bool:
         """Tell whether the caller may have one more, of all and of those for this use."""

@@ -106,15 +106,15 @@ class Relay:
         acquire: Acquire,
         request: ForwardedRequest,
         describe: Describe,
-        origin: str = "the origin",
+        origin: object = "the origin",
         patient: bool = False,
     ) -> None:
         """Answer ``exchange`` with what a connection from ``acquire`` answers to ``request``.
 
-        The request's body, interim responses, trailers and upgrades are passed on. ``origin``
-        begins the sentences about what went wrong behind the connection, ``describe`` makes those
-        about having none, except that too many requests for a pool are told by itself. With
-        ``patient`` the origin may take as long as it wants to begin its answer.
+        The request's body, interim responses, trailers and upgrades are passed on. ``origin``,
+        as a text, begins the sentences about what went wrong behind the connection, ``describe``
+        makes those about having none, except that too many requests for a pool are told by
+        itself. With ``patient`` the origin may take as long as it wants to begin its answer.
 
         The request is sent a second time, on a new connection, only when it has no body and a
         safe method, and an old connection turned out to be closed before a byte of an answer.
@@ -143,7 +143,7 @@ class _Forwarding:
         acquire: Acquire,
         request: ForwardedRequest,
         describe: Describe,
-        origin: str,
+        origin: object,
         patient: bool,
     ) -> None:
         self._relay = relay
@@ -154,7 +154,9 @@ class _Forwarding:
         self._target = request.target
         self._describe = describe
         self._origin = origin
-        self._upgrade = requested_upgrade(exchange.head)
+        # Few ask for one.
+        asks = b"upgrade" in exchange.head.by_name
+        self._upgrade = requested_upgrade(exchange.head) if asks else None
         self._fields = end_to_end(request.fields)
         if self._upgrade is not None:
             self._fields += [(b"Connection", b"Upgrade"), (b"Upgrade", self._upgrade)]

@@ -10,6 +10,9 @@ from zope.interface import implementer
 REQUESTS = "yurttunnel.server.requests"
 """The namespace of messages of which there is one for each request, however many come."""
 
+WHOLE_LINE = "{line}"
+"""The format of messages that are put together already: their text is in the field ``line``."""
+
 request_log = Logger(namespace=REQUESTS)
 """What those are logged with. It stays in a module: a class would give it its own namespace."""
 

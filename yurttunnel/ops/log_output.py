@@ -24,7 +24,7 @@ from zope.interface import implementer
 
 from yurttunnel.ops.log_file import LogFile
 from yurttunnel.ops.log_floods import FloodLimit
-from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.ops.log_levels import WHOLE_LINE, ShownLevels
 
 _NO_FIELDS = frozenset(
     # Those of every line, and what Twisted adds for observers of its old kind.
@@ -43,7 +43,14 @@ def text_line(event: LogEvent) -> str | None:
     message, and must neither move a terminal's cursor nor begin a line. ``None`` for an event
     without a message.
     """
-    line = formatEventAsClassicLogText(event, _time_in_text)
+    line: str | None
+    if event.get("log_format") == WHOLE_LINE:
+        # As below, without a look at what else there could be in the format and in the event.
+        origin = f"{event['log_namespace']}#{event['log_level'].name}"
+        text = event["line"].replace("\n", "\n\t")
+        line = f"{_time_in_text(event['log_time'])} [{origin}] {text}\n"
+    else:
+        line = formatEventAsClassicLogText(event, _time_in_text)
     if line is None or line[:-1].isprintable():
         return line
     # Surrogates, which bytes that are no UTF-8 have become, cannot be written to a file.

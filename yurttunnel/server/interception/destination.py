@@ -42,7 +42,8 @@ class Destination:
 def destination_of(head: RequestHead) -> Destination:
     """Read the destination; raises :class:`HeadError` (400) with what to write instead."""
     host, port = _host_and_port(head)
-    return Destination(named_node(head) or host, host, port)
+    node = named_node(head) if NODE_FIELD in head.by_name else ""
+    return Destination(node or host, host, port)
 
 
 def named_node(head: RequestHead) -> str:
@@ -61,7 +62,9 @@ def names_destination(head: RequestHead) -> bool:
 
 
 def _host_and_port(head: RequestHead) -> tuple[str, int]:
-    name, text = "X-Tunnel-Proxy-Dest", _single(head, DESTINATION_FIELD)
+    name, text = "X-Tunnel-Proxy-Dest", ""
+    if DESTINATION_FIELD in head.by_name:
+        text = _single(head, DESTINATION_FIELD)
     if not text:
         name, text = "Host", _single(head, b"host")
     if not text:

@@ -86,7 +86,7 @@ class KubeletProxy:
             partial(self._pool.acquire, key, lasting=request.follows, caller=_caller_of(request)),
             ForwardedRequest(head.method, head.target, forwarded_fields(request, destination)),
             partial(_describe, request),
-            origin=str(key),
+            origin=key,
             patient=request.follows,
         )
 

@@ -46,7 +46,9 @@ class RequestMetrics:
         status = request.exchange.status
         counters.in_hand[labels] -= 1
         counters.answered[(*labels, _code(status))] += 1
-        if requested_upgrade(request.exchange.head) is None and not request.follows:
+        head = request.exchange.head
+        upgraded = b"upgrade" in head.by_name and requested_upgrade(head) is not None
+        if not (upgraded or request.follows):
             counters.durations.observe(self._clock.seconds() - began)
 
 

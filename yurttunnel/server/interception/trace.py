@@ -13,7 +13,7 @@ from zope.interface import implementer
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.connection import is_secure
 from yurttunnel.http.interfaces import ExchangeFailed
-from yurttunnel.ops.log_levels import request_log
+from yurttunnel.ops.log_levels import WHOLE_LINE, request_log
 from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import (
@@ -86,9 +86,9 @@ class Trace:
             f" {who} ({request.request_id}): {exchange.status or 'no answer'},"
             f" {exchange.bytes_sent} bytes in {self._clock.seconds() - began:.3f} s{trouble}"
         )
-        # With one field in the text: formatting each costs more than all of this, and this is for
+        # Put together here: formatting each field costs more than all of this, and this is for
         # every request.
-        request_log.info("{line}", line=line, node=request.node, request_id=request.request_id)
+        request_log.info(WHOLE_LINE, line=line, node=request.node, request_id=request.request_id)
 
 
 def _peer_behind(transport: Any) -> _Peer:
