@@ -53,7 +53,7 @@ HANDED_ON = {
     },
     "yurttunnel/pki/revocation.py": {"problem", "warning"},
     "yurttunnel/pki/standalone.py": {"waits_for"},
-    "yurttunnel/server/passthrough/listener.py": {"_alert", "_reset"},
+    "yurttunnel/server/frontends/passthrough/listener.py": {"_alert", "_reset"},
     "yurttunnel/server/refused_peers.py": set(),
     "yurttunnel/steering/dns/controller.py": {"_tell"},
     "yurttunnel/steering/dns/records.py": {"append"},

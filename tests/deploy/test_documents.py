@@ -27,8 +27,8 @@ from yurttunnel.cluster.proxy_ports import KEYS
 from yurttunnel.cluster.services import INTERNAL_SERVICE
 from yurttunnel.quickstart.options import Options as QuickstartOptions
 from yurttunnel.server import client_hello
+from yurttunnel.server.frontends.passthrough import listener
 from yurttunnel.server.options import Options as ServerOptions
-from yurttunnel.server.passthrough import listener
 from yurttunnel.steering import looks
 from yurttunnel.steering.dns.controller import LEASE
 from yurttunnel.steering.dns.records import CONFIG_MAP as RECORDS

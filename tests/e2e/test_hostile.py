@@ -35,7 +35,7 @@ from tests.e2e.support import EndToEndTestCase, TwistedTransports, which
 from tests.e2e.tls_callers import tls_download
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.enrolment_server import MAX_CONNECTIONS
-from yurttunnel.server.connect import MAX_HANDSHAKES
+from yurttunnel.server.frontends.connect import MAX_HANDSHAKES
 from yurttunnel.tunnel.connection import MAX_UNFINISHED
 
 DEADLINE = 10.0

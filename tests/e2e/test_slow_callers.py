@@ -16,7 +16,7 @@ from tests.e2e.clients import Download, Peer, Source, Target, connect
 from tests.e2e.programs import Tunnel, free_ports
 from tests.e2e.support import EndToEndTestCase, TwistedTransports
 from tests.e2e.tls_callers import RECEIVE_BUFFER, tls_download
-from yurttunnel.server.connect import LINGER
+from yurttunnel.server.frontends.connect import LINGER
 
 STEP = 48 * 1024
 """Bytes that a target sends at a time. So many wait in the server, and pause nothing yet."""

@@ -30,7 +30,11 @@ that makes them hang is found."""
 
 ELSEWHERE = {
     "wire": ("tests.tunnel",),
-    "tunnel": ("tests.server.test_agents", "tests.server.test_connect", "tests.agent.test_client"),
+    "tunnel": (
+        "tests.server.test_agents",
+        "tests.server.frontends.test_connect",
+        "tests.agent.test_client",
+    ),
     "http": ("tests.server.interception", "tests.kube"),
     "pki": ("tests.adversarial.test_enrolment", "tests.adversarial.test_certificates"),
     "kube": ("tests.steering.dns", "tests.cluster", "tests.pki"),

@@ -14,17 +14,17 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession, MemoryConnection
+from tests.server.frontends.passthrough.test_listener import Accepted
+from tests.server.frontends.test_connect import ESTABLISHED, connect
 from tests.server.hellos import client_hello
-from tests.server.passthrough.test_listener import Accepted
-from tests.server.test_connect import ESTABLISHED, connect
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server.audit import Audit
-from yurttunnel.server.connect import ConnectFactory
-from yurttunnel.server.forward import ForwardFactory, parse_forward
-from yurttunnel.server.passthrough.listener import PassthroughFactory
-from yurttunnel.server.passthrough.nodes import PassthroughNodes
-from yurttunnel.server.passthrough.original_destination import SocketAddress
+from yurttunnel.server.frontends.connect import ConnectFactory
+from yurttunnel.server.frontends.forward import ForwardFactory, parse_forward
+from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
+from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.wire.codes import Code

@@ -45,7 +45,7 @@ from yurttunnel.pki.identity import (
 )
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
 from yurttunnel.server.audit_peers import peer_behind
-from yurttunnel.server.forward import parse_forward
+from yurttunnel.server.frontends.forward import parse_forward
 from yurttunnel.server.interception.destination import destination_of
 from yurttunnel.server.node_session import granted_identifiers
 from yurttunnel.server.options import Options as ServerOptions

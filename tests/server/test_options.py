@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.server.endpoints import TcpEndpoint, UnixEndpoint
-from yurttunnel.server.forward import parse_forward
+from yurttunnel.server.frontends.forward import parse_forward
 from yurttunnel.server.options import ClusterSettings, Options, Settings, StandaloneSettings
 from yurttunnel.server.steering_options import SteeringFlags
 from yurttunnel.steering.interception import Match

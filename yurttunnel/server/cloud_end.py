@@ -25,9 +25,9 @@ from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings
-from yurttunnel.server.connect import ConnectFactory
-from yurttunnel.server.dialing import DialingFactory
-from yurttunnel.server.forward import ForwardFactory
+from yurttunnel.server.frontends.calls import DialingFactory
+from yurttunnel.server.frontends.connect import ConnectFactory
+from yurttunnel.server.frontends.forward import ForwardFactory
 from yurttunnel.server.interception.listeners import Interception
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.options import Settings
@@ -40,7 +40,7 @@ from yurttunnel.tunnel.sockets import tune_session_socket
 from yurttunnel.wire.hello import Limits
 
 if TYPE_CHECKING:
-    from yurttunnel.server.passthrough.listener import PassthroughFactory
+    from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
     from yurttunnel.server.workers.service import Workers
 
 log = Logger()

@@ -20,7 +20,7 @@ from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
 from yurttunnel.server.audit_options import AUDIT_FLAGS, audit_settings
 from yurttunnel.server.endpoints import Endpoint, TcpEndpoint, TlsEndpoint, parse_endpoint
-from yurttunnel.server.forward import Forward, parse_forward
+from yurttunnel.server.frontends.forward import Forward, parse_forward
 from yurttunnel.server.steering_options import (
     STEERING_FLAGS,
     STEERING_SWITCHES,

@@ -24,9 +24,9 @@ from yurttunnel.ops.steering import (
     SteeringReport,
     steering_families,
 )
+from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
+from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.options import ClusterSettings, Settings
-from yurttunnel.server.passthrough.listener import PassthroughFactory
-from yurttunnel.server.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.steered import listeners
 from yurttunnel.steering.dns.controller import LEASE, DnsController, DnsFigures

@@ -13,7 +13,7 @@ from twisted.internet.endpoints import UNIXClientEndpoint
 from tests.e2e.clients import Echo, EchoClient, Peer, Source, connect_directly
 from tests.e2e.programs import BESIDES_BUFFERS, Agent, Tunnel
 from tests.e2e.test_workers import IN_FIRST, IN_WORKER, WorkersTestCase, worker_pids
-from yurttunnel.server.dialing import DIAL_TIMEOUT
+from yurttunnel.server.frontends.calls import DIAL_TIMEOUT
 from yurttunnel.server.workers.running import SILENCE
 
 MEBIBYTE = 1024 * 1024

@@ -36,6 +36,7 @@ from yurttunnel.http.request_body import read_body
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICES
 from yurttunnel.pki.callers import HTTP_PROTOCOL
 from yurttunnel.pki.credentials import new_key
+from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.interception.authorization import Authorization
 from yurttunnel.server.interception.callers import CertificateUsers
 from yurttunnel.server.interception.connections import Aim, Aims
@@ -43,7 +44,6 @@ from yurttunnel.server.interception.deputies import Deputies, KnownCluster
 from yurttunnel.server.interception.host_names import HostNames
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.resolution import Resolution
-from yurttunnel.server.passthrough.original_destination import SocketAddress
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.shares import OTHER

@@ -36,14 +36,14 @@ from yurttunnel.pki.certificate_requests import MAX_WAIT
 from yurttunnel.pki.enrolment_server import CLOSE_DEADLINE, MAX_CONNECTIONS, REQUEST_DEADLINE
 from yurttunnel.pki.interception import MAX_CERTIFICATES
 from yurttunnel.server.agents import MAX_SESSIONS_OF_NODE
-from yurttunnel.server.connect import (
+from yurttunnel.server.frontends.calls import DIAL_TIMEOUT, MAX_PENDING_DIALS
+from yurttunnel.server.frontends.connect import (
     HEAD_TIMEOUT,
     LINGER,
     MAX_HANDSHAKES,
     MAX_UNREAD_HEADS,
     STALL_TIMEOUT,
 )
-from yurttunnel.server.dialing import DIAL_TIMEOUT, MAX_PENDING_DIALS
 from yurttunnel.server.interception.kubelets import HANDSHAKE_TIMEOUT
 from yurttunnel.server.interception.listeners import SETTINGS
 from yurttunnel.server.interception.reviews import MAX_REVIEWS, REVIEW_TIMEOUT

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.fakes import FakeSession
 from tests.pki.support import Issuer
 from yurttunnel.pki.identity import identity_from_certificate, parse_identifiers
-from yurttunnel.server.dialing import ITakesCallers
+from yurttunnel.server.frontends.calls import ITakesCallers
 from yurttunnel.server.node_session import NodeSession
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.feed import NodeEntry

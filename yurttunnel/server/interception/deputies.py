@@ -43,6 +43,7 @@ from yurttunnel.http.fields import requested_upgrade
 from yurttunnel.http.head import HeadError, RequestHead
 from yurttunnel.http.interfaces import IExchange
 from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.interception.callers import CertificateUsers, client_of
 from yurttunnel.server.interception.connections import Aim, Aims
 from yurttunnel.server.interception.destination import (
@@ -55,7 +56,6 @@ from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import Handler, InterceptedRequest
 from yurttunnel.server.interception.resolution import pod_in
 from yurttunnel.server.node_finder import NodeFinder
-from yurttunnel.server.passthrough.original_destination import SocketAddress
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.steering.wanted import KUBELET_READ_ONLY_PORT
 

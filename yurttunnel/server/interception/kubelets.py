@@ -20,7 +20,7 @@ from yurttunnel.http.errors import RequestFailed, status_of
 from yurttunnel.ops.interception import InterceptionCounters
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletNotTrusted
 from yurttunnel.pki.problems import problem_with_kubelet
-from yurttunnel.server.dialing import DIAL_TIMEOUT
+from yurttunnel.server.frontends.calls import DIAL_TIMEOUT
 from yurttunnel.server.registry import INodeSession
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel import tls

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from yurttunnel.server.dialing import ITakesCallers
+from yurttunnel.server.frontends.calls import ITakesCallers
 from yurttunnel.server.node_session import NodeSession
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.server.siblings.feed import NodeEntry

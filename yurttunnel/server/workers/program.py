@@ -28,7 +28,7 @@ from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.credentials import BadCredentials
 from yurttunnel.server.agents import AgentListenerSettings, RefuseStreams
 from yurttunnel.server.audit import Audit
-from yurttunnel.server.connect import ConnectFactory
+from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import ServerService
 from yurttunnel.server.siblings.acceptor import SiblingStreams

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from twisted.internet.interfaces import IAddress
 
 from yurttunnel.http.authority import BadAuthority, join_authority, split_authority, strip_port
-from yurttunnel.server.dialing import (
+from yurttunnel.server.frontends.calls import (
     DIAL_TIMEOUT,
     MAX_PENDING_DIALS,
     DialingConnection,

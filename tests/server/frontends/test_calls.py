@@ -6,7 +6,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
-from yurttunnel.server.dialing import DialingConnection, DialingFactory
+from yurttunnel.server.frontends.calls import DialingConnection, DialingFactory
 from yurttunnel.server.registry import SessionRegistry
 
 

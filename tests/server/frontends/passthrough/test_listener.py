@@ -18,10 +18,10 @@ from tests.fakes import FakeSession, MemoryConnection, Recorder
 from tests.server.hellos import client_hello, fragmented
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
-from yurttunnel.server.passthrough.figures import Refusal
-from yurttunnel.server.passthrough.listener import PassthroughFactory
-from yurttunnel.server.passthrough.nodes import PassthroughNodes
-from yurttunnel.server.passthrough.original_destination import SocketAddress
+from yurttunnel.server.frontends.passthrough.figures import Refusal
+from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
+from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.wire.codes import Code

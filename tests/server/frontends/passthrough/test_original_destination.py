@@ -8,8 +8,8 @@ from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.server.passthrough.led import REDIRECTED, TRANSLATED, leading_network
-from yurttunnel.server.passthrough.original_destination import (
+from tests.server.frontends.passthrough.led import REDIRECTED, TRANSLATED, leading_network
+from yurttunnel.server.frontends.passthrough.original_destination import (
     SocketAddress,
     led_here_from,
     original_destination,

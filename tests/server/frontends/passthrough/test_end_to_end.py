@@ -20,14 +20,14 @@ from twisted.trial.unittest import TestCase
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession, FakeStream
 from tests.pki.support import Issuer
-from tests.server.passthrough.led import REDIRECTED, TRANSLATED, leading_network
+from tests.server.frontends.passthrough.led import REDIRECTED, TRANSLATED, leading_network
 from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
 from yurttunnel.pki.callers import OptionalCallerContexts
-from yurttunnel.server.passthrough.figures import Refusal
-from yurttunnel.server.passthrough.listener import PassthroughFactory
-from yurttunnel.server.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.frontends.passthrough.figures import Refusal
+from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
+from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.direct.reactor import with_transports

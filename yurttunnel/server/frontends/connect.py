@@ -36,7 +36,7 @@ from yurttunnel.http.server import ConnectionsFactory, ServerSettings
 from yurttunnel.http.server_connection import ServerConnection
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.log_levels import request_log
-from yurttunnel.server.dialing import (
+from yurttunnel.server.frontends.calls import (
     DIAL_TIMEOUT,
     MAX_PENDING_DIALS,
     Call,

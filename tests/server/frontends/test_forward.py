@@ -9,7 +9,7 @@ from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
-from yurttunnel.server.forward import Forward, ForwardFactory, parse_forward
+from yurttunnel.server.frontends.forward import Forward, ForwardFactory, parse_forward
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.shares import Kind

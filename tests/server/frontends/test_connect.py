@@ -19,8 +19,8 @@ from yurttunnel.http.head import HeadLimits
 from yurttunnel.ops.log_levels import REQUESTS
 from yurttunnel.pki.problems import refusal
 from yurttunnel.server.audit import Audit
-from yurttunnel.server.connect import ConnectFactory
-from yurttunnel.server.dialing import ITakesCallers
+from yurttunnel.server.frontends.calls import ITakesCallers
+from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.direct.transport import SocketTransport

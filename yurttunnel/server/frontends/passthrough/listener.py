@@ -31,17 +31,20 @@ from twisted.python.failure import Failure
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.client_hello import BadClientHello, ClientHelloReader
-from yurttunnel.server.dialing import (
+from yurttunnel.server.frontends.calls import (
     DIAL_TIMEOUT,
     MAX_PENDING_DIALS,
     DialingConnection,
     DialingFactory,
 )
+from yurttunnel.server.frontends.passthrough.figures import PassthroughFigures, Refusal
+from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.frontends.passthrough.original_destination import (
+    SocketAddress,
+    led_here_from,
+)
+from yurttunnel.server.frontends.passthrough.unread import UnreadHellos
 from yurttunnel.server.interception.destination import Destination
-from yurttunnel.server.passthrough.figures import PassthroughFigures, Refusal
-from yurttunnel.server.passthrough.nodes import PassthroughNodes
-from yurttunnel.server.passthrough.original_destination import SocketAddress, led_here_from
-from yurttunnel.server.passthrough.unread import UnreadHellos
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.interfaces import IStream
