@@ -116,6 +116,25 @@ class DestinationTests(HostileTestCase):
                 self.assertIn(words, document["message"])
         await self.still_serves(tunnel)
 
+    async def test_a_caller_reaches_what_it_has_a_permission_for(self) -> None:
+        """A user of the socket gets what --allow-connect names for it, and 403 for all else."""
+        with socket.create_server(("127.0.0.1", 0)) as target:
+            port = target.getsockname()[1]
+            user = os.getuid()
+            tunnel = await self.start_tunnel(
+                server_extra=(
+                    *("--allow-connect", f"user:{user}=edge-1/127.0.0.1:{port}"),
+                    *("--allow-connect", f"user:{user + 1}=*/*:*"),
+                    *("--allow-connect", "address:127.0.0.1=*/*:*"),
+                )
+            )
+            answer = await self.connect(tunnel, f"127.0.0.1:{port}", Question())
+            self.assertEqual(answer.status, 200, answer.body)
+            for authority in (f"edge-1:{port}", "127.0.0.1:1", "edge-9:80"):
+                answer = await self.connect(tunnel, authority, Question())
+                self.assertEqual(answer.status, 403, f"{authority}: {answer.body}")
+                self.assertIn(f"user:{user} may not reach", answer.body)
+
     async def test_a_black_holed_target_is_a_504(self) -> None:
         """A target that drops every SYN costs the dial deadline, not more, and only its caller."""
         tunnel = await self.start_tunnel()

@@ -183,7 +183,11 @@ class ListenTests(SynchronousTestCase):
         self.listen("tcp6:3:interface=\\:\\:")
         self.listen("tcp:4:interface=0.0.0.0")
         self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
-        bound = ["127.0.0.1", "::1", "::", "0.0.0.0"]
+        # Who needs a permission for what it asks for does not reach every node.
+        wide = parse_endpoint("tcp:5:interface=0.0.0.0")
+        wide.listen(self.reactor, "--flag", self.factory, None, restricted=True)
+        self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
+        bound = ["127.0.0.1", "::1", "::", "0.0.0.0", "0.0.0.0"]
         self.assertEqual(bound, [interface for _, _, _, interface in self.reactor.tcpServers])
 
     def test_sockets_of_systemd(self):

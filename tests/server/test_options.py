@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.server.endpoints import TcpEndpoint, UnixEndpoint
+from yurttunnel.server.frontends.admission import parse_permission
 from yurttunnel.server.frontends.forward import parse_forward
 from yurttunnel.server.options import ClusterSettings, Options, Settings, StandaloneSettings
 from yurttunnel.server.steering_options import SteeringFlags
@@ -52,6 +53,7 @@ class SettingsTests(SynchronousTestCase):
                 response_timeout=60.0,
                 middlewares=(),
                 connect_endpoints=(),
+                connect_permissions=(),
                 forwards=(),
                 resume_window=30.0,
                 return_grace=30.0,
@@ -65,6 +67,7 @@ class SettingsTests(SynchronousTestCase):
     def test_values(self):
         """Every flag reaches the settings."""
         forward = "127.0.0.1:9000=edge-1/127.0.0.1:80"
+        permission = "user:0=edge-1/*:80"
         self.assertEqual(
             parse(
                 "--bind-address=::1",
@@ -80,6 +83,7 @@ class SettingsTests(SynchronousTestCase):
                 "--middleware=quota",
                 "--connect-endpoint=unix:a",
                 "--connect-endpoint=tcp:3",
+                f"--allow-connect={permission}",
                 f"--forward={forward}",
                 "--resume-window=1m",
                 "--return-grace=2.5",
@@ -109,6 +113,7 @@ class SettingsTests(SynchronousTestCase):
                     ("--connect-endpoint unix:a", UnixEndpoint("a")),
                     ("--connect-endpoint tcp:3", TcpEndpoint(3)),
                 ),
+                connect_permissions=(parse_permission(permission),),
                 forwards=(parse_forward(forward),),
                 resume_window=60.0,
                 return_grace=2.5,
@@ -288,6 +293,7 @@ class ErrorTests(SynchronousTestCase):
             ("node-certificate-lifetime", "0s"),
             ("revoke-node", "Edge_1", ""),
             ("connect-endpoint", "9000"),
+            ("allow-connect", "", "root", "user:root=*/*:*"),
             ("forward", "9000"),
         ):
             for value in values:
@@ -307,6 +313,14 @@ class ErrorTests(SynchronousTestCase):
         ):
             for value in values:
                 self.assert_refused(f"--{flag}: ", f"--{flag}={value}")
+
+    def test_permissions_for_nobody(self):
+        """Without an endpoint there is nobody who could have them."""
+        self.assert_refused(
+            "--allow-connect has no effect without --connect-endpoint: add one",
+            *MINIMUM,
+            "--allow-connect=user:0=*/*:*",
+        )
 
     def test_unknown_flags_and_arguments(self):
         """They are quoted."""

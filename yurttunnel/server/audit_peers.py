@@ -54,7 +54,12 @@ def _address(transport: Any) -> str:
 
 def unix_user(connection: socket.socket) -> str:
     """Say which user has connected to a Unix socket."""
-    return f"unix:uid={_peer_credentials(connection)[1]}"
+    return f"unix:uid={user_id_behind(connection)}"
+
+
+def user_id_behind(connection: socket.socket) -> int:
+    """Return the number of the user who has connected to a Unix socket."""
+    return _peer_credentials(connection)[1]
 
 
 def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:

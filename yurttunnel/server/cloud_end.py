@@ -25,6 +25,7 @@ from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings
+from yurttunnel.server.frontends.admission import Permissions
 from yurttunnel.server.frontends.calls import DialingFactory
 from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.frontends.forward import ForwardFactory
@@ -203,11 +204,19 @@ def _callers(
 ) -> dict[str, ConnectFactory | DialingFactory]:
     """Make the factories whose connections become streams, by the flag that asks for each."""
     callers: dict[str, ConnectFactory | DialingFactory] = {
-        flag: ConnectFactory(reactor, registry) for flag, _ in settings.connect_endpoints
+        flag: _connect_factory(reactor, registry, settings)
+        for flag, _ in settings.connect_endpoints
     }
     for forward in settings.forwards:
         callers[f"--forward {forward.text}"] = ForwardFactory(registry, forward)
     return callers
+
+
+def _connect_factory(reactor: Any, registry: SessionRegistry, settings: Settings) -> ConnectFactory:
+    factory = ConnectFactory(reactor, registry)
+    if settings.connect_permissions:
+        factory.gates = (Permissions(settings.connect_permissions),)
+    return factory
 
 
 def _listeners(
@@ -238,7 +247,8 @@ def _listeners(
     )
     listeners = [Listener(flag, listen)]
     for flag, endpoint in settings.connect_endpoints:
-        listen = partial(endpoint.listen, reactor, flag, callers[flag], trust.connect)
+        restricted = bool(settings.connect_permissions)
+        listen = partial(endpoint.listen, reactor, flag, callers[flag], trust.connect, restricted)
         listeners.append(Listener(flag, listen))
     for forward in settings.forwards:
         flag = f"--forward {forward.text}"

@@ -54,11 +54,13 @@ class Endpoint(Protocol):
         flag: str,
         factory: ServerFactory,
         credentials: IOpenSSLServerConnectionCreator | None = None,
+        restricted: bool = False,
     ) -> IListeningPort:
         """Listen; raises :class:`CannotListen` that names ``flag``.
 
         ``credentials`` are the server's own, for ``ssl:`` endpoints that name no files: they
         must demand a certificate of each caller, and take the protocol ``http/1.1`` (ALPN).
+        ``restricted`` tells that who connects still needs a permission for what it asks for.
         """
 
 
@@ -76,6 +78,7 @@ class UnixEndpoint:
         flag: str,
         factory: ServerFactory,
         credentials: IOpenSSLServerConnectionCreator | None = None,
+        restricted: bool = False,
     ) -> IListeningPort:
         """See :class:`Endpoint`."""
         return listen_unix(reactor, flag, self.path, factory, self.mode, self.backlog)
@@ -95,9 +98,10 @@ class TcpEndpoint:
         flag: str,
         factory: ServerFactory,
         credentials: IOpenSSLServerConnectionCreator | None = None,
+        restricted: bool = False,
     ) -> IListeningPort:
         """See :class:`Endpoint`; warns when others than this machine can connect."""
-        if not ip_address(self.interface).is_loopback:
+        if not (restricted or ip_address(self.interface).is_loopback):
             log.warn(
                 "{flag}: whoever can connect to {interface} port {port} reaches every node; "
                 "ssl: demands a certificate, unix: is closed to other users",
@@ -134,6 +138,7 @@ class TlsEndpoint:
         flag: str,
         factory: ServerFactory,
         credentials: IOpenSSLServerConnectionCreator | None = None,
+        restricted: bool = False,
     ) -> IListeningPort:
         """See :class:`Endpoint`."""
         if self.private_key:
@@ -174,6 +179,7 @@ class SystemdEndpoint:
         flag: str,
         factory: ServerFactory,
         credentials: IOpenSSLServerConnectionCreator | None = None,
+        restricted: bool = False,
     ) -> IListeningPort:
         """See :class:`Endpoint`."""
         results: list[IListeningPort | Failure] = []

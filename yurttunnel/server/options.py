@@ -20,6 +20,7 @@ from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
 from yurttunnel.server.audit_options import AUDIT_FLAGS, audit_settings
 from yurttunnel.server.endpoints import Endpoint, TcpEndpoint, TlsEndpoint, parse_endpoint
+from yurttunnel.server.frontends.admission import Permission, parse_permission
 from yurttunnel.server.frontends.forward import Forward, parse_forward
 from yurttunnel.server.steering_options import (
     STEERING_FLAGS,
@@ -123,6 +124,8 @@ class Settings:
     middlewares: tuple[str, ...]
     connect_endpoints: tuple[tuple[str, Endpoint], ...]
     """Each with the flag as it was given, for messages."""
+    connect_permissions: tuple[Permission, ...]
+    """Of those who connect to one of them, if not all may reach everything."""
     forwards: tuple[Forward, ...]
     resume_window: float
     return_grace: float
@@ -232,6 +235,7 @@ class Options(CommandOptions[Settings]):
     def __init__(self) -> None:
         super().__init__()
         self._connect_endpoints: dict[str, Endpoint] = {}
+        self._connect_permissions: list[Permission] = []
         self._forwards: list[Forward] = []
         self._middlewares: list[str] = []
 
@@ -249,6 +253,18 @@ class Options(CommandOptions[Settings]):
             self._connect_endpoints[flag] = parse_endpoint(endpoint)
         except ValueError as reason:
             raise usage.UsageError(f"--connect-endpoint: {reason}") from None
+
+    def opt_allow_connect(self, permission: str) -> None:
+        """Let callers of --connect-endpoint reach only what such a permission names; repeatable.
+        certificate:NAME=NODE/HOST:PORT is for who has a certificate with this common name (ssl:),
+        user:UID=NODE/HOST:PORT for who runs as this user (unix:), address:ADDRESS=NODE/HOST:PORT
+        for who connects from there (tcp:). NODE, HOST and PORT may be *, NODE is the name of the
+        node. Without any, whoever can connect reaches every node.
+        """
+        try:
+            self._connect_permissions.append(parse_permission(permission))
+        except ValueError as reason:
+            raise usage.UsageError(f"--allow-connect: {reason}") from None
 
     def opt_forward(self, forward: str) -> None:
         """Carry TCP connections to a target behind an agent: LISTEN=NODE/HOST:PORT, as
@@ -289,6 +305,7 @@ class Options(CommandOptions[Settings]):
             response_timeout=self.value("response-timeout", flags.duration),
             middlewares=tuple(self._middlewares),
             connect_endpoints=tuple(self._connect_endpoints.items()),
+            connect_permissions=tuple(self._connect_permissions),
             forwards=tuple(self._forwards),
             resume_window=resume_window,
             return_grace=self._return_grace(resume_window),
@@ -304,6 +321,10 @@ class Options(CommandOptions[Settings]):
             raise usage.UsageError(
                 "--workers needs --transport direct, whose connections can be passed on: leave one"
                 " of the two flags out"
+            )
+        if settings.connect_permissions and not settings.connect_endpoints:
+            raise usage.UsageError(
+                "--allow-connect has no effect without --connect-endpoint: add one, or leave it out"
             )
         if settings.kubelet_ca and settings.kubelet_verify is KubeletVerification.SKIP:
             raise usage.UsageError(

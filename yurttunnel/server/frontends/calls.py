@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.address import UNIXAddress
@@ -13,6 +14,7 @@ from twisted.python.failure import Failure
 from zope.interface import Interface
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_peers import unix_user
 from yurttunnel.server.audit_streams import audited
@@ -65,6 +67,8 @@ class Dialer:
     """The flag that asks for this entry, whose callers share what it may hold."""
     audit: Audit | None = None
     """Where it is to be written what becomes of them; set before anybody can connect."""
+    gates: Sequence[Gate] = ()
+    """What each call has to pass, in this order, before anything is dialed for it."""
 
     def __init__(
         self,
@@ -81,6 +85,10 @@ class Dialer:
         self.request_ids = request_ids or RequestIds()
 
 
+Gate = Callable[["Call"], None]
+"""Lets a call through, or raises :class:`RequestFailed` with what the caller is told."""
+
+
 class FrontEnd(Protocol):
     """What a call is made for: it is told by one of two methods how the dial went."""
 
@@ -88,7 +96,8 @@ class FrontEnd(Protocol):
         """The far end has connected; the implementation joins ``stream`` or aborts it."""
 
     def dial_failed(self, error: BaseException) -> None:
-        """There is no stream: ``error`` is a :class:`StreamFailed`, :class:`NodeNotConnected`.
+        """There is no stream: a :class:`StreamFailed` or :class:`NodeNotConnected` says why, or
+        the :class:`RequestFailed` of a gate.
 
         Anything else is a defect of ours that has been logged.
         """
@@ -111,6 +120,11 @@ class Call:
         """Names the request in logs of both ends; a hyphen until it is known."""
         self.node = ""
         """The node that is asked for, as the caller calls it; empty until it is known."""
+        self.serving_node = ""
+        """The name of the node that serves what is asked for; empty while none is connected."""
+        self.host = ""
+        """With ``port`` the target, as the agent is to dial it."""
+        self.port = 0
         self._dialer = dialer
         self._front_end = front_end
         self._flag = dialer.flag if flag is None else flag
@@ -125,18 +139,14 @@ class Call:
         Ends in ``stream_opened`` or ``dial_failed`` of the front end, perhaps at once; in neither
         when the caller leaves first, which cancels the dial. ``transport`` is the caller's.
         """
-        self.node = node
-        self._transport = transport
+        self.node, self.host, self.port = node, host, port
+        self.transport = transport
         dialer = self._dialer
         if self._entry is not None:
             self._entry.asks(transport, self.request_id, node, join_authority(host, port))
-        if dialer.pending_dials >= dialer.max_pending_dials:
-            text = f"{dialer.pending_dials} dials are pending already; try again later"
-            self._not_opened(StreamFailed(Code.OVERLOADED, text))
-            return
         try:
-            session = dialer.registry.find(node)
-        except NodeNotConnected as error:
+            session = self._admitted()
+        except (NodeNotConnected, RequestFailed, StreamFailed) as error:
             self._not_opened(error)
             return
         if self._front_end.passed_on(session):
@@ -148,6 +158,27 @@ class Call:
         dialing = session.open_stream(host, port, dialer.dial_timeout, self.request_id, holder)
         self._dialing = dialing
         _ = dialing.addBoth(self._dial_ended)
+
+    def _admitted(self) -> INodeSession:
+        """Return the session that serves the node, once the call has passed everything.
+
+        Who may not have it is told that, whether there is such a node or not.
+        """
+        dialer = self._dialer
+        missing = None
+        try:
+            session = dialer.registry.find(self.node)
+            self.serving_node = session.node
+        except NodeNotConnected as error:
+            missing = error
+        for gate in dialer.gates:
+            gate(self)
+        if missing is not None:
+            raise missing
+        if dialer.pending_dials >= dialer.max_pending_dials:
+            text = f"{dialer.pending_dials} dials are pending already; try again later"
+            raise StreamFailed(Code.OVERLOADED, text)
+        return session
 
     def caller_left(self) -> None:
         """Cancel a dial that is under way: nobody waits for it."""
@@ -204,7 +235,7 @@ class Call:
             self._front_end.dial_failed(error)
         # If the front end has had something written, that says more, and counts.
         text = error.text if isinstance(error, StreamFailed) else str(error)
-        self.refused(self._transport, text)
+        self.refused(self.transport, text)
 
 
 class DialingFactory(Dialer, ServerFactory):

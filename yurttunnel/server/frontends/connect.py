@@ -229,6 +229,8 @@ class ConnectCall:
             self._refuse(status_of(error.code), error.text)
         elif isinstance(error, NodeNotConnected):
             self._refuse(error.status, str(error))
+        elif isinstance(error, RequestFailed):
+            self._refuse(error.status, error.text)
         else:
             request_id = self._call.request_id
             text = f"the server has a defect; the log of the server has more, as {request_id}"

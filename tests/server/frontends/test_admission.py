@@ -1,0 +1,226 @@
+"""Who may reach what by CONNECT."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from types import SimpleNamespace
+
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.pki.support import Issuer
+from tests.server.frontends.test_connect import (
+    ConnectTestCase,
+    MemoryTLSConnection,
+    TakingSession,
+    connect,
+)
+from tests.server.interception.test_callers import Transport
+from yurttunnel.pki.credentials import new_key
+from yurttunnel.server.audit import Audit
+from yurttunnel.server.frontends.admission import Identity, Permissions, parse_permission
+
+
+class ParseTests(SynchronousTestCase):
+    """What stands behind ``--allow-connect``."""
+
+    def test_each_way_to_know_somebody(self):
+        """A name may have any characters, and what means the same is the same."""
+        for text, identity in (
+            ("certificate:kube-apiserver", Identity("certificate", "kube-apiserver")),
+            ("certificate:a=b/c:d e", Identity("certificate", "a=b/c:d e")),
+            ("user:0", Identity("user", "0")),
+            ("user:0065534", Identity("user", "65534")),
+            ("address:192.0.2.7", Identity("address", "192.0.2.7")),
+            ("address:2001:DB8:0::1", Identity("address", "2001:db8::1")),
+            ("address:::ffff:192.0.2.7", Identity("address", "192.0.2.7")),
+        ):
+            self.assertEqual(identity, parse_permission(f"{text}=*/*:*").identity)
+
+    def test_targets(self):
+        """Nodes, hosts and ports may be any, or one."""
+        for text, target in (
+            ("*/*:*", (None, None, None)),
+            ("edge-1/*:10250", ("edge-1", None, 10250)),
+            ("*/127.0.0.1:*", (None, "127.0.0.1", None)),
+            ("edge-1/[2001:DB8::1]:80", ("edge-1", "2001:db8::1", 80)),
+        ):
+            permission = parse_permission(f"user:0={text}")
+            self.assertEqual(target, (permission.node, permission.host, permission.port))
+
+    def test_what_is_none(self):
+        """Each says what is the matter, and how it is written."""
+        for text, problem in (
+            ("user:0", "is not a permission"),
+            ("user:0=edge-1", "is not a permission"),
+            ("=edge-1/a:1", "does not say who"),
+            ("user:=edge-1/a:1", "does not say who"),
+            ("somebody=edge-1/a:1", "does not say who"),
+            ("token:x=edge-1/a:1", "'token' is no way to know"),
+            ("user:root=edge-1/a:1", "root is not the number of a user"),
+            ("address:edge=edge-1/a:1", "edge is not an IP address"),
+            ("user:0=edge-1/a", "'a' has no port"),
+            ("user:0=edge-1/a:0", "0"),
+            ("user:0=edge-1/:1", "''"),
+            ("user:0=/a:1", "''"),
+        ):
+            with self.assertRaises(ValueError) as raised:
+                parse_permission(text)
+            self.assertIn(problem, str(raised.exception))
+            self.assertIn("write certificate:NAME=NODE/HOST:PORT", str(raised.exception))
+
+
+class IdentifyTests(SynchronousTestCase):
+    """Who is at the other end."""
+
+    def identify(self, transport):
+        """Return who it is."""
+        return Permissions(()).identify(transport)
+
+    def test_addresses(self):
+        """Those of IPv4 are the same on a listener of both families."""
+        for address, who in (
+            (IPv4Address("TCP", "192.0.2.7", 1), "192.0.2.7"),
+            (IPv6Address("TCP", "::ffff:192.0.2.7", 1), "192.0.2.7"),
+            (IPv6Address("TCP", "2001:db8::1", 1), "2001:db8::1"),
+        ):
+            transport = SimpleNamespace(getPeer=lambda address=address: address)
+            self.assertEqual(Identity("address", who), self.identify(transport))
+
+    def test_users(self):
+        """The kernel knows who has connected to a Unix socket."""
+        own, other = socket.socketpair()
+        self.addCleanup(own.close)
+        self.addCleanup(other.close)
+        transport = SimpleNamespace(getPeer=lambda: UNIXAddress(b""), getHandle=lambda: own)
+        self.assertEqual(Identity("user", str(os.getuid())), self.identify(transport))
+
+    def test_certificates(self):
+        """Their common name is who somebody is, but a node's says nothing, nor does none."""
+        authority = Issuer.make(self).authority
+        for name, organization, who in (
+            ("jane", "developers", "jane"),
+            ("kube-apiserver", "system:nodes", ""),
+            ("kube-apiserver", "openyurt:yurttunnel", ""),
+            ("system:node:edge-1", None, ""),
+        ):
+            certificate = authority.sign_client(new_key().public_key(), name, organization)
+            identity = self.identify(Transport(certificate))
+            self.assertEqual(Identity("certificate", who), identity)
+        self.assertEqual(Identity("certificate", ""), self.identify(Transport(None)))
+
+
+class AdmissionTestCase(ConnectTestCase):
+    """Callers whose entry has permissions."""
+
+    def allow(self, *permissions):
+        """Give the entry these, and an audit log."""
+        self.factory.gates = (Permissions([parse_permission(each) for each in permissions]),)
+        self.lines = []
+        self.factory.audit = Audit(self.reactor, self.lines.append)
+
+    def assert_let_through(self, *targets):
+        """Every one of these is dialed."""
+        for target in targets:
+            before = len(self.session.dials)
+            self.open(connect(*target) if isinstance(target, tuple) else connect(target))
+            self.assertEqual(len(self.session.dials), before + 1, target)
+
+    def assert_refused(self, *targets):
+        """None of these is."""
+        before = len(self.session.dials)
+        for target in targets:
+            data = connect(*target) if isinstance(target, tuple) else connect(target)
+            self.assert_answer(self.open(data), 403, "may not reach")
+        self.assertEqual(len(self.session.dials), before)
+
+
+class AdmissionTests(AdmissionTestCase):
+    """What callers by TCP, who have an address, may reach."""
+
+    def test_only_what_is_named(self):
+        """Another port, another host, another node: each is refused."""
+        self.allow("address:127.0.0.1=edge-1/edge-1:10250")
+        self.assert_let_through("edge-1:10250")
+        self.assert_refused(
+            "edge-1:22",
+            ("127.0.0.1:10250", "X-Tunnel-Proxy-Host: edge-1"),
+            "edge-2:10250",
+            ("edge-1:10250", "X-Tunnel-Proxy-Host: edge-2"),
+        )
+
+    def test_others(self):
+        """A permission is for whom it names, known in the way that it names."""
+        self.allow(
+            "address:192.0.2.1=*/*:*",
+            "certificate:127.0.0.1=*/*:*",
+            "user:0=*/*:*",
+        )
+        self.assert_refused("edge-1:10250")
+
+    def test_any(self):
+        """A star is every node, host or port; one permission of several is enough."""
+        self.allow("address:127.0.0.1=edge-2/*:*", "address:127.0.0.1=*/*:10250")
+        self.assert_let_through("edge-1:10250", "192.0.2.1:10250")
+        self.assert_refused("edge-1:10255")
+
+    def test_a_node_by_another_name(self):
+        """The node that serves an address is the one that counts, not what it is called."""
+        self.allow("address:127.0.0.1=edge-1/*:*")
+        self.assert_let_through("192.0.2.1:80", ("10.0.0.1:80", "X-Tunnel-Proxy-Host: 192.0.2.1"))
+        self.allow("address:127.0.0.1=192.0.2.1/*:*")
+        self.assert_refused("192.0.2.1:80", "edge-1:80")
+
+    def test_nodes_that_are_away(self):
+        """Who may have the node is told that it is away, others are not told of it."""
+        self.allow("address:127.0.0.1=edge-9/*:*")
+        self.assert_answer(self.open(connect("edge-9:80")), 503, "no agent is connected")
+        self.assert_refused("edge-8:80")
+
+    def test_what_is_told_and_written(self):
+        """The caller and the audit log have who, what, and the flag."""
+        self.allow("address:127.0.0.1=edge-1/*:80")
+        connection = self.open(connect("edge-1:22"))
+        self.turns(connection)
+        said = (
+            "address:127.0.0.1 may not reach edge-1/edge-1:22: no --allow-connect of the server"
+            " permits it"
+        )
+        self.assertTrue(connection.sent.startswith(f"HTTP/1.1 403 {said}\r\n".encode()))
+        (line,) = map(json.loads, self.lines)
+        told = [line[key] for key in ("result", "status", "node", "destination", "reason")]
+        self.assertEqual(told, ["refused", 403, "edge-1", "edge-1:22", said])
+
+    def test_none_is_passed_on_unseen(self):
+        """A caller whose node another process has is looked at before."""
+        session = TakingSession("edge-2")
+        self.registry.add(session)
+        self.allow("address:127.0.0.1=edge-1/*:*")
+        self.assert_refused("edge-2:80")
+        self.assertEqual((session.taken, session.dials), (b"", []))
+
+
+class CertificateTests(AdmissionTestCase):
+    """What callers by TLS, who have a certificate, may reach."""
+
+    def open(self, data=b"", connection_class=None):
+        """Open a TLS connection of jane."""
+        authority = Issuer.make(self).authority
+        shown = authority.sign_client(new_key().public_key(), "jane", None)
+
+        class Known(MemoryTLSConnection):
+            """A caller with a certificate."""
+
+            getPeerCertificate = Transport(shown).getPeerCertificate
+
+        return super().open(data, Known)
+
+    def test_the_name_counts(self):
+        """The address of who has a certificate says nothing."""
+        self.allow("certificate:jane=edge-1/*:80", "address:127.0.0.1=edge-1/*:*")
+        self.assert_let_through("edge-1:80")
+        connection = self.open(connect("edge-1:81"))
+        self.turns(connection)
+        self.assertIn(b" 403 certificate:jane may not reach edge-1/edge-1:81: ", connection.sent)

@@ -1,0 +1,153 @@
+"""Who may reach what: the permissions of ``--allow-connect``, which calls have to pass.
+
+A call passes the gates of its entry once it is known who asks, for which node, and for what
+there. Without permissions there is no gate: then whoever can connect reaches every node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet.address import UNIXAddress
+
+from yurttunnel.http.authority import (
+    address_in,
+    join_authority,
+    parse_port,
+    split_authority,
+    strip_port,
+)
+from yurttunnel.http.connection import is_secure
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.server.audit_peers import user_id_behind
+from yurttunnel.server.frontends.calls import Call
+from yurttunnel.server.interception.callers import CertificateUsers
+
+_SYNTAX = (
+    "write certificate:NAME=NODE/HOST:PORT, user:UID=NODE/HOST:PORT or"
+    " address:ADDRESS=NODE/HOST:PORT, with * for every node, host or port"
+)
+_ANY = "*"
+_USER_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a caller is: ``by`` says how that is known, and what ``who`` therefore is.
+
+    ``certificate``: the common name in a certificate that TLS has verified; ``user``: the number
+    of the user at the other end of a Unix socket; ``address``: the IP address, where nothing else
+    is known. An empty ``who`` is somebody who has no permission whatever there is.
+    """
+
+    by: str
+    who: str
+
+    def __str__(self) -> str:
+        """Return it as ``--allow-connect`` has it."""
+        return f"{self.by}:{self.who}"
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """``identity`` may reach ``host`` and ``port`` through ``node``; ``None`` is every one."""
+
+    identity: Identity
+    node: str | None
+    host: str | None
+    port: int | None
+
+    def covers(self, identity: Identity, call: Call) -> bool:
+        """Return whether it allows a call.
+
+        ``node`` is compared to the name of the node that serves what the caller asks for,
+        however that is called; while none is connected, to what the caller asks for.
+        """
+        return (
+            identity == self.identity
+            and self.node in (None, call.serving_node or call.node)
+            and self.host in (None, call.host)
+            and self.port in (None, call.port)
+        )
+
+
+def parse_permission(text: str) -> Permission:
+    """Parse ``KIND:WHO=NODE/HOST:PORT``; raises ``ValueError`` with a reason in one line.
+
+    A name of a certificate may have any characters; what is behind its last ``=`` is the target.
+    """
+    identity, equals, target = text.rpartition("=")
+    node, slash, authority = target.partition("/")
+    if not (equals and slash):
+        raise ValueError(f"{text!r} is not a permission: {_SYNTAX}")
+    try:
+        return Permission(_identity(identity), _node(node), *_destination(authority))
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a permission: {error}; {_SYNTAX}") from None
+
+
+def _identity(text: str) -> Identity:
+    kind, _, who = text.partition(":")
+    if not who:
+        raise ValueError(f"{text!r} does not say who")
+    match kind:
+        case "certificate":
+            return Identity(kind, who)
+        case "user":
+            if not _USER_ID.fullmatch(who):
+                raise ValueError(f"{who} is not the number of a user")
+            return Identity(kind, str(int(who)))
+        case "address":
+            address = address_in(who)
+            if address is None:
+                raise ValueError(f"{who} is not an IP address")
+            return Identity(kind, str(address))
+    raise ValueError(f"{kind!r} is no way to know who somebody is")
+
+
+def _node(text: str) -> str | None:
+    return None if text == _ANY else strip_port(text)
+
+
+def _destination(text: str) -> tuple[str | None, int | None]:
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        raise ValueError(f"{text!r} has no port")
+    return (
+        None if host == _ANY else split_authority(f"{host}:1")[0],
+        None if port == _ANY else parse_port(port),
+    )
+
+
+class Permissions:
+    """The gate of an entry whose callers need one of ``permissions``."""
+
+    def __init__(self, permissions: Sequence[Permission]) -> None:
+        self._permissions = permissions
+        self._users = CertificateUsers()
+
+    def __call__(self, call: Call) -> None:
+        """Let a call through; raises :class:`RequestFailed` (403) for one that has none."""
+        identity = self.identify(call.transport)
+        if any(permission.covers(identity, call) for permission in self._permissions):
+            return
+        target = f"{call.node}/{join_authority(call.host, call.port)}"
+        raise RequestFailed(
+            403,
+            f"{identity} may not reach {target}: no --allow-connect of the server permits it",
+        )
+
+    def identify(self, transport: Any) -> Identity:
+        """Return who is at the other end; nodes are nobody, whatever their certificate says."""
+        if is_secure(transport):
+            certificate = self._users.behind(transport)
+            known = certificate is not None and not certificate.is_node
+            return Identity("certificate", certificate.user.name if known and certificate else "")
+        peer = transport.getPeer()
+        if isinstance(peer, UNIXAddress):
+            return Identity("user", str(user_id_behind(transport.getHandle())))
+        host = getattr(peer, "host", "")
+        return Identity("address", str(address_in(host) or host))
