@@ -68,7 +68,11 @@ class KubeletProxy:
         head = exchange.head
         try:
             if head.method == b"CONNECT":
-                raise _not_for_connect()
+                raise RequestFailed(
+                    405,
+                    "this port takes requests that are meant for kubelets, not CONNECT: that is"
+                    " served where the server's --connect-endpoint says",
+                )
             destination = request.destination or destination_of(head)
             request.destination = destination
             session = self._registry.find(destination.node)
@@ -116,14 +120,6 @@ def forwarded_fields(request: InterceptedRequest, destination: Destination) -> F
             fields.append(field)
     fields.append((b"X-Request-Id", request.request_id.encode("ascii")))
     return fields
-
-
-def _not_for_connect() -> RequestFailed:
-    return RequestFailed(
-        405,
-        "this port takes requests that are meant for kubelets, not CONNECT: that is served where"
-        " the server's --connect-endpoint says",
-    )
 
 
 def _describe(request: InterceptedRequest, failure: Failure) -> tuple[int, str]:
