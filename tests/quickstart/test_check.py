@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import runpy
+import signal
 import sys
 import tarfile
+import warnings
 from types import SimpleNamespace
 
-from kubernetes import client
+from kubernetes import client, config
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.quickstart import check
@@ -22,6 +25,20 @@ class MainTests(SynchronousTestCase):
         self.patch(check.config, "load_kube_config", lambda path: None)
         self.said = io.StringIO()
         self.patch(sys, "stdout", self.said)
+
+    def test_as_a_program(self):
+        """It checks what it is given, and ends without a word when nobody reads on (head(1))."""
+        signals, given = [], []
+        self.patch(signal, "signal", lambda *handled: signals.append(handled))
+        self.patch(sys, "argv", ["check", "kubeconfig"])
+        self.patch(config, "load_kube_config", given.append)
+        self.patch(client, "CoreV1Api", lambda connections: 1 / 0)
+        with warnings.catch_warnings():
+            # It has been imported before, by this test.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self.assertRaises(ZeroDivisionError, runpy.run_module, check.__name__, None, "__main__")
+        self.assertEqual(["kubeconfig"], given)
+        self.assertEqual([(signal.SIGPIPE, signal.SIG_DFL)], signals)
 
     def run_steps(self, *steps):
         """Run them, and give the exit status."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
@@ -125,11 +127,14 @@ class AttachTests(TestCase):
 
     async def test_slow_client(self):
         """The process waits for a client, which loses nothing."""
-        main = await self.running("read w; head -c 1000000 /dev/zero", stdin=True)
+        written = Path(self.mktemp()).absolute()
+        script = f"read w; head -c 1000 /dev/zero; touch {written}; head -c 999000 /dev/zero"
+        main = await self.running(script, stdin=True)
         session, client = self.attach(main)
         _, other = self.attach(main)
         client.source.pauseProducing()
         session.stdin_received(b"\n")
+        await self.world.reactor.until(written.exists, "it has written something")
         for _ in range(20):
             await self.world.reactor.until(lambda: True)
         self.assertEqual((client.stdout, other.stdout), (b"", b""))
