@@ -249,6 +249,13 @@ class RoleTests(ApiTestCase):
         group = "rbac.authorization.k8s.io"
         self.assertEqual(group, binding["roleRef"]["apiGroup"])
         self.assertEqual([{"kind": "User", "name": "bob", "apiGroup": group}], binding["subjects"])
+        del binding["roleRef"]["apiGroup"]
+        binding["subjects"] = [{"kind": "Group", "name": "team"}]
+        _, binding = self.call("PUT", f"{RBAC}/clusterrolebindings/of-bob", binding)
+        self.assertEqual(group, binding["roleRef"]["apiGroup"])
+        self.assertEqual(
+            [{"kind": "Group", "name": "team", "apiGroup": group}], binding["subjects"]
+        )
 
     def refused(self, path, body):
         """Give the fields of an object that are wrong."""
