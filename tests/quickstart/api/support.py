@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.fakes import MemoryConnection
 from tests.http.support import SecureConnection, Server, responses, settle
 from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.server import HTTPFactory
 from yurttunnel.quickstart.api.resources import NODES, PODS, RESOURCES
 from yurttunnel.quickstart.api.schemas import Schemas
 from yurttunnel.quickstart.api.service import KubernetesAPI
@@ -159,7 +160,7 @@ class ApiTestCase(SynchronousTestCase):
             on_request=lambda *request: self.audit.append(request),
             pods_only=self.pods_only,
         )
-        self.server.factory.handler = self.api.handler
+        self.server.factory = HTTPFactory(self.clock, self.api.handler)
         self.addCleanup(self.server.factory.close)
         self.addCleanup(self.api.stop)
         self.store.create(NODES, None, node())
