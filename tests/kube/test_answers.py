@@ -35,6 +35,16 @@ SECRET = "a-secret-token"
 class BodyTests(SynchronousTestCase):
     """Whoever takes a body."""
 
+    def test_bound(self):
+        """A body of the limit is taken, and one byte more is not."""
+        body, other = responses.Body(3), responses.Body(3)
+        for each, data in ((body, b"abc"), (other, b"abcd")):
+            each.makeConnection(StringTransport())
+            each.dataReceived(data)
+        body.connectionLost(Failure(ResponseDone()))
+        self.assertEqual(b"abc", self.successResultOf(body.done))
+        self.failureResultOf(other.done, ApiUnreachable)
+
     def test_closed_after_its_end(self):
         """It has no connection any more that could be closed."""
         body, transport = responses.Body(), StringTransport()

@@ -208,6 +208,7 @@ class HtmlTests(SynchronousTestCase):
     def test_everything(self):
         """It says the same, and what it quotes is escaped."""
         section = steering_html(REPORT)
+        self.assertTrue(section.startswith("<h2>Steering</h2>"))
         for words in (
             "failing",
             "10250 from this machine to 192.0.2.1:10263; 10250 from pods to 192.0.2.1:10263",
