@@ -51,6 +51,9 @@ def certificate(begin: datetime.datetime, end: datetime.datetime) -> str:
     return signed.public_bytes(serialization.Encoding.PEM).decode()
 
 
+CONNECT = socket.create_connection
+
+
 class RedactionTests(SynchronousTestCase):
     """What looks like a secret goes, and everything else stays."""
 
@@ -449,17 +452,32 @@ class PageTests(SynchronousTestCase):
             reply = ask("127.0.0.1", listener.getsockname()[1], "healthz", seconds=0.05)
         self.assertIn("no answer", reply.problem)
 
-    def test_another_program(self):
-        """What does not answer in HTTP is another program."""
+    def answered(self, data):
+        """Give the reply that is made of what a program answers."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             client = socket.create_connection(("127.0.0.1", port))
             server, _ = listener.accept()
             self.patch(socket, "create_connection", lambda *_, **__: client)
-            server.sendall(b"SSH-2.0-x\r\n")
+            server.sendall(data)
             server.close()
             reply = ask("127.0.0.1", port, "healthz")
-        self.assertIn("another program", reply.problem)
+        self.patch(socket, "create_connection", CONNECT)
+        return reply
+
+    def test_another_program(self):
+        """What does not answer in HTTP is another program."""
+        for data in (b"SSH-2.0-x\r\n", b"HTTP/1.1\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b""):
+            self.assertIn("another program", self.answered(data).problem, data)
+
+    def test_head(self):
+        """The status and the body of an answer, whose reason may be missing."""
+        for head in (
+            b"HTTP/1.1 503 Service Unavailable\r\nA: b",
+            b"HTTP/1.1 503 ",
+            b"HTTP/1.1 503",
+        ):
+            self.assertEqual(Reply(503, "no"), self.answered(head + b"\r\n\r\nno"))
 
 
 class MachineTests(SynchronousTestCase):
