@@ -80,7 +80,7 @@ class RequestHeadReader:
     """
 
     received: bytes | bytearray
-    early: bytes
+    early: bytes = b""
 
     def __init__(self, limits: HeadLimits) -> None:
         self._fields: list[tuple[bytes, bytes]] = []
@@ -117,7 +117,7 @@ class RequestHeadReader:
 class ResponseHeadReader:
     """Reads one response head as :class:`RequestHeadReader` reads that of a request."""
 
-    early: bytes
+    early: bytes = b""
 
     def __init__(self, limits: HeadLimits) -> None:
         self._fields: list[tuple[bytes, bytes]] = []
