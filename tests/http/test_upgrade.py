@@ -48,6 +48,20 @@ class UpgradeTests(UpgradeTestCase):
             self.assertTrue(verifyObject(IHalfCloseableProtocol, side))
             self.assertTrue(verifyObject(IPushProducer, side))
 
+    def test_nothing_is_read_for_a_side_that_takes_no_more(self):
+        """A transport that stops its producer has nothing further read for it."""
+        near, far = MemoryConnection(), MemoryConnection()
+        side, other = join(near, far, self.relay.closing)
+        near.open(side)
+        far.open(other)
+        side.stopProducing()
+        near.receive(b"unread")
+        self.assertEqual(b"", far.sent)
+        side.resumeProducing()
+        near.reactor.advance(0)
+        far.turn()
+        self.assertEqual(b"unread", far.sent)
+
     def test_heads(self):
         """Both heads pass with Connection and Upgrade, without other fields of one connection."""
         self.send(

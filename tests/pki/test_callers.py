@@ -117,10 +117,11 @@ class CallerContextsTests(World):
         self.assertEqual(old[1].recv(1), b"x")
 
     def test_rotation_to_unusable(self) -> None:
-        """Credentials that have expired are refused, and the old ones stay in use."""
-        old = self.contexts.credentials
-        end = old.certificate.not_valid_after_utc + datetime.timedelta(1)
-        self.assertRaises(BadCredentials, self.contexts.rotate, self.issuer.server(), end)
+        """Credentials that have expired, this instant even, leave the old ones in use."""
+        old, new = self.contexts.credentials, self.issuer.server()
+        end = new.certificate.not_valid_after_utc
+        for late in (datetime.timedelta(1), datetime.timedelta()):
+            self.assertRaises(BadCredentials, self.contexts.rotate, new, end + late)
         client, _ = self.connect(self.issuer.caller(), [], SSL.TLS1_3_VERSION)
         self.assertEqual(peer_serial(client), old.certificate.serial_number)
 

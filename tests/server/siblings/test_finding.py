@@ -249,7 +249,10 @@ class FindingTests(WorldTests):
         # It cannot be known that the other one of the two is the second itself.
         self.assertEqual((2, 1), second.figures)
         self.assertIn("server-2", first.siblings.problem())
-        self.assertGreaterEqual(first.siblings.figures.failed_attempts(), 3)
+        failed = [server.siblings.figures.failed_attempts() for server in (first, second)]
+        self.assertGreaterEqual(failed[0], 3)
+        # The last one of each may still be under way.
+        self.assertIn(attempts - sum(failed), (0, 1, 2))
         lines = [line for line in self.warnings() if line.startswith("sibling server-2")]
         # One by each of the two servers.
         self.assertEqual(2, len(lines), lines)
