@@ -77,11 +77,16 @@ class SentAlone:
     def client_spoke(self) -> None:
         """Look whether the client, which has sent something, has read the answer before."""
         if self._on_unix_socket and self._call is not None and all_taken(self._transport):
-            self.cancel()
+            self._stop_looking()
             self._done()
 
     def cancel(self) -> None:
-        """Wait no longer: the connection has been lost."""
+        """Wait no longer: the connection is lost, or about to be."""
+        self._stop_looking()
+        # A transport that is aborted may end in a later turn only, and be written to until then.
+        self._sent = _nothing
+
+    def _stop_looking(self) -> None:
         if self._call is not None:
             self._call.cancel()
             self._call = None
@@ -96,3 +101,7 @@ class SentAlone:
     def _done(self) -> None:
         self._call = None
         self._sent()
+
+
+def _nothing() -> None:
+    """Hand nothing over."""

@@ -285,6 +285,7 @@ class ServerConnection(HTTPConnection):
         """Close at once."""
         self._take = None
         self._closing = True
+        self._cancel_switch()
         if not self.lost:
             self.transport.abortConnection()
 
@@ -327,9 +328,7 @@ class ServerConnection(HTTPConnection):
         exchange, self._exchange = self._exchange, None
         if not self.handshaken:
             self._factory.handshake_failed(self, reason)
-        if self._sent_alone is not None:
-            self._sent_alone.cancel()
-            self._sent_alone = None
+        self._cancel_switch()
         self._forget_body()
         self._await(None)
         if self._input_ended:
@@ -343,6 +342,11 @@ class ServerConnection(HTTPConnection):
             error = ExchangeFailed("the client has closed the connection")
             error.__cause__ = reason.value
             exchange.end(error)
+
+    def _cancel_switch(self) -> None:
+        if self._sent_alone is not None:
+            self._sent_alone.cancel()
+            self._sent_alone = None
 
     def _client_left(self) -> None:
         exchange = self._exchange

@@ -359,6 +359,14 @@ class UnixConnection(MemoryConnection):
         return self.caller.recv(4096, socket.MSG_DONTWAIT)
 
 
+class SlowToEndConnection(UnixConnection):
+    """One that ends some turns after it has been aborted."""
+
+    def abortConnection(self):
+        """Abort it soon."""
+        self.reactor.callLater(1, super().abortConnection)
+
+
 class UnixTests(ConnectTestCase):
     """On a Unix socket nothing follows the 200 until the caller has read it.
 
@@ -430,6 +438,20 @@ class UnixTests(ConnectTestCase):
         connection.break_off(ConnectionLost())
         (end,) = target.ended_with
         self.assertEqual(end.code, Code.CANCELLED)
+
+    def test_a_caller_that_has_left_is_looked_at_no_more(self):
+        """It is not taken for one that has read its answer while its connection still ends."""
+        connection = self.open(connect(), SlowToEndConnection)
+        target = self.session.dials[-1].succeed()
+        self.turns(connection)
+        connection.caller.close()
+        connection.receive_end()
+        (end,) = target.ended_with
+        self.assertEqual(end.code, Code.CANCELLED)
+        self.reactor.advance(0.5)
+        self.turns(connection)
+        self.reactor.advance(0.5)
+        self.assertTrue(connection.aborted)
 
 
 class RefusalTests(ConnectTestCase):
