@@ -157,6 +157,7 @@ class SettingsTests(SynchronousTestCase):
                     passthrough_ports=frozenset(),
                     dns=True,
                     dns_period=1800.0,
+                    named_upgrades=False,
                 ),
             ),
         )
@@ -181,6 +182,7 @@ class SettingsTests(SynchronousTestCase):
                 "--passthrough-ports=10250, 9443",
                 "--enable-dns-controller=false",
                 "--dns-sync-period=1h",
+                "--unnamed-upgrades=refuse",
             ]
         )
         self.assertEqual(
@@ -202,6 +204,7 @@ class SettingsTests(SynchronousTestCase):
                     passthrough_ports=frozenset({10250, 9443}),
                     dns=False,
                     dns_period=3600.0,
+                    named_upgrades=True,
                 ),
             ),
         )
@@ -253,6 +256,7 @@ class ErrorTests(SynchronousTestCase):
             "--intercept-pods",
             "--intercept-match=edge-set",
             "--passthrough-port=1",
+            "--unnamed-upgrades=pod",
             "--enable-iptables",
             "--enable-dns-controller=true",
         ):
@@ -310,6 +314,7 @@ class ErrorTests(SynchronousTestCase):
             ("passthrough-port", "0", "http"),
             ("enable-dns-controller", "2"),
             ("dns-sync-period", "-1"),
+            ("unnamed-upgrades", "", "Pod", "allow"),
         ):
             for value in values:
                 self.assert_refused(f"--{flag}: ", f"--{flag}={value}")

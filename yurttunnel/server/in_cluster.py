@@ -221,7 +221,15 @@ class ClusterServer:
         registry, nodes, pods = self._process.registry, self._nodes, Pods(self._informers)
         users = CertificateUsers(self._cluster.allowed_callers)
         flags = self._cluster.steering
-        cluster = KnownCluster(nodes, pods, self._services, self._ports, flags.iptables, flags.dns)
+        cluster = KnownCluster(
+            nodes,
+            pods,
+            self._services,
+            self._ports,
+            flags.iptables,
+            flags.dns,
+            flags.named_upgrades,
+        )
         names = self._settings.middlewares
         return [
             Deputies(self._reactor, registry, cluster, users, Aims()),

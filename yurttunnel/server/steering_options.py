@@ -38,6 +38,10 @@ STEERING_FLAGS = [
      "nodes by name; false for no. Not with --standalone. [default: true]"],
     ["dns-sync-period", None, "1800", "How often the records are looked at, besides at every "
      "change; at least 30."],
+    ["unnamed-upgrades", None, None, "What decides on the node of an upgrade whose TLS names "
+     "none, which a kube-apiserver without --kubelet-certificate-authority sends to nodes that it "
+     "dials by name: pod, the pod in its path; refuse, nothing: "
+     "it is refused. [default: pod]"],
 ]  # fmt: skip
 
 
@@ -49,6 +53,7 @@ class SteeringFlags:
     """What the flags say; periods are in seconds.
 
     Connections for ``passthrough_ports`` of nodes come to ``passthrough_port``, if there is one.
+    ``named_upgrades`` has upgrades refused whose TLS has no name.
     """
 
     iptables: bool
@@ -59,6 +64,7 @@ class SteeringFlags:
     passthrough_ports: frozenset[int]
     dns: bool
     dns_period: float
+    named_upgrades: bool
 
 
 def steering_flags(options: CommandOptions[Any]) -> SteeringFlags:
@@ -78,12 +84,19 @@ def steering_flags(options: CommandOptions[Any]) -> SteeringFlags:
         passthrough_ports=_passthrough_ports(options),
         dns=options.optional_value("enable-dns-controller", flags.switch, True),
         dns_period=_period(options, "dns-sync-period", LEAST_DNS_PERIOD),
+        named_upgrades=options.optional_value("unnamed-upgrades", _named_upgrades, False),
     )
 
 
 def refuse_steering(options: CommandOptions[Any]) -> None:
     """Raise ``UsageError`` when flags are given that need a cluster."""
-    for flag in ("intercept-pods", "intercept-match", "passthrough-port", "passthrough-ports"):
+    for flag in (
+        "intercept-pods",
+        "intercept-match",
+        "passthrough-port",
+        "passthrough-ports",
+        "unnamed-upgrades",
+    ):
         if options[flag]:
             _refuse(flag)
     for flag in STEERING_SWITCHES:
@@ -126,6 +139,12 @@ def _ports(text: str) -> frozenset[int]:
     if not ports:
         raise ValueError("it is empty: write ports, separated by commas")
     return ports
+
+
+def _named_upgrades(text: str) -> bool:
+    if text not in ("pod", "refuse"):
+        raise ValueError(f"{text!r} is none of these: pod, refuse")
+    return text == "refuse"
 
 
 def _match(text: str) -> Match:

@@ -35,7 +35,8 @@ class DnsTests(SteeringTestCase):
         page = await self.by_record("edge-1", "--insecure", "--header", "Host: kubernetes.default")
         self.assertEqual((page.status, page.body), (200, "ok"), page)
         self.assertTrue(page.terminated, page)
-        await self.upgraded(world, str(cluster_ip))
+        await self.run_pod(world, "web", "edge-1")
+        await self.upgraded(str(cluster_ip), exec_status=101, unknown_pod_status=503)
         self.assertEqual(world.nodes["edge-1"].peers, [EDGE_4])
         page = await self.by_record("cloud-2", *self.verified())
         self.assertEqual((page.status, page.body), (200, "ok"), page)
@@ -68,23 +69,45 @@ class DnsTests(SteeringTestCase):
         page = await self.by_record("edge-1", *self.verified())
         self.assertEqual((page.status, page.body), (200, "ok"), page)
         self.assertFalse(page.terminated, page)
-        await self.upgraded(world, await self.cluster_ip())
+        await self.run_pod(world, "web", "edge-1")
+        await self.upgraded(await self.cluster_ip(), exec_status=101, unknown_pod_status=503)
 
-    async def upgraded(self, world, cluster_ip: str) -> None:
+    async def test_unnamed_upgrades_are_refused(self) -> None:
+        """With ``--unnamed-upgrades=refuse`` no path takes the place of a name, with pass-through
+        or without; names lead to the node as ever.
+        """
+        world = await self.dns_world()
+        await self.run_pod(world, "web", "edge-1")
+        for flags in ((), ("--passthrough-port", "10270")):
+            server = await self.steer(
+                "--enable-dns-controller=true", "--unnamed-upgrades=refuse", *flags
+            )
+            port = {"targetPort": 10270 if flags else 10263}
+            await self.eventually_port(10250, port)
+            cluster_ip = await self.cluster_ip()
+            await self.eventually_recorded(
+                f"{CLOUD_4}\tcloud-2\n{cluster_ip}\tedge-1", in_any_order=True
+            )
+            await self.stand_for_kube_proxy()
+            await self.upgraded(cluster_ip, exec_status=403, unknown_pod_status=403)
+            page = await self.by_record("edge-1", *(self.verified() if flags else ()))
+            self.assertEqual((page.status, page.body), (200, "ok"), page)
+            await server.stop()
+
+    async def upgraded(self, cluster_ip: str, *, exec_status: int, unknown_pod_status: int) -> None:
         """Ask for an upgrade as a kube-apiserver that does not verify kubelets does for exec.
 
         Its TLS names nobody (``DialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go), and its
         ``Host`` is that of its own client.
         """
-        await self.run_pod(world, "web", "edge-1")
         for path, status in (
-            ("/exec/default/web/main?output=1&command=true", 101),
-            ("/exec/default/none/main?output=1&command=true", 503),
+            ("/exec/default/web/main?output=1&command=true", exec_status),
+            ("/exec/default/none/main?output=1&command=true", unknown_pod_status),
             ("/run/default/web/main?cmd=true", 403),
         ):
             page = await self.curl(
                 f"https://{cluster_ip}:10250{path}",
-                *("--insecure", *world.caller_flags(), "--max-time", "3", "--request", "POST"),
+                *("--insecure", *self.world.caller_flags(), "--max-time", "3", "--request", "POST"),
                 *("--header", "Connection: Upgrade", "--header", "Upgrade: SPDY/3.1"),
                 *("--header", "X-Stream-Protocol-Version: v4.channel.k8s.io"),
                 *("--header", "Host: edge-9:10250"),

@@ -102,6 +102,7 @@ class DeputiesWorld(AuthorizedWorld):
 
     iptables = True
     dns = False
+    named_upgrades = False
     synced = True
 
     @property
@@ -135,7 +136,9 @@ class DeputiesWorld(AuthorizedWorld):
                 "data": {"http-proxy-ports": "9100"},
             },
         )
-        self.cluster = KnownCluster(nodes, pods, services, ports, self.iptables, self.dns)
+        self.cluster = KnownCluster(
+            nodes, pods, services, ports, self.iptables, self.dns, self.named_upgrades
+        )
         self.deputies = Deputies(
             self.clock, self.registry, self.cluster, CertificateUsers([ALLOWED]), self.aims
         )
@@ -500,6 +503,89 @@ class NamedTests(DeputiesWorld):
         self.refuses(self.apiserver(), 503, "(yet)", target="/exec/default/new/web", **UPGRADE)
 
 
+class NamedUpgradesTests(DeputiesWorld):
+    """The same with ``--unnamed-upgrades=refuse``."""
+
+    named_upgrades = True
+
+    upgrades = (
+        UPGRADE,
+        {"Connection": "Upgrade", "Upgrade": "websocket"},
+        # What kube-apiserver takes for an upgrade, and this server does not.
+        {"Connection": "Upgrade"},
+        {"Connection": "keep-alive, not-an-UPGRADE"},
+        {"Connection": "Upgrade", "Upgrade": "h2c"},
+    )
+
+    def test_kube_apiserver(self):
+        """Neither the pod nor anything else makes up for a name."""
+        self.lead(SERVICE)
+        for name in (None, "10.0.0.1", "elsewhere"):
+            for first in ("exec", "attach", "portForward", "run"):
+                for fields in self.upgrades:
+                    self.refuses(
+                        self.apiserver(name),
+                        403,
+                        "--unnamed-upgrades=refuse",
+                        "--kubelet-certificate-authority",
+                        "--enable-iptables",
+                        target=f"/{first}/default/here/web",
+                        Host="edge-1:10250",
+                        **fields,
+                    )
+
+    def test_unlisted_kube_apiserver(self):
+        """One that --allowed-callers does not have chooses no node by its clients' fields."""
+        for verb in ("get", "proxy", "metrics", "exec"):
+            self.api.rules.add(("system:apiserver", "get", verb, "edge-1"))
+        self.api.tokens["secret"] = "system:apiserver"
+        for led_from in (None, SERVICE):
+            self.aims.led_from = None
+            if led_from is not None:
+                self.lead(led_from)
+            for caller, proof in (
+                (self.jane(name="system:apiserver"), {}),
+                (self.connect(None, None), {"Authorization": "Bearer secret"}),
+            ):
+                for chosen in ({"Host": "edge-1:10250"}, {"X_Tunnel_Proxy_Dest": "edge-1:22"}):
+                    for fields in self.upgrades:
+                        self.refuses(
+                            caller,
+                            403,
+                            "--unnamed-upgrades=refuse",
+                            **chosen,
+                            **fields,
+                            **proof,
+                        )
+
+    def test_named(self):
+        """Names count as ever: a node's, and for who speaks for himself the server's own."""
+        for target in ("/exec/default/here/web", "/metrics"):
+            self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), target=target, **UPGRADE)
+        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+        self.reaches(
+            self.jane("x-tunnel-server-internal-svc"),
+            ("edge-1", 10250),
+            Host="edge-1:10250",
+            **UPGRADE,
+        )
+
+    def test_led(self):
+        """Where our rules have led a connection here its address tells the node."""
+        self.lead(EDGE_1[0])
+        self.reaches(
+            self.apiserver(), (EDGE_1[0], 10250), target="/exec/default/here/web", **UPGRADE
+        )
+        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+        self.reaches(self.jane(), (EDGE_1[0], 10250), **UPGRADE)
+
+    def test_ordinary(self):
+        """What is no upgrade is as without the flag."""
+        self.refuses(self.apiserver(), 403, "nothing tells", Host="edge-1:10250")
+        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+        self.reaches(self.jane(), ("edge-1", 10250), Host="edge-1:10250")
+
+
 class OwnTests(DeputiesWorld):
     """Callers that speak for themselves, or whom --allowed-callers has forgotten."""
 
@@ -762,6 +848,7 @@ class MiddlewareTests(SynchronousTestCase):
             ProxyPorts(informers, "kube-system", 10264, lambda *event: None),
             iptables=True,
             dns=False,
+            named_upgrades=False,
         )
         verifyObject(IMiddleware, Deputies(None, None, cluster, CertificateUsers(), Aims()))
 

@@ -11,7 +11,8 @@ without TLS, which asks nobody who he is. So it is the connection that decides:
 2. Else the name in the ClientHello (SNI), which callers send that dial a node's name.
 3. Else, for an upgrade of ``exec``, ``attach`` and ``portForward`` by kube-apiserver, the pod in
    the path: a kube-apiserver that does not verify kubelets sends no name with these
-   (``dialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go).
+   (``dialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go). Where upgrades have to be named
+   nothing decides it, and whatever this kube-apiserver sends as an upgrade is refused.
 
 The pod in a path has to be on the node that the connection is for; of several nodes with one
 address it tells which. A pod that no cache knows yet tells nothing.
@@ -70,6 +71,13 @@ _NOTHING_TELLS = (
     " --enable-iptables"
 )
 
+_UNNAMED_UPGRADE = (
+    "the TLS of this upgrade names no node (SNI), and with --unnamed-upgrades=refuse no request"
+    " makes up for that: have kube-apiserver dial nodes by their names and verify them"
+    " (--kubelet-certificate-authority, with --passthrough-port here), or use --enable-iptables;"
+    " to ask the server itself, connect by its name"
+)
+
 _NOT_BY_A_NODE = (
     "from other machines this port takes what is for a node only: on a connection that the firewall"
     " has led here, or with --enable-dns-controller for a node's name in Host, and of its ports"
@@ -83,7 +91,8 @@ class KnownCluster:
 
     ``iptables`` says whether this server leads connections here by firewall rules, ``dns`` whether
     by records of names, on ``ports``. ``services`` have the addresses to which kube-proxy leads,
-    not our rules; a node that claims one is not believed.
+    not our rules; a node that claims one is not believed. ``named_upgrades`` says that no request
+    makes up for a name that the connection of an upgrade does not have.
     """
 
     nodes: Nodes
@@ -92,6 +101,7 @@ class KnownCluster:
     ports: ProxyPorts
     iptables: bool
     dns: bool
+    named_upgrades: bool
 
 
 @implementer(IMiddleware)
@@ -164,7 +174,10 @@ class Deputies:
         if not exchange.secure:
             _raise_not_known(led_from)
         named = self._named(aim)
-        return self._by_name(named, aim, head) if named else self._of_pod(head)
+        if named:
+            return self._by_name(named, aim, head)
+        self._check_named(head)
+        return self._of_pod(head)
 
     def _of_others(self, exchange: IExchange, aim: Aim) -> Destination | None:
         """Decide for who speaks for himself, or does not say so: where the connection tells."""
@@ -176,6 +189,9 @@ class Deputies:
             led = self._tunneled(self._finder.meant(str(led_from.address)))
         nodes = led or self._tunneled(self._named(aim))
         if not nodes:
+            if aim.server_name is None:
+                # It may be a kube-apiserver all the same.
+                self._check_named(head)
             return None
         if led:
             self._warn_of_unlisted(exchange)
@@ -266,6 +282,11 @@ class Deputies:
                 f" {' or '.join(sorted(names))}: ask the node that has the pod",
             )
 
+    def _check_named(self, head: RequestHead) -> None:
+        """Refuse what kube-apiserver may have sent as an upgrade to any node."""
+        if self._cluster.named_upgrades and _is_upgrade(head):
+            raise RequestFailed(403, _UNNAMED_UPGRADE)
+
     def _of_pod(self, head: RequestHead) -> Destination:
         """Decide by the pod in the path, for what kube-apiserver sends without a name."""
         pod = pod_in(head.target)
@@ -345,6 +366,14 @@ def _raise_not_known(led_from: SocketAddress | None) -> NoReturn:
         f"the firewall has led this connection here from {led_from}, and not by rules that"
         " this server knows of (yet): see /steering of the meta port",
     )
+
+
+def _is_upgrade(head: RequestHead) -> bool:
+    """Return whether kube-apiserver takes a request for an upgrade: with less than we ask for.
+
+    ``IsUpgradeRequest`` of k8s.io/apimachinery pkg/util/httpstream/httpstream.go.
+    """
+    return any(b"upgrade" in value.lower() for value in head.values(b"connection"))
 
 
 def _check_fields(head: RequestHead) -> None:
