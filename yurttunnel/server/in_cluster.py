@@ -162,6 +162,8 @@ class ClusterServer:
             self._dns,
             self._reviews,
             process.lag,
+            # What has been led here stays so until the last stream has ended.
+            self._steering.tracking(),
             self._tunnel,
             # Callers are led here while everything listens, and no longer when that is to end.
             # It is there before, too: a server that was killed may have left rules.

@@ -101,6 +101,19 @@ class ClusterSteering:
         readiness.add("DNS records", controller.problem, required=False)
         return election
 
+    def tracking(self) -> IService | None:
+        """Make what keeps connections where rules have led them when those are gone."""
+        if not self._flags.iptables:
+            return None
+        from yurttunnel.steering.netlink.tracking import Tracking
+        from yurttunnel.steering.netlink.worker import KernelWorker
+
+        worker = KernelWorker(self._reactor)
+        parts = StoppedInTurn()
+        for part in (worker, Tracking(worker.run)):
+            part.setServiceParent(parts)
+        return parts
+
     def rules(self, not_accepting: Callable[[], str | None]) -> IService | None:
         """Make what keeps the firewall's rules, while the listeners accept."""
         if not self._flags.iptables:

@@ -41,6 +41,7 @@ from tests.e2e.outages.site import SERVER, SERVER_6, SiteTestCase
 from tests.e2e.programs import Program
 from tests.e2e.steering.support import EDGE_4, SteeringTestCase
 from tests.e2e.support import which
+from yurttunnel.steering.looks import LEAST_PAUSE
 
 Fault = Callable[[], Awaitable[None]]
 
@@ -94,6 +95,9 @@ DRAIN = "30s"
 
 GARBAGE = 4096
 """Bytes that are no TLS."""
+
+REPAIR = LEAST_PAUSE + SLACK
+"""Seconds after which rules of nft that somebody has removed are there again."""
 
 READY = 60.0
 """Seconds in which a program of a cluster is ready, on a loaded machine, too."""
@@ -233,7 +237,12 @@ class Way:
         )
 
     async def finish(self) -> None:
-        """Require that what arrives is what was sent, and that the session is still the first."""
+        """Have the server drain, which ends when the streams have, and require that nothing of
+        them is missing, and that the session is still the first.
+        """
+        self.server.signal(signal.SIGTERM)
+        await self.drains()
+        await self.go_on()
         ends = await self.agent.metric("yurttunnel_agent_session_ends_total")
         self.assertEqual(ends, 0)
         self.up.payload.finish()
@@ -247,6 +256,18 @@ class Way:
         self.assertEqual(self.down.received, source.payload.taken)
         await self.typist.round_trip()
         self.typist.drop()
+        self.assertIn(await self.server.ended(2 * SOON), (0, -signal.SIGTERM))
+        # So that the agent has nothing to try again when it is compared with before.
+        self.server.start()
+        await self.eventually(self.serves, "the next server is used", 3 * SOON, LASTS)
+
+    async def drains(self) -> None:
+        """Wait until the server drains."""
+
+        async def says_so() -> bool:
+            return (await self.server.get("/readyz"))[0] == 503
+
+        await self.eventually(says_so, "the server drains", SOON)
 
     async def resumed(self, before: float) -> None:
         """Require that the agent has come back by a new connection."""
@@ -402,21 +423,6 @@ class SiteWay(Way):
         self.assertEqual(await self.reached(NODE, target, peer), 200)
         return peer
 
-    async def finish(self) -> None:
-        """Have the server drain before, which ends when the streams have."""
-        self.server.signal(signal.SIGTERM)
-
-        async def drains() -> bool:
-            return (await self.server.get("/readyz"))[0] == 503
-
-        await self.eventually(drains, "the server drains", SOON)
-        await self.go_on()
-        await super().finish()
-        self.assertIn(await self.server.ended(2 * SOON), (0, -signal.SIGTERM))
-        # So that the agent has nothing to try again when it is compared with before.
-        self.server.start()
-        await self.eventually(self.serves, "the next server is used", 3 * SOON, LASTS)
-
 
 class PlainTests(SiteWay, SiteTestCase):
     """A server of one process, over IPv4."""
@@ -477,8 +483,8 @@ class PassThroughTests(Way, SteeringTestCase):
         return peer
 
     def further_faults(self) -> tuple[Fault, ...]:
-        """Return those of a cluster."""
-        return (self.no_api,)
+        """Return those of a cluster, and of a firewall."""
+        return self.no_api, self.flushed_rules
 
     async def no_api(self) -> None:
         """Nobody answers at the address of the API."""
@@ -489,6 +495,21 @@ class PassThroughTests(Way, SteeringTestCase):
         await self.go_on()
         (await self.echo()).drop()
         run("iptables", "-D", *refused)
+
+    async def flushed_rules(self) -> None:
+        """Somebody removes all rules, then the chains that they were in; all comes back."""
+        made = self.rules()
+        for option in ("-F", "-X"):
+            run("iptables", "-t", "nat", option)
+            await self.go_on()
+        await self.eventually(lambda: self.rules() == made, "they are repaired", REPAIR, 0.1)
+
+    async def drains(self) -> None:
+        """Wait until nothing leads new connections to the server any more, either."""
+        await super().drains()
+        await self.eventually_rules(lambda rules: "TUNNEL" not in rules, "the rules are gone")
+        with self.assertRaises(ConnectError):
+            await self.echo()
 
     async def finish(self) -> None:
         """Require that all of it was passed through."""

@@ -60,6 +60,10 @@ class Conversation:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the socket go, and with it what the kernel keeps for it."""
         self._socket.close()
 
     def get(self, request: bytes) -> bytes:

@@ -10,7 +10,7 @@ from pyroute2.netlink.nfnetlink.nftsocket import NFT_MSG_GETGEN
 from yurttunnel.steering.netlink.conversation import GET, Conversation, KernelRefused
 from yurttunnel.steering.netlink.messages import attributes, raw_request
 
-_NFNL_SUBSYS_NFTABLES = 10
+NFNL_SUBSYS_NFTABLES = 10
 _NFTA_GEN_ID = 1
 """Of ``linux/netfilter/nfnetlink.h`` and ``nf_tables.h``."""
 
@@ -26,7 +26,7 @@ def nft_generation() -> int | None:
     Each transaction of anybody leads to another one. The kernel answers from what it has in
     memory, so that this may be asked in the reactor's thread. ``None`` where it cannot be told.
     """
-    request = raw_request(_ANY_FAMILY, _NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN, GET)
+    request = raw_request(_ANY_FAMILY, NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN, GET)
     try:
         with Conversation(NETLINK_NETFILTER) as kernel:
             answer = kernel.get(request)
