@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.network.sites import Sites
+from tests.e2e.network.sites import LAN, SITE, Sites
 
 FIREWALLS = {4: "iptables", 6: "ip6tables"}
 
@@ -109,3 +109,11 @@ def send_each_packet_by_itself(network: Sites, *machines: str) -> None:
     for machine in machines:
         interface = "site" if machine.startswith("edge") else "lan"
         network.run(machine, "ip", "link", "set", interface, "gso_max_segs", "1")
+
+
+def repeat_lost_packets_after(network: Sites, milliseconds: int) -> None:
+    """Have the kernels of both ends of new IPv4 connections wait for that at least, not 200 ms."""
+    [(lan, _), (site, _)] = LAN["nat"], SITE["nat"]
+    least = ("rto_min", f"{milliseconds}ms")
+    network.run("cloud", "ip", "route", "add", lan, "dev", "lan", *least)
+    network.run("edge-1", "ip", "route", "change", "default", "via", site, *least)
