@@ -36,7 +36,7 @@ from yurttunnel.steering.manager import SteeringManager
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.flows import Flows
 from yurttunnel.steering.netlink.worker import KernelWorker
-from yurttunnel.steering.programs import Finished, IPrograms, Programs
+from yurttunnel.steering.programs import Finished, IPrograms, Programs, spent
 from yurttunnel.steering.wanted import Listeners, SteeringSettings
 
 FIRST_EDGE, FIRST_CLOUD = IPv4Address("10.64.0.1"), IPv4Address("10.32.0.1")
@@ -122,6 +122,7 @@ class Steered:
             sets,
             sets.supported,
             Flows(self._worker.run),
+            spent,
             lambda: None,
         )
 

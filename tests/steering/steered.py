@@ -66,6 +66,7 @@ class SteeredTestCase(SynchronousTestCase):
         self.searches = 0
         self.search_failure = None
         self.closed = None
+        self.spent = 0.0
         self.informers = FakeInformers()
         self.put("cloud-1", "10.0.0.1", labels=CLOUD)
         self.put("edge-1", "192.168.0.1", labels=EDGE)
@@ -113,6 +114,7 @@ class SteeredTestCase(SynchronousTestCase):
             self.sets,
             self.sets.supported,
             self.flows,
+            lambda: self.spent,
             lambda: self.not_accepting(),
         )
 

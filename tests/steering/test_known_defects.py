@@ -11,7 +11,7 @@ from tests.cluster.fakes import CLOUD, EDGE
 from tests.steering.steered import EDGE4, INSECURE, PERIOD, SECURE, SteeredTestCase, addresses, flow
 from yurttunnel.kube.resources import NODES
 from yurttunnel.steering.interception import Match, Target
-from yurttunnel.steering.looks import BLIND_PAUSE, LEAST_PAUSE, OVERDUE_SECONDS
+from yurttunnel.steering.looks import BLIND_PAUSE, LEAST_PAUSE, MOST_SHARE, OVERDUE_SECONDS
 from yurttunnel.steering.manager import LISTENERS_PATIENCE, LOOK_SECONDS
 from yurttunnel.steering.wanted import Listeners
 
@@ -167,6 +167,35 @@ class KnownDefectTests(SteeredTestCase):
         hold.callback(None)
         self.assertEqual({10250, 10255}, self.firewall.rules.keys())
         self.assertIsNone(manager.problem())
+
+    def held_look(self, seconds, spent):
+        """Have a look, for which somebody has given a reason, take so long, and so much."""
+        self.flush()
+        self.firewall.hold = hold = Deferred()
+        self.clock.pump([LOOK_SECONDS] * round(LEAST_PAUSE / LOOK_SECONDS))
+        self.clock.advance(seconds)
+        self.spent += spent
+        self.firewall.hold = None
+        hold.callback(None)
+        self.assertIn(10250, self.firewall.rules)
+
+    def test_f7_busy_machine(self):
+        """F7: a look that has waited long for a processor, or a lock, does not put off the next."""
+        self.start()
+        self.held_look(30.0, spent=0.1)
+        self.flush()
+        self.clock.pump([LOOK_SECONDS] * round((LEAST_PAUSE + 1) / LOOK_SECONDS))
+        self.assertIn(10250, self.firewall.rules)
+
+    def test_f7_many_rules(self):
+        """F7: one that has taken much of a processor, since others have many rules, does."""
+        self.start()
+        self.held_look(0.0, spent=1.0)
+        self.flush()
+        self.clock.pump([LOOK_SECONDS] * round((MOST_SHARE - 1) / LOOK_SECONDS))
+        self.assertNotIn(10250, self.firewall.rules)
+        self.clock.pump([LOOK_SECONDS] * round(2 / LOOK_SECONDS))
+        self.assertIn(10250, self.firewall.rules)
 
     def test_f7_changes_of_others(self):
         """F7: somebody who changes other rules all the time has ours looked at, but not always."""

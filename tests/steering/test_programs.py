@@ -19,6 +19,7 @@ from yurttunnel.steering.programs import (
     ProgramFailed,
     ProgramMissing,
     Programs,
+    spent,
 )
 
 
@@ -73,6 +74,16 @@ class ProgramsTests(ProgramsContract, TestCase):
     async def test_input_not_read(self):
         """A program need not read what it is given."""
         self.assertEqual(0, (await self.programs.run(["true"], b"x" * 1_000_000)).status)
+
+    async def test_spent(self):
+        """What programs have taken of a processor is known when they have ended."""
+        taken = []
+        for program in ("sleep 0.5", "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"):
+            before = spent()
+            await self.programs.run(["sh", "-c", program])
+            taken.append(spent() - before)
+        self.assertLess(taken[0], 0.05)
+        self.assertGreater(taken[1], 0.1)
 
     async def test_no_shell(self):
         """Arguments are passed on as they are."""

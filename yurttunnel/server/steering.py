@@ -125,7 +125,7 @@ class ClusterSteering:
         from yurttunnel.steering.netlink.address_sets import AddressSets
         from yurttunnel.steering.netlink.flows import Flows
         from yurttunnel.steering.netlink.worker import KernelWorker
-        from yurttunnel.steering.programs import Programs
+        from yurttunnel.steering.programs import Programs, spent
 
         programs = Programs(self._reactor)
         # By the version of IP, the back end of the kernel that has our rules.
@@ -163,6 +163,7 @@ class ClusterSteering:
             sets,
             sets.supported,
             Flows(worker.run),
+            spent,
             not_accepting,
         )
         self._rules = manager.report

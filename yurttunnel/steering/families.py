@@ -26,7 +26,8 @@ class Families:
     """Finds out what the machine has, when that is needed first, and does all for each of them.
 
     ``firewalls`` and ``sets_supported`` may fail with :class:`SteeringFailed`, and are asked again
-    then. A firewall that is needed and missing is looked for again every period.
+    then. A firewall that is needed and missing is looked for again every period. ``spent`` gives
+    the seconds of a processor that programs have taken so far.
     """
 
     _log = Logger()
@@ -39,6 +40,7 @@ class Families:
         sets: IAddressSets,
         sets_supported: Callable[[], Deferred[bool]],
         flows: IFlows,
+        spent: Callable[[], float],
     ) -> None:
         self._clock = clock
         self._settings = settings
@@ -46,6 +48,7 @@ class Families:
         self._sets = sets
         self._sets_supported = sets_supported
         self._flows = flows
+        self._spent = spent
         self._limited = RateLimitedLog(clock, self._log)
         self._families: dict[int, Family] = {}
         self._missing: Mapping[int, str] = {}
@@ -73,7 +76,7 @@ class Families:
             self._limited.warn("{why}", why=why)
         before = self._generations()
         look = self._looks.is_due(before)
-        began_at = self._clock.seconds()
+        spent = self._spent()
         changes = self._changes()
         results = [
             await family.sync(wanted[version], look) for version, family in self._families.items()
@@ -82,7 +85,7 @@ class Families:
             self._looks.failed()
         elif look:
             changed = changes != self._changes()
-            self._looks.ended(began_at, before, self._generations(), changed)
+            self._looks.ended(self._spent() - spent, before, self._generations(), changed)
         return all(results)
 
     async def remove(self) -> list[str]:

@@ -10,8 +10,9 @@ LEAST_PAUSE = 5.0
 """Seconds between two looks at the rules. Others, such as kube-proxy, change theirs often."""
 
 MOST_SHARE = 20
-"""A look begins no sooner than so many times its duration after the one before: a node with
-22,000 rules of kube-proxy takes a second for each."""
+"""The pause after a look is at least so many times the processor time that its programs have taken:
+on a node with 22,000 rules of kube-proxy that is a second. How long a look waits does not count, so
+that a machine that is busy is not left without rules for longer than another."""
 
 BLIND_PAUSE = 10.0
 """Seconds after which sets are looked at, and rules too where the kernel does not count changes. A
@@ -27,8 +28,8 @@ Generations = Mapping[int, int | None]
 class Looks:
     """Knows what the rules were at the last look, and says when there has to be another.
 
-    ``longest_pause`` is in seconds: however long a look takes, and whatever the clock says of it,
-    the pause after it is no longer, unless that is less than :data:`LEAST_PAUSE`.
+    ``longest_pause`` is in seconds: whatever a look costs, the pause after it is no longer, unless
+    that is less than :data:`LEAST_PAUSE`.
     """
 
     def __init__(self, clock: IReactorTime, longest_pause: float) -> None:
@@ -39,10 +40,8 @@ class Looks:
         self._pause = LEAST_PAUSE
         self._again = False
 
-    def ended(
-        self, began_at: float, before: Generations, after: Generations, changed: bool
-    ) -> None:
-        """A look that began at ``began_at``, by the clock, has ended well.
+    def ended(self, cost: float, before: Generations, after: Generations, changed: bool) -> None:
+        """A look has ended well whose programs have taken ``cost`` seconds of a processor.
 
         ``before`` and ``after`` it the generations were these; ``changed`` says that it has made
         changes. Then there is another look, since others may have made some between the reading
@@ -50,8 +49,7 @@ class Looks:
         generation shows it, a look comes after the pause.
         """
         self._ended_at = self._clock.seconds()
-        long_look = MOST_SHARE * (self._ended_at - began_at)
-        self._pause = min(max(LEAST_PAUSE, long_look), self._longest_pause)
+        self._pause = min(max(LEAST_PAUSE, MOST_SHARE * cost), self._longest_pause)
         self._found = after if changed else before
         self._again = changed
 

@@ -68,9 +68,10 @@ class SteeringManager(Service):
     """Makes the rules when it starts, every period, and at once when nodes or ports change.
 
     ``firewalls`` finds those of the machine, ``sets_supported`` says whether the kernel has sets;
-    both may fail with :class:`SteeringFailed` and are then asked again. ``not_accepting`` says why
-    the listeners do not accept connections, ``None`` when they do. There is one sync at a time.
-    Stopping removes rules and sets; flows go on.
+    both may fail with :class:`SteeringFailed` and are then asked again. ``spent`` gives the
+    seconds of a processor that programs have taken so far. ``not_accepting`` says why the listeners
+    do not accept connections, ``None`` when they do. There is one sync at a time. Stopping removes
+    rules and sets; flows go on.
     """
 
     _log = Logger()
@@ -86,6 +87,7 @@ class SteeringManager(Service):
         sets: IAddressSets,
         sets_supported: Callable[[], Deferred[bool]],
         flows: IFlows,
+        spent: Callable[[], float],
         not_accepting: Callable[[], str | None],
     ) -> None:
         self._clock = clock
@@ -93,7 +95,7 @@ class SteeringManager(Service):
         self._nodes = nodes
         self._ports = ports
         self._services = services
-        self._families = Families(clock, settings, firewalls, sets, sets_supported, flows)
+        self._families = Families(clock, settings, firewalls, sets, sets_supported, flows, spent)
         self._not_accepting = not_accepting
         self._limited = RateLimitedLog(clock, self._log)
         self._state = State.STOPPED

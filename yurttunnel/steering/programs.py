@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Sequence
@@ -74,6 +75,15 @@ class Programs:
     ) -> Deferred[Finished]:
         """Run one; what it writes does not depend on this process's language."""
         return _Run(self._reactor, arguments, given, seconds).finished
+
+
+def spent() -> float:
+    """Return the seconds of a processor that the programs have taken which have ended.
+
+    They are those of this process's children in turn, too, and of all it has started by other ways.
+    """
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 class _Run(ProcessProtocol):

@@ -103,7 +103,10 @@ class LifeCycleTests(SteeringTestCase):
         made = self.all_rules()
         self.network.run("cloud", "iptables", "-t", "nat", "-F")
         self.network.run("cloud", "ipset", "flush", "YURTTUNNEL-EDGE6")
-        await self.eventually(lambda: self.all_rules() == made, "the rules are repaired", 40, 0.2)
+        limit = BLIND_PAUSE + _BUSY_SECONDS
+        await self.eventually(
+            lambda: self.all_rules() == made, "the rules are repaired", limit, 0.2
+        )
         await self.eventually_well(EDGE_4)
         await self.eventually_well(EDGE_6)
         repaired = await server.metric("yurttunnel_server_steering_syncs_total", result="repaired")
