@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
+import struct
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from twisted.internet import reactor
 from twisted.internet.endpoints import TCP4ClientEndpoint
@@ -20,6 +23,20 @@ from yurttunnel.server.frontends.connect import LINGER
 
 STEP = 48 * 1024
 """Bytes that a target sends at a time. So many wait in the server, and pause nothing yet."""
+
+
+PROBE_TIMER = "04"
+"""The timer of a socket that waits to probe a window."""
+
+
+class KernelSocket(NamedTuple):
+    """Bytes that a socket has to send or has no acknowledgement of, those that nobody has read
+    from it, and the number of the timer that runs for it.
+    """
+
+    unacknowledged: int
+    unread: int
+    timer: str
 
 
 class Stepwise(Peer):
@@ -54,16 +71,32 @@ class PausedDownload(Download):
 
     @property
     def queued(self) -> int:
-        """Bytes for it in the kernel, not acknowledged or not read (/proc/net/tcp)."""
-        own, server = self.transport.getHost().port, self.transport.getPeer().port
-        queued = 0
-        for line in Path("/proc/net/tcp").read_text().splitlines():
-            fields = line.split()
-            if fields[1].endswith(f":{own:04X}") and fields[2].endswith(f":{server:04X}"):
-                queued += int(fields[4].split(":")[1], 16)
-            elif fields[2].endswith(f":{own:04X}") and fields[1].endswith(f":{server:04X}"):
-                queued += int(fields[4].split(":")[0], 16)
-        return queued
+        """Bytes for it in the kernel, not acknowledged or not read.
+
+        What passes from the one to the other meanwhile counts twice, and nothing is left out.
+        """
+        unacknowledged = kernel_socket(self._peer, self._own).unacknowledged
+        return unacknowledged + kernel_socket(self._own, self._peer).unread
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether the kernel has more for it than the window allows, and asks now and then."""
+        return kernel_socket(self._peer, self._own).timer == PROBE_TIMER
+
+    @property
+    def _own(self) -> int:
+        return int(self.transport.getHost().port)
+
+    @property
+    def _peer(self) -> int:
+        return int(self.transport.getPeer().port)
+
+    @property
+    def arrived(self) -> tuple[int, int]:
+        """How many bytes and how many segments have come here (struct tcp_info of linux/tcp.h)."""
+        info = self.transport.getHandle().getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 144)
+        data, _sent, segments = struct.unpack_from("=QII", info, 128)
+        return data, segments
 
 
 class StoppingTests(EndToEndTestCase):
@@ -94,7 +127,7 @@ class StoppingTests(EndToEndTestCase):
         """Have the stream end while the server holds some of it, the server stop, and read."""
         await self.eventually(lambda: target.peers, "the target is reached")
         (source,) = target.peers
-        while await self.is_taken_by_the_kernel(source, download):
+        while await self.is_taken_by_the_kernel(tunnel, source, download):
             source.step()
         source.transport.loseConnection()
         await self.eventually(partial(no_stream, tunnel), "the stream has ended")
@@ -107,13 +140,48 @@ class StoppingTests(EndToEndTestCase):
         self.assertEqual((download.received, download.digest), (source.sent, source.digest))
         self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
 
-    async def is_taken_by_the_kernel(self, source: Stepwise, download: PausedDownload) -> bool:
-        """Whether all that was sent soon waits for the caller in the kernel, outside the server."""
-        for _ in range(100):
+    async def is_taken_by_the_kernel(
+        self, tunnel: Tunnel, source: Stepwise, download: PausedDownload
+    ) -> bool:
+        """Whether all that was sent waits for the caller in the kernel, outside the server.
+
+        If not it never will: once the kernel has been told that the window is closed, what it has
+        stays, and it makes no more room.
+        """
+
+        async def received() -> bool:
+            name = "yurttunnel_server_bytes_total"
+            return await tunnel.server.metric(name, direction="received") == source.sent
+
+        await self.eventually(received, "the server has got what was sent")
+        last = download.arrived
+
+        def settled() -> str:
+            nonlocal last
+            before, last = last, download.arrived
+            # A probe has come: a segment that has brought nothing.
+            is_closed = download.is_probed and last[0] == before[0] and last[1] > before[1]
             if download.queued == source.sent:
-                return True
-            await self.pause(0.01)
-        return False
+                return "taken"
+            return "full" if is_closed else ""
+
+        what = "the kernel has taken all, or has a closed window"
+        if await self.eventually(settled, what, 60) == "taken":
+            return True
+        # When it has answered twice it has written what the kernel takes.
+        await received()
+        await received()
+        return download.queued == source.sent
+
+
+def kernel_socket(port: int, peer: int) -> KernelSocket:
+    """Return what the kernel says of the socket at ``port``; Linux, proc_net_tcp.txt."""
+    for line in Path("/proc/net/tcp").read_text().splitlines():
+        fields = line.split()
+        if fields[1].endswith(f":{port:04X}") and fields[2].endswith(f":{peer:04X}"):
+            unacknowledged, unread = fields[4].split(":")
+            return KernelSocket(int(unacknowledged, 16), int(unread, 16), fields[5][:2])
+    raise AssertionError(f"no connection between the ports {port} and {peer}")
 
 
 async def no_stream(tunnel: Tunnel) -> bool:
