@@ -274,7 +274,7 @@ class DirectoryTests(SynchronousTestCase):
         issued = issue(issuer, SERVING)
         CertificateStore(issuer.clock, open_certificate_directory(path), PREFIX).save(issued)
 
-        def read_only(path, mode):
+        def read_only(path, mode, *, dir_fd):
             raise OSError(errno.EROFS, "Read-only file system")
 
         self.patch(os, "access", read_only)

@@ -7,6 +7,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from unittest import SkipTest, mock
 
@@ -104,7 +106,7 @@ class StateDirectoryTests(SynchronousTestCase):
         status = mock.Mock(f_flag=os.ST_RDONLY)
         with (
             mock.patch("os.access", return_value=False),
-            mock.patch("os.statvfs", lambda _: status),
+            mock.patch("os.fstatvfs", lambda _: status),
         ):
             self.assertIn("is on a read-only file system", self.refused())
 
@@ -216,10 +218,12 @@ class StateFileTests(SynchronousTestCase):
         if os.geteuid() != 0:
             raise SkipTest("only root can write for other users")
         os.chown(self.path, 12345, 12346)
-        StateDirectory.open_existing(self.path).write("key", b"")
-        with self.directory.lock():
+        directory = StateDirectory.open_existing(self.path)
+        directory.write("key", b"")
+        directory.reserve()
+        with directory.lock():
             pass
-        for name in ("key", ".lock"):
+        for name in ("key", ".lock", RESERVE):
             status = (self.path / name).stat()
             self.assertEqual((status.st_uid, status.st_gid), (12345, 12346))
 
@@ -311,10 +315,10 @@ class StateFileTests(SynchronousTestCase):
         os.chown(self.path, 12345, 12345)
         another = StateDirectory.open_existing(self.path)
         self.assertEqual(another.read("ca.key", secret=True), b"foreign")
-        self.directory.write("list", b"open")
+        another.write("list", b"open")
         for bits in (0o620, 0o602, 0o666):
             (self.path / "list").chmod(bits)
-            error = self.assertRaises(StateError, self.directory.read, "list")
+            error = self.assertRaises(StateError, another.read, "list")
             self.assertIn(f"list can be changed by other users (mode {bits:04o})", str(error))
 
     def test_open_secret(self) -> None:
@@ -341,6 +345,91 @@ class StateFileTests(SynchronousTestCase):
         self.assertIn("try again", str(caught.exception))
         with self.directory.lock():
             self.assertEqual(self.directory.names(), [])
+
+
+class LedElsewhereTests(SynchronousTestCase):
+    """A user's directory in which root changes something, while that user moves it about."""
+
+    def setUp(self) -> None:
+        """Make the user's directory, and one of root's."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can give a directory away")
+        self.home = Path(self.mktemp()).absolute()
+        self.state = self.home / "state"
+        self.state.mkdir(parents=True, mode=0o700)
+        for path in (self.home, self.state):
+            os.chown(path, 12345, 12345)
+        self.directory = StateDirectory.open_existing(self.state)
+        self.directory.write("list", b"old")
+        self.above = Path(self.mktemp()).absolute()
+        self.roots = self.above / "state"
+        self.roots.mkdir(parents=True, mode=0o711)
+        (self.roots / "list").write_bytes(b"root's")
+
+    def lead_itself(self) -> None:
+        """Put a link to root's directory into its place."""
+        self.state.rename(self.home / "moved")
+        self.state.symlink_to(self.roots)
+
+    def lead_above(self) -> None:
+        """Put a link into the place of the directory above."""
+        self.home.rename(f"{self.home}.moved")
+        self.home.symlink_to(self.above)
+        os.chown(self.home, 12345, 12345, follow_symlinks=False)
+
+    def lock(self) -> None:
+        """Take the lock."""
+        with self.directory.lock():
+            self.fail("it is locked elsewhere")
+
+    def assert_untouched(self) -> None:
+        """Nothing has happened to root's directory."""
+        self.assertEqual(os.listdir(self.roots), ["list"])
+        self.assertEqual((self.roots / "list").read_bytes(), b"root's")
+        self.assertEqual([path.stat().st_uid for path in (self.roots, self.roots / "list")], [0, 0])
+        self.assertEqual(mode(self.roots), 0o711)
+
+    def refuses(self, lead: Callable[[], None]) -> None:
+        """Everything is refused where the path leads elsewhere."""
+        lead()
+        for access in (
+            partial(self.directory.write, "list", b"new"),
+            partial(self.directory.write, "other", b"new"),
+            partial(self.directory.read, "list"),
+            partial(self.directory.remove, "list"),
+            self.directory.names,
+            partial(self.directory.fingerprint, "list"),
+            self.lock,
+            self.directory.hold,
+            self.directory.reserve,
+            self.directory.use_reserve,
+        ):
+            self.assertRaises(StateError, access)
+        self.assertRaises(StateError, StateDirectory.open_existing, self.state)
+        self.assert_untouched()
+
+    def test_itself(self) -> None:
+        """A link in its place is not followed."""
+        self.refuses(self.lead_itself)
+
+    def test_above(self) -> None:
+        """What a link above leads to is not that user's, and so not used."""
+        self.refuses(self.lead_above)
+
+    def test_while_it_is_written(self) -> None:
+        """What has begun stays where it has begun."""
+        leads = iter([self.lead_above])
+
+        def led(_: int) -> None:
+            for lead in leads:
+                lead()
+
+        with mock.patch("os.fsync", led):
+            self.directory.write("list", b"new")
+        moved = Path(f"{self.home}.moved") / "state"
+        self.assertEqual((moved / "list").read_bytes(), b"new")
+        self.assertEqual(os.listdir(moved), ["list"])
+        self.assert_untouched()
 
 
 class HoldTests(SynchronousTestCase):

@@ -245,11 +245,11 @@ class RevocationTests(TestCase):
         full = OSError(errno.ENOSPC, "full")
         replace = os.replace
 
-        def write(source: str, target: object) -> None:
+        def write(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
             if (self.directory.path / RESERVE).exists() or self.freed:
                 raise full
             self.freed = True
-            replace(source, str(target))
+            replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
         self.freed = not (self.directory.path / RESERVE).exists()
         self.patch(os, "replace", write)

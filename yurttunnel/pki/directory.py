@@ -4,7 +4,9 @@ It belongs to the user who runs the process, or to root, and is closed to everyb
 or empty directory is made so; one that has content and is open to others is refused, because what
 lies in it may not be ours and whoever can write to it can replace the keys. The same holds for
 files in it that are another user's, for a symbolic link in its place, and for a directory above it
-in which others could put another one into its place. Group members may be allowed to enter and
+in which others could put another one into its place. Only root looks into one of another user,
+who may do all that at any time: so each access opens the directory, looks whose it is, and goes on
+by the descriptor, whatever its path leads to meanwhile. Group members may be allowed to enter and
 list it (0750), so that a socket in it can be shared with them: the files that hold secrets are 0600
 whatever the directory's mode is.
 
@@ -18,8 +20,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import stat
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +42,8 @@ _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP)
 _LOCKS = Path("/proc/locks")
 
 _FORBIDDEN_DIRECTORY_BITS = stat.S_IWGRP | stat.S_IRWXO
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_FILE_SIZE = 16 * 1024 * 1024
 """Bytes; nothing that is kept here grows so far, so a longer file is not ours."""
 
@@ -61,6 +65,7 @@ class StateDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._owners: tuple[int, ...] | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> StateDirectory:
@@ -69,7 +74,8 @@ class StateDirectory:
         with _explained(directory.path):
             check_above(directory.path)
             created = directory._create()
-            directory._check(created, (0, os.geteuid()))
+            directory._owners = (0, os.geteuid())
+            directory._check(created)
         return directory
 
     @classmethod
@@ -80,10 +86,15 @@ class StateDirectory:
         """
         directory = cls(Path(path))
         with _explained(directory.path):
-            # Whose state it is may lead it elsewhere: that user gets what is written there.
-            owners = (os.lstat(directory.path).st_uid,) if os.geteuid() == 0 else ()
-            check_above(directory.path, owners)
-            directory._check(created=False, owners=None if os.geteuid() == 0 else (0, os.geteuid()))
+            directory._check_kind()
+            directory._owners = (0, os.geteuid())
+            if os.geteuid() == 0:
+                # Nobody but whose state it is may lead it elsewhere, and only to what is his, too.
+                directory._owners = None
+                with directory._opened() as descriptor:
+                    directory._owners = (os.fstat(descriptor).st_uid,)
+            check_above(directory.path, directory._owners)
+            directory._check(created=False)
         return directory
 
     def subdirectory(self, name: str) -> StateDirectory:
@@ -100,14 +111,17 @@ class StateDirectory:
         path = self.path / name
         with _explained(path):
             try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                with self._opened() as directory:
+                    owner = os.fstat(directory).st_uid
+                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                    descriptor = os.open(name, flags, dir_fd=directory)
             except FileNotFoundError:
                 return None
             with os.fdopen(descriptor, "rb") as file:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     raise StateError(f"{path} is not a plain file: remove it")
-                self._check_file(path, status)
+                _check_file(path, status, owner)
                 if secret and status.st_mode & 0o077:
                     raise StateError(
                         f"{path} holds a secret but is open to other users"
@@ -124,41 +138,44 @@ class StateDirectory:
         Whoever shares the directory never sees a file that is half written.
         """
         path = self.path / name
-        with _explained(path):
-            if path.is_dir() and not path.is_symlink():
-                raise StateError(f"{path} is a directory where a file is due: remove it")
-            # mkstemp makes the file 0600, and under a name that nobody can guess.
-            descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=self.path)
+        with _explained(path), self._opened() as directory:
+            temporary = f".new-{secrets.token_hex(8)}"
+            descriptor = os.open(
+                temporary, os.O_WRONLY | os.O_EXCL | _FILE_FLAGS, 0o600, dir_fd=directory
+            )
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    self._give_to_owner(descriptor)
+                    _give_to_owner(descriptor, directory)
                     file.write(content)
                     file.flush()
                     os.fsync(descriptor)
-                os.replace(temporary, path)
+                os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
+                    os.unlink(temporary, dir_fd=directory)
                 raise
-            self._sync()
+            os.fsync(directory)
 
     def remove(self, name: str) -> None:
         """Remove a file; none there is no error."""
-        path = self.path / name
-        with _explained(path), contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        with (
+            _explained(self.path / name),
+            contextlib.suppress(FileNotFoundError),
+            self._opened() as directory,
+        ):
+            os.unlink(name, dir_fd=directory)
 
     def names(self) -> list[str]:
         """List the files, without those that are being written."""
-        with _explained(self.path):
-            return sorted(name for name in os.listdir(self.path) if not name.startswith("."))
+        with _explained(self.path), self._opened() as directory:
+            return sorted(name for name in os.listdir(directory) if not name.startswith("."))
 
     def fingerprint(self, name: str) -> tuple[int, int, int] | None:
         """Give a value that changes whenever :meth:`write` replaces the file; ``None``: no file."""
-        path = self.path / name
-        with _explained(path):
+        with _explained(self.path / name):
             try:
-                status = os.stat(path, follow_symlinks=False)
+                with self._opened() as directory:
+                    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
                 return None
             return (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -170,10 +187,9 @@ class StateDirectory:
         Meant for the milliseconds of one change. Another process that holds the lock for
         longer is an error rather than a wait.
         """
-        path = self.path / ".lock"
-        with _explained(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            self._give_to_owner(descriptor)
+        with _explained(self.path / ".lock"), self._opened() as directory:
+            descriptor = os.open(".lock", os.O_RDWR | _FILE_FLAGS, 0o600, dir_fd=directory)
+            _give_to_owner(descriptor, directory)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -192,7 +208,7 @@ class StateDirectory:
         network know no locks on directories: there nobody is kept out.
         """
         with _explained(self.path):
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = self._open()
         release = weakref.finalize(self, os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -211,28 +227,27 @@ class StateDirectory:
 
     def reserve(self) -> None:
         """Keep room on the disk for :meth:`use_reserve`, unless it is kept already."""
-        path = self.path / RESERVE
-        with _explained(path):
-            if os.path.lexists(path):
-                return
-            descriptor = os.open(
-                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
+        with _explained(self.path / RESERVE), self._opened() as directory:
             try:
-                self._give_to_owner(descriptor)
+                descriptor = os.open(
+                    RESERVE, os.O_WRONLY | os.O_EXCL | _FILE_FLAGS, 0o600, dir_fd=directory
+                )
+            except FileExistsError:
+                return
+            try:
+                _give_to_owner(descriptor, directory)
                 os.posix_fallocate(descriptor, 0, _RESERVE_SIZE)
             except BaseException:
-                os.unlink(path)
+                os.unlink(RESERVE, dir_fd=directory)
                 raise
             finally:
                 os.close(descriptor)
 
     def use_reserve(self) -> bool:
         """Free what :meth:`reserve` keeps, for a write that follows; ``False``: there is none."""
-        path = self.path / RESERVE
-        with _explained(path):
+        with _explained(self.path / RESERVE), self._opened() as directory:
             try:
-                os.unlink(path)
+                os.unlink(RESERVE, dir_fd=directory)
             except FileNotFoundError:
                 return False
         return True
@@ -248,58 +263,73 @@ class StateDirectory:
             return False
         return True
 
-    def _check(self, created: bool, owners: tuple[int, ...] | None) -> None:
+    def _check_kind(self) -> None:
+        """Raise unless it is a directory; opening one says no more than that it is none."""
         status = os.lstat(self.path)
         if stat.S_ISLNK(status.st_mode):
             raise StateError(f"{self.path} is a symbolic link: name the directory that it leads to")
         if not stat.S_ISDIR(status.st_mode):
             raise StateError(f"{self.path} is not a directory: remove it or choose another")
-        if owners is not None and status.st_uid not in owners:
+
+    def _check(self, created: bool) -> None:
+        self._check_kind()
+        with self._opened() as descriptor:
+            status = os.fstat(descriptor)
+            if status.st_mode & _FORBIDDEN_DIRECTORY_BITS:
+                if not created and os.listdir(descriptor):
+                    raise StateError(
+                        f"{self.path} is open to other users"
+                        f" (mode {stat.S_IMODE(status.st_mode):04o}): chmod 0700 it"
+                    )
+                os.fchmod(descriptor, 0o700)
+            if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=descriptor):
+                is_read_only = os.fstatvfs(descriptor).f_flag & os.ST_RDONLY
+                number = errno.EROFS if is_read_only else errno.EACCES
+                raise OSError(number, os.strerror(number))
+
+    def _open(self) -> int:
+        """Return a descriptor of the directory, once it is known whose that is."""
+        descriptor = os.open(self.path, _DIRECTORY_FLAGS)
+        owner = os.fstat(descriptor).st_uid
+        if self._owners is not None and owner not in self._owners:
+            os.close(descriptor)
             raise StateError(
-                f"{self.path} belongs to another user (id {status.st_uid}):"
+                f"{self.path} belongs to another user (id {owner}):"
                 f" chown it to user id {os.geteuid()}"
             )
-        if status.st_mode & _FORBIDDEN_DIRECTORY_BITS:
-            if not created and os.listdir(self.path):
-                raise StateError(
-                    f"{self.path} is open to other users"
-                    f" (mode {stat.S_IMODE(status.st_mode):04o}): chmod 0700 it"
-                )
-            os.chmod(self.path, 0o700)
-        if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
-            is_read_only = os.statvfs(self.path).f_flag & os.ST_RDONLY
-            number = errno.EROFS if is_read_only else errno.EACCES
-            raise OSError(number, os.strerror(number))
+        return descriptor
 
-    def _check_file(self, path: Path, status: os.stat_result) -> None:
-        """Raise unless nobody else can have written a file."""
-        owners = {0, os.geteuid(), os.stat(self.path).st_uid}
-        if status.st_uid not in owners:
-            raise StateError(
-                f"{path} belongs to another user (id {status.st_uid}): see how it came there, and"
-                f" put yours in its place, or chown it to user id {os.geteuid()}"
-            )
-        if status.st_mode & 0o022:
-            raise StateError(
-                f"{path} can be changed by other users"
-                f" (mode {stat.S_IMODE(status.st_mode):04o}): see what it holds, and chmod go-w it"
-            )
-
-    def _give_to_owner(self, descriptor: int) -> None:
-        """Let the directory's owner read what root writes: a command for a server's state.
-
-        Not a file with other names: its owner may have linked somebody else's to here.
-        """
-        if os.geteuid() == 0 and os.fstat(descriptor).st_nlink == 1:
-            status = os.stat(self.path)
-            os.fchown(descriptor, status.st_uid, status.st_gid)
-
-    def _sync(self) -> None:
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        descriptor = self._open()
         try:
-            os.fsync(descriptor)
+            yield descriptor
         finally:
             os.close(descriptor)
+
+
+def _check_file(path: Path, status: os.stat_result, owner: int) -> None:
+    """Raise unless nobody else can have written a file of a directory of ``owner``."""
+    if status.st_uid not in {0, os.geteuid(), owner}:
+        raise StateError(
+            f"{path} belongs to another user (id {status.st_uid}): see how it came there, and"
+            f" put yours in its place, or chown it to user id {os.geteuid()}"
+        )
+    if status.st_mode & 0o022:
+        raise StateError(
+            f"{path} can be changed by other users"
+            f" (mode {stat.S_IMODE(status.st_mode):04o}): see what it holds, and chmod go-w it"
+        )
+
+
+def _give_to_owner(descriptor: int, directory: int) -> None:
+    """Let the directory's owner read what root writes: a command for a server's state.
+
+    Not a file with other names: its owner may have linked somebody else's to here.
+    """
+    if os.geteuid() == 0 and os.fstat(descriptor).st_nlink == 1:
+        status = os.fstat(directory)
+        os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
 def _holder_of(status: os.stat_result) -> str:

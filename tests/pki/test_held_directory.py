@@ -1,0 +1,57 @@
+"""The service by which a program has its state directory to itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.pki.held_directory import HeldDirectory
+
+
+class HeldDirectoryTests(SynchronousTestCase):
+    """:class:`HeldDirectory`."""
+
+    def setUp(self) -> None:
+        """Choose a path where nothing is."""
+        self.path = Path(self.mktemp()).absolute()
+
+    def test_from_its_making_on(self) -> None:
+        """Nobody else gets it before the service is started, nor while it runs."""
+        held = HeldDirectory(self.path)
+        for begin in (lambda: None, held.startService):
+            begin()
+            error = self.assertRaises(StateError, HeldDirectory, self.path)
+            self.assertIn(f"{self.path} is in use by process {os.getpid()}", str(error))
+        held.stopService()
+
+    def test_let_go(self) -> None:
+        """Its successor has it as soon as it is stopped, though nothing else has ended."""
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(2):
+            held = HeldDirectory(self.path)
+            held.startService()
+            held.stopService()
+            self.assertFalse(held.running)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    def test_files_are_used_meanwhile(self) -> None:
+        """It keeps other holders out, and nobody from the files."""
+        held = HeldDirectory(self.path)
+        self.addCleanup(held.stopService)
+        StateDirectory.open(self.path).write("key", b"")
+        with StateDirectory.open_existing(self.path).lock():
+            self.assertEqual(StateDirectory.open(self.path).names(), ["key"])
+
+    def test_what_is_no_directory(self) -> None:
+        """It says what is wrong, and has nothing."""
+        self.path.write_bytes(b"")
+        error = self.assertRaises(StateError, HeldDirectory, self.path)
+        self.assertIn("is not a directory", str(error))
+        link = Path(self.mktemp()).absolute()
+        there = Path(self.mktemp()).absolute()
+        link.symlink_to(there)
+        self.assertRaises(StateError, HeldDirectory, link)
+        self.assertFalse(there.exists())
