@@ -26,11 +26,11 @@ from twisted.internet.threads import deferToThread
 from benchmarks.ports import free_ports
 from benchmarks.processes import STOP_SECONDS, BenchmarkFailed, resident
 from tests.e2e.cluster import crowd
+from yurtlab.api import resources
+from yurtlab.api.schemas import Schemas
+from yurtlab.api.service import KubernetesAPI
+from yurtlab.api.store import Store
 from yurttunnel.http.server import HTTPFactory
-from yurttunnel.quickstart.api import resources
-from yurttunnel.quickstart.api.schemas import Schemas
-from yurttunnel.quickstart.api.service import KubernetesAPI
-from yurttunnel.quickstart.api.store import Store
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
 from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.quickstart.trust import QuickstartTrust

@@ -29,7 +29,7 @@ def file_of(package: str) -> Path:
 
 def bounds_of(package: str) -> str:
     """Return a line for each number that has a name in a module, a class or a signature."""
-    top = ROOT / "yurttunnel" / package
+    top = ROOT / package if package == "yurtlab" else ROOT / "yurttunnel" / package
     return "".join(
         f"{path.relative_to(top).with_suffix('')}: {line}\n"
         for path in sorted(top.rglob("*.py"))

@@ -193,7 +193,7 @@ class RoomsTests(unittest.SynchronousTestCase):
     def test_each_room_is_in_it_with_its_size(self):
         """There is a row for each package, and its numbers are right to a fifth."""
         rows = re.findall(
-            r"^\| `yurttunnel/(\w+)` \|.*\| ([\d,]+) \| ([\d,]+) \|$",
+            r"^\| `(?:yurttunnel/)?(\w+)` \|.*\| ([\d,]+) \| ([\d,]+) \|$",
             (DOCS / "contributing.md").read_text(),
             flags=re.MULTILINE,
         )
@@ -211,7 +211,7 @@ class ContributingTests(unittest.SynchronousTestCase):
     def test_what_it_names_exists(self):
         """Each path is there, and each class is one of the program's."""
         text = (DOCS / "contributing.md").read_text()
-        for path in re.findall(r"`((?:yurttunnel|twisted|tests|docs)/[\w./-]+)`", text):
+        for path in re.findall(r"`((?:yurttunnel|yurtlab|twisted|tests|docs)/[\w./-]+)`", text):
             self.assertTrue((REPOSITORY / path).exists(), path)
         source = "".join(path.read_text() for path in REPOSITORY.glob("yurttunnel/**/*.py"))
         for name in re.findall(r"`(I?[A-Z][a-z]+[A-Z]\w+)`", text):

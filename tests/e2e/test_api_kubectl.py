@@ -14,11 +14,11 @@ from twisted.trial.unittest import SkipTest
 
 from tests.e2e.kubectl import Kubectl, find_kubectls
 from tests.e2e.support import EndToEndTestCase
-from tests.quickstart.api.support import all_schemas
+from tests.yurtlab.api.support import all_schemas
+from yurtlab.api.resources import NODES, PODS
+from yurtlab.api.service import KubernetesAPI
+from yurtlab.api.store import DELETED, Store
 from yurttunnel.http.server import HTTPFactory
-from yurttunnel.quickstart.api.resources import NODES, PODS
-from yurttunnel.quickstart.api.service import KubernetesAPI
-from yurttunnel.quickstart.api.store import DELETED, Store
 from yurttunnel.quickstart.trust import QuickstartTrust
 from yurttunnel.tunnel import tls
 

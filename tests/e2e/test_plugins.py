@@ -26,7 +26,15 @@ COMMANDS = {
 }
 """The commands, each with one of its flags."""
 
-SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "yurttunnel", "twisted")
+SOURCES = (
+    "setup.cfg",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "yurttunnel",
+    "yurtlab",
+    "twisted",
+)
 NEEDED_SETUPTOOLS = 77
 
 

@@ -7,12 +7,12 @@ from OpenSSL.crypto import X509
 from tests.http.support import SecureConnection
 from tests.kube.contract_client import ClientContract
 from tests.kube.network import Network
-from tests.quickstart.api.support import ApiTestCase, certificate
+from tests.yurtlab.api.support import ApiTestCase, certificate
+from yurtlab.api import resources as stored
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import FileCredentials
 from yurttunnel.kube.resources import CONFIG_MAPS
-from yurttunnel.quickstart.api import resources as stored
 
 
 class Administrator(SecureConnection):

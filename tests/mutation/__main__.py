@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 NAMED = Path(__file__).with_name("named.toml")
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 
-ROOMS = sorted(path.parent.name for path in (ROOT / "yurttunnel").glob("*/__init__.py"))
+LAB = "yurtlab"
+ROOMS = sorted([LAB, *(path.parent.name for path in (ROOT / "yurttunnel").glob("*/__init__.py"))])
 
 
 def chosen(packages: list[str], sample: int, seed: int) -> list[Mutant]:
@@ -30,7 +31,7 @@ def chosen(packages: list[str], sample: int, seed: int) -> list[Mutant]:
     everything = [
         mutant
         for package in packages
-        for path in sorted((ROOT / "yurttunnel" / package).rglob("*.py"))
+        for path in sorted((ROOT / _directory(package)).rglob("*.py"))
         for mutant in mutants_of(str(path.relative_to(ROOT)), path.read_bytes())
         if mutant.name not in equivalent
     ]
@@ -45,8 +46,12 @@ def _lot(mutant: Mutant, seed: int) -> bytes:
 
 def below(mutants: list[Mutant], packages: list[str]) -> list[Mutant]:
     """Return those of a sample whose module is below one of the packages (``server/workers``)."""
-    wanted = {Path("yurttunnel", package) for package in packages}
+    wanted = {_directory(package) for package in packages}
     return [mutant for mutant in mutants if not wanted.isdisjoint(Path(mutant.path).parents)]
+
+
+def _directory(package: str) -> Path:
+    return Path(package) if Path(package).parts[0] == LAB else Path("yurttunnel", package)
 
 
 def main(arguments: list[str]) -> int:

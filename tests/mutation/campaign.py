@@ -28,6 +28,8 @@ SLOWER = 4.0
 """How many times as long as without a change, and how many seconds more, tests may take: a mutant
 that makes them hang is found."""
 
+_ABOVE_ROOMS = (Path("yurttunnel"), Path())
+
 ELSEWHERE = {
     "wire": ("tests.tunnel",),
     "tunnel": (
@@ -95,7 +97,7 @@ class Results:
             file.write(json.dumps([self._key(verdict.mutant), verdict.result, verdict.by]) + "\n")
 
     def _key(self, mutant: Mutant) -> str:
-        tests = self._root / "tests" / Path(mutant.path).parts[1]
+        tests = self._root / "tests" / room_of(mutant.path)
         digest = _digest([self._root / mutant.path, *sorted(tests.rglob("*.py"))])
         return f"{mutant.name} {digest}"
 
@@ -156,6 +158,12 @@ class Campaign:
             self._trees.put(tree)
 
 
+def room_of(path: str) -> str:
+    """Return the room of a module: a package below ``yurttunnel``, or ``yurtlab`` as a whole."""
+    top, below, *_ = Path(path).parts
+    return below if top == "yurttunnel" else top
+
+
 def stages_for(path: str, root: Path) -> list[str]:
     """Return the tests of a module: names for trial, those first that are likely to fail soon.
 
@@ -164,13 +172,15 @@ def stages_for(path: str, root: Path) -> list[str]:
     """
     module = Path(path).with_suffix("")
     stages: list[str] = []
-    for package in list(module.parents)[:-2]:
-        directory = Path("tests", *package.parts[1:])
+    for package in module.parents:
+        if package in _ABOVE_ROOMS:
+            break
+        directory = Path("tests", *package.parts[package.parts[0] == "yurttunnel" :])
         if (root / directory).is_dir():
             if not stages and (importers := _importers(root, directory, module)):
                 stages.append(importers)
             stages.append(_dotted(directory))
-    return [*stages, *ELSEWHERE.get(module.parts[1], ())] if stages else ["tests"]
+    return [*stages, *ELSEWHERE.get(room_of(path), ())] if stages else ["tests"]
 
 
 def _importers(root: Path, directory: Path, module: Path) -> str:

@@ -8,6 +8,12 @@ from typing import Any
 
 from twisted.application.service import IService, MultiService
 
+from yurtlab.api.resources import RESOURCES
+from yurtlab.api.schemas import Schemas
+from yurtlab.api.service import KubernetesAPI
+from yurtlab.api.store import Store
+from yurtlab.node.node import Node, NodeSettings
+from yurtlab.signer import CertificateSigner
 from yurttunnel.agent import command as agent
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.options import Settings as AgentSettings
@@ -20,15 +26,9 @@ from yurttunnel.kube.informer import Informers
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.pki.authority import DAY
-from yurttunnel.quickstart.api.resources import RESOURCES
-from yurttunnel.quickstart.api.schemas import Schemas
-from yurttunnel.quickstart.api.service import KubernetesAPI
-from yurttunnel.quickstart.api.store import Store
-from yurttunnel.quickstart.node.node import Node, NodeSettings
 from yurttunnel.quickstart.options import ADDRESS, Settings
 from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.quickstart.service import End, Guide, HTTPService, OwnState
-from yurttunnel.quickstart.signer import CertificateSigner
 from yurttunnel.quickstart.trust import QuickstartTrust
 from yurttunnel.server import command as server
 from yurttunnel.server.options import Options as ServerOptions

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from twisted.internet.interfaces import IReactorTime
 
+from yurtlab.signing import SigningAuthority
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import FileCredentials
 from yurttunnel.pki.authority import AUTHORITY_KEY, CALLER_NAME, KUBELET_CLIENT_NAME, Authority
@@ -23,7 +24,6 @@ from yurttunnel.pki.credentials import (
 )
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.quickstart.options import ADDRESS
-from yurttunnel.quickstart.signing import SigningAuthority
 
 _ADMIN = "quickstart-admin"
 _ADMIN_GROUP = "system:masters"

@@ -9,15 +9,15 @@ from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from zope.interface import implementer
 
 from tests.e2e.cluster.network import free_port
-from tests.quickstart.api.support import all_schemas
+from tests.yurtlab.api.support import all_schemas
+from yurtlab.api.service import KubernetesAPI
+from yurtlab.api.store import Store
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import PortService
 from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.contexts import RotatingContexts, client_context
-from yurttunnel.quickstart.api.service import KubernetesAPI
-from yurttunnel.quickstart.api.store import Store
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
 from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.tunnel import tls

@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from yurtlab.signing import SigningAuthority
 from yurttunnel.pki.authority import CALLER_NAME, Authority
 from yurttunnel.pki.credentials import (
     Credentials,
@@ -20,7 +21,6 @@ from yurttunnel.pki.credentials import (
     new_key,
 )
 from yurttunnel.pki.directory import StateDirectory
-from yurttunnel.quickstart.signing import SigningAuthority
 
 
 class Identities:

@@ -14,14 +14,14 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from yurtlab.api import resources as local
+from yurtlab.api.store import DELETED, Store
+from yurtlab.node.node import Node, NodeSettings
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import NODES, PODS
 from yurttunnel.kube.work_queue import WorkQueue
-from yurttunnel.quickstart.api import resources as local
-from yurttunnel.quickstart.api.store import DELETED, Store
-from yurttunnel.quickstart.node.node import Node, NodeSettings
 
 EDGE_LABEL = "openyurt.io/is-edge-worker"
 

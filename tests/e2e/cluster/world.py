@@ -31,6 +31,7 @@ from tests.e2e.cluster.placed import PlacedProgram
 from tests.e2e.cluster.real_api import RealAPI, assets
 from tests.e2e.kubectl import Kubectl, find_kubectls
 from tests.e2e.programs import Program, ProgramFailed
+from yurtlab.signer import CertificateSigner
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import load_configuration
@@ -44,7 +45,6 @@ from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import RotatingContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
-from yurttunnel.quickstart.signer import CertificateSigner
 from yurttunnel.tunnel import tls
 
 NAMESPACE = "kube-system"

@@ -1,0 +1,248 @@
+"""The API in memory, and clients of it."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509.oid import NameOID
+from OpenSSL.crypto import X509
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.fakes import MemoryConnection
+from tests.http.support import SecureConnection, Server, responses, settle
+from yurtlab.api.resources import NODES, PODS, RESOURCES
+from yurtlab.api.schemas import Schemas
+from yurtlab.api.service import KubernetesAPI
+from yurtlab.api.store import Store
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.server import HTTPFactory
+
+NOW = 1_750_000_000
+"""The time at which tests begin: 2025-06-15T15:06:40Z."""
+
+PODS_PATH = "/api/v1/namespaces/default/pods"
+
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+all_schemas = functools.cache(lambda: Schemas(RESOURCES))
+
+
+def pod(name="web", **spec):
+    """Make a pod."""
+    containers = [{"name": "main", "image": "none"}]
+    metadata = {"name": name}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": containers, **spec},
+    }
+
+
+def node(name="edge-1", port=10250, **spec):
+    """Make a node that is ready."""
+    status = {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    }
+    return {"metadata": {"name": name}, "spec": spec, "status": status}
+
+
+@functools.cache
+def certificate(common_names=("ada",), groups=("system:masters",)):
+    """Make a client certificate; who has signed it is TLS's affair."""
+    key = Ed25519PrivateKey.generate()
+    subject = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, name) for name in common_names]
+        + [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in groups]
+    )
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1, now, now)
+    return builder.sign(key, None)
+
+
+def user(name, *groups):
+    """Make the certificate of a user."""
+    return certificate((name,), groups)
+
+
+def kubelet(node="edge-1"):
+    """Make the certificate of a node's kubelet."""
+    return user(f"system:node:{node}", "system:nodes")
+
+
+class CertifiedConnection(SecureConnection):
+    """A client's connection by TLS, with a certificate."""
+
+    certificate = None
+
+    def getPeerCertificate(self):
+        """Give it."""
+        return X509.from_cryptography(self.certificate)
+
+
+class Client:
+    """A client's connection to the API; ``known``: with a certificate, which is ada's or given."""
+
+    def __init__(self, case, known=True):
+        self._case = case
+        self.connection = case.server.connect(self._connection(known))
+        self._read = 0
+
+    def _connection(self, known):
+        if not known:
+            return SecureConnection
+        presented = certificate() if known is True else known
+        return type("Connection", (CertifiedConnection,), {"certificate": presented})
+
+    def send(self, method, path, body=None, *, fields=()):
+        """Send a request."""
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body)
+        data = data.encode() if isinstance(data, str) else data
+        lines = [f"{method} {path} HTTP/1.1", "Host: api:6443", *fields]
+        if body is not None:
+            lines.append(f"Content-Length: {len(data)}")
+        self.connection.receive("\r\n".join([*lines, "", ""]).encode() + data)
+        self.settle()
+
+    def settle(self):
+        """Let everything move."""
+        settle(self._case.clock, self.connection, *self._case.origins)
+
+    @property
+    def received(self):
+        """What has come since the last response."""
+        return self.connection.sent[self._read :]
+
+    def response(self, method="GET"):
+        """Take the whole response that has come: status, fields and body."""
+        self.settle()
+        ((status, fields, body, _),) = responses(self.received, method)
+        self._read = len(self.connection.sent)
+        return status, fields, body
+
+    def events(self):
+        """Give the events of a watch so far."""
+        _, _, rest = self.received.partition(b"\r\n\r\n")
+        events = []
+        while rest and not rest.startswith(b"0\r\n"):
+            size, _, rest = rest.partition(b"\r\n")
+            chunk, rest = rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+            events += [json.loads(line) for line in chunk.splitlines()]
+        return events
+
+
+class ApiTestCase(SynchronousTestCase):
+    """An API with one node, whose kubelet is played by the test."""
+
+    pods_only = False
+
+    def setUp(self):
+        """Start it."""
+        self.server = Server()
+        self.clock = self.server.clock
+        self.clock.advance(NOW)
+        self.origins = []
+        self.dialed = []
+        self.store = Store(self.clock)
+        self.audit = []
+        self.api = KubernetesAPI(
+            self.clock,
+            self.store,
+            all_schemas(),
+            self.connections,
+            on_request=lambda *request: self.audit.append(request),
+            pods_only=self.pods_only,
+        )
+        self.server.factory = HTTPFactory(self.clock, self.api.handler)
+        self.addCleanup(self.server.factory.close)
+        self.addCleanup(self.api.stop)
+        self.store.create(NODES, None, node())
+
+    def connections(self, name, port):
+        """Give what gets connections to a node."""
+
+        def acquire(**how):
+            self.dialed.append((name, port))
+            acquired = Deferred()
+            self.connect_node(acquired)
+            return acquired
+
+        return acquire
+
+    def connect_node(self, acquired):
+        """Connect to the node; tests may put something else here."""
+        connection = ClientConnection(self.clock)
+        self.origins.append(MemoryConnection(self.clock).open(connection))
+        acquired.callback(connection)
+
+    def exchange(self, method, path, body=None, *, known=True, **options):
+        """Do a request on a connection of its own: status, fields and body."""
+        client = Client(self, known)
+        client.send(method, path, body, **options)
+        return client.response(method)
+
+    def call(self, method, path, body=None, *, accept=None, media_type=None, token=None, **options):
+        """Do a request: status and what the JSON of the answer says."""
+        fields = [f"Accept: {accept}"] if accept else []
+        if token:
+            fields.append(f"Authorization: Bearer {token}")
+            options["known"] = False
+        if media_type:
+            fields.append(f"Content-Type: {media_type}")
+        status, _, answer = self.exchange(method, path, body, fields=fields, **options)
+        return status, json.loads(answer)
+
+    def create(self, body=None, path=PODS_PATH, **options):
+        """Create an object, which must succeed."""
+        status, created = self.call("POST", path, body or pod(), **options)
+        self.assertEqual(201, status, created)
+        return created
+
+    def assert_error(self, answer, status, reason, message):
+        """Check that an answer is this ``Status``."""
+        found, content = answer
+        self.assertEqual(
+            (status, "Status", "Failure", reason, message, status),
+            (
+                found,
+                content.get("kind"),
+                content.get("status"),
+                content.get("reason"),
+                content.get("message"),
+                content.get("code"),
+            ),
+        )
+
+    def grant(self, name, *rules, namespace=None, kind="User", role="Role"):
+        """Let somebody do what rules grant: everywhere, or in a namespace."""
+        scope = f"namespaces/{namespace}/" if namespace else ""
+        role = role if namespace else "ClusterRole"
+        rbac = "/apis/rbac.authorization.k8s.io/v1"
+        place = scope if role == "Role" else ""
+        metadata = {"name": f"of-{name.replace(':', '-')}"}
+        self.create({"metadata": metadata, "rules": list(rules)}, f"{rbac}/{place}{role.lower()}s")
+        subject = {"kind": kind, "name": name}
+        binding = {
+            "metadata": metadata,
+            "subjects": [subject],
+            "roleRef": {"kind": role, "name": metadata["name"]},
+        }
+        bindings = "rolebindings" if namespace else "clusterrolebindings"
+        self.create(binding, f"{rbac}/{scope}{bindings}")
+
+    def watch(self, path, **options):
+        """Begin to watch, and give the client."""
+        client = Client(self)
+        client.send("GET", path, **options)
+        return client
+
+    def names(self, kind=PODS, namespace=None):
+        """The names of the objects that are stored."""
+        return [one["metadata"]["name"] for one in self.store.list(kind, namespace)]

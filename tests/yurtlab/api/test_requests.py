@@ -1,0 +1,221 @@
+"""What requests are made of: bodies, queries, paths, and what clients accept."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurtlab.api.bodies import MAX_DEPTH, decode_body, decode_object
+from yurtlab.api.errors import ApiError
+from yurtlab.api.negotiation import Form, accepted, choose_form, content_type
+from yurtlab.api.options import (
+    DeleteOptions,
+    WriteOptions,
+    delete_options,
+    flag,
+    number,
+    parse_query,
+    write_options,
+)
+from yurtlab.api.resources import LEASES, NAMESPACES, NODES, PODS, RESOURCES
+from yurtlab.api.routing import Routes, Target
+
+KUBECTL_GET = (
+    b"application/json;as=Table;v=v1;g=meta.k8s.io,"
+    b"application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+)
+
+
+class BodyTests(SynchronousTestCase):
+    """Bodies."""
+
+    def refused(self, media_type, data):
+        """Give the error of a body."""
+        return self.assertRaises(ApiError, decode_body, media_type, data)
+
+    def test_json(self):
+        """JSON is read, also when it is not said what it is."""
+        for media_type in ("", "application/json", "application/merge-patch+json"):
+            self.assertEqual({"a": [1.5, None]}, decode_body(media_type, b'{"a": [1.5, null]}'))
+
+    def test_yaml(self):
+        """YAML is read as JSON: times stay texts, keys become texts."""
+        text = b"a: 2025-06-15T15:06:40Z\nb: {1: yes}\nc: [x, 'y']"
+        self.assertEqual(
+            {"a": "2025-06-15T15:06:40Z", "b": {"1": True}, "c": ["x", "y"]},
+            decode_body("application/apply-patch+yaml", text),
+        )
+
+    def test_malformed(self):
+        """What cannot be read, or not be said in JSON, is a BadRequest."""
+        for media_type, data in (
+            ("application/json", b""),
+            ("application/json", b"{"),
+            ("application/json", b'{"a": NaN}'),
+            ("application/json", b"1e999"),
+            ("application/json", b"\xff"),
+            ("application/json", b"[" * 100_000),
+            ("application/yaml", b"{"),
+            ("application/yaml", b"\xff"),
+            ("application/yaml", b"a: .inf"),
+            ("application/yaml", b"a: 1\n---\nb: 2"),
+            ("application/yaml", b"!!python/name:os.system"),
+            ("application/yaml", b"? [1, 2]\n: 3"),
+        ):
+            error = self.refused(media_type, data)
+            self.assertEqual((400, "BadRequest"), (error.status, error.reason), data[:20])
+
+    def test_aliases(self):
+        """YAML that refers to itself is refused: ten lines could become gigabytes."""
+        error = self.refused("application/yaml", b"a: &x [1]\nb: *x")
+        self.assertIn("aliases are not accepted", error.message)
+
+    def test_depth(self):
+        """Nesting is bounded."""
+        deepest = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
+        decode_body("application/json", deepest)
+        error = self.refused("application/json", b"[" + deepest + b"]")
+        self.assertIn("nested deeper than", error.message)
+
+    def test_unknown_type(self):
+        """A body in another format is an UnsupportedMediaType."""
+        error = self.refused("application/xml", b"<a/>")
+        self.assertEqual((415, "UnsupportedMediaType"), (error.status, error.reason))
+
+    def test_object(self):
+        """A body that has to be an object is one."""
+        error = self.assertRaises(ApiError, decode_object, "", b"[]")
+        self.assertEqual(400, error.status)
+
+
+class NegotiationTests(SynchronousTestCase):
+    """What clients accept."""
+
+    def test_json(self):
+        """JSON is what everybody gets that does not say otherwise."""
+        for accept in ([], [b"*/*"], [b"application/*"], [b"application/json, */*"]):
+            self.assertEqual(Form(), choose_form(accept))
+
+    def test_table(self):
+        """kubectl get gets a table, in the version that it names first."""
+        self.assertEqual(Form(transform="Table"), choose_form([KUBECTL_GET]))
+        old = [b"application/json;as=Table;v=v1beta1;g=meta.k8s.io"]
+        self.assertEqual(Form(transform="Table", version="v1beta1"), choose_form(old))
+
+    def test_partial(self):
+        """Somebody may want metadata only."""
+        accept = [b"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"]
+        self.assertTrue(choose_form(accept).partial)
+        self.assertFalse(Form().partial)
+
+    def test_yaml(self):
+        """YAML can be had."""
+        form = choose_form([b"application/yaml"])
+        self.assertEqual(b"a: 1\n", form.encode({"a": 1}))
+
+    def test_fallback(self):
+        """What cannot be had is passed over: protocol buffers, unknown transformations."""
+        accept = [b"application/vnd.kubernetes.protobuf,application/json;as=Chart,application/json"]
+        self.assertEqual(Form(), choose_form(accept))
+
+    def test_weights(self):
+        """What weighs more comes first, and what weighs nothing is not wanted."""
+        accept = [b"application/yaml;q=0.1, application/json;q=0.9, text/plain;q=0"]
+        self.assertEqual(Form(), choose_form(accept))
+        types = [one.type for one in accepted(accept)]
+        self.assertEqual(["application/json", "application/yaml"], types)
+
+    def test_nothing(self):
+        """When there is nothing to be had it is NotAcceptable."""
+        for accept in (b"text/html", b"text/html, application/json;q=0"):
+            error = self.assertRaises(ApiError, choose_form, [accept])
+            self.assertEqual((406, "NotAcceptable"), (error.status, error.reason))
+
+    def test_content_type(self):
+        """The type of a body is told without its parameters."""
+        self.assertEqual("application/json", content_type([b"Application/JSON; charset=utf-8"]))
+        self.assertEqual("", content_type([]))
+
+
+class OptionTests(SynchronousTestCase):
+    """Queries."""
+
+    def test_flags_and_numbers(self):
+        """Parameters are read as kube-apiserver reads them."""
+        query = parse_query("a=true&b=false&c=1&d&e=0&n=-3")
+        self.assertEqual(
+            [True, False, True, False, False, False], [flag(query, name) for name in "abcdef"]
+        )
+        self.assertEqual((-3, None), (number(query, "n"), number(query, "x")))
+        error = self.assertRaises(ApiError, number, query, "a")
+        self.assertEqual(400, error.status)
+
+    def test_too_many(self):
+        """A query has a bounded number of parameters."""
+        self.assertRaises(ApiError, parse_query, "a&" * 1001)
+
+    def test_writing(self):
+        """How to write is told by the query."""
+        self.assertEqual(WriteOptions(), write_options({}))
+        query = parse_query("dryRun=All&fieldValidation=Strict&fieldManager=me&force=true")
+        self.assertEqual(WriteOptions(True, "Strict", "me"), write_options(query))
+        for text in ("dryRun=Some", "fieldValidation=No"):
+            error = self.assertRaises(ApiError, write_options, parse_query(text))
+            self.assertIn("Unsupported value", error.message)
+
+    def test_deleting(self):
+        """How to delete is told by the body, or by the query."""
+        query = parse_query("gracePeriodSeconds=3&dryRun=All")
+        self.assertEqual(DeleteOptions(3, dry_run=True), delete_options(query, {}))
+        body = {
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": "u", "resourceVersion": "7"},
+            "propagationPolicy": "Background",
+            "dryRun": ["All"],
+        }
+        self.assertEqual(DeleteOptions(0, "u", "7", True), delete_options({}, body))
+        for body in ({"gracePeriodSeconds": "1"}, {"preconditions": ["u"]}, {"dryRun": "All"}):
+            self.assertRaises(ApiError, delete_options, {}, body)
+
+
+class RoutingTests(SynchronousTestCase):
+    """Paths."""
+
+    def test_targets(self):
+        """A path names a kind, its namespace, an object and what is below it."""
+        routes = Routes(RESOURCES)
+        for path, target in (
+            ("/api/v1/pods", Target(PODS)),
+            ("/api/v1/pods/", Target(PODS)),
+            ("/api/v1/namespaces/a/pods", Target(PODS, "a")),
+            ("/api/v1/namespaces/a/pods/b", Target(PODS, "a", "b")),
+            ("/api/v1/namespaces/a/pods/b%2Fc", Target(PODS, "a", "b/c")),
+            ("/api/v1/namespaces/a/pods/b/log", Target(PODS, "a", "b", "log")),
+            ("/api/v1/namespaces", Target(NAMESPACES)),
+            ("/api/v1/namespaces/a", Target(NAMESPACES, None, "a")),
+            ("/api/v1/namespaces/a/status", Target(NAMESPACES, None, "a", "status")),
+            ("/api/v1/nodes/n/proxy", Target(NODES, None, "n", "proxy")),
+            ("/api/v1/nodes/n/proxy/", Target(NODES, None, "n", "proxy", "/")),
+            ("/api/v1/nodes/n:1/proxy/a/b%20/", Target(NODES, None, "n:1", "proxy", "/a/b%20/")),
+            ("/apis/coordination.k8s.io/v1/leases", Target(LEASES)),
+            ("/apis/coordination.k8s.io/v1/namespaces/a/leases/b", Target(LEASES, "a", "b")),
+        ):
+            self.assertEqual(target, routes.find(path), path)
+
+    def test_no_targets(self):
+        """Other paths name nothing."""
+        routes = Routes(RESOURCES)
+        for path in (
+            "",
+            "/",
+            "/api",
+            "/api/v1",
+            "/api/v2/pods",
+            "/api/v1/cars",
+            "/api/v1/pods/a",
+            "/api/v1/namespaces/a/nodes",
+            "/api/v1/namespaces/a/pods/b/fly",
+            "/api/v1/namespaces/a/pods/b/log/c",
+            "/apis/coordination.k8s.io/v1",
+            "/apis/x/v1/leases",
+        ):
+            self.assertIsNone(routes.find(path), path)

@@ -1,0 +1,331 @@
+"""The store: versions, conflicts, what only a server sets, and who is told."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurtlab.api import store as store_module
+from yurtlab.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS
+from yurtlab.api.store import ApiError, Store
+
+NOW = 1_750_000_000
+
+
+def named(name="a", **fields):
+    """Make an object with a name."""
+    return {"metadata": {"name": name}, **fields}
+
+
+class StoreTestCase(SynchronousTestCase):
+    """Gives a store."""
+
+    def setUp(self):
+        """Make it."""
+        self.clock = Clock()
+        self.clock.advance(NOW)
+        self.store = Store(self.clock, history=5)
+
+    def create(self, name="a", kind=CONFIG_MAPS, namespace="default", **fields):
+        """Create an object."""
+        return self.store.create(kind, namespace, named(name, **fields))
+
+    def refused(self, call, *arguments, **options):
+        """Give the error that a call raises."""
+        return self.assertRaises(ApiError, call, *arguments, **options)
+
+
+class CreateTests(StoreTestCase):
+    """Creating."""
+
+    def test_metadata_of_the_server(self):
+        """An object gets kind, identity, time and version from the store."""
+        made = self.create(data={"k": "v"})
+        self.assertEqual("ConfigMap", made["kind"])
+        self.assertEqual("v1", made["apiVersion"])
+        self.assertEqual("2025-06-15T15:06:40Z", made["metadata"]["creationTimestamp"])
+        self.assertEqual("default", made["metadata"]["namespace"])
+        self.assertEqual(36, len(made["metadata"]["uid"]))
+        self.assertEqual(str(self.store.version), made["metadata"]["resourceVersion"])
+        self.assertEqual(made, self.store.get(CONFIG_MAPS, "default", "a"))
+
+    def test_name_is_taken(self):
+        """A second object of the name in the namespace is AlreadyExists."""
+        self.create()
+        error = self.refused(self.store.create, CONFIG_MAPS, "default", named())
+        self.assertEqual((409, "AlreadyExists"), (error.status, error.reason))
+        self.assertEqual('configmaps "a" already exists', error.message)
+        self.create(namespace="other")
+        self.create(kind=PODS, spec={})
+
+    def test_generated_name(self):
+        """A name is made from generateName, with five characters more, within 63."""
+        body = {"metadata": {"generateName": "x" * 70}}
+        first = self.store.create(PODS, "default", body)["metadata"]["name"]
+        second = self.store.create(PODS, "default", body)["metadata"]["name"]
+        self.assertNotEqual(first, second)
+        self.assertRegex(first, "^x{58}[bcdfghjklmnpqrstvwxz2456789]{5}$")
+
+    def test_copies(self):
+        """What callers do with their objects changes nothing in the store."""
+        body = named(data={"k": "v"})
+        made = self.store.create(CONFIG_MAPS, "default", body)
+        body["data"]["k"] = made["data"]["k"] = "changed"
+        self.assertEqual({"k": "v"}, self.store.get(CONFIG_MAPS, "default", "a")["data"])
+
+    def test_dry_run(self):
+        """A dry run gives the object and stores nothing."""
+        before = self.store.version
+        made = self.store.create(CONFIG_MAPS, "default", named(), dry_run=True)
+        self.assertIn("uid", made["metadata"])
+        self.assertEqual([], self.store.list(CONFIG_MAPS))
+        self.assertEqual(before, self.store.version)
+
+    def test_limit(self):
+        """More objects of a kind than the limit are refused."""
+        self.patch(store_module, "MAX_OBJECTS", 1)
+        self.create()
+        error = self.refused(self.create, "b")
+        self.assertEqual((403, "Forbidden"), (error.status, error.reason))
+
+    def test_oldest_events_are_dropped(self):
+        """Of events only the newest are kept."""
+        for number in range(EVENTS.keep_at_most + 2):
+            self.create(f"e{number}", EVENTS)
+        names = {one["metadata"]["name"] for one in self.store.list(EVENTS)}
+        self.assertEqual(EVENTS.keep_at_most, len(names))
+        self.assertTrue(names.isdisjoint({"e0", "e1"}))
+
+    def test_versions_of_an_earlier_run_are_lower(self):
+        """A store that begins later begins with a higher version."""
+        self.create()
+        self.clock.advance(1)
+        self.assertGreater(Store(self.clock).version, self.store.version)
+
+
+class ReplaceTests(StoreTestCase):
+    """Replacing."""
+
+    def test_version_must_match(self):
+        """A body with an older version is a Conflict, and nothing is changed."""
+        old = self.create(data={"k": "1"})
+        self.store.replace(CONFIG_MAPS, "default", "a", named(data={"k": "2"}))
+        error = self.refused(self.store.replace, CONFIG_MAPS, "default", "a", old)
+        self.assertEqual((409, "Conflict"), (error.status, error.reason))
+        self.assertEqual(
+            'Operation cannot be fulfilled on configmaps "a": the object has been modified;'
+            " please apply your changes to the latest version and try again",
+            error.message,
+        )
+        self.assertEqual({"k": "2"}, self.store.get(CONFIG_MAPS, "default", "a")["data"])
+
+    def test_identity_must_match(self):
+        """A body with the uid of another object is a Conflict."""
+        self.create()
+        body = {"metadata": {"name": "a", "uid": "other"}}
+        error = self.refused(self.store.replace, CONFIG_MAPS, "default", "a", body)
+        self.assertIn("Precondition failed: UID in precondition: other", error.message)
+
+    def test_metadata_of_the_server_stay(self):
+        """Identity and times cannot be changed."""
+        made = self.create()
+        body = {"metadata": {"name": "b", "creationTimestamp": "x", "labels": {"l": "1"}}}
+        replaced = self.store.replace(CONFIG_MAPS, "default", "a", body)
+        expected = {**made["metadata"], "labels": {"l": "1"}}
+        expected["resourceVersion"] = str(self.store.version)
+        self.assertEqual(expected, replaced["metadata"])
+
+    def test_status_is_apart(self):
+        """The status changes by its subresource only, and that changes nothing else."""
+        self.create(kind=PODS, spec={"x": 1}, status={"phase": "Pending"})
+        body = named(spec={"x": 2}, status={"phase": "Running"})
+        self.store.replace(PODS, "default", "a", body)
+        stored = self.store.get(PODS, "default", "a")
+        self.assertEqual(({"x": 2}, {"phase": "Pending"}), (stored["spec"], stored["status"]))
+        body = named(spec={"x": 3}, status={"phase": "Running"})
+        self.store.replace(PODS, "default", "a", body, "status")
+        stored = self.store.get(PODS, "default", "a")
+        self.assertEqual(({"x": 2}, {"phase": "Running"}), (stored["spec"], stored["status"]))
+
+    def test_update_status(self):
+        """A status can be written without knowing the rest."""
+        self.create(kind=PODS, spec={})
+        made = self.store.update_status(PODS, "default", "a", {"phase": "Failed"})
+        self.assertEqual({"phase": "Failed"}, made["status"])
+
+    def test_generation(self):
+        """A change of the specification raises the generation, another change does not."""
+        made = self.create(kind=PODS, spec={"x": 1})
+        self.assertEqual(1, made["metadata"]["generation"])
+        made = self.store.replace(PODS, "default", "a", named(spec={"x": 2}))
+        self.assertEqual(2, made["metadata"]["generation"])
+        labeled = {"metadata": {"name": "a", "labels": {"l": "1"}}, "spec": {"x": 2}}
+        made = self.store.replace(PODS, "default", "a", labeled)
+        self.assertEqual(2, made["metadata"]["generation"])
+
+    def test_no_change(self):
+        """Writing what is there makes no new version, and nobody is told."""
+        made = self.create(data={"k": "v"})
+        told = []
+        self.store.follow(CONFIG_MAPS, told.append)
+        again = self.store.replace(CONFIG_MAPS, "default", "a", named(data={"k": "v"}))
+        self.assertEqual(made, again)
+        self.assertEqual([], told)
+
+    def test_dry_run(self):
+        """A dry run gives the result and changes nothing."""
+        made = self.create(data={"k": "1"})
+        tried = self.store.replace(
+            CONFIG_MAPS, "default", "a", named(data={"k": "2"}), dry_run=True
+        )
+        self.assertEqual({"k": "2"}, tried["data"])
+        self.assertEqual(made, self.store.get(CONFIG_MAPS, "default", "a"))
+
+    def test_missing(self):
+        """What is not there cannot be replaced."""
+        error = self.refused(self.store.replace, PODS, "default", "a", named())
+        self.assertEqual(
+            (404, "NotFound", 'pods "a" not found', {"name": "a", "kind": "pods"}),
+            (error.status, error.reason, error.message, error.details),
+        )
+
+
+class EndTests(StoreTestCase):
+    """Deleting."""
+
+    def test_marked(self):
+        """A marked object stays, with the time of its end; a later mark only shortens it."""
+        self.create(kind=PODS, spec={})
+        self.store.mark_deleted(PODS, "default", "a", 30)
+        marked = self.store.mark_deleted(PODS, "default", "a", 60)
+        self.assertEqual(30, marked["metadata"]["deletionGracePeriodSeconds"])
+        self.assertEqual("2025-06-15T15:07:10Z", marked["metadata"]["deletionTimestamp"])
+        marked = self.store.mark_deleted(PODS, "default", "a", 5)
+        self.assertEqual("2025-06-15T15:06:45Z", marked["metadata"]["deletionTimestamp"])
+
+    def test_removed(self):
+        """A removed object is gone, and its last version is that of its removal."""
+        self.create()
+        removed = self.store.remove(CONFIG_MAPS, "default", "a")
+        self.assertEqual(str(self.store.version), removed["metadata"]["resourceVersion"])
+        self.refused(self.store.get, CONFIG_MAPS, "default", "a")
+        self.refused(self.store.remove, CONFIG_MAPS, "default", "a")
+
+    def test_dry_run(self):
+        """A dry run removes nothing."""
+        self.create()
+        self.store.remove(CONFIG_MAPS, "default", "a", dry_run=True)
+        self.store.mark_deleted(CONFIG_MAPS, "default", "a", 3, dry_run=True)
+        self.assertNotIn(
+            "deletionTimestamp", self.store.get(CONFIG_MAPS, "default", "a")["metadata"]
+        )
+
+
+class ListTests(StoreTestCase):
+    """Listing."""
+
+    def test_order(self):
+        """Lists are in the order of namespaces and names, and of one namespace if asked for."""
+        for namespace, name in (("b", "y"), ("a", "z"), ("b", "x")):
+            self.create(name, namespace=namespace)
+        self.assertEqual(
+            ["z", "x", "y"], [one["metadata"]["name"] for one in self.store.list(CONFIG_MAPS)]
+        )
+        found = self.store.list(CONFIG_MAPS, "b")
+        self.assertEqual(["x", "y"], [one["metadata"]["name"] for one in found])
+
+
+class WatchTests(StoreTestCase):
+    """Being told."""
+
+    def setUp(self):
+        """Keep what is told."""
+        super().setUp()
+        self.told = []
+
+    def keep(self, change, one):
+        """Keep a change."""
+        self.told.append((change, one["metadata"]["name"]))
+
+    def test_begins_with_what_is_there(self):
+        """A watch tells of all that is there first, then of changes, until it is ended."""
+        self.create("a")
+        stop = self.store.watch(CONFIG_MAPS, self.keep)
+        self.create("b")
+        self.create("n", NODES, None)
+        self.store.replace(CONFIG_MAPS, "default", "a", named("a", data={"k": "v"}))
+        self.store.remove(CONFIG_MAPS, "default", "b")
+        stop()
+        stop()
+        self.create("c")
+        self.assertEqual(
+            [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")], self.told
+        )
+
+    def test_changes_by_a_watcher(self):
+        """All are told of changes in their order, also of those that a watcher makes."""
+
+        def answer(change, one):
+            if change == "ADDED":
+                self.store.replace(CONFIG_MAPS, "default", "a", {**one, "data": {"seen": "yes"}})
+
+        self.store.watch(CONFIG_MAPS, answer)
+        self.store.watch(CONFIG_MAPS, self.keep)
+        self.create("a")
+        self.assertEqual([("ADDED", "a"), ("MODIFIED", "a")], self.told)
+
+    def test_changes_while_the_first_are_told(self):
+        """A watcher that changes what it is told of at the beginning is told of that, too."""
+        self.create("a")
+
+        def answer(change, one):
+            self.keep(change, one)
+            if change == "ADDED":
+                self.store.remove(CONFIG_MAPS, "default", "a")
+
+        self.store.watch(CONFIG_MAPS, answer)
+        self.assertEqual([("ADDED", "a"), ("DELETED", "a")], self.told)
+
+    def test_a_watcher_that_begins_in_between(self):
+        """A watcher that begins while others are told is told of each object once."""
+
+        def begin(change, one):
+            if one["metadata"]["name"] == "a" and change == "ADDED":
+                self.create("b")
+                self.store.watch(CONFIG_MAPS, self.keep)
+
+        self.store.watch(CONFIG_MAPS, begin)
+        self.create("a")
+        self.assertEqual([("ADDED", "a"), ("ADDED", "b")], self.told)
+
+    def test_failing_watcher(self):
+        """What one watcher raises is logged, and the others are told all the same."""
+        self.store.follow(CONFIG_MAPS, lambda event: 1 / 0)
+        self.store.watch(CONFIG_MAPS, self.keep)
+        self.create("a")
+        self.assertEqual([("ADDED", "a")], self.told)
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+
+    def test_since_a_version(self):
+        """A watch can begin in the past, and knows what each object was before."""
+        version = self.store.version
+        self.create("a", data={"k": "1"})
+        self.store.replace(CONFIG_MAPS, "default", "a", named("a", data={"k": "2"}))
+        events = []
+        self.store.follow(CONFIG_MAPS, events.append, version)
+        self.assertEqual(["ADDED", "MODIFIED"], [event.type for event in events])
+        self.assertIsNone(events[0].previous)
+        self.assertEqual({"k": "1"}, events[1].previous["data"])
+
+    def test_too_old(self):
+        """A version from before the history has expired, and so has one of another run."""
+        first = self.store.version
+        for number in range(6):
+            self.create(f"o{number}")
+        error = self.refused(self.store.follow, CONFIG_MAPS, lambda event: None, first)
+        self.assertEqual((410, "Expired"), (error.status, error.reason))
+        self.assertEqual(f"too old resource version: {first} ({self.store.version})", error.message)
+        events = []
+        self.store.follow(CONFIG_MAPS, events.append, first + 1)
+        self.assertEqual(5, len(events))
+        self.refused(self.store.follow, CONFIG_MAPS, events.append, self.store.version + 1)

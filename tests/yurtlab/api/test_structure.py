@@ -1,0 +1,124 @@
+"""Schemas, and bodies checked against them."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.yurtlab.api.support import all_schemas, pod
+from yurtlab.api.resources import CONFIG_MAPS, LEASES, NODES, PODS, RESOURCES, SECRETS
+from yurtlab.api.schemas import REFERENCE
+from yurtlab.api.structure import WrongType, read
+
+CORE = "io.k8s.api.core.v1."
+
+
+class SchemaTests(SynchronousTestCase):
+    """Schemas."""
+
+    def test_every_kind_has_one(self):
+        """Each kind has a schema with the usual fields and its own name."""
+        for kind in RESOURCES:
+            schema = all_schemas().of(kind)
+            self.assertIn("metadata", schema["properties"], kind.kind)
+            self.assertEqual(
+                [{"group": kind.group, "version": kind.version, "kind": kind.kind}],
+                schema["x-kubernetes-group-version-kind"],
+            )
+
+    def test_names(self):
+        """Definitions have the names that Kubernetes gives them."""
+        schemas = all_schemas()
+        self.assertEqual(f"{CORE}Pod", schemas.name(PODS))
+        self.assertEqual("io.k8s.api.coordination.v1.Lease", schemas.name(LEASES))
+        meta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+        self.assertEqual({"$ref": REFERENCE + meta}, schemas.of(PODS)["properties"]["metadata"])
+        source = schemas.definitions[f"{CORE}EnvVar"]["properties"]["valueFrom"]
+        self.assertEqual({"$ref": f"{REFERENCE}{CORE}EnvVarSource"}, source)
+
+    def test_types(self):
+        """Types, formats and descriptions are those of Kubernetes."""
+        definitions = all_schemas().definitions
+        container = definitions[f"{CORE}Container"]
+        self.assertEqual(["name"], container["required"])
+        self.assertNotIn("Attributes", container["description"])
+        command = container["properties"]["command"]
+        self.assertEqual(("array", {"type": "string"}), (command["type"], command["items"]))
+        self.assertIn("Entrypoint array", command["description"])
+        port = definitions[f"{CORE}HTTPGetAction"]["properties"]["port"]
+        self.assertEqual("int-or-string", port["format"])
+        data = all_schemas().of(SECRETS)["properties"]["data"]
+        self.assertEqual({"type": "string", "format": "byte"}, data["additionalProperties"])
+
+    def test_group(self):
+        """A group has what its kinds need, and no more."""
+        found = all_schemas().of_group([LEASES])
+        self.assertIn("io.k8s.api.coordination.v1.LeaseSpec", found)
+        self.assertNotIn(f"{CORE}Pod", found)
+
+
+class ReadTests(SynchronousTestCase):
+    """Reading."""
+
+    def read(self, body, kind=PODS):
+        """Read a body without unknown fields."""
+        checked, unknown = read(all_schemas(), kind, body)
+        self.assertEqual([], unknown)
+        return checked
+
+    def test_nothing_to_change(self):
+        """A proper body stays as it is."""
+        self.assertEqual(pod(), self.read(pod()))
+
+    def test_null(self):
+        """A field that is null is none; in a map null is empty."""
+        body = {"metadata": {"creationTimestamp": None, "annotations": {"a": None}}, "spec": None}
+        self.assertEqual({"metadata": {"annotations": {"a": ""}}}, self.read(body))
+
+    def test_unknown_fields(self):
+        """Fields that the kind does not have are left out and named."""
+        body = pod(containers=[{"name": "a", "imagee": "b"}], color="red")
+        checked, unknown = read(all_schemas(), PODS, body)
+        self.assertEqual({"containers": [{"name": "a"}]}, checked["spec"])
+        self.assertEqual(["spec.containers[0].imagee", "spec.color"], unknown)
+
+    def test_wrong_types(self):
+        """A value of another type is refused, with its place."""
+        for spec, text in (
+            ("x", "string into field spec of type object"),
+            ({"containers": {}}, "object into field spec.containers of type array"),
+            ({"containers": [1]}, "number into field spec.containers[0] of type object"),
+            ({"hostNetwork": "no"}, "string into field spec.hostNetwork of type boolean"),
+            ({"priority": 1.5}, "number into field spec.priority of type integer"),
+            ({"priority": True}, "bool into field spec.priority of type integer"),
+            ({"nodeSelector": {"a": 1}}, "number into field spec.nodeSelector.a of type string"),
+            ({"hostname": []}, "array into field spec.hostname of type string"),
+        ):
+            error = self.assertRaises(WrongType, self.read, {"spec": spec})
+            self.assertEqual(f"json: cannot unmarshal {text}", str(error))
+
+    def test_null_in_a_list(self):
+        """A list has no nulls."""
+        error = self.assertRaises(WrongType, self.read, {"spec": {"containers": [None]}})
+        self.assertIn("cannot unmarshal null", str(error))
+
+    def test_number_or_text(self):
+        """Some fields are a whole number or a text."""
+        for port in (80, "http"):
+            probe = {"httpGet": {"port": port}}
+            body = {"spec": {"containers": [{"name": "a", "livenessProbe": probe}]}}
+            self.assertEqual(body, self.read(body))
+        probe = {"httpGet": {"port": 1.5}}
+        body = {"spec": {"containers": [{"name": "a", "livenessProbe": probe}]}}
+        self.assertRaises(WrongType, self.read, body)
+
+    def test_quantities(self):
+        """Quantities may be numbers, and are kept as texts."""
+        body = {"metadata": {}, "status": {"capacity": {"cpu": 4, "memory": "1Gi"}}}
+        read_back = self.read(body, NODES)
+        self.assertEqual({"cpu": "4", "memory": "1Gi"}, read_back["status"]["capacity"])
+
+    def test_other_kinds(self):
+        """Every kind has its own fields."""
+        self.assertEqual({"data": {"a": "b"}}, self.read({"data": {"a": "b"}}, CONFIG_MAPS))
+        _, unknown = read(all_schemas(), CONFIG_MAPS, {"spec": {}})
+        self.assertEqual(["spec"], unknown)

@@ -1,0 +1,232 @@
+"""What the tests of the node share: waits with a deadline, clients, containers of this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.task import Clock, deferLater
+from zope.interface import implementer
+
+from yurtlab.api.resources import PODS
+from yurtlab.api.store import Store
+from yurtlab.node.interfaces import ICommandClient
+from yurtlab.node.pods import Pod, PodSettings
+from yurtlab.node.processes import Process, Program
+
+PYTHON = sys.executable
+PATIENCE = 20.0
+"""Seconds within which anything in these tests happens, on any machine."""
+
+
+async def until(condition, what="it happens"):
+    """Wait until ``condition()`` is true, and return what it gave."""
+    deadline = reactor.seconds() + PATIENCE
+    while not (result := condition()):
+        if reactor.seconds() > deadline:
+            raise AssertionError(f"after {PATIENCE} s it was still not so that {what}")
+        await deferLater(reactor, 0.005)
+    return result
+
+
+class ClockedReactor(Clock):
+    """The real reactor for descriptors, with a time of its own and no network."""
+
+    def __init__(self):
+        super().__init__()
+        self.connections = []
+
+    def connectTCP(self, host, port, factory, timeout):
+        """Keep where to."""
+        self.connections.append((host, port))
+
+    def addReader(self, reader):
+        """Read."""
+        reactor.addReader(reader)
+
+    def removeReader(self, reader):
+        """Read no more."""
+        reactor.removeReader(reader)
+
+    def addWriter(self, writer):
+        """Write."""
+        reactor.addWriter(writer)
+
+    def removeWriter(self, writer):
+        """Write no more."""
+        reactor.removeWriter(writer)
+
+    async def until(self, condition, what="it happens"):
+        """Wait for ``condition()`` while no time passes here."""
+
+        def looked():
+            self.advance(0)
+            return condition()
+
+        return await until(looked, what)
+
+
+def program(*arguments, directory="/", stdin=False, terminal=False, **environment):
+    """A program with little around it."""
+    variables = {"PATH": os.environ["PATH"], **environment}
+    return Program(arguments, variables, str(directory), stdin, terminal)
+
+
+class Ran:
+    """A process, and what it has written."""
+
+    def __init__(self, what, on=reactor, exited=lambda pid: None):
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.exit = None
+        self.process = Process(on, what, self._output, self._ended, exited)
+
+    def _output(self, stream, data):
+        getattr(self, stream).extend(data)
+
+    def _ended(self, end):
+        self.exit = end
+
+    async def ended(self):
+        """Wait for its end and return its exit code."""
+        await until(lambda: self.exit is not None, "the process has ended")
+        return self.exit.code
+
+    async def says(self, text):
+        """Wait until its standard output has ``text``."""
+        await until(lambda: text in self.stdout, f"{text!r} is written: {bytes(self.stdout)!r}")
+
+
+@implementer(ICommandClient)
+class FakeClient:
+    """A client of exec or attach that keeps what it gets."""
+
+    def __init__(self):
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.status = None
+        self.source = None
+        self.stdin_paused = False
+
+    def write_stdout(self, data):
+        """Keep output."""
+        assert self.status is None
+        self.stdout += data
+
+    def write_stderr(self, data):
+        """Keep error output."""
+        assert self.status is None
+        self.stderr += data
+
+    def register_output(self, producer):
+        """Keep the source."""
+        self.source = producer
+
+    def pause_stdin(self):
+        """Note it."""
+        self.stdin_paused = True
+
+    def resume_stdin(self):
+        """Note it."""
+        self.stdin_paused = False
+
+    def finish(self, status):
+        """Keep the status."""
+        assert self.status is None
+        self.status = status
+
+    async def finished(self):
+        """Wait for the status and return it."""
+        return await until(lambda: self.status, "the client is told how it ended")
+
+    async def says(self, text):
+        """Wait until there is such output."""
+        await until(lambda: text in self.stdout, f"{text!r} comes: {bytes(self.stdout)!r}")
+
+
+def descriptors():
+    """What is open, by number."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+        except FileNotFoundError:
+            continue  # It was that of the directory itself.
+    return found
+
+
+def is_running(pid):
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+    except FileNotFoundError:
+        return False
+
+
+class World:
+    """A store with a pod or several, and the pods on a node without its service."""
+
+    def __init__(self, test, on=None):
+        self.test = test
+        self.reactor = on or ClockedReactor()
+        self.store = Store(self.reactor)
+        self.directory = Path(test.mktemp()).absolute()
+        self.run = uuid.uuid4().hex
+        self.removed = []
+
+    def pod(self, *containers, name="web", start=True, settled=True, **spec):
+        """Create a pod in the store and on the node."""
+        body = {
+            "metadata": {"name": name, "labels": {"app": name}},
+            "spec": {"nodeName": "edge-1", "containers": list(containers), **spec},
+            "status": {"phase": "Pending", "qosClass": "BestEffort"},
+        }
+        created = self.store.create(PODS, "default", body)
+        settings = PodSettings("192.0.2.7", self.directory, self.run, {"PATH": os.environ["PATH"]})
+        pod = Pod(self.reactor, self.store, settings, created, self.removed.append)
+        self.test.addCleanup(self.end, pod)
+        if start:
+            pod.start()
+            self.reactor.advance(0)
+        return pod
+
+    async def end(self, pod):
+        """End what is left of a pod."""
+        pod.forget()
+        await self.reactor.until(lambda: pod in self.removed, "the pod is removed")
+
+    def stored(self, name="web"):
+        """The pod as the store has it."""
+        return self.store.get(PODS, "default", name)
+
+    def status(self, name="web"):
+        """Its status."""
+        return self.stored(name)["status"]
+
+    async def until_phase(self, phase, name="web"):
+        """Wait for a phase, and return the status."""
+        await self.reactor.until(
+            lambda: self.status(name)["phase"] == phase, f"the phase is {phase}"
+        )
+        return self.status(name)
+
+    async def until_state(self, state, index=0, name="web"):
+        """Wait for a state of a container, and return it."""
+
+        def its():
+            found = self.status(name).get("containerStatuses")
+            return found and found[index]["state"].get(state)
+
+        return await self.reactor.until(its, f"the container is {state}")
+
+
+def container(script=None, name="main", **given):
+    """A container that runs a shell script."""
+    made = {"name": name, "image": "none", **given}
+    if script is not None:
+        made["command"] = ["sh", "-c", script]
+    return made

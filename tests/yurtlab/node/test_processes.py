@@ -1,0 +1,403 @@
+"""Processes: pipes, terminals, exits, back-pressure, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+from twisted.internet import reactor
+from twisted.trial.unittest import TestCase
+
+from tests.yurtlab.node.support import (
+    PYTHON,
+    ClockedReactor,
+    Ran,
+    descriptors,
+    is_running,
+    program,
+    until,
+)
+from yurtlab.node.processes import LINGER_SECONDS, StartFailed
+
+
+class Recorder:
+    """A producer that counts."""
+
+    def __init__(self):
+        self.paused = 0
+        self.resumed = 0
+
+    def pauseProducing(self):
+        """Count."""
+        self.paused += 1
+
+    def resumeProducing(self):
+        """Count."""
+        self.resumed += 1
+
+    def stopProducing(self):
+        """Do nothing."""
+
+
+class PipesTests(TestCase):
+    """A process without a terminal."""
+
+    async def test_outputs_are_separate(self):
+        """Standard output and standard error come as what they are."""
+        ran = Ran(program("sh", "-c", "echo out; echo err >&2"))
+        self.assertEqual(await ran.ended(), 0)
+        self.assertEqual((ran.stdout, ran.stderr), (b"out\n", b"err\n"))
+
+    async def test_exit_code(self):
+        """The exit code is the process's own."""
+        self.assertEqual(await Ran(program("sh", "-c", "exit 42")).ended(), 42)
+
+    async def test_signal(self):
+        """The end by a signal has the code that a shell gives it, and the signal."""
+        ran = Ran(program("sh", "-c", "kill -9 $$"))
+        self.assertEqual(await ran.ended(), 137)
+        self.assertEqual(ran.exit.signal, signal.SIGKILL)
+
+    async def test_input(self):
+        """Input arrives whole, and its end too."""
+        ran = Ran(program("cat", stdin=True))
+        data = os.urandom(1_000_000)
+        ran.process.write(data)
+        ran.process.end_input()
+        self.assertEqual(await ran.ended(), 0)
+        self.assertEqual(ran.stdout, data)
+
+    async def test_no_input(self):
+        """Without ``stdin`` the process finds its input empty."""
+        self.assertEqual(await Ran(program("cat")).ended(), 0)
+
+    async def test_all_output_before_the_end(self):
+        """Output of any length is complete when the end is told."""
+        for _ in range(10):
+            ran = Ran(program("head", "-c", "300000", "/dev/zero"))
+            await ran.ended()
+            self.assertEqual(len(ran.stdout), 300000)
+
+    async def test_paused_output_waits(self):
+        """While its output is paused a process waits, also after it has ended."""
+        ran = Ran(program("head", "-c", "1000000", "/dev/zero"))
+        ran.process.pauseProducing()
+        before = len(ran.stdout)
+        echo = Ran(program("echo", "other"))
+        await echo.ended()
+        self.assertEqual(len(ran.stdout), before)
+        self.assertIsNone(ran.exit)
+        ran.process.resumeProducing()
+        self.assertEqual(await ran.ended(), 0)
+        self.assertEqual(len(ran.stdout), 1000000)
+
+    async def test_output_left_while_paused(self):
+        """What a process has written before its end arrives, however late it is taken."""
+        clock = ClockedReactor()
+        ran = Ran(program("sh", "-c", "echo last words; sleep 1000 &"), on=clock)
+        ran.process.pauseProducing()
+        await clock.until(lambda: ran.process.exit is not None, "the shell has ended")
+        self.addCleanup(os.killpg, ran.process.pid, signal.SIGKILL)
+        clock.advance(10 * LINGER_SECONDS)
+        self.assertIsNone(ran.exit)
+        ran.process.resumeProducing()
+        await clock.until(lambda: ran.stdout, "its output has come")
+        clock.pump([LINGER_SECONDS] * 3)
+        self.assertEqual(ran.stdout, b"last words\n")
+        self.assertEqual(ran.exit.code, 0)
+
+    async def test_output_left_while_the_reactor_is_busy(self):
+        """What a process has written arrives although there was no turn to read it in time."""
+        clock = ClockedReactor()
+        ran = Ran(program("sh", "-c", "echo last words; sleep 1000 &"), on=clock)
+        ran.process.pauseProducing()
+        await clock.until(lambda: ran.process.exit is not None, "the shell has ended")
+        self.addCleanup(os.killpg, ran.process.pid, signal.SIGKILL)
+        ran.process.resumeProducing()
+        clock.pump([LINGER_SECONDS] * 3)
+        self.assertEqual(ran.stdout, b"last words\n")
+        self.assertEqual(ran.exit.code, 0)
+
+    async def test_what_holds_the_output(self):
+        """A process that leaves another one with its output has ended all the same."""
+        ran = Ran(program("sh", "-c", "sleep 1000 & echo $!"))
+        self.assertEqual(await ran.ended(), 0)
+        os.kill(int(ran.stdout), signal.SIGKILL)
+
+    async def test_slow_reader_of_input(self):
+        """Who sends input is paused while the process does not read, and resumed after."""
+        ran = Ran(program("sh", "-c", "read go < /dev/null; kill -STOP $$; cat", stdin=True))
+        producer = Recorder()
+        ran.process.register_input(producer)
+        data = bytes(1_000_000)
+        ran.process.write(data)
+        self.assertEqual((producer.paused, producer.resumed), (1, 0))
+        await until(lambda: _state(ran.process.pid) == "T", "it is stopped")
+        self.assertEqual(producer.resumed, 0)
+        ran.process.signal(signal.SIGCONT)
+        await until(lambda: producer.resumed, "the producer may go on")
+        ran.process.end_input()
+        await ran.ended()
+        self.assertEqual(ran.stdout, data)
+
+    async def test_input_that_nobody_reads(self):
+        """Input for a process that has closed its own is dropped, and its sender not held up."""
+        ran = Ran(program("sh", "-c", "exec 0<&-; echo closed; sleep 1000", stdin=True))
+        producer = Recorder()
+        ran.process.register_input(producer)
+        await ran.says(b"closed")
+        ran.process.write(bytes(1_000_000))
+        ran.process.write(b"more")
+        ran.process.stop(1000)
+        self.assertEqual(await ran.ended(), 143)
+
+    async def test_name_is_kept(self):
+        """A program is told its name as it was given, with PATH left out."""
+        ran = Ran(program("sh", "-c", "tr '\\0' ' ' < /proc/$$/cmdline; :"))
+        await ran.ended()
+        self.assertTrue(ran.stdout.startswith(b"sh -c"), ran.stdout)
+
+    async def test_surroundings(self):
+        """Directory and environment are those that were asked for, and no others."""
+        ran = Ran(program("sh", "-c", "pwd; echo $WORD; echo $HOME", directory="/usr", WORD="a b"))
+        await ran.ended()
+        self.assertEqual(ran.stdout, b"/usr\na b\n\n")
+
+    async def test_no_descriptor_of_the_node(self):
+        """A process gets none of the node's own descriptors."""
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        self.addCleanup(os.close, writing)
+        ran = Ran(program("sh", "-c", "ls /proc/$$/fd", stdin=True))
+        ran.process.end_input()
+        await ran.ended()
+        numbers = {int(one) for one in ran.stdout.split()}
+        self.assertLessEqual(numbers, {0, 1, 2, 10, 255})
+
+
+class SignalTests(TestCase):
+    """What a process does with signals at first."""
+
+    async def test_ignored(self):
+        """What the node ignores a process does not."""
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+            signal.signal(number, signal.SIG_IGN)
+        for terminal in (False, True):
+            script = "grep SigIgn /proc/self/status"
+            ran = Ran(program("sh", "-c", script, terminal=terminal))
+            await ran.ended()
+            # Without 32 and 33: they are glibc's own, and no program can set them.
+            self.assertEqual(int(ran.stdout.split()[1], 16) & ~(0b11 << 31), 0)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+class StartTests(TestCase):
+    """Programs that cannot be run."""
+
+    def failure(self, *arguments, **given):
+        """What is said of one."""
+        before = descriptors()
+        error = self.assertRaises(StartFailed, Ran, program(*arguments, **given))
+        self.assertEqual(descriptors(), before)
+        return str(error)
+
+    def test_unknown_name(self):
+        """A name that PATH does not have is told as Kubernetes' users know it."""
+        expected = 'exec: "no-such": executable file not found in $PATH'
+        for given in ({}, {"stdin": True}, {"terminal": True}):
+            self.assertEqual(self.failure("no-such", **given), expected)
+
+    def test_unknown_path(self):
+        """A path with nothing there is told."""
+        self.assertEqual(self.failure("/no/such"), 'exec: "/no/such": no such file or directory')
+
+    def test_not_executable(self):
+        """A file that is no program is told."""
+        self.assertEqual(self.failure("/etc/passwd"), 'exec: "/etc/passwd": permission denied')
+
+    def test_no_descriptors(self):
+        """That the node has no descriptors left is told, and nothing is lost."""
+        self.patch(os, "pipe", self.no_pipe)
+        self.assertIn("too many open files", self.failure("true"))
+
+    def no_pipe(self):
+        """Fail as the kernel does."""
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def test_directory_in_path(self):
+        """Directories of PATH's directories are not programs."""
+        self.assertIn("not found in $PATH", self.failure("share", PATH="/usr"))
+
+    def test_working_directory(self):
+        """A working directory that is not there is told."""
+        text = self.failure("true", directory="/no/such")
+        self.assertEqual(text, 'chdir to cwd ("/no/such") failed: no such file or directory')
+
+    def test_zero_byte(self):
+        """An argument that no program can have is told."""
+        self.assertIn('exec: "echo":', self.failure("echo", "a\0b"))
+
+    def test_empty_name(self):
+        """An empty name is told."""
+        self.assertIn("not found", self.failure(""))
+
+
+class StopTests(TestCase):
+    """The end that the node makes."""
+
+    async def test_asked(self):
+        """A process is asked by SIGTERM first, with all that it has started."""
+        script = "trap 'echo bye; exit 3' TERM; sleep 1000 & echo ready $!; wait"
+        ran = Ran(program("sh", "-c", script))
+        await ran.says(b"\n")
+        child = int(ran.stdout.split()[1])
+        # Until then it has the shell's own trap.
+        await until(lambda: _has_child(ran.process.pid, "sleep"), "sleep runs")
+        ran.process.stop(1000)
+        self.assertEqual(await ran.ended(), 3)
+        self.assertIn(b"bye", ran.stdout)
+        await until(lambda: not is_running(child), "its child has ended")
+
+    async def test_made(self):
+        """One that does not listen is killed after the grace period, not before."""
+        clock = ClockedReactor()
+        ran = Ran(program("sh", "-c", "trap '' TERM; echo ready; sleep 1000; echo on"), on=clock)
+        await ran.says(b"ready")
+        ran.process.stop(7)
+        clock.advance(6.9)
+        self.assertTrue(is_running(ran.process.pid))
+        clock.advance(0.1)
+        await clock.until(lambda: ran.exit, "it has ended")
+        self.assertEqual(ran.exit.code, 137)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    async def test_shorter(self):
+        """The grace period can be shortened afterwards."""
+        clock = ClockedReactor()
+        ran = Ran(program("sh", "-c", "trap '' TERM; echo ready; sleep 1000"), on=clock)
+        await ran.says(b"ready")
+        ran.process.stop(1000)
+        ran.process.stop(1)
+        clock.advance(1)
+        await clock.until(lambda: ran.exit, "it has ended")
+
+    async def test_abandoned(self):
+        """One that nobody wants any longer ends, although it writes all the time."""
+        ran = Ran(program("yes"))
+        await ran.says(b"y\ny\n")
+        ran.process.abandon(1000)
+        await ran.ended()
+
+    async def test_nothing_is_left(self):
+        """Many processes leave no descriptor, no child and no timer behind."""
+        # The reactor opens something of its own when it begins to run.
+        await Ran(program("true")).ended()
+        before = descriptors()
+        timers = reactor.getDelayedCalls()
+        for batch in range(20):
+            given = {"stdin": batch % 2 == 0, "terminal": batch % 5 == 0}
+            several = [Ran(program("true", **given)) for _ in range(5)]
+            for ran in several:
+                self.assertEqual(await ran.ended(), 0)
+        self.assertEqual(descriptors(), before)
+        self.assertRaises(ChildProcessError, os.waitpid, -1, os.WNOHANG)
+        self.assertEqual(reactor.getDelayedCalls(), timers)
+
+
+class TerminalTests(TestCase):
+    """A process with a terminal."""
+
+    def shell(self):
+        """An interactive shell."""
+        what = program("sh", "-i", stdin=True, terminal=True, PS1="> ", TERM="xterm")
+        ran = Ran(what)
+        self.addCleanup(ran.process.stop, 0)
+        return ran
+
+    async def end(self, ran):
+        """End a shell by what ends one at a keyboard."""
+        ran.process.end_input()
+        return await ran.ended()
+
+    async def test_is_a_terminal(self):
+        """All three streams are one terminal, and it is that of the session."""
+        script = "tty; test -t 0 && test -t 1 && test -t 2 && echo all; : > /dev/tty && echo own"
+        ran = Ran(program("sh", "-c", script, stdin=True, terminal=True))
+        self.assertEqual(await ran.ended(), 0)
+        self.assertRegex(bytes(ran.stdout), rb"/dev/pts/\d+\r\nall\r\nown\r\n")
+
+    async def test_size(self):
+        """The process sees the size that was set, and each change at once by SIGWINCH."""
+        # Not a handler: it could run within a print of the program, which then fails to print.
+        script = (
+            "import os, signal\n"
+            "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\n"
+            "print('ready', flush=True)\n"
+            "while signal.sigwait([signal.SIGWINCH]):\n"
+            "    print(tuple(os.get_terminal_size()), flush=True)\n"
+        )
+        ran = Ran(program(PYTHON, "-c", script, stdin=True, terminal=True))
+        await ran.says(b"ready")
+        ran.process.resize(132, 43)
+        await ran.says(b"(132, 43)")
+        ran.process.resize(80, 24)
+        await ran.says(b"(80, 24)")
+        ran.process.resize(10**9, -1)
+        await ran.says(b"(65535, 0)")
+        ran.process.stop(0)
+        await ran.ended()
+
+    async def test_interrupt(self):
+        """Ctrl-C ends what runs in the foreground, and the shell goes on."""
+        ran = self.shell()
+        await ran.says(b"> ")
+        ran.process.write(b"sleep 1000\n")
+        await until(lambda: _has_child(ran.process.pid, "sleep"), "sleep runs")
+        ran.process.write(b"\x03")
+        ran.process.write(b"echo still $((1 + 1))\n")
+        await ran.says(b"still 2")
+        await self.end(ran)
+
+    async def test_end_of_input(self):
+        """The end of the input is what Ctrl-D is at a keyboard."""
+        ran = self.shell()
+        await ran.says(b"> ")
+        self.assertEqual(await self.end(ran), 0)
+
+    async def test_exit_code(self):
+        """The exit code comes from a terminal too."""
+        ran = self.shell()
+        ran.process.write(b"exit 42\n")
+        self.assertEqual(await ran.ended(), 42)
+
+    async def test_hung_up(self):
+        """A shell that ignores SIGTERM ends with its terminal, long before it is killed."""
+        ran = self.shell()
+        await ran.says(b"> ")
+        ran.process.abandon(1000)
+        await ran.ended()
+
+    async def test_size_after_the_end(self):
+        """A size that comes too late does no harm."""
+        ran = Ran(program("true", stdin=True, terminal=True))
+        await ran.ended()
+        ran.process.resize(80, 24)
+        ran.process.write(b"late")
+        ran.process.end_input()
+
+
+def _state(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def _has_child(parent, name):
+    with open(f"/proc/{parent}/task/{parent}/children") as file:
+        children = file.read().split()
+    for child in children:
+        with open(f"/proc/{child}/comm") as file:
+            if file.read().strip() == name:
+                return True
+    return False

@@ -1,0 +1,521 @@
+"""Exec and attach over SPDY/3.1, as kubectl before 1.30 does them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.error import ConnectionLost
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.tunnel.memory import Producer
+from tests.yurtlab.streaming.support import (
+    FAILURE,
+    SUCCESS,
+    Session,
+    SPDYCodec,
+    command_node,
+    control,
+    data,
+    options,
+    ping,
+    reset,
+    spdy_head,
+)
+from yurtlab.node.interfaces import ICommandClient
+from yurtlab.node.streaming import connection as shared
+from yurtlab.node.streaming import spdy_connection
+from yurtlab.node.streaming.flow import MAX_KEPT
+
+V4 = "v4.channel.k8s.io"
+ALL_STREAMS = ("error", "stdin", "stdout", "stderr")
+ERROR, STDIN, STDOUT, STDERR, RESIZE = 1, 3, 5, 7, 9
+
+
+class SPDYCase(SynchronousTestCase):
+    """A client that has asked for SPDY and opens streams."""
+
+    def start(self, streams=ALL_STREAMS, protocols=(V4,), **wanted):
+        """Ask for exec and open ``streams``."""
+        self.session = Session()
+        self.node = command_node(self.session, options(**wanted))
+        self.codec = SPDYCodec()
+        self.answer = self.node.request(spdy_head(*protocols))
+        for kind in streams:
+            self.send(self.codec.syn_stream({"streamtype": kind}))
+        self.connection = self.node.connection
+
+    def send(self, *frames):
+        """Send frames."""
+        self.node.connection.receive(b"".join(frames))
+
+    def frames(self):
+        """Give the frames that were sent since the last time."""
+        return self.codec.frames(self.node.receive())
+
+    def started(self, **kwargs):
+        """Start, and give the session's client."""
+        self.start(**kwargs)
+        self.frames()
+        return self.session.client
+
+    def pass_time(self, seconds):
+        """Let time pass."""
+        self.node.clock.advance(seconds)
+
+
+class OpeningTests(SPDYCase):
+    """The streams are opened, and then the session begins."""
+
+    def test_answer(self):
+        """The upgrade is answered with the protocol that was chosen."""
+        self.start()
+        self.assertEqual("HTTP/1.1 101 Switching Protocols", self.answer[0])
+        fields = {line.lower() for line in self.answer[1:]}
+        self.assertIn("connection: upgrade", fields)
+        self.assertIn("upgrade: spdy/3.1", fields)
+        self.assertIn("x-stream-protocol-version: v4.channel.k8s.io", fields)
+
+    def test_replies(self):
+        """Each stream is answered at once, as kubectl waits for that before it opens the next."""
+        self.start(streams=())
+        for stream_id, kind in ((1, "error"), (3, "stdin"), (5, "stdout"), (7, "stderr")):
+            self.assertEqual([], self.session.told)
+            self.send(self.codec.syn_stream({"streamtype": kind}))
+            self.assertEqual([("reply", stream_id)], self.frames())
+        self.assertEqual(["ready"], self.session.told)
+        self.assertTrue(verifyObject(ICommandClient, self.session.client))
+
+    def test_any_order(self):
+        """The order of the streams means nothing."""
+        self.start(streams=reversed(ALL_STREAMS))
+        self.assertEqual(["ready"], self.session.told)
+
+    def test_only_what_is_asked_for(self):
+        """A session begins with the streams that its options name, and the error stream."""
+        self.start(("error", "stdout"), stdin=False, stderr=False)
+        self.assertEqual(["ready"], self.session.told)
+
+    def test_terminal(self):
+        """A terminal has a stream for its size, and none for error output."""
+        self.start(("error", "stdin", "stdout"), tty=True)
+        self.assertEqual([], self.session.told)
+        self.send(self.codec.syn_stream({"streamtype": "resize"}))
+        self.assertEqual(["ready"], self.session.told)
+
+    def test_terminal_without_size(self):
+        """Before v3 a terminal has no stream for its size."""
+        for protocol in ("v2.channel.k8s.io", "channel.k8s.io"):
+            self.start(("error", "stdin", "stdout"), (protocol,), tty=True)
+            self.assertEqual(["ready"], self.session.told)
+
+    def test_unexpected(self):
+        """Streams that nobody expects, or that are there already, are refused."""
+        self.start(("error", "error", "resize", "nonsense", "stdin"))
+        self.send(self.codec.syn_stream({}))
+        refused = [frame for frame in self.frames() if frame[0] == "reset"]
+        self.assertEqual([("reset", stream_id, 3) for stream_id in (3, 5, 7, 11)], refused)
+        self.assertEqual([], self.session.told)
+
+    def test_too_late(self):
+        """A client that does not open its streams in time is given up."""
+        self.start(("error", "stdin"))
+        self.frames()
+        self.pass_time(29.9)
+        self.assertEqual([], self.session.told)
+        self.pass_time(0.2)
+        self.assertEqual([("goaway", STDIN, 1)], self.frames())
+        self.node.connection.turn()
+        self.assertEqual(["lost"], self.session.told)
+        self.assertFalse(self.node.connection.connected)
+
+    def test_in_time(self):
+        """A client that has opened its streams has time without end."""
+        self.start()
+        self.pass_time(100_000)
+        self.assertEqual(["ready"], self.session.told)
+        self.assertTrue(self.node.connection.connected)
+
+    def test_leaves_before(self):
+        """The session of a client that leaves before it has begun is told, and no timer is left."""
+        self.start(("error",))
+        self.node.connection.break_off(ConnectionLost())
+        self.assertEqual(["lost"], self.session.told)
+        self.pass_time(100)
+
+    def test_early_bytes(self):
+        """What comes behind the head of the request, in the same read, is not lost."""
+        session, codec = Session(), SPDYCodec()
+        node = command_node(session)
+        early = b"".join(codec.syn_stream({"streamtype": kind}) for kind in ALL_STREAMS)
+        node.request(spdy_head(V4), early + data(STDIN, b"early", True))
+        self.assertEqual(["ready", b"early", "end"], session.told)
+
+    def test_early_input(self):
+        """Input that comes before all streams are there waits for the session."""
+        self.start(("stdin", "error", "stdout"))
+        self.send(data(1, b"early"))
+        self.assertEqual([], self.session.told)
+        self.send(self.codec.syn_stream({"streamtype": "stderr"}))
+        self.assertEqual(["ready", b"early"], self.session.told)
+
+    def test_early_size(self):
+        """Of the sizes that come before the session is ready it gets the last, before it begins."""
+        self.start(("resize", "error", "stdin"), tty=True)
+        self.send(data(1, b'{"Width":1,"Height":2}{"Width":3,"Height":4}'))
+        self.send(self.codec.syn_stream({"streamtype": "stdout"}))
+        self.assertEqual([(3, 4), "ready"], self.session.told)
+
+
+class StreamingTests(SPDYCase):
+    """Input, output and sizes."""
+
+    def test_input(self):
+        """Input arrives, in order, with its end."""
+        self.start()
+        self.send(data(STDIN, b"one "), data(STDIN, b""), data(STDIN, b"two"))
+        self.send(data(STDIN, b"", True))
+        self.assertEqual(["ready", b"one ", b"two", "end"], self.session.told)
+
+    def test_input_reset(self):
+        """A reset of the input is an end of it, too."""
+        self.start()
+        self.send(data(STDIN, b"x"), reset(STDIN))
+        self.assertEqual(["ready", b"x", "end"], self.session.told)
+
+    def test_input_never(self):
+        """A stream that is opened with FIN has no input."""
+        self.start(("error", "stdout", "stderr"))
+        self.send(self.codec.syn_stream({"streamtype": "stdin"}, flags=1))
+        self.assertEqual(["ready", "end"], self.session.told)
+
+    @given(st.lists(st.integers(0, 200)), st.binary(max_size=150))
+    def test_any_cuts(self, cuts, payload):
+        """However the frames are cut, the session is told the same."""
+        session, codec = Session(), SPDYCodec()
+        node = command_node(session, options(tty=True))
+        node.request(spdy_head(V4))
+        kinds = ("error", "stdin", "stdout", "resize")
+        stream = b"".join(codec.syn_stream({"streamtype": kind}) for kind in kinds)
+        stream += data(3, payload[:70]) + data(7, b'{"Width":5,"Height":6}')
+        stream += data(3, payload[70:], True)
+        edges = [0, *sorted(cuts), len(stream)]
+        for start, end in itertools.pairwise(edges):
+            if start < end:
+                node.connection.receive(stream[start:end])
+        self.assertEqual(payload, session.stdin)
+        words = [told for told in session.told if not isinstance(told, bytes)]
+        self.assertEqual(["ready", (5, 6), "end"], words)
+
+    def test_output(self):
+        """Output is sent on its streams."""
+        client = self.started()
+        client.write_stdout(b"out")
+        client.write_stderr(b"err")
+        client.write_stdout(b"")
+        sent = [("data", STDOUT, b"out", False), ("data", STDERR, b"err", False)]
+        self.assertEqual(sent, self.frames())
+
+    def test_output_that_nobody_wants(self):
+        """Output that the client did not ask for is dropped."""
+        client = self.started(streams=("error", "stdin"), stdout=False, stderr=False)
+        client.write_stdout(b"out")
+        client.write_stderr(b"err")
+        self.assertEqual([], self.frames())
+
+    def test_terminal_has_no_error_output(self):
+        """A terminal shows error output as output; there is no stream for it."""
+        client = self.started(streams=("error", "stdin", "stdout", "resize"), tty=True)
+        client.write_stderr(b"err")
+        self.assertEqual([], self.frames())
+
+    def test_sizes(self):
+        """Sizes arrive."""
+        self.start(("error", "stdin", "stdout", "resize"), tty=True)
+        self.send(data(7, b'{"Width":80,"Height"'), data(7, b":24}\n"))
+        self.assertEqual(["ready", (80, 24)], self.session.told)
+
+    def test_ping(self):
+        """The client's pings are sent back; answers to pings of this end's are none."""
+        self.start()
+        self.frames()
+        self.send(ping(1), ping(2), ping(3))
+        self.assertEqual([("ping", 1), ("ping", 3)], self.frames())
+
+    def test_informational_frames(self):
+        """SETTINGS, WINDOW_UPDATE and HEADERS are taken, and change nothing."""
+        self.start()
+        self.frames()
+        self.send(control(4, bytes(4)), control(9, bytes((0, 0, 0, STDIN, 0, 0, 1, 0))))
+        self.send(control(8, bytes((0, 0, 0, STDIN)) + self.codec.block({"a": "b"})))
+        self.send(data(STDIN, b"x"))
+        self.assertEqual(["ready", b"x"], self.session.told)
+        self.assertEqual([], self.frames())
+
+
+class BackPressureTests(SPDYCase):
+    """Neither side is sent more than it takes, beyond a bound."""
+
+    def test_paused_input(self):
+        """Input that the session does not want is kept, up to a limit; then it is not read."""
+        client = self.started()
+        client.pause_stdin()
+        for _ in range(MAX_KEPT // 1024):
+            self.send(data(STDIN, bytes(1024)))
+        self.assertTrue(self.connection.reading)
+        self.send(data(STDIN, b"more"))
+        self.assertFalse(self.connection.reading)
+        self.send(data(STDIN, b" and more", True))
+        self.assertEqual(["ready"], self.session.told)
+        client.resume_stdin()
+        self.pass_time(0)
+        self.assertTrue(self.connection.reading)
+        self.assertEqual(bytes(MAX_KEPT) + b"more and more", self.session.stdin)
+        self.assertEqual("end", self.session.told[-1])
+
+    def test_paused_by_the_session_at_once(self):
+        """A session may pause its input while it begins."""
+        session, codec = Session(lambda client: client.pause_stdin()), SPDYCodec()
+        node = command_node(session)
+        early = b"".join(codec.syn_stream({"streamtype": kind}) for kind in ALL_STREAMS)
+        node.request(spdy_head(V4), early + data(STDIN, b"x", True))
+        self.assertEqual(["ready"], session.told)
+        session.client.resume_stdin()
+        self.assertEqual(["ready", b"x", "end"], session.told)
+
+    def test_paused_within_a_read(self):
+        """Nothing is delivered after the session has paused, not even of the same read."""
+        client = self.started()
+        self.session.on_input = client.pause_stdin
+        self.send(data(STDIN, b"one") + data(STDIN, b"two"))
+        self.assertEqual(["ready", b"one"], self.session.told)
+        client.resume_stdin()
+        self.assertEqual(["ready", b"one", b"two"], self.session.told)
+
+    def test_output_is_paused(self):
+        """All sources of output are paused while the client does not read."""
+        client = self.started()
+        sources = [Producer(), Producer()]
+        for source in sources:
+            client.register_output(source)
+        client.write_stdout(bytes(100_000))
+        self.assertEqual([["pause"]] * 2, [source.told for source in sources])
+        self.frames()
+        self.connection.turn()
+        self.assertEqual([["pause", "resume"]] * 2, [source.told for source in sources])
+
+    def test_pings_without_end(self):
+        """A client that sends pings and reads no answers is cut off."""
+        client = self.started()
+        client.write_stdout(bytes(100_000))
+        for _ in range(shared.MAX_UNREAD_ANSWERS // 12):
+            self.send(ping(1))
+        self.assertFalse(self.connection.aborted)
+        self.send(ping(1))
+        self.assertTrue(self.connection.aborted)
+        self.assertEqual(["ready", "lost"], self.session.told)
+
+    def test_pings_without_end_in_one_read(self):
+        """So is one that sends them all at once, and nothing behind them is looked at."""
+        client = self.started()
+        client.write_stdout(bytes(100_000))
+        count = shared.MAX_UNREAD_ANSWERS // 12 + 1
+        self.send(ping(1) * count, data(STDIN, b"x"))
+        self.assertTrue(self.connection.aborted)
+        self.assertEqual(["ready", "lost"], self.session.told)
+
+
+class EndTests(SPDYCase):
+    """The end: all output, the status, the ends of the streams; then the client closes."""
+
+    def test_order(self):
+        """The status follows all output, and the ends of all streams follow the status."""
+        client = self.started()
+        client.write_stdout(b"last")
+        client.finish(SUCCESS)
+        frames = self.frames()
+        self.assertEqual(("data", STDOUT, b"last", False), frames[0])
+        kind, stream_id, content, fin = frames[1]
+        self.assertEqual(("data", ERROR, False), (kind, stream_id, fin))
+        self.assertEqual(SUCCESS, json.loads(content))
+        ends = [("data", stream_id, b"", True) for stream_id in (ERROR, STDIN, STDOUT, STDERR)]
+        self.assertEqual(ends, sorted(frames[2:]))
+
+    def test_before_it_has_begun_to_stream(self):
+        """A session may finish while it begins, and nothing is lost."""
+
+        def finish(client):
+            client.write_stderr(b"no such command")
+            client.finish(FAILURE)
+
+        session, codec = Session(finish), SPDYCodec()
+        node = command_node(session)
+        node.request(spdy_head(V4))
+        for kind in ALL_STREAMS:
+            node.connection.receive(codec.syn_stream({"streamtype": kind}))
+        frames = codec.frames(node.receive())
+        self.assertEqual([("reply", stream_id) for stream_id in (1, 3, 5, 7)], frames[:4])
+        self.assertEqual(("data", STDERR, b"no such command", False), frames[4])
+        self.assertEqual(FAILURE, json.loads(frames[5][2]))
+        self.assertEqual(10, len(frames))
+
+    def test_text(self):
+        """Before v4 a failure is told as text, and success by an empty error stream."""
+        for protocol in ("v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"):
+            for status, content in ((FAILURE, FAILURE["message"].encode()), (SUCCESS, b"")):
+                client = self.started(protocols=(protocol,))
+                client.finish(status)
+                told = b"".join(frame[2] for frame in self.frames() if frame[1] == ERROR)
+                self.assertEqual(content, told)
+
+    def test_client_closes(self):
+        """The connection stays until the client closes, which loses nothing; no timer is left."""
+        self.started().finish(SUCCESS)
+        self.frames()
+        self.assertTrue(self.connection.connected)
+        self.send(reset(STDIN))
+        self.connection.receive_end()
+        self.connection.turn()
+        self.assertFalse(self.connection.connected)
+        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual([], self.node.clock.getDelayedCalls())
+
+    def test_silent_client(self):
+        """A client that neither closes nor says anything is cut off."""
+        self.started().finish(SUCCESS)
+        self.frames()
+        self.pass_time(shared.LINGER - 1)
+        self.send(ping(1))
+        self.pass_time(shared.LINGER - 1)
+        self.assertFalse(self.connection.aborted)
+        self.pass_time(1)
+        self.assertTrue(self.connection.aborted)
+
+    def test_paused_input_at_the_end(self):
+        """Input that nobody wanted does not keep the end from being seen."""
+        client = self.started()
+        client.pause_stdin()
+        self.send(*[data(STDIN, bytes(60_000)) for _ in range(6)])
+        self.assertFalse(self.connection.reading)
+        client.finish(SUCCESS)
+        self.assertTrue(self.connection.reading)
+        self.send(data(STDIN, b"x", True))
+        self.assertEqual(["ready"], self.session.told)
+
+    def test_after_the_end(self):
+        """What a session does after it has finished, or has lost its client, does nothing."""
+        for end in (lambda client: client.finish(SUCCESS), lambda client: None):
+            client = self.started()
+            end(client)
+            self.frames()
+            self.connection.break_off(ConnectionLost())
+            client.write_stdout(b"x")
+            client.write_stderr(b"x")
+            client.pause_stdin()
+            client.resume_stdin()
+            client.finish(FAILURE)
+            self.assertEqual(b"", self.connection.sent)
+            self.assertEqual([], self.node.clock.getDelayedCalls())
+
+    def test_client_leaves(self):
+        """A session whose client leaves is told, once."""
+        self.started()
+        self.connection.receive_end()
+        self.connection.turn()
+        self.session.client.lost()
+        self.assertEqual(["ready", "lost"], self.session.told)
+
+
+class HostileTests(SPDYCase):
+    """What no client does ends the connection, and the session is told."""
+
+    def given_up(self, *frames):
+        """Send frames that end the connection."""
+        self.start()
+        self.frames()
+        self.send(*frames)
+        self.assertEqual(("goaway", 7, 1), self.frames()[-1])
+        self.connection.turn()
+        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertFalse(self.connection.connected)
+        self.assertEqual([], self.node.clock.getDelayedCalls())
+
+    def test_bad_frame(self):
+        """A frame that is refused."""
+        self.given_up(control(6, bytes(4), version=2))
+
+    def test_bad_zlib(self):
+        """Headers that cannot be decompressed."""
+        self.given_up(control(1, bytes((0, 0, 0, 9)) + b"\xff" * 30))
+
+    def test_stream_ids(self):
+        """A stream with an even number, a used one, or a lower one."""
+        for stream_id in (2, 7, 1):
+            self.given_up(SPDYCodec().syn_stream({}, stream_id=stream_id))
+
+    def test_unknown_streams(self):
+        """Data, a reset or headers for a stream that was never opened."""
+        for stream_id in (2, 9):
+            self.given_up(data(stream_id, b"x"))
+            self.given_up(reset(stream_id))
+
+    @given(st.binary(max_size=200))
+    def test_noise(self, noise):
+        """Whatever comes is taken or ends the connection, and nothing else happens."""
+        node = command_node(Session())
+        node.request(spdy_head(V4))
+        node.connection.receive(SPDYCodec().syn_stream({"streamtype": "stdin"}) + noise)
+
+    def test_reply(self):
+        """A reply, as this end opens no streams."""
+        self.start()
+        body = bytes((0, 0, 0, 2)) + self.codec.block({})
+        self.send(control(2, body))
+        self.assertEqual(("goaway", 7, 1), self.frames()[-1])
+
+    def test_nothing_after_the_end(self):
+        """Nothing of the same read is looked at behind what was refused."""
+        self.given_up(data(9, b""), data(STDIN, b"x"))
+
+    def test_never_closes(self):
+        """A client that is given up and does not take the answer is cut off in time."""
+        self.start()
+        self.send(data(9, b""))
+        self.pass_time(shared.CLOSE_TIMEOUT)
+        self.assertTrue(self.connection.aborted)
+
+    def test_data_after_the_end(self):
+        """Data behind FIN resets its stream."""
+        self.start()
+        self.frames()
+        self.send(data(STDIN, b"", True), data(STDIN, b"x"))
+        self.assertEqual([("reset", STDIN, 9)], self.frames())
+        self.send(data(STDIN, b"y"))
+        self.assertEqual([], self.frames())
+        self.assertEqual(["ready", "end"], self.session.told)
+
+    def test_closed_streams(self):
+        """Frames for a stream that is no more are dropped: the client may not know yet."""
+        self.start()
+        self.frames()
+        self.send(reset(STDOUT), data(STDOUT, b"x"), reset(STDOUT))
+        self.session.client.write_stdout(b"dropped")
+        self.assertEqual([], self.frames())
+        self.assertTrue(self.connection.connected)
+
+    def test_after_goaway(self):
+        """A client that has said that it opens no more streams gets none."""
+        self.start(streams=("error", "stdin", "stdout"))
+        self.frames()
+        self.send(control(7, bytes(8)), self.codec.syn_stream({"streamtype": "stderr"}))
+        self.assertEqual([("reset", STDERR, 3)], self.frames())
+
+    def test_too_many_streams(self):
+        """Streams beyond the limit are refused."""
+        self.patch(spdy_connection, "MAX_STREAMS", 3)
+        self.start()
+        self.assertEqual(("reset", STDERR, 3), self.frames()[-1])
+        self.assertEqual([], self.session.told)

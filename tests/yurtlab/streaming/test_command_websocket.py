@@ -1,0 +1,415 @@
+"""Exec and attach in a WebSocket, as kubectl since 1.30 and the Python client do them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.error import ConnectionLost
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.tunnel.memory import Producer
+from tests.yurtlab.streaming.support import (
+    FAILURE,
+    SUCCESS,
+    Session,
+    WebSocketCodec,
+    command_node,
+    options,
+    websocket_head,
+)
+from yurtlab.node.interfaces import ICommandClient
+from yurtlab.node.streaming import connection as shared
+from yurtlab.node.streaming.command_websocket import HEAD_START
+from yurtlab.node.streaming.flow import MAX_KEPT
+from yurtlab.node.streaming.websocket import HEARTBEAT
+
+V5 = "v5.channel.k8s.io"
+V4 = "v4.channel.k8s.io"
+STARTED = b"\x01"
+
+
+class WebSocketCase(SynchronousTestCase):
+    """A client that has asked for a WebSocket."""
+
+    def start(self, protocols=V5, on_ready=None, early=b"", **wanted):
+        """Ask for exec."""
+        self.session = Session(on_ready)
+        self.node = command_node(self.session, options(**wanted))
+        self.connection = self.node.connection
+        self.codec = WebSocketCodec()
+        self.answer = self.node.request(websocket_head(protocols), early)
+        self.node.clock.advance(HEAD_START)
+
+    def send(self, *payloads):
+        """Send messages."""
+        self.connection.receive(b"".join(map(self.codec.message, payloads)))
+
+    def messages(self):
+        """Give what was sent since the last time."""
+        return self.codec.messages(self.node.receive())
+
+    def started(self, **kwargs):
+        """Start, and give the session's client."""
+        self.start(**kwargs)
+        self.messages()
+        return self.session.client
+
+
+class OpeningTests(WebSocketCase):
+    """A WebSocket is opened with one version of the protocol, and the session begins."""
+
+    def test_answer(self):
+        """The upgrade is answered as RFC 6455 section 4.2.2 has it."""
+        self.start()
+        self.assertEqual("HTTP/1.1 101 Switching Protocols", self.answer[0])
+        fields = set(self.answer[1:])
+        self.assertIn("Sec-WebSocket-Protocol: v5.channel.k8s.io", fields)
+        self.assertIn("Sec-WebSocket-Accept: BACScCJPNqyz+UBoqMH89VmURoA=", fields)
+
+    def test_begins(self):
+        """An empty message tells the client that the session has begun."""
+        self.start()
+        self.assertEqual(["ready"], self.session.told)
+        self.assertTrue(verifyObject(ICommandClient, self.session.client))
+        self.assertEqual([STARTED], self.messages())
+
+    def test_head_start(self):
+        """The session begins only when the client has had time to make its streams."""
+        self.session = Session()
+        node = command_node(self.session, options())
+        node.request(websocket_head(V5))
+        node.clock.advance(HEAD_START * 0.9)
+        self.assertEqual([], self.session.told)
+        self.assertEqual(b"", node.receive())
+        node.clock.advance(HEAD_START * 0.2)
+        self.assertEqual(["ready"], self.session.told)
+
+    def test_left_before_the_beginning(self):
+        """A client that leaves before has no session that begins."""
+        self.session = Session()
+        node = command_node(self.session, options())
+        node.request(websocket_head(V5))
+        node.connection.break_off(ConnectionLost())
+        node.clock.advance(1)
+        self.assertEqual(["lost"], self.session.told)
+        self.assertEqual([], node.clock.getDelayedCalls())
+
+    def test_begins_on_the_first_output(self):
+        """That message is on the first channel that the client reads."""
+        for wanted, channel in (
+            ({}, 1),
+            ({"stdout": False}, 2),
+            ({"stdout": False, "stderr": False}, 3),
+            ({"stdout": False, "tty": True}, 3),
+        ):
+            self.start(**wanted)
+            self.assertEqual([bytes((channel,))], self.messages())
+
+    def test_choice(self):
+        """The first protocol of the client's that is known is chosen; it may name none."""
+        for asked, chosen in (
+            ("v9.channel.k8s.io, v4.channel.k8s.io, v5.channel.k8s.io", V4),
+            ("channel.k8s.io", "channel.k8s.io"),
+        ):
+            self.start(asked)
+            self.assertIn(f"Sec-WebSocket-Protocol: {chosen}", self.answer)
+        self.start("")
+        self.assertEqual(["ready"], self.session.told)
+        self.assertNotIn("Sec-WebSocket-Protocol", "".join(self.answer))
+
+    def test_early_bytes(self):
+        """What comes behind the head of the request, in the same read, is not lost."""
+        self.start(early=WebSocketCodec().message(b"\0early"))
+        self.assertEqual(["ready", b"early"], self.session.told)
+
+
+class StreamingTests(WebSocketCase):
+    """Channels in both directions."""
+
+    def test_input(self):
+        """Input arrives, in order, with its end, which only v5 knows."""
+        self.start()
+        self.send(b"\0one", b"\0", b"", b"\0two", b"\xff\0")
+        self.assertEqual(["ready", b"one", b"two", "end"], self.session.told)
+        self.start(V4)
+        self.send(b"\0one", b"\xff\0", b"\0two")
+        self.assertEqual(["ready", b"one", b"two"], self.session.told)
+
+    def test_text(self):
+        """Text is input, too: the Python client sends it so."""
+        self.start()
+        self.connection.receive(self.codec.text("\0äöü"))
+        self.assertEqual("äöü".encode(), self.session.stdin)
+
+    def test_parts(self):
+        """A message in several frames has its channel in the first, be that empty or not."""
+        self.start()
+        codec = self.codec
+        parts = [codec.message(b"", False), codec.message(b"\0", False)]
+        parts += [codec.message(b"one", False), codec.message(b"\4two", True)]
+        self.connection.receive(b"".join(parts))
+        self.send(b"\0three")
+        self.assertEqual(b"one\4twothree", self.session.stdin)
+
+    @given(st.lists(st.integers(0, 250)), st.binary(max_size=180))
+    def test_any_cuts(self, cuts, payload):
+        """However the frames are cut, the session is told the same."""
+        session, codec = Session(), WebSocketCodec()
+        node = command_node(session, options(tty=True))
+        node.request(websocket_head(V5))
+        stream = codec.message(b"\0" + payload) + codec.message(b'\4{"Width":5,"Height":6}')
+        stream += codec.ping(b"?") + codec.message(b"\xff\0")
+        edges = [0, *sorted(cuts), len(stream)]
+        for start, end in itertools.pairwise(edges):
+            if start < end:
+                node.connection.receive(stream[start:end])
+        # What has come before the session begins has been kept for it.
+        node.clock.advance(HEAD_START)
+        self.assertEqual(payload, session.stdin)
+        words = [told for told in session.told if not isinstance(told, bytes)]
+        self.assertEqual([(5, 6), "ready", "end"], words)
+
+    def test_output(self):
+        """Output is sent on its channels."""
+        client = self.started()
+        client.write_stdout(b"out")
+        client.write_stderr(b"err")
+        self.assertEqual([b"\1out", b"\2err"], self.messages())
+
+    def test_frame(self):
+        """A message is one unmasked binary frame."""
+        client = self.started()
+        client.write_stdout(b"out")
+        self.assertEqual(b"\x82\x04\x01out", self.node.receive())
+
+    def test_unwanted(self):
+        """Output that the client did not ask for is dropped, and input likewise."""
+        client = self.started(stdin=False, stdout=False, stderr=False)
+        client.write_stdout(b"out")
+        client.write_stderr(b"err")
+        self.send(b"\0x", b"\xff\0")
+        self.assertEqual([], self.messages())
+        self.assertEqual(b"", self.session.stdin)
+
+    def test_sizes(self):
+        """Sizes of the terminal arrive."""
+        self.start(tty=True)
+        self.send(b'\4{"Width":80,"Height":24}')
+        self.assertEqual(["ready", (80, 24)], self.session.told)
+
+    def test_other_channels(self):
+        """Channels that are not for the client to send on are ignored."""
+        self.start()
+        self.send(b"\1x", b"\2x", b"\3x", b"\5x", b"\xfex", b"\xff\1", b"\0y")
+        self.assertEqual(["ready", b"y"], self.session.told)
+
+    def test_ping(self):
+        """Pings are answered with what they carry."""
+        self.started()
+        self.connection.receive(self.codec.ping(b"are you there"))
+        self.assertEqual([("pong", b"are you there")], self.messages())
+
+
+class BackPressureTests(WebSocketCase):
+    """Neither side is sent more than it takes, beyond a bound."""
+
+    def test_paused_input(self):
+        """Input that is not wanted is kept up to a limit, then not read, then all delivered."""
+        client = self.started()
+        client.pause_stdin()
+        self.send(b"\0" + bytes(MAX_KEPT))
+        self.assertTrue(self.connection.reading)
+        self.send(b"\0x")
+        self.assertFalse(self.connection.reading)
+        self.send(b"\xff\0")
+        self.assertEqual(["ready"], self.session.told)
+        client.resume_stdin()
+        self.node.clock.advance(0)
+        self.assertEqual(bytes(MAX_KEPT) + b"x", self.session.stdin)
+        self.assertEqual("end", self.session.told[-1])
+
+    def test_heartbeat(self):
+        """A client whose pings are not read is sent pongs, so that it does not give up."""
+        client = self.started()
+        client.pause_stdin()
+        self.send(b"\0" + bytes(MAX_KEPT + 1))
+        self.node.clock.pump([HEARTBEAT, HEARTBEAT])
+        self.assertEqual([("pong", b""), ("pong", b"")], self.messages())
+        client.resume_stdin()
+        self.node.clock.pump([HEARTBEAT, HEARTBEAT])
+        self.assertEqual([], self.messages())
+        self.assertEqual([], self.node.clock.getDelayedCalls())
+
+    def test_heartbeat_ends(self):
+        """The pongs end with the connection."""
+        client = self.started()
+        client.pause_stdin()
+        self.send(b"\0" + bytes(MAX_KEPT + 1))
+        self.connection.break_off(ConnectionLost())
+        self.assertEqual([], self.node.clock.getDelayedCalls())
+
+    def test_output_is_paused(self):
+        """The source of the output is paused while the client does not read."""
+        client, source = self.started(), Producer()
+        client.register_output(source)
+        client.write_stdout(bytes(100_000))
+        self.assertEqual(["pause"], source.told)
+        self.messages()
+        self.connection.turn()
+        self.assertEqual(["pause", "resume"], source.told)
+
+    def test_pings_without_end(self):
+        """A client that sends pings and reads no pongs is cut off."""
+        client = self.started()
+        client.write_stdout(bytes(100_000))
+        for _ in range(shared.MAX_UNREAD_ANSWERS // 102 + 1):
+            self.connection.receive(self.codec.ping(bytes(100)))
+        self.assertTrue(self.connection.aborted)
+
+
+class EndTests(WebSocketCase):
+    """The end: all output, the status, the close."""
+
+    def test_order(self):
+        """The status follows all output, and the close follows the status."""
+        for protocol in (V5, V4):
+            client = self.started(protocols=protocol)
+            client.write_stdout(b"last")
+            client.finish(FAILURE)
+            output, status, close = self.messages()
+            self.assertEqual(b"\1last", output)
+            self.assertEqual(3, status[0])
+            self.assertEqual(FAILURE, json.loads(status[1:]))
+            self.assertEqual(("close", 1000), close)
+
+    def test_text(self):
+        """Before v4 a failure is told as text, and success not at all."""
+        for protocol in ("channel.k8s.io", ""):
+            self.started(protocols=protocol).finish(FAILURE)
+            self.assertEqual(b"\3" + FAILURE["message"].encode(), self.messages()[0])
+            self.started(protocols=protocol).finish(SUCCESS)
+            self.assertEqual([("close", 1000)], self.messages())
+
+    def test_at_once(self):
+        """A session may finish while it begins, and nothing is lost."""
+        self.start(on_ready=lambda client: client.finish(SUCCESS))
+        self.assertEqual([STARTED, b"\3" + json.dumps(SUCCESS).encode()], self.messages()[:2])
+
+    def test_client_answers(self):
+        """The connection is closed once the client has answered; no timer is left."""
+        self.started().finish(SUCCESS)
+        self.messages()
+        self.assertTrue(self.connection.connected)
+        self.connection.receive(self.codec.close())
+        self.connection.turn()
+        self.assertFalse(self.connection.connected)
+        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual([], self.node.clock.getDelayedCalls())
+
+    def test_client_never_answers(self):
+        """A client that does not answer the close is cut off."""
+        self.started().finish(SUCCESS)
+        self.messages()
+        self.node.clock.advance(shared.LINGER)
+        self.assertTrue(self.connection.aborted)
+
+    def test_client_closes(self):
+        """A client that closes is answered, and its session told."""
+        self.started()
+        self.connection.receive(self.codec.close())
+        self.assertEqual([("close", 1000)], self.messages())
+        self.connection.turn()
+        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertFalse(self.connection.connected)
+
+    def test_client_closes_without_a_code(self):
+        """A close without a code is answered with one."""
+        self.started()
+        self.connection.receive(b"\x88\x80\0\0\0\0")
+        self.assertEqual(b"\x88\0", self.node.receive())
+        self.connection.turn()
+        self.assertEqual(["ready", "lost"], self.session.told)
+
+    def test_client_leaves(self):
+        """A client that just leaves has its session told, once."""
+        self.started()
+        self.connection.receive_end()
+        self.connection.turn()
+        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertEqual([], self.node.clock.getDelayedCalls())
+
+
+class HostileTests(WebSocketCase):
+    """What breaks RFC 6455 ends the connection with the code for it."""
+
+    def given_up(self, raw, code=1002):
+        """Send bytes that are answered with a close."""
+        self.started()
+        self.connection.receive(raw)
+        self.assertEqual([("close", code)], self.messages())
+        self.connection.turn()
+        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertFalse(self.connection.connected)
+        self.assertEqual([], self.node.clock.getDelayedCalls())
+
+    def test_unmasked(self):
+        """Clients mask."""
+        self.given_up(b"\x82\x02\0x")
+
+    def test_reserved(self):
+        """Reserved bits and opcodes are not used."""
+        self.given_up(b"\xc2\x80\0\0\0\0")
+        self.given_up(b"\x83\x80\0\0\0\0")
+
+    def test_control_frames(self):
+        """Control frames are short and whole."""
+        self.given_up(b"\x89\xfe\x00\x7e\0\0\0\0")
+        self.given_up(b"\x09\x80\0\0\0\0")
+
+    def test_continuation(self):
+        """A continuation continues something."""
+        self.given_up(b"\x80\x80\0\0\0\0")
+
+    def test_bad_text(self):
+        """Text is UTF-8."""
+        self.given_up(b"\x81\x82\0\0\0\0\0\xff", 1007)
+
+    def test_nothing_after_the_end(self):
+        """Nothing is looked at behind what was refused, or behind a close."""
+        self.given_up(b"\x82\x02\0x" + WebSocketCodec().message(b"\0x"))
+        self.started()
+        self.connection.receive(self.codec.close() + b"\x82\x82\0\0\0\0\0x")
+        self.assertEqual(["ready"], self.session.told)
+
+    def test_goes_on(self):
+        """What a client sends after it was given up is dropped."""
+        self.started()
+        self.connection.receive(b"\x82\x02\0x")
+        self.send(b"\0x")
+        self.assertEqual(["ready"], self.session.told)
+
+    def test_never_closes(self):
+        """A client that is given up and does not take the answer is cut off in time."""
+        self.started()
+        self.connection.receive(b"\x82\x02\0x")
+        self.node.clock.advance(shared.CLOSE_TIMEOUT)
+        self.assertTrue(self.connection.aborted)
+
+    @given(st.binary(max_size=200))
+    def test_noise(self, noise):
+        """Whatever comes is taken or ends the connection, and nothing else happens."""
+        node = command_node(Session(), options(tty=True))
+        node.request(websocket_head(V5))
+        node.connection.receive(noise)
+
+    def test_endless_message(self):
+        """A message of any length is passed on, not kept."""
+        self.start()
+        self.connection.receive(b"\x82\xff" + (2**62).to_bytes(8) + bytes(4) + b"\0")
+        for _ in range(10):
+            self.connection.receive(b"x" * 60_000)
+        self.assertEqual(600_000, len(self.session.stdin))

@@ -1,0 +1,174 @@
+"""Back-pressure on connections of several streams."""
+
+from __future__ import annotations
+
+from twisted.internet.interfaces import IPushProducer
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.tunnel.memory import Producer
+from yurtlab.node.streaming.flow import InputBudget, InputGate, Sources
+
+
+class SourcesTests(SynchronousTestCase):
+    """All that write to a transport are paused and resumed with it."""
+
+    def test_interface(self):
+        """The sources are a push producer."""
+        self.assertTrue(verifyObject(IPushProducer, Sources()))
+
+    def test_all(self):
+        """Each is paused and resumed once."""
+        sources, first, second = Sources(), Producer(), Producer()
+        sources.add(first)
+        sources.add(second)
+        sources.pauseProducing()
+        sources.pauseProducing()
+        sources.resumeProducing()
+        sources.resumeProducing()
+        for producer in (first, second):
+            self.assertEqual(["pause", "resume"], producer.told)
+
+    def test_added_while_paused(self):
+        """One that is added while the transport is full waits from the beginning."""
+        sources, producer = Sources(), Producer()
+        sources.pauseProducing()
+        sources.add(producer)
+        self.assertEqual(["pause"], producer.told)
+        sources.resumeProducing()
+        self.assertEqual(["pause", "resume"], producer.told)
+
+    def test_discarded(self):
+        """One that is discarded is told nothing any more."""
+        sources, producer = Sources(), Producer()
+        sources.add(producer)
+        sources.discard(producer)
+        sources.discard(producer)
+        sources.pauseProducing()
+        self.assertEqual([], producer.told)
+
+    def test_in_turn(self):
+        """Where each fills the transport as soon as it is resumed, they take turns."""
+        sources = Sources()
+        resumed = []
+
+        class Greedy(Producer):
+            def resumeProducing(self):
+                resumed.append(self)
+                sources.pauseProducing()
+
+        producers = [Greedy() for _ in range(3)]
+        for producer in producers:
+            sources.add(producer)
+        sources.pauseProducing()
+        for _ in range(6):
+            sources.resumeProducing()
+        self.assertEqual(producers * 2, resumed)
+
+    def test_stop(self):
+        """When the transport is gone nobody is told to stop: their users are, by its protocol."""
+        sources, producer = Sources(), Producer()
+        sources.add(producer)
+        sources.stopProducing()
+        sources.pauseProducing()
+        self.assertEqual([], producer.told)
+
+
+class GateTests(SynchronousTestCase):
+    """Input is delivered while it is wanted, and else kept within a budget."""
+
+    def setUp(self):
+        """Note what a gate and its budget do."""
+        self.told = []
+        self.budget = InputBudget(
+            lambda: self.told.append("paused"), lambda: self.told.append("resumed"), limit=10
+        )
+        self.gate = InputGate(self.budget, self.told.append, lambda: self.told.append("end"))
+
+    def test_shut_at_first(self):
+        """What comes first is kept until the gate is opened, with the end."""
+        self.gate.receive(b"a")
+        self.gate.receive(b"b")
+        self.gate.finish()
+        self.assertEqual([], self.told)
+        self.gate.open()
+        self.assertEqual([b"a", b"b", "end"], self.told)
+
+    def test_open(self):
+        """What comes while it is open is delivered at once."""
+        self.gate.open()
+        self.gate.receive(b"a")
+        self.gate.receive(b"")
+        self.gate.finish()
+        self.assertEqual([b"a", "end"], self.told)
+
+    def test_shut_by_delivery(self):
+        """Nothing is delivered after the gate has been shut, not even from the same read."""
+
+        def deliver(data):
+            self.told.append(data)
+            self.gate.shut()
+
+        self.gate = InputGate(self.budget, deliver, lambda: self.told.append("end"))
+        self.gate.receive(b"a")
+        self.gate.receive(b"b")
+        self.gate.finish()
+        self.gate.open()
+        self.assertEqual([b"a"], self.told)
+        self.gate.open()
+        self.assertEqual([b"a", b"b"], self.told)
+        self.gate.open()
+        self.assertEqual([b"a", b"b", "end"], self.told)
+
+    def test_opened_by_delivery(self):
+        """Opening while data is delivered keeps the order."""
+
+        def deliver(data):
+            if data == b"a":
+                self.gate.shut()
+                self.gate.receive(b"c")
+                self.gate.open()
+            self.told.append(data)
+
+        self.gate = InputGate(self.budget, deliver, lambda: self.told.append("end"))
+        self.gate.receive(b"a")
+        self.gate.receive(b"b")
+        self.gate.open()
+        self.assertEqual([b"a", b"b", b"c"], self.told)
+
+    def test_budget(self):
+        """Beyond the limit the connection is paused, at half of it resumed."""
+        self.gate.receive(b"12345")
+        self.gate.receive(b"12345")
+        self.assertEqual([], self.told)
+        self.gate.receive(b"1")
+        self.gate.receive(b"2")
+        self.assertEqual(["paused"], self.told)
+        self.gate.open()
+        self.assertEqual(["paused", b"12345", b"12345", b"1", b"2"], self.without("resumed"))
+        self.assertEqual(1, self.told.count("resumed"))
+
+    def without(self, word):
+        """Give what was told, without ``word``."""
+        return [item for item in self.told if item != word]
+
+    def test_budget_is_shared(self):
+        """All streams of a connection use up one budget."""
+        other = InputGate(self.budget, self.told.append, lambda: None)
+        self.gate.receive(b"1234567")
+        other.receive(b"1234567")
+        self.assertEqual(["paused"], self.told)
+        other.open()
+        self.assertEqual(["paused", b"1234567"], self.told)
+        self.gate.open()
+        self.assertEqual(["paused", b"1234567", "resumed", b"1234567"], self.told)
+
+    def test_discard(self):
+        """What nobody wants is dropped, frees the budget, and has no end."""
+        self.gate.receive(b"12345678901")
+        self.gate.discard()
+        self.assertEqual(["paused", "resumed"], self.told)
+        self.gate.receive(b"x")
+        self.gate.finish()
+        self.gate.open()
+        self.assertEqual(["paused", "resumed"], self.told)

@@ -1,0 +1,321 @@
+"""Frames of SPDY/3.1 are read and written as moby/spdystream does, and strictly."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import struct
+import zlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.yurtlab.streaming.support import SPDYCodec, control, data, ping, reset
+from yurtlab.node.streaming import spdy, spdy_headers
+from yurtlab.node.streaming.spdy import FrameReader, FrameWriter, SPDYError
+
+# Written by moby/spdystream v0.5.1, spdy.Framer, one after the other with one framer.
+GOLDEN = [
+    (
+        "80030001000000290000000100000000000078f9e3c6a7c26260606004a7b392a2d4c45c6851c29a0a0a"
+        "6800000000ffff",
+        spdy.SynStream(1, {b"streamtype": b"error"}, False, False),
+    ),
+    (
+        "800300010000001700000003000000000000c22e555c92929907000000ffff",
+        spdy.SynStream(3, {b"streamtype": b"stdin"}, False, False),
+    ),
+    (
+        "800300010100001900000005000000000000c22ac5565c92925f5a02000000ffff",
+        spdy.SynStream(5, {b"streamtype": b"stdout"}, True, False),
+    ),
+    ("000000030000000568656c6c6f", spdy.Data(3, b"hello", False)),
+    ("0000000301000000", spdy.Data(3, b"", True)),
+    ("800300060000000400000001", spdy.Ping(1)),
+    ("80030003000000080000000300000005", spdy.RstStream(3, spdy.ResetStatus.CANCEL)),
+    (
+        "80030004000000140000000201000007000100000000000400000064",
+        spdy.Settings({7: 65536, 4: 100}),
+    ),
+    ("80030009000000080000000300001000", spdy.WindowUpdate(3, 4096)),
+    (
+        "80030008000000160000000382cab155e8e6e61781c4190d01000000ffff",
+        spdy.MoreHeaders(3, {b"x-more": b"1"}, False),
+    ),
+    ("80030007000000080000000000000000", spdy.GoAway(0, 0)),
+    ("800300020000000e000000076260606000000000ffff", spdy.SynReply(7, {}, False)),
+]
+STREAM = b"".join(bytes.fromhex(text) for text, _ in GOLDEN)
+FRAMES = [frame for _, frame in GOLDEN]
+
+
+def joined(frames):
+    """Join the pieces of DATA frames that were cut, as no order or end depends on the cuts."""
+    whole = []
+    for frame in frames:
+        last = whole[-1] if whole else None
+        if (
+            isinstance(frame, spdy.Data)
+            and isinstance(last, spdy.Data)
+            and frame.stream_id == last.stream_id
+            and not last.fin
+        ):
+            whole[-1] = spdy.Data(last.stream_id, last.payload + frame.payload, frame.fin)
+            continue
+        whole.append(frame)
+    return whole
+
+
+def read(*pieces):
+    """Read pieces with one reader."""
+    reader = FrameReader()
+    return [frame for piece in pieces for frame in reader.feed(piece)]
+
+
+class GoldenTests(SynchronousTestCase):
+    """What spdystream writes is understood."""
+
+    def test_dictionary(self):
+        """The dictionary is that of the SPDY/3 specification, by its length and checksum."""
+        self.assertEqual(1423, len(spdy_headers.DICTIONARY))
+        self.assertEqual(0xE3C6A7C2, zlib.adler32(spdy_headers.DICTIONARY))
+
+    def test_frames(self):
+        """Every frame of spdystream is read, with one compression context for all."""
+        reader = FrameReader()
+        for text, expected in GOLDEN:
+            self.assertEqual([expected], list(reader.feed(bytes.fromhex(text))))
+
+    def test_every_cut(self):
+        """The same frames are read wherever the bytes are cut."""
+        expected = joined(FRAMES)
+        for cut in range(len(STREAM) + 1):
+            self.assertEqual(expected, joined(read(STREAM[:cut], STREAM[cut:])), cut)
+
+    def test_byte_by_byte(self):
+        """The same frames are read from single bytes."""
+        pieces = [STREAM[index : index + 1] for index in range(len(STREAM))]
+        self.assertEqual(joined(FRAMES), joined(read(*pieces)))
+
+    @given(st.lists(st.integers(0, len(STREAM))))
+    def test_any_cuts(self, cuts):
+        """The same frames are read however the bytes are cut."""
+        edges = [0, *sorted(cuts), len(STREAM)]
+        pieces = [STREAM[a:b] for a, b in itertools.pairwise(edges)]
+        self.assertEqual(joined(FRAMES), joined(read(*pieces)))
+
+
+class WriterTests(SynchronousTestCase):
+    """What is written is what spdystream reads."""
+
+    def test_replies(self):
+        """Replies share one compression context, and each can be read at once."""
+        writer, codec = FrameWriter(), SPDYCodec()
+        for stream_id in (1, 3, 5):
+            frames = codec.frames(writer.syn_reply(stream_id, {}))
+            self.assertEqual([("reply", stream_id)], frames)
+
+    def test_headers(self):
+        """Headers that are written are read again."""
+        writer = FrameWriter()
+        frames = read(writer.syn_reply(1, {b"a": b"b", b"c": b""}))
+        self.assertEqual([spdy.SynReply(1, {b"a": b"b", b"c": b""}, False)], frames)
+
+    def test_control_frames(self):
+        """Frames without headers have exactly the bytes of the specification."""
+        writer = FrameWriter()
+        cancel, protocol_error = spdy.ResetStatus.CANCEL, spdy.GoAwayStatus.PROTOCOL_ERROR
+        self.assertEqual(reset(3), writer.rst_stream(3, cancel))
+        self.assertEqual(ping(7), writer.ping(7))
+        goaway = control(7, struct.pack("!II", 9, 1))
+        self.assertEqual(goaway, writer.go_away(9, protocol_error))
+
+    def test_data(self):
+        """Data is one frame, with FIN if it is the last."""
+        self.assertEqual(data(1, b"x"), FrameWriter.data(1, b"x"))
+        self.assertEqual(data(1, b"", True), FrameWriter.data(1, b"", True))
+
+    def test_long_data(self):
+        """Data that no frame can hold is sent in several, of which the last has FIN."""
+        payload = bytes(spdy.MAX_DATA + 1)
+        frames = SPDYCodec().frames(FrameWriter.data(1, payload, True))
+        sizes = [(len(frame[2]), frame[3]) for frame in frames]
+        self.assertEqual([(spdy.MAX_DATA, False), (1, True)], sizes)
+
+
+class DataTests(SynchronousTestCase):
+    """The payload of DATA is passed on as it comes."""
+
+    def test_pieces(self):
+        """Pieces are given at once, and FIN with the last."""
+        reader = FrameReader()
+        whole = data(1, b"abcdef", True)
+        self.assertEqual([spdy.Data(1, b"ab", False)], list(reader.feed(whole[:10])))
+        self.assertEqual([spdy.Data(1, b"cdef", True)], list(reader.feed(whole[10:])))
+
+    def test_huge(self):
+        """A frame of any length that its head can tell is taken, without being kept."""
+        reader = FrameReader()
+        list(reader.feed(struct.pack("!II", 1, spdy.MAX_DATA)))
+        for _ in range(3):
+            self.assertEqual([spdy.Data(1, b"x" * 1000, False)], list(reader.feed(b"x" * 1000)))
+
+
+class HostileTests(SynchronousTestCase):
+    """What no honest client sends is refused."""
+
+    def refused(self, frame, reason):
+        """Expect a reason when ``frame`` is read."""
+        error = self.assertRaises(SPDYError, read, frame)
+        self.assertIn(reason, str(error))
+
+    def test_wrong_version(self):
+        """Only version 3 is spoken."""
+        self.refused(control(6, b"\0\0\0\1", version=2), "version 2")
+
+    def test_unknown_type(self):
+        """There are no other control frames, and no CREDENTIAL."""
+        self.refused(control(10, b""), "unknown type 10")
+        self.refused(control(5, b""), "unknown type 5")
+
+    def test_too_long(self):
+        """A control frame is refused by its head when it is longer than the limit."""
+        head = struct.pack("!HHI", 0x8003, 1, spdy.MAX_CONTROL + 1)
+        self.refused(head, "too long")
+
+    def test_longest(self):
+        """A control frame of the limit is read; this one then has too many headers."""
+        self.assertEqual([], read(struct.pack("!HHI", 0x8003, 1, spdy.MAX_CONTROL)))
+
+    def test_no_stream(self):
+        """Frames that need the number of a stream have one."""
+        self.refused(data(0, b""), "no stream")
+        self.refused(reset(0), "no number")
+        self.refused(SPDYCodec().syn_stream({}, stream_id=0), "no number")
+        self.refused(reset(2**31), "no number")
+
+    def test_wrong_length(self):
+        """Frames of a fixed length have that length."""
+        for kind, size in ((3, 8), (6, 4), (7, 8), (9, 8)):
+            self.refused(control(kind, bytes(size - 1)), f"instead of {size}")
+            self.refused(control(kind, bytes(size + 1)), f"instead of {size}")
+
+    def test_broken_off(self):
+        """Frames with headers have room for what precedes those."""
+        for kind, size, what in (
+            (1, 10, "a SYN_STREAM frame breaks off"),
+            (2, 4, "a frame with headers breaks off"),
+            (8, 4, "a frame with headers breaks off"),
+        ):
+            self.refused(control(kind, bytes(size - 1)), what)
+            self.refused(control(kind, bytes(size)), "a header block breaks off")
+        self.refused(control(4, bytes(3)), "breaks off")
+
+    def test_settings_length(self):
+        """Settings are as many as they say."""
+        self.refused(control(4, struct.pack("!III", 2, 0, 0)), "length")
+
+    def test_reset_without_status(self):
+        """A reset has a status."""
+        self.refused(reset(1, 0), "no status")
+
+    def test_unknown_flags(self):
+        """Flags that mean nothing are refused."""
+        self.refused(struct.pack("!II", 1, 2 << 24), "unknown flags")
+        for kind in (1, 2, 4, 8):
+            self.refused(control(kind, bytes(10), flags=4), "unknown flags")
+        for kind in (3, 6, 7, 9):
+            self.refused(control(kind, bytes(8), flags=1), "unknown flags")
+
+    def test_frames_before(self):
+        """The frames before one that is refused are given."""
+        frames = FrameReader().feed(ping(1) + control(10, b""))
+        self.assertEqual(spdy.Ping(1), next(frames))
+        self.assertRaises(SPDYError, next, frames)
+
+
+class HeaderTests(SynchronousTestCase):
+    """Header blocks are read strictly, and within limits."""
+
+    def refused(self, plain, reason):
+        """Expect a reason when the block ``plain`` is read."""
+        compressed = zlib.compressobj(zdict=spdy_headers.DICTIONARY)
+        block = compressed.compress(plain) + compressed.flush(zlib.Z_SYNC_FLUSH)
+        self.block_refused(block, reason)
+
+    def block_refused(self, block, reason):
+        """Expect a reason when a compressed block is read."""
+        frame = control(1, struct.pack("!IIH", 1, 0, 0) + block)
+        error = self.assertRaises(SPDYError, read, frame)
+        self.assertIn(reason, str(error))
+
+    def pair(self, name, value):
+        """Encode a header."""
+        return struct.pack("!I", len(name)) + name + struct.pack("!I", len(value)) + value
+
+    def test_not_compressed(self):
+        """What is no zlib is refused."""
+        self.block_refused(b"\xff" * 20, "cannot be decompressed")
+
+    def test_other_dictionary(self):
+        """Another dictionary than that of the protocol is refused."""
+        compressed = zlib.compressobj(zdict=b"another")
+        block = compressed.compress(bytes(4)) + compressed.flush(zlib.Z_SYNC_FLUSH)
+        self.block_refused(block, "cannot be decompressed")
+
+    def test_bomb(self):
+        """A block that becomes too long is refused without being decompressed."""
+        plain = struct.pack("!I", 1) + self.pair(b"a", bytes(10_000_000))
+        self.refused(plain, "longer than")
+
+    def test_longest(self):
+        """A block of the limit is taken, and one byte more is not."""
+        room = spdy_headers.MAX_BLOCK - 4 - len(self.pair(b"a", b""))
+        for extra in (0, 1):
+            plain = struct.pack("!I", 1) + self.pair(b"a", bytes(room + extra))
+            compressed = zlib.compressobj(zdict=spdy_headers.DICTIONARY)
+            block = compressed.compress(plain) + compressed.flush(zlib.Z_SYNC_FLUSH)
+            if extra:
+                self.block_refused(block, "longer than")
+            else:
+                frames = read(control(1, struct.pack("!IIH", 1, 0, 0) + block))
+                self.assertEqual(room, len(frames[0].headers[b"a"]))
+
+    def test_ended(self):
+        """A compression that is ended is refused: it could not go on."""
+        compressed = zlib.compressobj(zdict=spdy_headers.DICTIONARY)
+        self.block_refused(compressed.compress(bytes(4)) + compressed.flush(), "ended")
+
+    def test_too_many(self):
+        """A block of too many headers is refused by their number; the most are read."""
+        self.refused(struct.pack("!I", spdy_headers.MAX_HEADERS + 1), "more than")
+        headers = {b"%d" % number: b"" for number in range(spdy_headers.MAX_HEADERS)}
+        (frame,) = read(FrameWriter().syn_reply(1, headers))
+        self.assertEqual(headers, frame.headers)
+
+    def test_broken_off(self):
+        """A block that ends within a header is refused."""
+        whole = struct.pack("!I", 1) + self.pair(b"ab", b"cd")
+        for end in range(len(whole)):
+            self.refused(whole[:end], "breaks off")
+
+    def test_huge_length(self):
+        """A length that no block has is refused."""
+        self.refused(struct.pack("!II", 1, 2**32 - 1), "breaks off")
+
+    def test_rest(self):
+        """A block that goes on behind its headers is refused."""
+        self.refused(struct.pack("!I", 0) + b"x", "goes on")
+
+    def test_names(self):
+        """Names are in lower case, there, and not repeated."""
+        self.refused(struct.pack("!I", 1) + self.pair(b"Port", b"1"), "lower case")
+        self.refused(struct.pack("!I", 1) + self.pair(b"", b"1"), "lower case")
+        self.refused(struct.pack("!I", 2) + self.pair(b"a", b"1") * 2, "twice")
+
+    @given(st.binary(max_size=200))
+    def test_noise(self, noise):
+        """Whatever comes is read or refused, and nothing else happens."""
+        with contextlib.suppress(SPDYError):
+            read(STREAM[:60], noise)

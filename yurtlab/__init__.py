@@ -1,0 +1,1 @@
+"""A Kubernetes API and a node in one process, for demonstrations and tests."""

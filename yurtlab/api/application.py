@@ -1,0 +1,139 @@
+"""The API as an HTTP application: every request finds its answer here.
+
+To clients it is what kube-apiserver is. What it answers with are its collaborators;
+:mod:`yurtlab.api.service` joins them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurtlab.api import errors
+from yurtlab.api.attributes import request_attributes
+from yurtlab.api.authentication import authenticate, is_public
+from yurtlab.api.authorization import Authorizer
+from yurtlab.api.discovery import (
+    Discovery,
+    aggregated_type,
+    aggregated_version,
+    version_document,
+)
+from yurtlab.api.impersonation import impersonated
+from yurtlab.api.negotiation import accepted, encode_json
+from yurtlab.api.openapi import GNOSTIC_V2, OpenAPI, gnostic_v2, json_v2
+from yurtlab.api.options import parse_query
+from yurtlab.api.responses import Responder
+from yurtlab.api.rest import Rest
+from yurtlab.api.routing import Routes
+from yurtlab.api.tokens import ServiceAccountTokens
+from yurttunnel.http.interfaces import ExchangeFailed, IExchange, IRequestHandler
+
+_PROBES = ("/healthz", "/livez", "/readyz")
+
+
+@implementer(IRequestHandler)
+class Application:
+    """Answers requests: documents by itself, those for objects by ``rest``.
+
+    ``tokens`` tells who asks, if a certificate does not, and ``authorizer`` whether they may.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        tokens: ServiceAccountTokens,
+        authorizer: Authorizer,
+        routes: Routes,
+        rest: Rest,
+        discovery: Discovery,
+        openapi: OpenAPI,
+        responder: Responder,
+    ) -> None:
+        self._tokens = tokens
+        self._authorizer = authorizer
+        self._routes = routes
+        self._rest = rest
+        self._discovery = discovery
+        self._openapi = openapi
+        self._responder = responder
+
+    def request_received(self, exchange: IExchange) -> None:
+        """Answer; see ``IRequestHandler``."""
+        path, _, query = exchange.head.target.decode("latin-1").partition("?")
+        answering = Deferred.fromCoroutine(self._answer(exchange, path, query))
+        _ = answering.addErrback(self._failed, exchange)
+
+    def stop(self) -> None:
+        """End watches; everything else ends with its connection."""
+        self._rest.stop()
+
+    async def _answer(self, exchange: IExchange, path: str, query: str) -> None:
+        # Some clients write a slash behind the names of documents.
+        document = path.rstrip("/")
+        user = authenticate(exchange, self._tokens)
+        if user is None and not is_public(document):
+            raise errors.unauthorized()
+        target, parameters = self._routes.find(path), parse_query(query)
+        if user is not None:
+            user = impersonated(exchange.head, user, self._authorizer)
+            method = exchange.head.method.decode("ascii")
+            attributes = request_attributes(method, path, parameters, target)
+            self._authorizer.check(user, attributes)
+        if target is not None and user is not None:
+            await self._rest.answer(exchange, target, parameters, query, user)
+        elif exchange.head.method not in (b"GET", b"HEAD"):
+            raise errors.no_such_path()
+        elif path.startswith("/openapi/"):
+            self._answer_openapi(exchange, document)
+        else:
+            self._answer_document(exchange, document)
+
+    def _answer_document(self, exchange: IExchange, path: str) -> None:
+        responder = self._responder
+        if path in _PROBES or path.startswith(tuple(f"{probe}/" for probe in _PROBES)):
+            responder.send_text(exchange, "ok")
+            return
+        if path == "/version":
+            responder.send_content(exchange, version_document())
+            return
+        aggregated = aggregated_version(accepted(exchange.head.values(b"accept")))
+        if aggregated and (document := self._discovery.aggregated(path, aggregated)):
+            body = encode_json(document) + b"\n"
+            responder.send(exchange, body, aggregated_type(aggregated))
+            return
+        host = b"".join(exchange.head.values(b"host")).decode("latin-1")
+        found = self._discovery.find(path, host)
+        if found is None:
+            raise errors.no_such_path()
+        responder.send_content(exchange, found)
+
+    def _answer_openapi(self, exchange: IExchange, path: str) -> None:
+        responder = self._responder
+        if path == "/openapi/v2":
+            types = [one.type for one in accepted(exchange.head.values(b"accept"))]
+            if types[0].startswith("application/com.github.proto-openapi.spec.v2"):
+                responder.send(exchange, gnostic_v2(), GNOSTIC_V2)
+            else:
+                responder.send_content(exchange, json_v2())
+        elif path == "/openapi/v3":
+            responder.send_content(exchange, self._openapi.index())
+        else:
+            document = self._openapi.document(path.removeprefix("/openapi/v3/"))
+            if document is None:
+                raise errors.no_such_path()
+            responder.send(exchange, document)
+
+    def _failed(self, failure: Failure, exchange: IExchange) -> None:
+        error: Any = failure.value
+        if isinstance(error, errors.ApiError):
+            self._responder.send_error(exchange, error)
+        elif not isinstance(error, ExchangeFailed):
+            self._log.failure("Defect: a request to the API failed", failure)
+            text = "Internal error occurred: the API has a defect; its log has more"
+            self._responder.send_error(exchange, errors.ApiError(500, "InternalError", text))

@@ -1,0 +1,116 @@
+"""Namespaces: those that are always there, and what happens to what is in one that is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from yurtlab.api import errors, names
+from yurtlab.api.resources import NAMESPACES, SERVICE_ACCOUNTS, Resource
+from yurtlab.api.store import ADDED, DELETED, Event, Object, Store
+from yurtlab.api.strategy import Strategy
+from yurtlab.api.users import User
+
+INITIAL = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""What every cluster has."""
+
+IMMORTAL = frozenset({"default", "kube-public", "kube-system"})
+"""What nobody can delete (the NamespaceLifecycle admission of Kubernetes)."""
+
+_NAME_LABEL = "kubernetes.io/metadata.name"
+
+
+class NamespaceStrategy(Strategy):
+    """The strategy of namespaces."""
+
+    name_rule = staticmethod(names.dns_label)
+
+    def prepare_for_create(self, body: Object, user: User | None = None) -> None:
+        """Label the namespace with its name; it is active at once."""
+        metadata = body["metadata"]
+        if metadata.get("name"):
+            metadata.setdefault("labels", {})[_NAME_LABEL] = metadata["name"]
+        body["spec"] = {"finalizers": ["kubernetes"]}
+        body["status"] = {"phase": "Active"}
+
+    def prepare_for_update(self, body: Object, current: Object) -> None:
+        """Keep the label and the finalizer."""
+        metadata = body["metadata"]
+        metadata.setdefault("labels", {})[_NAME_LABEL] = current["metadata"]["name"]
+        body["spec"] = current.get("spec", {})
+
+
+class Namespaces:
+    """Keeps namespaces and their contents together.
+
+    ``kinds`` are all that there are.
+    """
+
+    def __init__(self, store: Store, kinds: Iterable[Resource]) -> None:
+        self._store = store
+        self._kinds = [kind for kind in kinds if kind.namespaced]
+        self._unsubscribe = [store.follow(kind, self._contents_changed) for kind in self._kinds]
+        self._unsubscribe.append(store.follow(NAMESPACES, self._namespace_changed))
+
+    def add_initial(self) -> None:
+        """Create the namespaces of every cluster."""
+        for name in INITIAL:
+            body: Object = {"metadata": {"name": name}}
+            NamespaceStrategy().prepare_for_create(body)
+            self._store.create(NAMESPACES, None, body)
+
+    def check_open(self, kind: Resource, namespace: str, name: str) -> None:
+        """Refuse a new object where there is no namespace, or one that is about to end."""
+        found = self._store.get(NAMESPACES, None, namespace)
+        if "deletionTimestamp" in found["metadata"]:
+            text = (
+                f"unable to create new content in namespace {namespace}"
+                " because it is being terminated"
+            )
+            raise errors.forbidden(kind.group, kind.plural, name, text)
+
+    def delete(
+        self, name: str, end: Callable[[Resource, str, str], object], dry_run: bool = False
+    ) -> Object:
+        """End a namespace: all in it first, then itself. Gives it as it is then.
+
+        ``end`` deletes one object in it the way a client would, with the time that it needs.
+        """
+        if name in IMMORTAL:
+            text = "this namespace may not be deleted"
+            raise errors.forbidden("", NAMESPACES.plural, name, text)
+        marked = self._store.mark_deleted(NAMESPACES, None, name, 0, dry_run)
+        if dry_run:
+            return marked
+        status = {**marked.get("status", {}), "phase": "Terminating"}
+        marked = self._store.update_status(NAMESPACES, None, name, status)
+        for kind in self._kinds:
+            for one in self._store.list(kind, name):
+                end(kind, name, one["metadata"]["name"])
+        self._remove_if_empty(name)
+        return marked
+
+    def stop(self) -> None:
+        """Look at nothing any more."""
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        self._unsubscribe.clear()
+
+    def _namespace_changed(self, event: Event) -> None:
+        """Give a new namespace the account of its pods, as kube-controller-manager does."""
+        if event.type == ADDED:
+            account = {"metadata": {"name": "default"}}
+            self._store.create(SERVICE_ACCOUNTS, event.object["metadata"]["name"], account)
+
+    def _contents_changed(self, event: Event) -> None:
+        if event.type == DELETED:
+            self._remove_if_empty(event.object["metadata"]["namespace"])
+
+    def _remove_if_empty(self, name: str) -> None:
+        try:
+            found = self._store.get(NAMESPACES, None, name)
+        except errors.ApiError:
+            return  # it has gone already
+        if "deletionTimestamp" not in found["metadata"]:
+            return
+        if not any(self._store.list(kind, name) for kind in self._kinds):
+            self._store.remove(NAMESPACES, None, name)

@@ -1,0 +1,264 @@
+"""The verbs: what a request to create, change or delete objects does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from yurtlab.api import errors
+from yurtlab.api.json_patch import BadPatch, PatchFailed, json_patch, merge_patch
+from yurtlab.api.namespaces import Namespaces
+from yurtlab.api.options import DeleteOptions, WriteOptions
+from yurtlab.api.resources import NAMESPACES, TOKEN_REQUESTS, Resource
+from yurtlab.api.reviews import Reviews
+from yurtlab.api.routing import Target
+from yurtlab.api.schemas import Schemas
+from yurtlab.api.selectors import Selector
+from yurtlab.api.store import Object, Store
+from yurtlab.api.strategic_merge import strategic_merge
+from yurtlab.api.strategy import Strategy
+from yurtlab.api.structure import WrongType, read
+from yurtlab.api.token_requests import answer_token_request
+from yurtlab.api.tokens import ServiceAccountTokens
+from yurtlab.api.users import User
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, APPLY_PATCH)
+"""The kinds of patches, by the media type of their bodies."""
+
+_PATCHES: Mapping[str, Callable[[Any, Any], Any]] = {
+    JSON_PATCH: json_patch,
+    MERGE_PATCH: merge_patch,
+    STRATEGIC_MERGE_PATCH: strategic_merge,
+    # Server-side apply in a simple form: what is applied is merged, and nobody owns fields.
+    APPLY_PATCH: strategic_merge,
+}
+
+
+@dataclass(slots=True)
+class Written:
+    """An object as it was stored, whether it is new, and what the client is to be warned of."""
+
+    object: Object
+    created: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+class Objects:
+    """Changes the objects of ``store`` the way that clients are allowed to.
+
+    ``strategies`` has those of kinds with a particular one; ``reviews`` and ``tokens`` answer
+    what is asked by creating an object that is not stored. All methods raise ``ApiError``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        schemas: Schemas,
+        namespaces: Namespaces,
+        strategies: Mapping[Resource, Strategy],
+        reviews: Reviews,
+        tokens: ServiceAccountTokens,
+    ) -> None:
+        self._store = store
+        self._schemas = schemas
+        self._namespaces = namespaces
+        self._strategies = strategies
+        self._reviews = reviews
+        self._tokens = tokens
+
+    def create(self, target: Target, body: Object, options: WriteOptions, user: User) -> Written:
+        """Create an object in the target's namespace."""
+        kind = target.kind
+        body, warnings = self._read(kind, body, options)
+        metadata = body["metadata"]
+        _check_identity(target, metadata)
+        name = metadata.get("name") or metadata.get("generateName", "")
+        if kind.namespaced:
+            self._namespaces.check_open(kind, target.namespace or "", name)
+        if metadata.pop("resourceVersion", ""):
+            raise errors.bad_request("resourceVersion should not be set on objects to be created")
+        strategy = self._strategy(kind)
+        strategy.prepare_for_create(body, user)
+        _refuse(kind, name, strategy.validate(body))
+        strategy.admit(body, user)
+        created = self._store.create(kind, target.namespace, body, options.dry_run)
+        return Written(created, True, warnings)
+
+    def review(self, target: Target, body: Object, options: WriteOptions, user: User) -> Written:
+        """Answer a question about ``user``, which is asked by creating an object."""
+        review, warnings = self._read(target.kind, body, options)
+        review["status"] = self._reviews.status(target.kind, review, user)
+        answer = {"kind": target.kind.kind, "apiVersion": target.kind.api_version, **review}
+        return Written(answer, True, warnings)
+
+    def request_token(self, target: Target, body: Object, options: WriteOptions) -> Written:
+        """Issue a token of a service account."""
+        request, warnings = self._read(TOKEN_REQUESTS, body, options)
+        answer = answer_token_request(self._store, self._tokens, target, request)
+        return Written(answer, True, warnings)
+
+    def update(self, target: Target, body: Object, options: WriteOptions, user: User) -> Written:
+        """Replace the target, or its status."""
+        body, warnings = self._read(target.kind, body, options)
+        _check_identity(target, body["metadata"])
+        return self._write(target, body, options, user, warnings)
+
+    def patch(
+        self, target: Target, patch_type: str, patch: Any, options: WriteOptions, user: User
+    ) -> Written:
+        """Change the target, or its status, by a patch of one of :data:`PATCH_TYPES`."""
+        assert target.name is not None
+        applied = patch_type == APPLY_PATCH
+        if applied and not options.field_manager:
+            raise errors.bad_request(
+                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value:'
+                " is required for apply patch"
+            )
+        try:
+            current = self._store.get(target.kind, target.namespace, target.name)
+        except errors.ApiError:
+            if applied and target.subresource is None:
+                return self.create(target, _as_object(patch), options, user)
+            raise
+        patched = _patched(target.kind, current, patch_type, patch)
+        body, warnings = self._read(target.kind, patched, options)
+        _check_identity(target, body["metadata"])
+        return self._write(target, body, options, user, warnings)
+
+    def delete(self, target: Target, options: DeleteOptions) -> Object:
+        """Delete the target; gives it as it is then, with a deletionTimestamp if it is not gone."""
+        assert target.name is not None
+        kind, namespace, name = target.kind, target.namespace, target.name
+        current = self._store.get(kind, namespace, name)
+        _check_preconditions(kind, current, options)
+        if kind is NAMESPACES:
+            return self._namespaces.delete(name, self._end, options.dry_run)
+        grace = self._strategy(kind).grace_period(current, options.grace)
+        if grace > 0:
+            return self._store.mark_deleted(kind, namespace, name, grace, options.dry_run)
+        return self._store.remove(kind, namespace, name, options.dry_run)
+
+    def _end(self, kind: Resource, namespace: str, name: str) -> None:
+        self.delete(Target(kind, namespace, name), DeleteOptions())
+
+    def delete_all(
+        self, target: Target, selector: Selector, options: DeleteOptions
+    ) -> list[Object]:
+        """Delete what the target has and ``selector`` selects; gives it as :meth:`delete` does."""
+        found = [one for one in self._store.list(target.kind, target.namespace) if selector(one)]
+        deleted = []
+        for one in found:
+            metadata = one["metadata"]
+            each = Target(target.kind, metadata.get("namespace"), metadata["name"])
+            deleted.append(self.delete(each, options))
+        return deleted
+
+    def _write(
+        self,
+        target: Target,
+        body: Object,
+        options: WriteOptions,
+        user: User,
+        warnings: list[str],
+    ) -> Written:
+        assert target.name is not None
+        kind, namespace, name = target.kind, target.namespace, target.name
+        current, strategy = self._store.get(kind, namespace, name), self._strategy(kind)
+        if target.subresource is None:
+            strategy.prepare_for_update(body, current)
+            _refuse(kind, name, strategy.validate_update(body, current))
+        else:
+            strategy.prepare_subresource(target.subresource, body, current)
+            _refuse(kind, name, strategy.validate_subresource(target.subresource, body, current))
+            strategy.admit_subresource(target.subresource, body, current, user)
+        written = self._store.replace(
+            kind, namespace, name, body, target.subresource, options.dry_run
+        )
+        return Written(written, False, warnings)
+
+    def _read(
+        self, kind: Resource, body: Object, options: WriteOptions
+    ) -> tuple[Object, list[str]]:
+        """Check the structure of a body; what it has too much is refused, told of or dropped."""
+        claimed = f'{body.get("kind")} in version "{body.get("apiVersion")}"'
+        prefix = f"{claimed} cannot be handled as a {kind.kind}"
+        if body.get("kind", kind.kind) != kind.kind or (
+            body.get("apiVersion", kind.api_version) != kind.api_version
+        ):
+            raise errors.bad_request(f"{prefix}: it is of another kind or version")
+        try:
+            checked, unknown = read(self._schemas, kind, body)
+        except WrongType as error:
+            raise errors.bad_request(f"{prefix}: {error}") from None
+        checked.setdefault("metadata", {})
+        problems = [f'unknown field "{path}"' for path in unknown]
+        if problems and options.field_validation == "Strict":
+            raise errors.bad_request(f"{prefix}: strict decoding error: {', '.join(problems)}")
+        return checked, problems if options.field_validation == "Warn" else []
+
+    def _strategy(self, kind: Resource) -> Strategy:
+        return self._strategies.get(kind) or Strategy()
+
+
+def _patched(kind: Resource, current: Object, patch_type: str, patch: Any) -> Object:
+    name = current["metadata"]["name"]
+    if patch_type != JSON_PATCH:
+        patch = _as_object(patch)
+    try:
+        patched = _PATCHES[patch_type](current, patch)
+    except BadPatch as error:
+        raise errors.bad_request(str(error)) from None
+    except PatchFailed as error:
+        raise errors.unprocessable(kind.group, kind.plural, name, str(error)) from None
+    result = _as_object(patched)
+    if not isinstance(result.get("metadata"), dict):
+        raise errors.bad_request("the patch leaves no metadata")
+    return result
+
+
+def _as_object(value: Any) -> Object:
+    if not isinstance(value, dict):
+        raise errors.bad_request("the body is not an object")
+    return value
+
+
+def _check_identity(target: Target, metadata: Object) -> None:
+    """Compare name and namespace of a body with those of the path, and take them from there."""
+    if target.namespace is not None:
+        if metadata.setdefault("namespace", target.namespace) != target.namespace:
+            raise errors.bad_request(
+                "the namespace of the provided object does not match the namespace sent on the"
+                " request"
+            )
+    elif metadata.pop("namespace", ""):
+        raise errors.bad_request(f"namespace is not allowed for {target.kind.plural}")
+    if target.name is not None and metadata.setdefault("name", target.name) != target.name:
+        raise errors.bad_request(
+            f"the name of the object ({metadata['name']}) does not match the name on the URL"
+            f" ({target.name})"
+        )
+
+
+def _check_preconditions(kind: Resource, current: Object, options: DeleteOptions) -> None:
+    metadata = current["metadata"]
+    for label, wanted, actual in (
+        ("UID", options.uid, metadata["uid"]),
+        ("ResourceVersion", options.version, metadata["resourceVersion"]),
+    ):
+        if wanted and wanted != actual:
+            text = (
+                f"Precondition failed: {label} in precondition: {wanted},"
+                f" {label} in object meta: {actual}"
+            )
+            raise errors.conflict(kind.group, kind.plural, metadata["name"], text)
+
+
+def _refuse(kind: Resource, name: str, causes: list[errors.Cause]) -> None:
+    if causes:
+        raise errors.invalid(kind.group, kind.kind, name, causes)

@@ -1,0 +1,114 @@
+"""What the query of a request asks for, as k8s.io/apimachinery pkg/apis/meta/v1 has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from yurtlab.api import errors
+from yurtlab.api.resources import Resource
+from yurtlab.api.selectors import Selector, both, field_selector, label_selector
+
+Query = Mapping[str, Sequence[str]]
+
+_FALSE = frozenset({"", "0", "f", "F", "false", "False", "FALSE"})
+_VALIDATIONS = ("", "Ignore", "Warn", "Strict")
+
+
+def parse_query(text: str) -> Query:
+    """Read a query; raises BadRequest."""
+    try:
+        return parse_qs(text, keep_blank_values=True, max_num_fields=1000)
+    except ValueError:
+        raise errors.bad_request("the query has too many parameters") from None
+
+
+def first(query: Query, name: str) -> str:
+    """Give the first value of a parameter, empty when it is not there."""
+    return query.get(name, ("",))[0]
+
+
+def flag(query: Query, name: str) -> bool:
+    """Give a parameter that is true or false."""
+    return name in query and first(query, name) not in _FALSE
+
+
+def number(query: Query, name: str) -> int | None:
+    """Give a whole number, ``None`` when it is not there; raises BadRequest."""
+    text = first(query, name)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise errors.bad_request(
+            f'strconv.ParseInt: parsing "{text}": invalid syntax: {name} is a whole number'
+        ) from None
+
+
+def selection(kind: Resource, query: Query) -> Selector:
+    """Give the objects that ``labelSelector`` and ``fieldSelector`` select; raises BadRequest."""
+    labels = label_selector(first(query, "labelSelector"))
+    return both(labels, field_selector(kind, first(query, "fieldSelector")))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How an object is written; ``field_manager`` is for server-side apply."""
+
+    dry_run: bool = False
+    field_validation: str = "Warn"
+    field_manager: str = ""
+
+
+def write_options(query: Query) -> WriteOptions:
+    """Read how an object is to be written; raises BadRequest."""
+    validation = first(query, "fieldValidation")
+    if validation not in _VALIDATIONS:
+        raise errors.bad_request(
+            f"fieldValidation: Unsupported value: {validation!r}: supported values:"
+            ' "Ignore", "Strict", "Warn"'
+        )
+    return WriteOptions(
+        _dry_run(query.get("dryRun", ())),
+        validation or "Warn",
+        first(query, "fieldManager"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """How an object is deleted: see ``metav1.DeleteOptions``."""
+
+    grace: int | None = None
+    uid: str = ""
+    version: str = ""
+    dry_run: bool = False
+
+
+def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
+    """Read how an object is to be deleted, from the body or, without one, from the query."""
+    if not body:
+        grace = number(query, "gracePeriodSeconds")
+        return DeleteOptions(grace, dry_run=_dry_run(query.get("dryRun", ())))
+    grace, preconditions = body.get("gracePeriodSeconds"), body.get("preconditions") or {}
+    dry_run = body.get("dryRun") or query.get("dryRun", ())
+    if (
+        not isinstance(grace, int | None)
+        or not isinstance(preconditions, dict)
+        or not isinstance(dry_run, list | tuple)
+    ):
+        raise errors.bad_request("the body is not a DeleteOptions")
+    uid, version = preconditions.get("uid"), preconditions.get("resourceVersion")
+    return DeleteOptions(grace, str(uid or ""), str(version or ""), _dry_run(dry_run))
+
+
+def _dry_run(values: Sequence[str]) -> bool:
+    wanted = [value for value in values if value]
+    if wanted and wanted != ["All"]:
+        raise errors.bad_request(
+            f'dryRun: Unsupported value: "{wanted[0]}": supported values: "All"'
+        )
+    return bool(wanted)

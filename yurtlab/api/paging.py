@@ -1,0 +1,144 @@
+"""Lists: at which version, and in which pages, a client gets them.
+
+A page is of the same version as the first one as long as the history reaches back; then it is
+Expired, with a token that goes on with what is there now. These are the rules of k8s.io/apiserver
+(pkg/storage/etcd3/store.go, pkg/storage/continue.go) and of list options in k8s.io/apimachinery
+(pkg/apis/meta/internalversion/validation).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from yurtlab.api import errors
+from yurtlab.api.options import Query, first, number, selection
+from yurtlab.api.routing import Target
+from yurtlab.api.store import Object, Store
+
+_TOKEN_VERSION = "meta.k8s.io/v1"
+_LATEST = -1
+"""The version in a token that goes on with what is there now."""
+
+_EXACT, _NOT_OLDER = "Exact", "NotOlderThan"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Objects, which are to be read only, and the ``ListMeta`` of the list that they are of."""
+
+    objects: list[Object]
+    metadata: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """Where a list goes on: its version, and the key of the last object before."""
+
+    version: int
+    after: str
+
+
+def list_page(store: Store, target: Target, query: Query) -> Page:
+    """Give the objects, or the page of them, that a list asks for; raises ``ApiError``."""
+    selector = selection(target.kind, query)
+    text = first(query, "continue")
+    position = _decode(text) if text else None
+    version = _version(store, query, position)
+    limit = number(query, "limit") or 0
+    if limit < 0:
+        raise errors.bad_request("limit must not be negative")
+    if first(query, "resourceVersion") == "0" and position is None:
+        # As the cache of kube-apiserver answers it, which is what that version asks for.
+        limit = 0
+    found = _objects(store, target, version, position)
+    selected = [one for one in found if selector(one)]
+    metadata: dict[str, object] = {"resourceVersion": str(version)}
+    page = selected[:limit] if limit else selected
+    if len(page) < len(selected):
+        metadata["continue"] = _encode(_Position(version, _key(page[-1])))
+        if not first(query, "labelSelector") and not first(query, "fieldSelector"):
+            metadata["remainingItemCount"] = len(selected) - len(page)
+    return Page(page, metadata)
+
+
+def _version(store: Store, query: Query, position: _Position | None) -> int:
+    """Tell at which version the list is."""
+    text, match = first(query, "resourceVersion"), first(query, "resourceVersionMatch")
+    _check_match(text, match, position is not None)
+    wanted = number(query, "resourceVersion") or 0
+    if position is not None:
+        if wanted:
+            raise errors.bad_request(
+                "specifying resource version is not allowed when using continue"
+            )
+        return store.version if position.version == _LATEST else position.version
+    if wanted > store.version:
+        raise errors.too_large_version(wanted, store.version)
+    limited = bool(number(query, "limit"))
+    return wanted if wanted and (match == _EXACT or (not match and limited)) else store.version
+
+
+def _check_match(version: str, match: str, continued: bool) -> None:
+    if not match:
+        return
+    field, cause = "resourceVersionMatch", None
+    if continued:
+        cause = errors.forbidden_field(field, "resourceVersionMatch is forbidden for continue")
+    elif not version:
+        text = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        cause = errors.forbidden_field(field, text)
+    elif match not in (_EXACT, _NOT_OLDER):
+        cause = errors.not_supported(field, match, (_EXACT, _NOT_OLDER))
+    elif match == _EXACT and version == "0":
+        text = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+        cause = errors.forbidden_field(field, text)
+    if cause is not None:
+        raise errors.invalid("meta.k8s.io", "ListOptions", "", [cause])
+
+
+def _objects(
+    store: Store, target: Target, version: int, position: _Position | None
+) -> list[Object]:
+    try:
+        found = store.view(target.kind, target.namespace, version)
+    except errors.ApiError:
+        if position is not None:
+            raise errors.expired_continue(_encode(_Position(_LATEST, position.after))) from None
+        message = "The resourceVersion for the provided list is too old."
+        raise errors.expired(message) from None
+    if position is None:
+        return found
+    return [one for one in found if _order(_key(one)) > _order(position.after)]
+
+
+def _key(one: Object) -> str:
+    metadata = one["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _order(key: str) -> tuple[str, str]:
+    namespace, _, name = key.partition("/")
+    return namespace, name
+
+
+def _encode(position: _Position) -> str:
+    token = {"v": _TOKEN_VERSION, "rv": position.version, "start": f"{position.after}\0"}
+    data = json.dumps(token, separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _decode(text: str) -> _Position:
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        token = json.loads(base64.b64decode(padded.encode("ascii"), b"-_", validate=True))
+        if token["v"] != _TOKEN_VERSION:
+            raise ValueError
+        version, start = token["rv"], token["start"]
+        if not isinstance(version, int) or not isinstance(start, str) or version < _LATEST:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise errors.bad_request("invalid continue token: continue key is not valid") from None
+    return _Position(version, start.removesuffix("\0"))

@@ -1,0 +1,150 @@
+"""Request bodies in the binary form of Kubernetes, which kubectl sends since 1.32 at times.
+
+Where it has typed clients (``kubectl create namespace``, ``create configmap``, ``drain``...) it
+writes protocol buffers, and has no second way. The bodies that it writes so are few; their
+messages are in :mod:`yurtlab.api.protobuf_messages`. Answers are JSON, which all
+clients take.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+from yurtlab.api import errors
+from yurtlab.api.protobuf_messages import MESSAGES
+from yurtlab.api.store import timestamp
+
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+"""The media type."""
+
+_MAGIC = b"k8s\x00"
+
+_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
+
+
+class _Malformed(Exception):
+    """These are no protocol buffers."""
+
+
+def decode_protobuf(data: bytes) -> dict[str, Any]:
+    """Read a body; raises BadRequest, and UnsupportedMediaType for kinds that are not known."""
+    try:
+        if not data.startswith(_MAGIC):
+            raise _Malformed
+        unknown = _message("Unknown", data[len(_MAGIC) :])
+        meta = unknown.get("typeMeta", {})
+        if meta.get("kind") not in MESSAGES:
+            text = (
+                f"{meta.get('kind')} is not accepted as {PROTOBUF}; send application/json, as"
+                " kubectl run, create -f and apply do"
+            )
+            raise errors.ApiError(415, "UnsupportedMediaType", text)
+        return {**meta, **_message(meta["kind"], unknown.get("raw", b""))}
+    except (_Malformed, UnicodeDecodeError):
+        text = "error decoding the body: these are no protocol buffers of Kubernetes"
+        raise errors.bad_request(text) from None
+
+
+def _message(name: str, data: bytes) -> dict[str, Any]:
+    fields = MESSAGES[name]
+    result: dict[str, Any] = {}
+    for number, wire_type, content in _fields(data):
+        field = fields.get(number)
+        if field is None:
+            continue
+        if field.type.startswith("map of "):
+            _add_entry(result.setdefault(field.name, {}), field.type[7:], content)
+            continue
+        value = _value(field.type, wire_type, content)
+        if field.repeated:
+            result.setdefault(field.name, []).append(value)
+        elif value or field.kept:
+            result[field.name] = value
+    return result
+
+
+def _add_entry(entries: dict[str, Any], values: str, content: Any) -> None:
+    """Add one entry of a map, a message of key (1) and value (2)."""
+    if not isinstance(content, bytes):
+        raise _Malformed
+    entry = {number: (wire_type, one) for number, wire_type, one in _fields(content)}
+    key = _value("string", *entry.get(1, (_BYTES, b"")))
+    entries[key] = _value(values, *entry.get(2, (_BYTES, b"")))
+
+
+def _value(type_: str, wire_type: int, content: Any) -> Any:
+    if wire_type != (_VARINT if type_ in ("int", "bool") else _BYTES):
+        raise _Malformed
+    match type_:
+        case "int":
+            return content - (1 << 64) if content >> 63 else content
+        case "bool":
+            return bool(content)
+        case "string":
+            return content.decode()
+        case "bytes":
+            return base64.b64encode(content).decode("ascii")
+        case "raw":
+            return content
+    return _from_message(type_, _message(type_, content))
+
+
+def _from_message(type_: str, value: dict[str, Any]) -> Any:
+    """Give what JSON has for a message: some are no objects there."""
+    match type_:
+        case "IntOrString":
+            return value.get("text", "") if value.get("type") else value.get("number", 0)
+        case "Time":
+            return _time(value.get("seconds"))
+        case "ExtraValue":
+            return value.get("items", [])
+    return value
+
+
+def _time(seconds: int | None) -> str | None:
+    try:
+        return None if seconds is None else timestamp(seconds)
+    except (ValueError, OverflowError, OSError):
+        raise _Malformed from None
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
+    """Give number, wire type and content of each field: bytes, or a number for a varint."""
+    position = 0
+    while position < len(data):
+        tag, position = _varint(data, position)
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == _VARINT:
+            content: Any
+            content, position = _varint(data, position)
+        else:
+            content, position = _chunk(data, position, wire_type)
+        yield number, wire_type, content
+
+
+def _chunk(data: bytes, position: int, wire_type: int) -> tuple[bytes, int]:
+    if wire_type == _BYTES:
+        length, position = _varint(data, position)
+    elif wire_type in (_FIXED_32, _FIXED_64):
+        length = 4 if wire_type == _FIXED_32 else 8
+    else:
+        raise _Malformed
+    end = position + length
+    if end > len(data):
+        raise _Malformed
+    return data[position:end], end
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position == len(data) or shift > 63:
+            raise _Malformed
+        octet = data[position]
+        position += 1
+        value |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            return value & (1 << 64) - 1, position
+        shift += 7

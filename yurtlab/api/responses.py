@@ -1,0 +1,134 @@
+"""Answers as kube-apiserver sends them."""
+
+from __future__ import annotations
+
+import email.utils
+from collections.abc import Iterable, Sequence
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurtlab.api.errors import ApiError
+from yurtlab.api.negotiation import JSON, Form, encode_json, type_field
+from yurtlab.api.paging import Page
+from yurtlab.api.resources import Resource
+from yurtlab.api.store import Object
+from yurtlab.api.tables import partial_metadata, table
+from yurttunnel.http.interfaces import IExchange
+
+
+class Responder:
+    """Sends answers; ``clock`` tells the date."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+
+    def send(
+        self,
+        exchange: IExchange,
+        body: bytes,
+        media_type: str = JSON,
+        status: int = 200,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        """Send a whole answer."""
+        fields: list[tuple[bytes, bytes]] = [
+            *type_field(media_type),
+            (b"Cache-Control", b"no-cache, private"),
+            (b"Date", email.utils.formatdate(self._clock.seconds(), usegmt=True).encode("ascii")),
+        ]
+        fields += [(b"Warning", _warning(text)) for text in warnings]
+        exchange.respond(status, fields, body)
+
+    def send_text(self, exchange: IExchange, text: str) -> None:
+        """Send a text for people and probes."""
+        self.send(exchange, text.encode(), "text/plain; charset=utf-8")
+
+    def send_content(self, exchange: IExchange, content: object) -> None:
+        """Send a document as JSON."""
+        self.send(exchange, encode_json(content) + b"\n")
+
+    def send_error(self, exchange: IExchange, error: ApiError) -> None:
+        """Send an error as a ``Status``; after the response has begun it is broken off instead."""
+        if exchange.head_sent:
+            exchange.abort()
+        else:
+            self.send(exchange, encode_json(error.as_status()) + b"\n", status=error.status)
+
+    def send_object(
+        self,
+        exchange: IExchange,
+        kind: Resource,
+        one: Object,
+        form: Form,
+        include: str = "Metadata",
+        status: int = 200,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        """Send an object in the form that the client accepts."""
+        shown = one
+        if form.transform == "Table":
+            metadata = {"resourceVersion": one["metadata"].get("resourceVersion", "")}
+            shown = self._table(kind, [one], form, include, metadata)
+        elif form.partial:
+            shown = partial_metadata(one, form.version)
+        self.send(exchange, form.encode(shown), form.media_type, status, warnings)
+
+    def send_list(
+        self,
+        exchange: IExchange,
+        kind: Resource,
+        page: Page,
+        form: Form,
+        include: str = "Metadata",
+    ) -> None:
+        """Send a list in the form that the client accepts."""
+        objects, metadata = page.objects, dict(page.metadata)
+        if form.transform == "Table":
+            shown = self._table(kind, objects, form, include, metadata)
+        elif form.partial:
+            shown = {
+                "kind": "PartialObjectMetadataList",
+                "apiVersion": f"meta.k8s.io/{form.version}",
+                "metadata": metadata,
+                "items": [partial_metadata(one, form.version) for one in objects],
+            }
+        else:
+            shown = {
+                "kind": kind.list_kind,
+                "apiVersion": kind.api_version,
+                "metadata": metadata,
+                "items": objects,
+            }
+        self.send(exchange, form.encode(shown), form.media_type)
+
+    def _table(
+        self,
+        kind: Resource,
+        objects: Iterable[Object],
+        form: Form,
+        include: str,
+        metadata: Object,
+    ) -> Object:
+        now = self._clock.seconds()
+        return table(kind, objects, now, version=form.version, include=include, metadata=metadata)
+
+
+def deleted_status(kind: Resource, one: Object) -> Object:
+    """Make the ``Status`` that answers a deletion after which the object is gone."""
+    metadata = one["metadata"]
+    details = {"name": metadata["name"], "group": kind.group, "kind": kind.plural}
+    details["uid"] = metadata["uid"]
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": {key: value for key, value in details.items() if value},
+    }
+
+
+def _warning(text: str) -> bytes:
+    """Write a Warning field (RFC 7234 section 5.5) with the code 299, as KEP-1693 has it."""
+    printable = "".join(one if one.isprintable() else " " for one in text)
+    quoted = printable.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{quoted}"'.encode("ascii", "backslashreplace")

@@ -1,0 +1,252 @@
+"""Requests for objects: what method, path and query mean, done and answered."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurtlab.api import errors
+from yurtlab.api.bodies import MAX_BODY_BYTES, decode_body, decode_object
+from yurtlab.api.negotiation import choose_form, content_type
+from yurtlab.api.node_proxy import NodeProxy
+from yurtlab.api.objects import PATCH_TYPES, Objects, Written
+from yurtlab.api.options import (
+    Query,
+    delete_options,
+    first,
+    flag,
+    number,
+    selection,
+    write_options,
+)
+from yurtlab.api.paging import Page, list_page
+from yurtlab.api.resources import (
+    NAMESPACES,
+    PODS,
+    REVIEWS,
+    SERVICES,
+    Resource,
+)
+from yurtlab.api.responses import Responder, deleted_status
+from yurtlab.api.routing import Target
+from yurtlab.api.store import Store
+from yurtlab.api.users import User
+from yurtlab.api.watching import Watch, WatchRequest
+from yurttunnel.http.interfaces import IExchange
+from yurttunnel.http.request_body import BodyTooLarge, read_body
+
+WATCH_SECONDS = 1800.0
+"""How long a watch lasts at least that says nothing itself; at most twice as long
+(``--min-request-timeout`` of kube-apiserver)."""
+
+_OF_ONE = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_OF_ALL = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
+_OF_A_SUBRESOURCE = {**_OF_ONE, "POST": "create"}
+
+# What is written as part of the object; other subresources are served elsewhere.
+_STORED = (None, "status", "approval")
+
+# Kinds whose deletion is answered with the object (ReturnDeletedObject in pkg/registry).
+_TOLD_WHEN_DELETED = (PODS, NAMESPACES)
+
+_WRITES = ("create", "update", "patch")
+
+# What clients may ask for, and what they are told to do instead.
+_NOT_SERVED: dict[tuple[Resource, str | None], str] = {
+    (PODS, "ephemeralcontainers"): "a node of it has no images to debug with; use kubectl exec",
+    (PODS, "proxy"): "it has no way of its own to the ports of pods; use kubectl port-forward",
+    (SERVICES, "proxy"): "it has no way of its own to the ports of pods; use kubectl port-forward",
+}
+
+
+class Rest:
+    """Answers requests for objects in ``store``.
+
+    Nobody may write objects of the kinds ``without_controllers``: nothing would come of them.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        store: Store,
+        objects: Objects,
+        node_proxy: NodeProxy,
+        responder: Responder,
+        without_controllers: Collection[Resource] = (),
+    ) -> None:
+        self._clock = clock
+        self._without_controllers = without_controllers
+        self._store = store
+        self._objects = objects
+        self._node_proxy = node_proxy
+        self._responder = responder
+        self._watches: set[Watch] = set()
+        self._verbs: dict[str, Callable[[IExchange, Target, Query, User], Awaitable[None]]] = {
+            "get": self._get,
+            "list": self._list,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_all,
+        }
+
+    async def answer(
+        self, exchange: IExchange, target: Target, query: Query, raw_query: str, user: User
+    ) -> None:
+        """Answer a request of ``user`` for ``target``; raises ``ApiError``."""
+        verb = _verb(exchange.head.method.decode("ascii"), target)
+        if target.kind in self._without_controllers and verb in _WRITES:
+            raise errors.not_in_demonstration(
+                f"it runs pods only, and has nothing that would make pods of a {target.kind.kind};"
+                " create the pods themselves, as kubectl run does"
+            )
+        instead = _NOT_SERVED.get((target.kind, target.subresource))
+        if instead is not None:
+            raise errors.not_in_demonstration(instead)
+        if target.subresource in _STORED:
+            await self._verbs[verb](exchange, target, query, user)
+        elif target.subresource == "token":
+            await self._create(exchange, target, query, user)
+        else:
+            self._node_proxy.answer(exchange, target, query, raw_query)
+
+    def stop(self) -> None:
+        """End all watches."""
+        for watch in list(self._watches):
+            watch.stop()
+
+    async def _get(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
+        assert target.name is not None
+        if flag(query, "watch"):
+            self._watch(exchange, target, query)
+            return
+        form = choose_form(exchange.head.values(b"accept"))
+        found = self._store.get(target.kind, target.namespace, target.name)
+        self._responder.send_object(exchange, target.kind, found, form, _include(query))
+
+    async def _list(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
+        if flag(query, "watch"):
+            self._watch(exchange, target, query)
+            return
+        form = choose_form(exchange.head.values(b"accept"))
+        page = list_page(self._store, target, query)
+        self._responder.send_list(exchange, target.kind, page, form, _include(query))
+
+    def _watch(self, exchange: IExchange, target: Target, query: Query) -> None:
+        form = choose_form(exchange.head.values(b"accept"))
+        watch = Watch(self._clock, self._store, exchange, self._watch_request(target, query, form))
+        watch.start()
+        self._watches.add(watch)
+        exchange.on_end(lambda _: self._watches.discard(watch))
+
+    def _watch_request(self, target: Target, query: Query, form: Any) -> WatchRequest:
+        selector = selection(target.kind, query)
+        name = target.name
+        timeout = number(query, "timeoutSeconds")
+        since = number(query, "resourceVersion") or None
+        initial = flag(query, "sendInitialEvents")
+        if "sendInitialEvents" in query:
+            since = None if initial else since or self._store.version
+        return WatchRequest(
+            target.kind,
+            target.namespace,
+            selector if name is None else lambda one: one["metadata"]["name"] == name,
+            form,
+            _include(query),
+            timeout if timeout and timeout > 0 else WATCH_SECONDS * random.uniform(1, 2),
+            since,
+            bookmarks := flag(query, "allowWatchBookmarks"),
+            initial and bookmarks,
+        )
+
+    async def _create(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
+        options = write_options(query)
+        media_type, data = await _body(exchange)
+        body = decode_object(media_type, data)
+        if target.kind in REVIEWS:
+            written = self._objects.review(target, body, options, user)
+        elif target.subresource == "token":
+            written = self._objects.request_token(target, body, options)
+        else:
+            written = self._objects.create(target, body, options, user)
+        self._send_written(exchange, target, written)
+
+    async def _update(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
+        options = write_options(query)
+        media_type, data = await _body(exchange)
+        body = decode_object(media_type, data)
+        self._send_written(exchange, target, self._objects.update(target, body, options, user))
+
+    async def _patch(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
+        options = write_options(query)
+        media_type = content_type(exchange.head.values(b"content-type"))
+        if media_type not in PATCH_TYPES:
+            raise errors.unsupported_media_type(PATCH_TYPES)
+        _, data = await _body(exchange)
+        patch = decode_body(media_type, data)
+        written = self._objects.patch(target, media_type, patch, options, user)
+        self._send_written(exchange, target, written)
+
+    def _send_written(self, exchange: IExchange, target: Target, written: Written) -> None:
+        self._responder.send_object(
+            exchange,
+            target.kind,
+            written.object,
+            choose_form(exchange.head.values(b"accept")),
+            status=201 if written.created else 200,
+            warnings=written.warnings,
+        )
+
+    async def _delete(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:
+        form = choose_form(exchange.head.values(b"accept"))
+        media_type, data = await _body(exchange)
+        options = delete_options(query, decode_object(media_type, data) if data else {})
+        deleted = self._objects.delete(target, options)
+        if target.kind in _TOLD_WHEN_DELETED:
+            self._responder.send_object(exchange, target.kind, deleted, form)
+        else:
+            self._responder.send_content(exchange, deleted_status(target.kind, deleted))
+
+    async def _delete_all(
+        self, exchange: IExchange, target: Target, query: Query, user: User
+    ) -> None:
+        form = choose_form(exchange.head.values(b"accept"))
+        selector = selection(target.kind, query)
+        media_type, data = await _body(exchange)
+        options = delete_options(query, decode_object(media_type, data) if data else {})
+        deleted = self._objects.delete_all(target, selector, options)
+        metadata = {"resourceVersion": str(self._store.version)}
+        self._responder.send_list(exchange, target.kind, Page(deleted, metadata), form)
+
+
+def _verb(method: str, target: Target) -> str:
+    """Tell what a method means for a target; MethodNotAllowed when it means nothing."""
+    kind = target.kind
+    if target.subresource is not None:
+        subresource = kind.subresource(target.subresource)
+        verbs: tuple[str, ...] = subresource.verbs if subresource is not None else ()
+        verb = _OF_A_SUBRESOURCE.get(method)
+    else:
+        verbs = kind.verbs
+        verb = (_OF_ALL if target.name is None else _OF_ONE).get(method)
+    all_namespaces = kind.namespaced and target.namespace is None
+    if verb not in verbs or (all_namespaces and verb != "list"):
+        raise errors.method_not_allowed()
+    return verb
+
+
+def _include(query: Query) -> str:
+    return first(query, "includeObject") or "Metadata"
+
+
+async def _body(exchange: IExchange) -> tuple[str, bytes]:
+    """Read the whole body, with its media type; raises RequestEntityTooLarge."""
+    try:
+        data = await read_body(exchange, MAX_BODY_BYTES)
+    except BodyTooLarge:
+        raise errors.too_large(MAX_BODY_BYTES) from None
+    return content_type(exchange.head.values(b"content-type")), data

@@ -1,0 +1,411 @@
+"""The objects of the API, in memory, with their versions and the history that watches read.
+
+The store knows what all kinds have in common: names, versions, the metadata that only a server
+may set, conflicts. What is allowed for one kind is decided before it is called.
+
+Everything runs in the reactor's thread and no method waits, so that a caller which reads an
+object and writes it back at once has not been overtaken.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import random
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurtlab.api import errors
+from yurtlab.api.errors import ApiError
+from yurtlab.api.resources import Resource
+
+Object = dict[str, Any]
+"""An object of the API as JSON has it."""
+
+ADDED = "ADDED"
+MODIFIED = "MODIFIED"
+DELETED = "DELETED"
+
+MAX_OBJECTS = 50_000
+"""How many objects of one kind there can be: enough for what large clusters are tried with."""
+
+_Key = tuple[str, str]
+_Objects = list[Object]
+_Events = list["Event"]
+
+# k8s.io/apimachinery pkg/util/rand and k8s.io/apiserver pkg/storage/names: no vowels and no
+# digits that look like letters, and a name that still fits in a DNS label.
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX_LENGTH = 5
+_LONGEST_BASE = 63 - _SUFFIX_LENGTH
+
+_SERVER_METADATA = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "name",
+    "namespace",
+    "generateName",
+)
+"""Metadata that an update cannot change."""
+
+
+def timestamp(seconds: float) -> str:
+    """Write a time, in seconds since 1970, as ``metav1.Time`` has it."""
+    moment = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_time(seconds: float) -> str:
+    """Write a time, in seconds since 1970, as ``metav1.MicroTime`` has it."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A change: ``type`` is ADDED, MODIFIED or DELETED, ``previous`` the object before it.
+
+    The objects belong to the store: they are to be read only.
+    """
+
+    version: int
+    kind: Resource
+    type: str
+    object: Object
+    previous: Object | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Watcher:
+    """Whom to tell of changes after the version ``known``."""
+
+    callback: Callable[[Event], object]
+    known: int
+
+
+class Store:
+    """All objects.
+
+    Bodies are copied as they go in and as they come out: what callers do with theirs changes
+    nothing here. ``namespace`` is ``None`` (or empty) for kinds that are not in one, and for a
+    list of all namespaces. All methods raise :class:`ApiError`.
+
+    ``history`` is how many changes are kept for watches that begin in the past.
+    """
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, history: int = 1000) -> None:
+        self._clock = clock
+        # Versions of an earlier run are lower, so that a client which comes back with one is told
+        # that it has expired, instead of missing changes.
+        self._version = int(clock.seconds() * 1000)
+        self._objects: dict[Resource, dict[_Key, Object]] = {}
+        self._history: deque[Event] = deque(maxlen=history)
+        self._forgotten = self._version
+        self._watchers: dict[Resource, list[_Watcher]] = {}
+        self._undelivered: deque[Event] = deque()
+        self._delivering = False
+
+    @property
+    def version(self) -> int:
+        """The ``resourceVersion`` of the last change of anything."""
+        return self._version
+
+    def get(self, kind: Resource, namespace: str | None, name: str) -> Object:
+        """Give an object; NotFound when there is none."""
+        return copy.deepcopy(self._find(kind, namespace, name))
+
+    def list(self, kind: Resource, namespace: str | None = None) -> _Objects:
+        """Give the objects of a namespace, or all, in the order of namespaces and names."""
+        return [copy.deepcopy(one) for one in self._in_order(kind, namespace)]
+
+    def look_up(self, kind: Resource, namespace: str | None, name: str) -> Object | None:
+        """Give an object that is to be read only, ``None`` when there is none."""
+        return self._objects.get(kind, {}).get((namespace or "", name))
+
+    def view(
+        self, kind: Resource, namespace: str | None = None, version: int | None = None
+    ) -> _Objects:
+        """Give the objects of a namespace, or all, which are to be read only.
+
+        With ``version`` they are as they were then: Expired when that is not known any more.
+        """
+        if version is None or version == self._version:
+            return list(self._in_order(kind, namespace))
+        objects = dict(self._objects.get(kind, {}))
+        for event in reversed(self._events_since(kind, version)):
+            metadata = event.object["metadata"]
+            key = (metadata.get("namespace", ""), metadata["name"])
+            if event.previous is None:
+                del objects[key]
+            else:
+                objects[key] = event.previous
+        return list(_sorted(objects, namespace))
+
+    def create(
+        self, kind: Resource, namespace: str | None, body: Object, dry_run: bool = False
+    ) -> Object:
+        """Add an object and give it as stored; AlreadyExists when the name is taken.
+
+        Without a name, one is made from ``generateName``. A ``dry_run`` does everything but
+        store it.
+        """
+        created = _copy_as(kind, body)
+        metadata = created["metadata"]
+        if not metadata.get("name"):
+            metadata["name"] = self._generated_name(kind, namespace, metadata["generateName"])
+        objects = self._objects.setdefault(kind, {})
+        key = (namespace or "", metadata["name"])
+        if key in objects:
+            raise errors.already_exists(kind.group, kind.plural, metadata["name"])
+        if not dry_run:
+            self._make_room(kind, metadata["name"])
+        if namespace:
+            metadata["namespace"] = namespace
+        metadata["uid"] = str(uuid.uuid4())
+        metadata["creationTimestamp"] = timestamp(self._clock.seconds())
+        metadata.pop("deletionTimestamp", None)
+        metadata.pop("deletionGracePeriodSeconds", None)
+        metadata.pop("generation", None)
+        if kind.counts_generations:
+            metadata["generation"] = 1
+        if not dry_run:
+            self._commit(kind, key, ADDED, created, None)
+        return copy.deepcopy(created)
+
+    def replace(
+        self,
+        kind: Resource,
+        namespace: str | None,
+        name: str,
+        body: Object,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """Write an object that is there and give it as stored.
+
+        With a ``resourceVersion`` in ``body`` it is a Conflict when the stored one is another.
+        Where the kind has a status, only a ``subresource`` changes it, and that changes nothing
+        else. Writing what is there already is no change.
+        """
+        current = self._find(kind, namespace, name)
+        self._check_preconditions(kind, current, body)
+        if subresource is not None:
+            updated = {**copy.deepcopy(current), "status": copy.deepcopy(body.get("status", {}))}
+        else:
+            updated = _copy_as(kind, body)
+            _keep_server_metadata(current, updated)
+            if kind.has_status:
+                _keep(current, updated, "status")
+            if kind.counts_generations and updated.get("spec") != current.get("spec"):
+                updated["metadata"]["generation"] = current["metadata"]["generation"] + 1
+        return self._update(kind, current, updated, dry_run)
+
+    def update_status(
+        self, kind: Resource, namespace: str | None, name: str, status: Object
+    ) -> Object:
+        """Write the whole status of an object, whatever its version, and give it as stored."""
+        return self.replace(kind, namespace, name, {"status": status}, "status")
+
+    def mark_deleted(
+        self, kind: Resource, namespace: str | None, name: str, grace: int, dry_run: bool = False
+    ) -> Object:
+        """Ask for an object's end in ``grace`` seconds; whoever runs it removes it.
+
+        A later request can only shorten the time.
+        """
+        current = self._find(kind, namespace, name)
+        updated = copy.deepcopy(current)
+        metadata = updated["metadata"]
+        if grace < metadata.get("deletionGracePeriodSeconds", grace + 1):
+            metadata["deletionTimestamp"] = timestamp(self._clock.seconds() + grace)
+            metadata["deletionGracePeriodSeconds"] = grace
+        return self._update(kind, current, updated, dry_run)
+
+    def remove(
+        self, kind: Resource, namespace: str | None, name: str, dry_run: bool = False
+    ) -> Object:
+        """Remove an object for good and give what it was; NotFound when there is none."""
+        current = self._find(kind, namespace, name)
+        removed = copy.deepcopy(current)
+        if not dry_run:
+            self._commit(kind, (namespace or "", name), DELETED, removed, current)
+        return copy.deepcopy(removed)
+
+    def watch(
+        self, kind: Resource, callback: Callable[[str, Object], object]
+    ) -> Callable[[], None]:
+        """Have ``callback(type, object)`` called for each change; the result ends that.
+
+        It begins with ADDED for all that is there, before this returns. Changes that a callback
+        makes are told after the one that it is called for. What a callback raises is logged.
+        """
+        version = self._version
+        for one in self.list(kind):
+            callback(ADDED, one)
+        return self.follow(
+            kind, lambda event: callback(event.type, copy.deepcopy(event.object)), version
+        )
+
+    def follow(
+        self, kind: Resource, callback: Callable[[Event], object], since: int | None = None
+    ) -> Callable[[], None]:
+        """Have ``callback`` called for each change of ``kind`` from now on, or ``since`` a version.
+
+        Past changes are told before this returns. Expired when they are no longer known.
+        """
+        for event in self._events_since(kind, since):
+            callback(event)
+        watchers = self._watchers.setdefault(kind, [])
+        watcher = _Watcher(callback, self._version)
+        watchers.append(watcher)
+
+        def stop() -> None:
+            if watcher in watchers:
+                watchers.remove(watcher)
+
+        return stop
+
+    def _find(self, kind: Resource, namespace: str | None, name: str) -> Object:
+        try:
+            return self._objects[kind][namespace or "", name]
+        except KeyError:
+            raise errors.not_found(kind.group, kind.plural, name) from None
+
+    def _in_order(self, kind: Resource, namespace: str | None) -> Iterator[Object]:
+        return _sorted(self._objects.get(kind, {}), namespace)
+
+    def _generated_name(self, kind: Resource, namespace: str | None, base: str) -> str:
+        taken = self._objects.get(kind, {})
+        while True:
+            suffix = "".join(random.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH))
+            name = base[:_LONGEST_BASE] + suffix
+            if (namespace or "", name) not in taken:
+                return name
+
+    def _make_room(self, kind: Resource, name: str) -> None:
+        objects = self._objects[kind]
+        if kind.keep_at_most is not None and len(objects) >= kind.keep_at_most:
+            # Objects are replaced in place: the first is the oldest.
+            namespace, oldest = next(iter(objects))
+            self.remove(kind, namespace, oldest)
+        elif len(objects) >= MAX_OBJECTS:
+            text = f"there are {MAX_OBJECTS} {kind.plural} already, which is the limit here"
+            raise errors.forbidden(kind.group, kind.plural, name, text)
+
+    def _check_preconditions(self, kind: Resource, current: Object, body: Object) -> None:
+        wanted, actual = body.get("metadata") or {}, current["metadata"]
+        name = actual["name"]
+        if wanted.get("uid") not in (None, "", actual["uid"]):
+            text = (
+                f"Precondition failed: UID in precondition: {wanted['uid']},"
+                f" UID in object meta: {actual['uid']}"
+            )
+            raise errors.conflict(kind.group, kind.plural, name, text)
+        if wanted.get("resourceVersion") not in (None, "", actual["resourceVersion"]):
+            raise errors.modified(kind.group, kind.plural, name)
+
+    def _update(self, kind: Resource, current: Object, updated: Object, dry_run: bool) -> Object:
+        updated["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
+        if not dry_run and updated != current:
+            metadata = current["metadata"]
+            key = (metadata.get("namespace", ""), metadata["name"])
+            self._commit(kind, key, MODIFIED, updated, current)
+        return copy.deepcopy(updated)
+
+    def _commit(
+        self, kind: Resource, key: _Key, change: str, changed: Object, previous: Object | None
+    ) -> None:
+        self._version += 1
+        changed["metadata"]["resourceVersion"] = str(self._version)
+        if change == DELETED:
+            del self._objects[kind][key]
+        else:
+            self._objects[kind][key] = changed
+        if len(self._history) == self._history.maxlen:
+            self._forgotten = self._history[0].version
+        event = Event(self._version, kind, change, changed, previous)
+        self._history.append(event)
+        self._undelivered.append(event)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Tell everybody each change before the next one, also when they make changes."""
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            while self._undelivered:
+                self._tell(self._undelivered.popleft())
+        finally:
+            self._delivering = False
+
+    def _tell(self, event: Event) -> None:
+        watchers = self._watchers.get(event.kind, [])
+        for watcher in tuple(watchers):
+            # One before it may have ended it, and it may have begun after the change.
+            if watcher not in watchers or event.version <= watcher.known:
+                continue
+            try:
+                watcher.callback(event)
+            except Exception:
+                # The other watchers are told all the same.
+                self._log.failure("a watcher of {plural} failed", plural=event.kind.plural)
+
+    def _events_since(self, kind: Resource, since: int | None) -> _Events:
+        if since is None or since == self._version:
+            return []
+        if not self._forgotten <= since < self._version:
+            raise errors.expired(f"too old resource version: {since} ({self._version})")
+        return [event for event in self._history if event.kind is kind and event.version > since]
+
+
+def _sorted(objects: dict[_Key, Object], namespace: str | None) -> Iterator[Object]:
+    for (its_namespace, _), one in sorted(objects.items(), key=lambda item: item[0]):
+        if not namespace or its_namespace == namespace:
+            yield one
+
+
+def _copy_as(kind: Resource, body: Object) -> Object:
+    """Copy ``body`` with the fields in the usual order, without what is not kept."""
+    rest = {key: value for key, value in body.items() if key not in ("kind", "apiVersion")}
+    metadata = rest.pop("metadata", None) or {}
+    ours = {key: value for key, value in metadata.items() if key != "managedFields"}
+    return copy.deepcopy(
+        {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": ours, **rest}
+    )
+
+
+def _keep_server_metadata(current: Object, updated: Object) -> None:
+    for key in _SERVER_METADATA:
+        _keep(current["metadata"], updated["metadata"], key)
+
+
+def _keep(current: Object, updated: Object, key: str) -> None:
+    if key in current:
+        updated[key] = copy.deepcopy(current[key])
+    else:
+        updated.pop(key, None)
+
+
+__all__ = [
+    "ADDED",
+    "DELETED",
+    "MODIFIED",
+    "ApiError",
+    "Event",
+    "Object",
+    "Store",
+    "micro_time",
+    "timestamp",
+]

@@ -1,0 +1,75 @@
+"""What the API does with the objects of a kind before it stores them.
+
+Kubernetes calls this a strategy (pkg/registry): defaults, validation, and how objects end. Here
+is what applies to most kinds.
+"""
+
+from __future__ import annotations
+
+import base64
+
+from yurtlab.api import names
+from yurtlab.api.errors import Cause
+from yurtlab.api.store import Object
+from yurtlab.api.users import User
+
+
+class Strategy:
+    """The strategy of kinds without a particular one.
+
+    Bodies have the structure of their kind, ``metadata`` included. They belong to the strategy,
+    which fills them in place; what is ``current`` is to be read only.
+    """
+
+    name_rule: names.NameRule = staticmethod(names.dns_subdomain)
+
+    def prepare_for_create(self, body: Object, user: User | None = None) -> None:
+        """Set what a client cannot decide, and defaults; ``user`` asks, or the API itself."""
+
+    def admit(self, body: Object, user: User) -> None:
+        """Refuse a new object, which is valid, that ``user`` may not create."""
+
+    def validate(self, body: Object) -> list[Cause]:
+        """Say what is wrong with a new object."""
+        return names.validate_metadata(body["metadata"], self.name_rule)
+
+    def prepare_for_update(self, body: Object, current: Object) -> None:
+        """Set what a client cannot decide, and defaults."""
+
+    def validate_update(self, body: Object, current: Object) -> list[Cause]:
+        """Say what is wrong with a change."""
+        return names.validate_labels(body["metadata"])
+
+    def prepare_subresource(self, subresource: str, body: Object, current: Object) -> None:
+        """Set what a client cannot decide when it writes the status or the like."""
+
+    def validate_subresource(self, subresource: str, body: Object, current: Object) -> list[Cause]:
+        """Say what is wrong with a change of the status or the like."""
+        return []
+
+    def admit_subresource(
+        self, subresource: str, body: Object, current: Object, user: User
+    ) -> None:
+        """Refuse a change of the status or the like that ``user`` may not make."""
+
+    def grace_period(self, current: Object, requested: int | None) -> int:
+        """Give the seconds that an object has for its end; 0 removes it at once.
+
+        With more, it is marked, and whoever runs it removes it.
+        """
+        return 0
+
+
+class SecretStrategy(Strategy):
+    """Secrets: ``stringData`` is a way to write ``data``."""
+
+    def prepare_for_create(self, body: Object, user: User | None = None) -> None:
+        """Move ``stringData`` into ``data``."""
+        for key, text in body.pop("stringData", {}).items():
+            encoded = base64.b64encode(text.encode()).decode("ascii")
+            body.setdefault("data", {})[key] = encoded
+        body.setdefault("type", "Opaque")
+
+    def prepare_for_update(self, body: Object, current: Object) -> None:
+        """Move ``stringData`` into ``data``."""
+        self.prepare_for_create(body)

@@ -1,0 +1,221 @@
+"""Watches: a response that goes on and on, with a line for each change.
+
+A client that does not read is not buffered for without end: after :data:`MAX_QUEUED_BYTES` its
+watch is broken off, and it comes back for a new list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
+from zope.interface import implementer
+
+from yurtlab.api.errors import ApiError
+from yurtlab.api.negotiation import JSON, Form, encode_json, type_field
+from yurtlab.api.resources import Resource
+from yurtlab.api.selectors import Selector
+from yurtlab.api.store import ADDED, DELETED, MODIFIED, Event, Object, Store
+from yurtlab.api.tables import partial_metadata, table
+from yurttunnel.http.interfaces import ExchangeFailed, IExchange
+
+MAX_QUEUED_BYTES = 8 * 1024 * 1024
+"""How much of changes waits for a client to read, beside what was there at the beginning."""
+
+BOOKMARK_SECONDS = 60.0
+"""How often a client that asks for bookmarks gets one, as kube-apiserver does it."""
+
+_BOOKMARK = "BOOKMARK"
+_ERROR = "ERROR"
+_INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """What is watched, and how it is told.
+
+    ``since`` is the version after which changes are told; with ``None`` all that is there comes
+    first as ADDED, and with ``initial_bookmark`` a bookmark behind it. ``include`` is what comes
+    with each row of a table. ``timeout`` is in seconds.
+    """
+
+    kind: Resource
+    namespace: str | None
+    selector: Selector
+    form: Form
+    include: str
+    timeout: float
+    since: int | None = None
+    bookmarks: bool = False
+    initial_bookmark: bool = False
+
+
+@implementer(IPushProducer)
+class Watch:
+    """One watch, which ends when its time is over, its client leaves or :meth:`stop` is called."""
+
+    def __init__(
+        self, clock: IReactorTime, store: Store, exchange: IExchange, request: WatchRequest
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._exchange = exchange
+        self._request = request
+        self._headers_sent = False
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._max_queued_bytes: float = math.inf
+        self._paused = False
+        self._ended = False
+        self._unsubscribe: Callable[[], None] | None = None
+        self._timers: dict[Callable[[], None], IDelayedCall] = {}
+
+    def start(self) -> None:
+        """Begin the response; when changes since the version are not known, it says so and ends."""
+        request, store = self._request, self._store
+        initial = [] if request.since is not None else store.view(request.kind, request.namespace)
+        self._exchange.send_head(200, type_field(JSON))
+        self._exchange.on_end(self._exchange_ended)
+        self._exchange.registerProducer(self, True)
+        past: list[Event] = []
+        try:
+            self._unsubscribe = store.follow(request.kind, past.append, request.since)
+        except ApiError as error:
+            # As kube-apiserver does it: once a watch is authorized, all errors are events.
+            self._send_line({"type": _ERROR, "object": error.as_status()})
+            self._finish()
+            return
+        self._unsubscribe()
+        for one in filter(request.selector, initial):
+            self._send(ADDED, one)
+        if request.initial_bookmark:
+            self._send_bookmark({_INITIAL_EVENTS_END: "true"})
+        for event in past:
+            self._changed(event)
+        self._max_queued_bytes = self._queued_bytes + MAX_QUEUED_BYTES
+        if not self._ended:
+            self._unsubscribe = store.follow(request.kind, self._changed)
+            self._call_later(request.timeout, self._finish)
+            self._plan_bookmark()
+
+    def stop(self) -> None:
+        """End the watch now; the client sees a response that is complete."""
+        self._finish()
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def _changed(self, event: Event) -> None:
+        change = self._change_seen(event)
+        if change is not None:
+            self._send(change, event.object)
+
+    def _change_seen(self, event: Event) -> str | None:
+        """Tell what a change is among the objects that are watched: some begin to be selected."""
+        was = event.previous is not None and self._selects(event.previous)
+        is_now = event.type != DELETED and self._selects(event.object)
+        if is_now:
+            return MODIFIED if was else ADDED
+        return DELETED if was else None
+
+    def _selects(self, one: Object) -> bool:
+        namespace = self._request.namespace
+        if namespace and one["metadata"].get("namespace") != namespace:
+            return False
+        return self._request.selector(one)
+
+    def _send(self, change: str, one: Object) -> None:
+        self._send_line({"type": change, "object": self._presented([one], one)})
+
+    def _send_bookmark(self, annotations: dict[str, str] | None = None) -> None:
+        kind = self._request.kind
+        metadata: Object = {"resourceVersion": str(self._store.version), "creationTimestamp": None}
+        if annotations:
+            metadata["annotations"] = annotations
+        bookmark = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata}
+        self._send_line({"type": _BOOKMARK, "object": self._presented([], bookmark)})
+
+    def _presented(self, rows: list[Object], one: Object) -> Object:
+        request = self._request
+        form = request.form
+        if form.partial:
+            return partial_metadata(one, form.version)
+        if form.transform != "Table":
+            return one
+        headers, self._headers_sent = not self._headers_sent, True
+        return table(
+            request.kind,
+            rows,
+            self._clock.seconds(),
+            version=form.version,
+            include=request.include,
+            metadata={"resourceVersion": one["metadata"]["resourceVersion"]},
+            headers=headers,
+        )
+
+    def _send_line(self, event: Object) -> None:
+        if self._ended:
+            return
+        line = encode_json(event) + b"\n"
+        if not self._paused:
+            self._exchange.write(line)
+        elif self._queued_bytes < self._max_queued_bytes:
+            self._queued_bytes += len(line)
+            self._queue.append(line)
+        else:
+            self._exchange.abort()
+
+    # -- the client ----------------------------------------------------------------------------
+
+    def pauseProducing(self) -> None:
+        """Keep changes back: the client has enough to read."""
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        """Send what was kept back."""
+        self._paused = False
+        while self._queue and not self._paused:
+            line = self._queue.popleft()
+            self._queued_bytes -= len(line)
+            self._exchange.write(line)
+
+    def stopProducing(self) -> None:
+        """Send no more."""
+        self._end()
+
+    # -- time, and the end ---------------------------------------------------------------------
+
+    def _plan_bookmark(self) -> None:
+        if self._request.bookmarks:
+            self._call_later(BOOKMARK_SECONDS, self._bookmark_due)
+
+    def _bookmark_due(self) -> None:
+        self._send_bookmark()
+        self._plan_bookmark()
+
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        if not self._ended:
+            self._timers[call] = self._clock.callLater(seconds, call)
+
+    def _finish(self) -> None:
+        if self._ended:
+            return
+        self._end()
+        self._exchange.unregisterProducer()
+        self._exchange.write(b"".join(self._queue))
+        self._exchange.finish()
+
+    def _exchange_ended(self, error: ExchangeFailed | None) -> None:
+        self._end()
+        self._queue.clear()
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for timer in self._timers.values():
+            if timer.active():
+                timer.cancel()
+        self._timers.clear()

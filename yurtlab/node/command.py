@@ -1,0 +1,121 @@
+"""Exec: a command beside a container's own process, for one client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from twisted.internet.interfaces import IPushProducer
+from zope.interface import implementer
+
+from yurtlab.node import leftovers, statuses
+from yurtlab.node.interfaces import ICommandClient, ICommandSession
+from yurtlab.node.processes import STDOUT, Exit, Process, Program, StartFailed
+
+LEAVE_SECONDS = 2.0
+"""How long a command may take to end after its client has gone, before it is killed."""
+
+
+@implementer(ICommandSession)
+class Command:
+    """Runs ``program`` for its client, and ends when either does.
+
+    ``over()`` is called once: after the process has ended, or when it could not be started, or
+    when the client left before.
+    """
+
+    def __init__(self, reactor: Any, program: Program, over: Callable[[], object]) -> None:
+        self._reactor = reactor
+        self._program = program
+        self._over: Callable[[], object] | None = over
+        self._client: ICommandClient | None = None
+        self._process: Process | None = None
+
+    def client_ready(self, client: ICommandClient) -> None:
+        """Start the process."""
+        self._client = client
+        try:
+            process = Process(self._reactor, self._program, self._output, self._ended, self._exited)
+        except StartFailed as failed:
+            client.finish(
+                statuses.internal_error(f"error executing command in container: {failed}")
+            )
+            self._is_over()
+            return
+        self._process = process
+        client.register_output(process)
+        process.register_input(InputFlow(client))
+
+    def stdin_received(self, data: bytes) -> None:
+        """Pass input on."""
+        if self._process is not None:
+            self._process.write(data)
+
+    def stdin_ended(self) -> None:
+        """Pass the end of the input on."""
+        if self._process is not None:
+            self._process.end_input()
+
+    def resized(self, width: int, height: int) -> None:
+        """Pass the size on; one that comes before the process is that with which it begins."""
+        if self._process is None:
+            self._program = replace(self._program, size=(width, height))
+        else:
+            self._process.resize(width, height)
+
+    def client_lost(self) -> None:
+        """Stop the process."""
+        self._client = None
+        if self._process is None:
+            self._is_over()
+        else:
+            self._process.abandon(LEAVE_SECONDS)
+
+    def _output(self, stream: str, data: bytes) -> None:
+        if self._client is not None:
+            send_output(self._client, stream, data)
+
+    def _exited(self, pid: int) -> None:
+        """Kill what a command has left behind whose client has gone; else it may stay."""
+        if self._client is None:
+            leftovers.kill_session(pid)
+
+    def _ended(self, end: Exit) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.finish(statuses.exit_code(end.code))
+        self._is_over()
+
+    def _is_over(self) -> None:
+        over, self._over = self._over, None
+        if over is not None:
+            over()
+
+
+def send_output(client: ICommandClient, stream: str, data: bytes) -> None:
+    """Send what a process wrote to ``stream``, STDOUT or STDERR."""
+    if stream is STDOUT:
+        client.write_stdout(data)
+    else:
+        client.write_stderr(data)
+
+
+@implementer(IPushProducer)
+class InputFlow:
+    """A client's input as the producer of a process's standard input."""
+
+    def __init__(self, client: ICommandClient) -> None:
+        self._client = client
+
+    def pauseProducing(self) -> None:
+        """Take no more."""
+        self._client.pause_stdin()
+
+    def resumeProducing(self) -> None:
+        """Take more."""
+        self._client.resume_stdin()
+
+    def stopProducing(self) -> None:
+        """Take what comes and drop it: the process has closed its input, and others wait behind."""
+        self._client.resume_stdin()

@@ -1,0 +1,356 @@
+"""One container of a pod: its process, run after run, and what is to be said of it.
+
+What a process of this machine cannot have is refused, with what to do about it. Requests and
+limits of resources are the exception: they count for the pod's class, and nothing enforces them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.interfaces import IDelayedCall
+
+from yurtlab.api.pod_events import NORMAL, WARNING
+from yurtlab.node import leftovers
+from yurtlab.node.attach import Attachments
+from yurtlab.node.environment import (
+    ConfigError,
+    Object,
+    Sources,
+    container_arguments,
+    container_environment,
+)
+from yurtlab.node.log_files import ContainerLog
+from yurtlab.node.processes import Exit, Process, Program, StartFailed
+
+# Of the kubelet: MaxContainerBackOff, its first step, and after how long a run it starts anew.
+_FIRST_BACKOFF_SECONDS = 10.0
+_LONGEST_BACKOFF_SECONDS = 300.0
+_BACKOFF_RESET_SECONDS = 600.0
+
+# A ConfigMap that was missing may be there then.
+_CONFIG_RETRY_SECONDS = 10.0
+
+# What container runtimes say of a program that could not be run.
+_NOT_STARTED_CODE = 128
+
+_UNSUPPORTED = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+
+NO_COMMAND = (
+    "this node runs programs of this machine, not images: give a command, as in:"
+    " kubectl run web --image=none -- python3 -m http.server 8080"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """It does not run, for now."""
+
+    reason: str
+    message: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}" if self.message else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """It runs since ``started``, in seconds since 1970."""
+
+    started: float
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminated:
+    """It has run; times are in seconds since 1970."""
+
+    exit: Exit
+    reason: str
+    message: str
+    started: float
+    finished: float
+    container_id: str
+
+
+State = Waiting | Running | Terminated
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a container gets from its pod and the node.
+
+    ``environment`` is what all containers have; ``pod_spec`` is the pod's specification;
+    ``directory`` is the pod's own; ``mark`` names node run and pod (see
+    :mod:`yurtlab.node.leftovers`); ``record`` takes events.
+    """
+
+    pod_name: str
+    namespace: str
+    uid: str
+    environment: Mapping[str, str]
+    pod_spec: Object
+    sources: Sources
+    directory: Path
+    mark: str
+    record: Callable[[str, str, str, str], object]
+
+
+class Container:
+    """A container by its specification; ``changed()`` is called when its state has changed.
+
+    ``reactor`` is that of its processes. ``first`` is the reason why it does not run at first.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        surroundings: Surroundings,
+        spec: Object,
+        changed: Callable[[], object],
+        first: str = "ContainerCreating",
+    ) -> None:
+        self._reactor = reactor
+        self._surroundings = surroundings
+        self._changed = changed
+        self.spec = spec
+        self.name: str = spec["name"]
+        self.terminal = bool(spec.get("tty"))
+        self.stdin = bool(spec.get("stdin"))
+        self.state: State = Waiting(first)
+        self.last: Terminated | None = None
+        self.restarts = 0
+        self.log: ContainerLog | None = None
+        self.previous_log: ContainerLog | None = None
+        self.attachments = Attachments(reactor, bool(spec.get("stdinOnce")), self.terminal)
+        self._process: Process | None = None
+        self._program: Program | None = None
+        self._instance = 0
+        self._started = 0.0
+        self._backoff = 0.0
+        self._timer: IDelayedCall | None = None
+
+    @property
+    def mark(self) -> str:
+        """What all its processes are marked with, in all runs."""
+        return f"{self._surroundings.mark}/{self.name}/"
+
+    def processes(self, found: list[leftovers.Found]) -> list[int]:
+        """Give the numbers of those of its processes that are among ``found``."""
+        return leftovers.of_mark(found, self.mark, self._process.pid if self._process else None)
+
+    @property
+    def running(self) -> bool:
+        """Its process runs."""
+        return isinstance(self.state, Running)
+
+    @property
+    def untried(self) -> bool:
+        """It has not been started yet, nor is it about to be tried again."""
+        return self._instance == 0 and self._timer is None
+
+    @property
+    def ended(self) -> Terminated | None:
+        """How its last run has ended; ``None`` while it runs and before it has."""
+        return self.state if isinstance(self.state, Terminated) else None
+
+    # Runs
+
+    def start(self) -> None:
+        """Run it; what goes wrong is in its state."""
+        self._stop_timer()
+        try:
+            program = self._make_program()
+            log = ContainerLog(self._surroundings.directory / "logs" / self.name / self._log_name)
+        except (ConfigError, OSError) as error:
+            self.state = Waiting("CreateContainerConfigError", str(error))
+            self._timer = self._reactor.callLater(_CONFIG_RETRY_SECONDS, self.start)
+            self._record(WARNING, "Failed", f"Error: {error}")
+            self._changed()
+            return
+        if isinstance(self.state, Terminated):
+            self.last = self.state
+        if self._instance:
+            self.restarts += 1
+        self._keep_log(log)
+        self._instance += 1
+        self._started = self._reactor.seconds()
+        self._run(program)
+        self._changed()
+
+    def restart(self) -> None:
+        """Run it again: at once after its first end, later after the next ones."""
+        ended = self.ended
+        if ended is None:
+            return
+        if ended.finished - ended.started > _BACKOFF_RESET_SECONDS:
+            self._backoff = 0.0
+        delay = self._backoff
+        self._backoff = min(max(_FIRST_BACKOFF_SECONDS, 2 * delay), _LONGEST_BACKOFF_SECONDS)
+        if not delay:
+            self.start()
+            return
+        pod = self._surroundings
+        name = f"{pod.pod_name}_{pod.namespace}({pod.uid})"
+        self.last = ended
+        self.state = Waiting(
+            "CrashLoopBackOff",
+            f"back-off {_duration(delay)} restarting failed container={self.name} pod={name}",
+        )
+        text = f"Back-off restarting failed container {self.name} in pod {name}"
+        self._record(WARNING, "BackOff", text)
+        self._timer = self._reactor.callLater(delay, self.start)
+        self._changed()
+
+    def stop(self, grace: float) -> None:
+        """End it for good, by force after ``grace`` seconds, and start it no more."""
+        self._stop_timer()
+        if self._process is not None:
+            self._record(NORMAL, "Killing", f"Stopping container {self.name}")
+            self._process.stop(grace)
+        elif self.last is not None and isinstance(self.state, Waiting):
+            # It was to be started again.
+            self.state = self.last
+
+    def remove(self) -> None:
+        """Delete its logs."""
+        for log in (self.log, self.previous_log):
+            if log is not None:
+                log.remove()
+
+    def command(self, arguments: Sequence[str], stdin: bool, terminal: bool) -> Program | None:
+        """Make a program that runs beside the container's own; ``None`` when that does not run."""
+        own = self._program
+        if own is None or not self.running:
+            return None
+        environment = dict(own.environment)
+        if terminal:
+            environment["TERM"] = "xterm"
+        return Program(arguments, environment, own.directory, stdin, terminal)
+
+    # How it goes
+
+    def _run(self, program: Program) -> None:
+        self._program = program
+        try:
+            process = Process(self._reactor, program, self._output, self._ended, self._exited)
+        except StartFailed as failed:
+            self._terminated(Exit(_NOT_STARTED_CODE), "StartError", str(failed), "")
+            self._record(WARNING, "Failed", f"Error: {failed}")
+            return
+        self._process = process
+        self.state = Running(self._started, _container_id(process))
+        self.attachments.process_started(process)
+        self._record(NORMAL, "Started", f"Started container {self.name}")
+
+    def _output(self, stream: str, data: bytes) -> None:
+        if self.log is not None:
+            self.log.write(stream, data)
+        self.attachments.output(stream, data)
+
+    def _exited(self, pid: int) -> None:
+        """Kill what the process has left behind: a container ends with its own process."""
+        leftovers.kill_all(self.mark, pid)
+
+    def _ended(self, end: Exit) -> None:
+        process, self._process = self._process, None
+        reason = "Completed" if end.code == 0 else "Error"
+        self._terminated(end, reason, "", _container_id(process) if process else "")
+        self._changed()
+
+    def _terminated(self, end: Exit, reason: str, message: str, container_id: str) -> None:
+        finished = self._reactor.seconds()
+        self.state = Terminated(end, reason, message, self._started, finished, container_id)
+        if self.log is not None:
+            self.log.close()
+        self.attachments.process_ended()
+
+    # What it runs
+
+    def _make_program(self) -> Program:
+        """Make its program. Raises :class:`ConfigError`."""
+        self._refuse_unsupported()
+        surroundings = self._surroundings
+        directory = surroundings.directory / "work" / self.name
+        directory.mkdir(parents=True, exist_ok=True)
+        base = {
+            **surroundings.environment,
+            "HOME": str(directory),
+            "HOSTNAME": surroundings.pod_name,
+        }
+        if self.terminal:
+            base["TERM"] = "xterm"
+        environment = container_environment(self.spec, base, surroundings.sources)
+        arguments = container_arguments(self.spec, environment)
+        environment[leftovers.VARIABLE] = f"{self.mark}{self._instance}"
+        working = self.spec.get("workingDir") or ""
+        return Program(arguments, environment, str(directory / working), self.stdin, self.terminal)
+
+    def _refuse_unsupported(self) -> None:
+        if not self.spec.get("command") and not self.spec.get("args"):
+            raise ConfigError(NO_COMMAND)
+        mounts = ", ".join(mount["mountPath"] for mount in self.spec.get("volumeMounts") or ())
+        if mounts:
+            raise ConfigError(
+                "this node runs programs of this machine, which see its own files: remove the"
+                f" volumeMounts ({mounts})"
+            )
+        if self.spec.get("restartPolicy"):
+            raise ConfigError(
+                "this node has no sidecars: make the init container with a restartPolicy one of"
+                " the containers"
+            )
+        unsupported = [key for key in _UNSUPPORTED if self.spec.get(key)]
+        if self._surroundings.pod_spec.get("activeDeadlineSeconds"):
+            unsupported.append("activeDeadlineSeconds")
+        if unsupported:
+            raise ConfigError(
+                "this node has no probes, no lifecycle hooks and no deadlines of pods: remove"
+                f" {', '.join(unsupported)}"
+            )
+        self._refuse_another_user()
+
+    def _refuse_another_user(self) -> None:
+        """Refuse to run as somebody else than was asked for, above all as root."""
+        own = os.getuid()
+        pod_context = self._surroundings.pod_spec.get("securityContext") or {}
+        context = {**pod_context, **(self.spec.get("securityContext") or {})}
+        user = context.get("runAsUser", own)
+        if user != own:
+            raise ConfigError(
+                f"this node runs programs as its own user, which is {own}: remove runAsUser: {user}"
+            )
+        if context.get("runAsNonRoot") and own == 0:
+            raise ConfigError("container has runAsNonRoot and this node runs programs as root")
+
+    @property
+    def _log_name(self) -> str:
+        return f"{self._instance}.log"
+
+    def _keep_log(self, log: ContainerLog) -> None:
+        """Take ``log`` for this run, and keep that of the run before."""
+        if self.previous_log is not None:
+            self.previous_log.remove()
+        self.previous_log, self.log = self.log, log
+
+    def _record(self, kind: str, reason: str, message: str) -> None:
+        self._surroundings.record(self.name, kind, reason, message)
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+
+def _container_id(process: Process) -> str:
+    return f"process://{process.pid}"
+
+
+def _duration(seconds: float) -> str:
+    """Write a whole number of seconds as Go does."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

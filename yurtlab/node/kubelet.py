@@ -1,0 +1,254 @@
+"""What the node answers: the part of the kubelet's API that kube-apiserver and scrapers use.
+
+The paths are those of k8s.io/kubernetes pkg/kubelet/server/server.go. Who may ask is decided where
+connections are accepted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from zope.interface import implementer
+
+from yurtlab.node.attach import Attachment
+from yurtlab.node.command import Command
+from yurtlab.node.containers import Container, Terminated, Waiting
+from yurtlab.node.log_files import ContainerLog
+from yurtlab.node.log_stream import BadLogOptions, LogOptions, LogStream
+from yurtlab.node.metrics import NodeMetrics
+from yurtlab.node.node_object import MAX_PODS
+from yurtlab.node.pods import Pod
+from yurtlab.node.port_forward import PortForwarder
+from yurtlab.node.streaming import (
+    CommandOptions,
+    command_upgrade,
+    forward_upgrade,
+)
+from yurttunnel.http.interfaces import IExchange, IRequestHandler
+from yurttunnel.ops.exposition import CONTENT_TYPE, exposition
+
+MAX_COMMANDS = 250
+"""How many commands (exec) may run at a time."""
+
+Query = Mapping[str, Sequence[str]]
+_Answer = Callable[[IExchange, Sequence[str], Query], None]
+
+_TEXT = [(b"Content-Type", b"text/plain; charset=utf-8")]
+_JSON = [(b"Content-Type", b"application/json")]
+
+
+class _Refused(Exception):
+    """A request that cannot be served: a status and a line."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(status, text)
+        self.status = status
+        self.text = text
+
+
+@implementer(IRequestHandler)
+class Kubelet:
+    """Answers requests to the node.
+
+    ``find_pod(namespace, name)`` gives a pod of this node, ``list_pods()`` the objects of all.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        metrics: NodeMetrics,
+        find_pod: Callable[[str, str], Pod | None],
+        list_pods: Callable[[], Sequence[Mapping[str, Any]]],
+    ) -> None:
+        self._reactor = reactor
+        self._metrics = metrics
+        self._find_pod = find_pod
+        self._list_pods = list_pods
+        self._commands = 0
+        self._answers: dict[str, _Answer] = {
+            "healthz": self._healthz,
+            "configz": self._configuration,
+            "pods": self._pods,
+            "metrics": self._figures,
+            "stats": self._summary,
+            "containerLogs": self._logs,
+            "exec": self._exec,
+            "attach": self._attach,
+            "portForward": self._port_forward,
+        }
+
+    def request_received(self, exchange: IExchange) -> None:
+        """Answer a request."""
+        target = urlsplit(exchange.head.target.decode("ascii", "replace"))
+        kind, *parts = [unquote(part) for part in target.path.strip("/").split("/")]
+        # Arguments of commands can be any bytes: those that are no text survive like this.
+        query = parse_qs(target.query, keep_blank_values=True, errors="surrogateescape")
+        answer = self._answers.get(kind)
+        self._metrics.requests[kind if answer else "other"] += 1
+        try:
+            if answer is None:
+                raise _Refused(404, f"the node serves nothing at {target.path}")
+            answer(exchange, parts, query)
+        except _Refused as refused:
+            exchange.fail(refused.status, refused.text)
+
+    # What can be read
+
+    def _healthz(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+        _only_reading(exchange)
+        _no_more_parts(parts)
+        exchange.respond(200, _TEXT, b"ok")
+
+    def _configuration(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+        """Answer with what of a kubelet's configuration is true of this node."""
+        _only_reading(exchange)
+        _no_more_parts(parts)
+        configuration = {
+            "kind": "KubeletConfiguration",
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "enableServer": True,
+            "enableDebuggingHandlers": True,
+            "maxPods": MAX_PODS,
+        }
+        exchange.respond(200, _JSON, json.dumps({"kubeletconfig": configuration}).encode())
+
+    def _pods(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+        _only_reading(exchange)
+        _no_more_parts(parts)
+        pods = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self._list_pods()}
+        exchange.respond(200, _JSON, json.dumps(pods).encode())
+
+    def _figures(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+        _only_reading(exchange)
+        if list(parts) == ["resource"]:
+            families = self._metrics.resource_metrics()
+        else:
+            _no_more_parts(parts)
+            families = self._metrics.all_metrics()
+        exchange.respond(200, [(b"Content-Type", CONTENT_TYPE)], exposition(families))
+
+    def _summary(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+        _only_reading(exchange)
+        if list(parts) != ["summary"]:
+            raise _Refused(404, "the node serves /stats/summary")
+        exchange.respond(200, _JSON, json.dumps(self._metrics.summary()).encode())
+
+    def _logs(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+        _only_reading(exchange)
+        if len(parts) != 3:
+            raise _Refused(404, "the path of a log is /containerLogs/NAMESPACE/POD/CONTAINER")
+        pod, container = self._container(parts)
+        try:
+            options = LogOptions.from_query(query, self._reactor.seconds())
+        except BadLogOptions as error:
+            raise _Refused(400, str(error)) from None
+        LogStream(_log_of(pod, container, options.previous), options, exchange).start()
+
+    # What is streamed
+
+    def _exec(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+        _, container = self._container(parts)
+        options = _command_options(query)
+        arguments = query.get("command", ())
+        if not arguments:
+            raise _Refused(400, "exec: no command was given")
+        if self._commands >= MAX_COMMANDS:
+            raise _Refused(429, f"{MAX_COMMANDS} commands run on this node already; try again")
+        program = container.command(arguments, options.stdin, options.tty)
+        if program is None:
+            raise _Refused(400, _not_running(container))
+        self._commands += 1
+        self._metrics.commands_started += 1
+        session = Command(self._reactor, program, self._command_over)
+        command_upgrade(self._reactor, exchange, options, session)
+
+    def _command_over(self) -> None:
+        self._commands -= 1
+
+    def _attach(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+        _, container = self._container(parts)
+        options = _command_options(query)
+        if not container.running:
+            raise _Refused(400, _not_running(container))
+        session = Attachment(container.attachments, options.stdin and container.stdin)
+        command_upgrade(self._reactor, exchange, options, session)
+
+    def _port_forward(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+        if len(parts) not in (2, 3):
+            raise _Refused(404, "the path of a port-forward is /portForward/NAMESPACE/POD")
+        pod = self._pod(parts[0], parts[1], parts[2] if len(parts) == 3 else "")
+        if not any(one.running for one in pod.all_containers):
+            raise _Refused(400, f'nothing runs in pod "{pod.name}"')
+        name = f"{pod.name}_{pod.namespace}, uid {pod.uid}"
+        forward_upgrade(self._reactor, exchange, PortForwarder(self._reactor, name))
+
+    # What is meant
+
+    def _pod(self, namespace: str, name: str, uid: str) -> Pod:
+        pod = self._find_pod(namespace, name)
+        if pod is None or (uid and pod.uid != uid):
+            raise _Refused(404, f'pod "{name}" does not exist')
+        return pod
+
+    def _container(self, parts: Sequence[str]) -> tuple[Pod, Container]:
+        """Find what ``NAMESPACE/POD/[UID/]CONTAINER`` means."""
+        if len(parts) not in (3, 4):
+            raise _Refused(404, "the path ends in NAMESPACE/POD/CONTAINER")
+        pod = self._pod(parts[0], parts[1], parts[2] if len(parts) == 4 else "")
+        container = pod.find(parts[-1])
+        if container is None:
+            raise _Refused(404, f'container "{parts[-1]}" not found in pod "{pod.name}"')
+        return pod, container
+
+
+def _only_reading(exchange: IExchange) -> None:
+    if exchange.head.method not in (b"GET", b"HEAD"):
+        raise _Refused(405, "this can only be read: use GET")
+
+
+def _no_more_parts(parts: Sequence[str]) -> None:
+    if parts:
+        raise _Refused(404, "the node serves nothing below that path")
+
+
+def _command_options(query: Query) -> CommandOptions:
+    """Read which streams are wanted, as the API server writes it to a kubelet."""
+    stdin, stdout, stderr, terminal = (
+        query.get(name, [""])[0] in ("1", "true") for name in ("input", "output", "error", "tty")
+    )
+    if not (stdin or stdout or stderr):
+        raise _Refused(400, "you must specify at least 1 of stdin, stdout, stderr")
+    return CommandOptions(stdin, stdout, stderr and not terminal, terminal)
+
+
+def _log_of(pod: Pod, container: Container, previous: bool) -> ContainerLog:
+    """Find a log, or say in the kubelet's words that there is none yet."""
+    if previous:
+        if container.previous_log is None:
+            raise _Refused(
+                400,
+                f'previous terminated container "{container.name}" in pod "{pod.name}" not found',
+            )
+        return container.previous_log
+    if container.log is None:
+        state = container.state
+        why = state if isinstance(state, Waiting) else Waiting("ContainerCreating")
+        raise _Refused(
+            400,
+            f'container "{container.name}" in pod "{pod.name}" is waiting to start: {why}',
+        )
+    return container.log
+
+
+def _not_running(container: Container) -> str:
+    state = container.state
+    if isinstance(state, Terminated):
+        how = f"it has ended with exit code {state.exit.code}"
+    elif isinstance(state, Waiting):
+        how = f"it waits: {state}"
+    else:
+        how = "it is ending"
+    return f'container "{container.name}" does not run: {how}'

@@ -1,0 +1,184 @@
+"""The edge node: registers itself with the API and runs the pods that it is given.
+
+It takes part in the tunnel like any other node. Its agent is another process, and what comes
+through the tunnel reaches it by TLS on its own port; only to the API it has a shorter way, as both
+are in one process here.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from yurtlab.api.errors import ApiError
+from yurtlab.api.resources import LEASES, NODES, PODS
+from yurtlab.api.store import DELETED, Object, Store
+from yurtlab.node.guardian import Guardian
+from yurtlab.node.kubelet import Kubelet
+from yurtlab.node.metrics import NodeMetrics
+from yurtlab.node.node_object import node_lease, node_object, node_status
+from yurtlab.node.pods import Pod, PodSettings
+
+HEARTBEAT_SECONDS = 60.0
+"""How often the node tells how it is."""
+
+LEASE_SECONDS = int(4 * HEARTBEAT_SECONDS)
+"""How long its lease lasts: as with the kubelet, three renewals may be missing."""
+
+LEASE_NAMESPACE = "kube-node-lease"
+"""Where the leases of nodes are (``v1.NamespaceNodeLease``)."""
+
+STOP_SECONDS = 2.0
+"""How long processes may take to end when the node stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What the node is called and where it is reached; ``directory`` is for its pods."""
+
+    name: str
+    address: str
+    port: int
+    directory: Path
+
+
+class Node(Service):
+    """A node of ``store``; ``handler`` answers what the kubelet of a node is asked."""
+
+    _log = Logger()
+
+    def __init__(self, reactor: Any, store: Store, settings: NodeSettings) -> None:
+        self._reactor = reactor
+        self._store = store
+        self._settings = settings
+        self._pods: dict[str, Pod] = {}
+        run = uuid.uuid4().hex
+        self._pod_settings = PodSettings(
+            address=settings.address,
+            directory=settings.directory.absolute() / "pods",
+            run=run,
+            environment={"PATH": os.environ.get("PATH", os.defpath)},
+        )
+        self._guardian = Guardian(reactor, run)
+        self._unwatch: list[Callable[[], None]] = []
+        self._heartbeat = LoopingCall(self._beat)
+        self._heartbeat.clock = reactor
+        metrics = NodeMetrics(reactor, settings.name, self._pods.values)
+        self.handler = Kubelet(reactor, metrics, self._find_pod, self._list_pods)
+
+    def startService(self) -> None:
+        """Register the node and begin to run its pods."""
+        super().startService()
+        self._pod_settings.directory.mkdir(parents=True, exist_ok=True)
+        self._guardian.startService()
+        self._register()
+        _ = self._heartbeat.start(HEARTBEAT_SECONDS).addErrback(self._heartbeat_failed)
+        self._unwatch = [
+            self._store.watch(NODES, self._node_changed),
+            self._store.watch(PODS, self._pod_changed),
+        ]
+
+    def stopService(self) -> Deferred[None]:
+        """End all processes of pods; fires when none is left."""
+        super().stopService()
+        for unwatch in self._unwatch:
+            unwatch()
+        if self._heartbeat.running:
+            self._heartbeat.stop()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        await gatherResults([pod.stop(STOP_SECONDS) for pod in tuple(self._pods.values())])
+        # What has escaped its pod ends with this.
+        await self._guardian.stopService()
+
+    # The node's object
+
+    def _register(self) -> None:
+        name = self._settings.name
+        try:
+            self._store.create(NODES, None, node_object(name))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            self._log.info("node {name} is registered already", name=name)
+
+    def _node_changed(self, change: str, body: Object) -> None:
+        if change == DELETED and body["metadata"]["name"] == self._settings.name:
+            # The kubelet registers itself anew as well.
+            self._register()
+            self._beat()
+
+    def _beat(self) -> None:
+        """Tell that it is alive, and how it is."""
+        settings = self._settings
+        node = self._store.get(NODES, None, settings.name)
+        self._renew_lease(node)
+        previous = node.get("status") or {}
+        status = node_status(
+            previous,
+            settings.name,
+            settings.address,
+            settings.port,
+            settings.directory,
+            self._reactor.seconds(),
+        )
+        self._store.update_status(NODES, None, settings.name, {**previous, **status})
+
+    def _renew_lease(self, node: Object) -> None:
+        lease = node_lease(node, LEASE_SECONDS, self._reactor.seconds())
+        try:
+            self._store.replace(LEASES, LEASE_NAMESPACE, self._settings.name, lease)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._store.create(LEASES, LEASE_NAMESPACE, lease)
+
+    def _heartbeat_failed(self, reason: Failure) -> None:
+        self._log.failure("the node's status is no longer told", reason)
+
+    # Its pods
+
+    def _pod_changed(self, change: str, body: Object) -> None:
+        if body["spec"].get("nodeName") != self._settings.name:
+            return
+        metadata = body["metadata"]
+        pod = self._pods.get(metadata["uid"])
+        if change == DELETED:
+            if pod is not None:
+                pod.forget()
+            return
+        if pod is None:
+            pod = Pod(self._reactor, self._store, self._pod_settings, body, self._pod_removed)
+            self._pods[pod.uid] = pod
+            if "deletionTimestamp" not in metadata:
+                pod.start()
+        if "deletionTimestamp" in metadata:
+            pod.delete(metadata.get("deletionGracePeriodSeconds", 0))
+
+    def _pod_removed(self, pod: Pod) -> None:
+        del self._pods[pod.uid]
+
+    def _find_pod(self, namespace: str, name: str) -> Pod | None:
+        """Find a pod; of those with one name the youngest is meant, others are ending."""
+        found = [
+            pod for pod in self._pods.values() if (pod.namespace, pod.name) == (namespace, name)
+        ]
+        return found[-1] if found else None
+
+    def _list_pods(self) -> Sequence[Object]:
+        return [
+            pod
+            for pod in self._store.list(PODS)
+            if pod["spec"].get("nodeName") == self._settings.name
+        ]

@@ -1,0 +1,227 @@
+"""One pod on the node: starts its containers in their order, restarts them, and ends them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from yurtlab.api.errors import ApiError
+from yurtlab.api.resources import CONFIG_MAPS, PODS, SECRETS
+from yurtlab.api.store import Object, Store
+from yurtlab.node.containers import Container, Surroundings
+from yurtlab.node.environment import Sources
+from yurtlab.node.events import PodEvents
+from yurtlab.node.pod_status import pod_status
+
+_KINDS = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """What all pods of a node have in common.
+
+    ``address`` is the node's, ``directory`` where pods have theirs, ``run`` a name that no other
+    run of a node has, ``environment`` what all containers get.
+    """
+
+    address: str
+    directory: Path
+    run: str
+    environment: Mapping[str, str]
+
+
+class Pod:
+    """A pod of ``store`` that this node runs, by its object.
+
+    ``removed(pod)`` is called once everything of it has ended and it is gone from the store.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        store: Store,
+        settings: PodSettings,
+        body: Object,
+        removed: Callable[[Pod], object],
+    ) -> None:
+        metadata, spec = body["metadata"], body["spec"]
+        self._reactor = reactor
+        self._store = store
+        self._address = settings.address
+        self._removed = removed
+        self.name: str = metadata["name"]
+        self.namespace: str = metadata["namespace"]
+        self.uid: str = metadata["uid"]
+        self.policy: str = spec.get("restartPolicy", "Always")
+        self.started = reactor.seconds()
+        self._directory = settings.directory / self.uid
+        surroundings = Surroundings(
+            pod_name=self.name,
+            namespace=self.namespace,
+            uid=self.uid,
+            environment=settings.environment,
+            pod_spec=spec,
+            sources=Sources(body, settings.address, self._configuration),
+            directory=self._directory,
+            mark=f"{settings.run}/{self.uid}",
+            record=PodEvents(reactor, store, body).record,
+        )
+        before = spec.get("initContainers") or ()
+        reason = "PodInitializing" if before else "ContainerCreating"
+        self.init_containers, self.containers = (
+            [Container(reactor, surroundings, one, self._changed, reason) for one in specifications]
+            for specifications in (before, spec["containers"])
+        )
+        self._step: IDelayedCall | None = None
+        self._grace: float | None = None
+        self._in_store = True
+        self._ended: list[Deferred[None]] = []
+        self._gone = False
+
+    @property
+    def all_containers(self) -> list[Container]:
+        """Its containers, those that come first first."""
+        return self.init_containers + self.containers
+
+    def find(self, name: str) -> Container | None:
+        """Find a container by name; without one, the first."""
+        if not name:
+            return self.containers[0]
+        return next((one for one in self.all_containers if one.name == name), None)
+
+    def start(self) -> None:
+        """Begin to run it."""
+        self._changed()
+
+    def delete(self, grace: float) -> None:
+        """End it within ``grace`` seconds and remove it; a later call can shorten that."""
+        self._end(grace)
+
+    def forget(self) -> None:
+        """End it at once: it has been removed from the store."""
+        self._in_store = False
+        self._end(0)
+
+    def stop(self, grace: float) -> Deferred[None]:
+        """End its processes and leave it in the store; fires when they have ended."""
+        ended: Deferred[None] = Deferred()
+        self._in_store = False
+        self._ended.append(ended)
+        self._end(grace)
+        return ended
+
+    # Steps
+
+    def _changed(self) -> None:
+        """Take the next step soon; changes in between are taken together."""
+        if self._step is None and not self._gone:
+            self._step = self._reactor.callLater(0, self._take_step)
+
+    def _take_step(self) -> None:
+        self._step = None
+        try:
+            if not self._ending:
+                self._run()
+            self._publish()
+            if self._ending and not any(one.running for one in self.all_containers):
+                self._finish()
+        except Exception:
+            self._log.failure("pod {namespace}/{name}", namespace=self.namespace, name=self.name)
+
+    def _run(self) -> None:
+        """Start what may run now."""
+        for container in self.init_containers:
+            end = container.ended
+            if end is not None and end.exit.code == 0:
+                continue
+            if end is not None and self.policy != "Never":
+                container.restart()
+            elif container.untried:
+                container.start()
+            return
+        for container in self.containers:
+            end = container.ended
+            if container.untried:
+                container.start()
+            elif end is not None and self._restarts(end.exit.code):
+                container.restart()
+
+    def _restarts(self, code: int) -> bool:
+        return self.policy == "Always" or (self.policy == "OnFailure" and code != 0)
+
+    def _publish(self) -> None:
+        """Write the status, if the pod is still there."""
+        if not self._in_store:
+            return
+        try:
+            current = self._store.get(PODS, self.namespace, self.name)
+            if current["metadata"]["uid"] != self.uid:
+                return
+            status = pod_status(
+                current.get("status") or {},
+                self.policy,
+                self.init_containers,
+                self.containers,
+                self._address,
+                self.started,
+                self._reactor.seconds(),
+            )
+            self._store.update_status(PODS, self.namespace, self.name, status)
+        except ApiError as error:
+            self._log.warn(
+                "status of pod {namespace}/{name}: {error}",
+                namespace=self.namespace,
+                name=self.name,
+                error=error,
+            )
+
+    # The end
+
+    @property
+    def _ending(self) -> bool:
+        return self._grace is not None
+
+    def _end(self, grace: float) -> None:
+        if self._grace is not None and grace >= self._grace:
+            return
+        self._grace = grace
+        for container in self.all_containers:
+            container.stop(grace)
+        self._changed()
+
+    def _finish(self) -> None:
+        """Everything has ended: leave nothing."""
+        self._gone = True
+        for container in self.all_containers:
+            container.remove()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._in_store:
+            self._remove_from_store()
+        self._removed(self)
+        for ended in self._ended:
+            ended.callback(None)
+
+    def _remove_from_store(self) -> None:
+        try:
+            if self._store.get(PODS, self.namespace, self.name)["metadata"]["uid"] == self.uid:
+                self._store.remove(PODS, self.namespace, self.name)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def _configuration(self, kind: str, name: str) -> Object | None:
+        try:
+            return self._store.get(_KINDS[kind], self.namespace, name)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise

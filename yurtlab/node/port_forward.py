@@ -1,0 +1,159 @@
+"""Port-forward: connections from the node to what a pod's processes listen on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.error import ConnectionDone, ConnectionRefusedError, TimeoutError
+from twisted.internet.interfaces import (
+    IAddress,
+    IConnector,
+    IHalfCloseableProtocol,
+    IReactorTCP,
+)
+from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurtlab.node.interfaces import IForwardedConnection, IPortForwarder
+from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
+from yurttunnel.tunnel.relay import Flow
+
+CONNECT_SECONDS = 10.0
+"""How long a connection may take; on the same machine it is there at once or never."""
+
+MAX_CONNECTIONS = 1000
+"""How many there can be to one pod at a time."""
+
+_ADDRESS = "127.0.0.1"
+
+
+@implementer(IPortForwarder)
+class PortForwarder:
+    """Connects to ports of this machine: pods have no network of their own here.
+
+    ``pod`` names the pod in what users read: ``NAME_NAMESPACE, uid UID``.
+    """
+
+    def __init__(self, reactor: IReactorTCP, pod: str) -> None:
+        self._reactor = reactor
+        self._pod = pod
+        self._connections: set[IForwardedConnection] = set()
+
+    def connection_requested(self, port: int, connection: IForwardedConnection) -> None:
+        """Connect to ``port``, then join the two."""
+        if not 0 < port < 65536:
+            self.refuse(connection, port, "that is no port")
+        elif len(self._connections) >= MAX_CONNECTIONS:
+            self.refuse(connection, port, f"there are {MAX_CONNECTIONS} connections already")
+        else:
+            self._connections.add(connection)
+            factory = _Connecting(self, port, connection)
+            self._reactor.connectTCP(_ADDRESS, port, factory, CONNECT_SECONDS)
+
+    def refuse(self, connection: IForwardedConnection, port: int, reason: str) -> None:
+        """Tell the client why there is no connection, as the kubelet says it."""
+        connection.refuse(f"error forwarding port {port} to pod {self._pod}: {reason}")
+
+    def ended(self, connection: IForwardedConnection) -> None:
+        """Make room for another."""
+        self._connections.discard(connection)
+
+
+class _Connecting(ClientFactory):
+    """One connection while it is being made."""
+
+    noisy = False
+
+    def __init__(
+        self, forwarder: PortForwarder, port: int, connection: IForwardedConnection
+    ) -> None:
+        self._forwarder = forwarder
+        self._port = port
+        self._connection = connection
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+        """Make the protocol of the connected socket."""
+        return _PodSide(self._connection.accept, self._ended)
+
+    def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
+        """Tell the client."""
+        self._ended()
+        if reason.check(ConnectionRefusedError):
+            text = "connect: connection refused"
+        elif reason.check(TimeoutError):
+            text = "i/o timeout"
+        else:
+            text = reason.getErrorMessage()
+        place = f"{_ADDRESS}:{self._port}"
+        self._forwarder.refuse(
+            self._connection,
+            self._port,
+            f"failed to connect to localhost:{self._port}: dial tcp4 {place}: {text}",
+        )
+
+    def _ended(self) -> None:
+        self._forwarder.ended(self._connection)
+
+
+@implementer(IHalfCloseableProtocol)
+class _Side(Protocol):
+    """One of two joined connections: what comes from it goes to ``far``."""
+
+    transport: IHalfCloseableTransport
+    _far: IHalfCloseableTransport | None = None
+
+    def send_to(self, far: IHalfCloseableTransport) -> None:
+        """Send what comes from now on to ``far``."""
+        self._far = far
+        # Found once, so that each piece is one call.
+        self.dataReceived = far.write  # type: ignore[method-assign] # see above
+
+    def readConnectionLost(self) -> None:
+        """Pass the end of this direction on."""
+        if self._far is None:
+            self.transport.loseConnection()
+        else:
+            # Its own transport must not be resumed after its end.
+            self._far.unregisterProducer()
+            self._far.loseWriteConnection()
+
+    def writeConnectionLost(self) -> None:
+        """Do nothing: the end of the other side caused it."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """End the other side: softly after both directions, hard when this one broke."""
+        far, self._far = self._far, None
+        if far is None:
+            return
+        far.unregisterProducer()
+        if reason.check(ConnectionDone):
+            far.loseConnection()
+        else:
+            far.abortConnection()
+
+
+class _PodSide(_Side):
+    """The socket to what listens in the pod; ``accept()`` gives the client's side."""
+
+    def __init__(
+        self, accept: Callable[[], IHalfCloseableTransport], ended: Callable[[], object]
+    ) -> None:
+        self._accept = accept
+        self._ended = ended
+
+    def connectionMade(self) -> None:
+        """Join it to the client's side, before either is read."""
+        client = self._accept()
+        client_side = _Side()
+        self.send_to(client)
+        client_side.send_to(self.transport)
+        client.registerProducer(Flow(self.transport), True)
+        self.transport.registerProducer(Flow(client), True)
+        # Not of the interface, but of what it says of these transports.
+        client.attach(client_side)  # type: ignore[attr-defined]
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Make room, and end the client's side."""
+        self._ended()
+        super().connectionLost(reason)

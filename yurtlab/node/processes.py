@@ -1,0 +1,380 @@
+"""Programs of this machine, run as processes of the node.
+
+Each has a session of its own, so that all that it starts can be told apart from the node. It is
+started by the C code of ``subprocess`` (vfork, then exec) and not by ``reactor.spawnProcess``,
+which forks the whole interpreter (20 times slower) and makes a session only for terminals. The
+end of the process is found by Twisted's own reaper.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from twisted.internet.interfaces import IDelayedCall, IPushProducer
+from twisted.internet.process import registerReapProcessHandler, unregisterReapProcessHandler
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from yurtlab.node.descriptors import Descriptor
+from yurtlab.node.terminal import Terminal
+
+STDOUT = "stdout"
+STDERR = "stderr"
+
+LINGER_SECONDS = 0.5
+"""How long the output of a process that has ended stays open for what it has left behind.
+
+Without such a bound ``sh -c 'server &'`` would never seem to end."""
+
+# Python ignores them for itself, and ``subprocess`` restores them.
+_RESTORED_SIGNALS = {signal.SIGPIPE, signal.SIGXFSZ}
+
+_END_OF_TRANSMISSION = b"\x04"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run: arguments, of which the first is looked up in PATH of ``environment``.
+
+    ``directory`` is where it begins. Without ``stdin`` its input is empty. With ``terminal`` it
+    has one, of ``size`` (width and height in characters), and all output comes as standard output.
+    """
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    directory: str
+    stdin: bool = False
+    terminal: bool = False
+    size: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process has ended: ``code`` as a shell tells it (128 + n for the signal n)."""
+
+    code: int
+    signal: int = 0
+
+    @classmethod
+    def from_wait_status(cls, status: int) -> Exit:
+        """Read what ``waitpid`` gives."""
+        code = os.waitstatus_to_exitcode(status)
+        return cls(code) if code >= 0 else cls(128 - code, -code)
+
+
+class StartFailed(Exception):
+    """A program that cannot be run; the line says it as container runtimes do."""
+
+
+@implementer(IPushProducer)
+class Process:
+    """A process and what connects it with the node. It runs once this is made.
+
+    ``output(stream, data)`` gets what it writes, ``stream`` being STDOUT or STDERR. ``ended(exit)``
+    is called once, after all output, with an :class:`Exit`. ``exited(pid)`` is called before that,
+    when the process has ended and what it has left behind may still hold its output.
+
+    As a producer it is the source of the output: while it is paused nothing is read and the
+    process has to wait.
+
+    ``reactor`` provides ``IReactorFDSet`` and ``IReactorTime``. Raises :class:`StartFailed`.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        program: Program,
+        output: Callable[[str, bytes], object],
+        ended: Callable[[Exit], object],
+        exited: Callable[[int], object] = lambda pid: None,
+    ) -> None:
+        self._reactor = reactor
+        self._ended = ended
+        self._exited = exited
+        self._paused = False
+        self._was_paused = False
+        self._linger: IDelayedCall | None = None
+        self._kill: IDelayedCall | None = None
+        self._outputs: list[Descriptor] = []
+        self._input: Descriptor | None = None
+        self._terminal: Terminal | None = None
+        self.exit: Exit | None = None
+        self.finished = False
+        try:
+            if program.terminal:
+                self._start_in_terminal(program, output)
+            else:
+                self._start_with_pipes(program, output)
+        except OSError as error:
+            raise StartFailed(f"pipes for the process: {_reason(error)}") from None
+        self.pid = self._popen.pid
+        # It may have ended: then this calls processEnded, now.
+        registerReapProcessHandler(self.pid, self)
+
+    # Input
+
+    def write(self, data: bytes) -> None:
+        """Send ``data`` to its standard input; dropped when it takes none."""
+        if self._input is not None:
+            self._input.write(data)
+
+    def end_input(self) -> None:
+        """Close its standard input; in a terminal, say that nothing more is typed."""
+        if self._terminal is not None:
+            self.write(_END_OF_TRANSMISSION)
+        elif self._input is not None:
+            self._input.unregisterProducer()
+            self._input.loseConnection()
+
+    def register_input(self, producer: IPushProducer) -> None:
+        """Have ``producer`` paused while the process does not read what it is sent."""
+        if self._input is not None and self._input.connected:
+            self._input.registerProducer(producer, True)
+
+    def resize(self, width: int, height: int) -> None:
+        """Set the size of its terminal, in characters."""
+        if self._terminal is not None and self._outputs:
+            self._terminal.resize(width, height)
+
+    # Output
+
+    def pauseProducing(self) -> None:
+        """Read none of its output."""
+        self._paused = self._was_paused = True
+        for descriptor in self._outputs:
+            descriptor.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Read its output again."""
+        self._paused = False
+        for descriptor in self._outputs:
+            descriptor.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """Do nothing: that a consumer has gone says nothing of what is to become of the process."""
+
+    # The end
+
+    def stop(self, grace: float) -> None:
+        """Ask it to end, and make it when it has not ended ``grace`` seconds later.
+
+        What it has started in its process group is asked as well. A terminal is hung up too.
+        """
+        if self.exit is not None:
+            return
+        self.signal(signal.SIGTERM)
+        if self._terminal is not None:
+            # Interactive shells ignore SIGTERM, and pass this on to their jobs.
+            self.signal(signal.SIGHUP)
+        self._cancel(self._kill)
+        self._kill = self._reactor.callLater(grace, self.signal, signal.SIGKILL)
+
+    def abandon(self, grace: float) -> None:
+        """Stop it, and take nothing from it any longer: nobody is left who wants it."""
+        self.close_output()
+        if self._input is not None:
+            self._input.close()
+        self.stop(grace)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group."""
+        if self.exit is not None:
+            return
+        try:
+            # It has not been waited for: the number is its own.
+            os.killpg(self.pid, number)
+        except PermissionError:
+            self._log.warn(
+                "process {pid} has become another user's: it is not stopped", pid=self.pid
+            )
+
+    def reapProcess(self) -> None:
+        """Find out whether it has ended: called by Twisted's reaper."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if pid:
+            unregisterReapProcessHandler(self.pid, self)
+            self.processEnded(status)
+
+    def processEnded(self, status: int) -> None:
+        """Take what ``waitpid`` gave: called by Twisted's reaper."""
+        self.exit = Exit.from_wait_status(status)
+        # Otherwise subprocess would wait for that number, which may be another's by then.
+        self._popen.returncode = os.waitstatus_to_exitcode(status)
+        self._cancel(self._kill)
+        self._exited(self.pid)
+        self._wait_for_output()
+
+    def _wait_for_output(self) -> None:
+        """Give what it has left behind some time to write; a paused output is not hurried."""
+        if not self._outputs:
+            self._finish()
+            return
+        self._was_paused = self._paused
+        self._linger = self._reactor.callLater(LINGER_SECONDS, self._linger_over)
+
+    def _linger_over(self) -> None:
+        if self._was_paused:
+            self._wait_for_output()
+            return
+        for descriptor in tuple(self._outputs):
+            # A reactor that was kept busy may not have looked yet.
+            descriptor.doRead()
+        self.close_output()
+
+    def close_output(self) -> None:
+        """Read no more of its output; what is still to come is lost."""
+        for descriptor in tuple(self._outputs):
+            descriptor.close()
+
+    def _output_ended(self) -> None:
+        self._outputs = [one for one in self._outputs if one.connected]
+        if not self._outputs and self.exit is not None:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.finished or self.exit is None:
+            return
+        self.finished = True
+        self._cancel(self._linger)
+        if self._input is not None:
+            self._input.close()
+        self._ended(self.exit)
+
+    @staticmethod
+    def _cancel(timer: IDelayedCall | None) -> None:
+        if timer is not None and timer.active():
+            timer.cancel()
+
+    # The start
+
+    def _start_with_pipes(self, program: Program, output: Callable[[str, bytes], object]) -> None:
+        far: list[int] = []
+        near: list[int] = []
+        try:
+            for _ in range(3 if program.stdin else 2):
+                reading, writing = os.pipe()
+                near.append(reading)
+                far.append(writing)
+            if program.stdin:
+                # The third goes the other way.
+                near[2], far[2] = far[2], near[2]
+            stdin = far[2] if program.stdin else subprocess.DEVNULL
+            self._popen = _start(program, stdin, far[0], far[1])
+        except BaseException:
+            _close_all(near)
+            raise
+        finally:
+            _close_all(far)
+        self._read(near[0], STDOUT, output)
+        self._read(near[1], STDERR, output)
+        if program.stdin:
+            self._input = Descriptor(self._reactor, near[2], _drop, _nothing)
+
+    def _start_in_terminal(self, program: Program, output: Callable[[str, bytes], object]) -> None:
+        terminal = Terminal()
+        terminal.resize(*program.size)
+        try:
+            far = terminal.far
+            self._popen = _start(program, far, far, far, preexec_fn=terminal.take)
+        except BaseException:
+            terminal.close()
+            raise
+        finally:
+            terminal.close_far()
+        self._terminal = terminal
+        self._read(terminal.near, STDOUT, output)
+        if program.stdin:
+            # Another number for the same terminal: reading and writing end separately.
+            self._input = Descriptor(self._reactor, os.dup(terminal.near), _drop, _nothing)
+
+    def _read(self, number: int, stream: str, output: Callable[[str, bytes], object]) -> None:
+        descriptor = Descriptor(self._reactor, number, partial(output, stream), self._output_ended)
+        self._outputs.append(descriptor)
+        descriptor.startReading()
+
+
+def _start(
+    program: Program, stdin: int, stdout: int, stderr: int, **given: Any
+) -> subprocess.Popen[bytes]:
+    """Run it. Raises :class:`StartFailed`."""
+    name = program.arguments[0]
+    _inherit_no_ignored_signals()
+    try:
+        return subprocess.Popen(
+            program.arguments,
+            executable=_executable(name, program),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=program.directory,
+            env=program.environment,
+            start_new_session=True,
+            **given,
+        )
+    except OSError as error:
+        if error.filename == program.directory:
+            text = f'chdir to cwd ("{program.directory}") failed: {_reason(error)}'
+            raise StartFailed(text) from None
+        raise StartFailed(f'exec: "{name}": {_reason(error)}') from None
+    except (ValueError, UnicodeError, subprocess.SubprocessError) as error:
+        # A NUL in an argument, or half of a surrogate pair.
+        raise StartFailed(f'exec: "{name}": {error}') from None
+
+
+def _inherit_no_ignored_signals() -> None:
+    """Ignore by a function what the node ignores.
+
+    A new program gets such signals as usual, but would go on to ignore those that are ignored.
+    Under nohup or in the background of a script the node ignores some, and then Ctrl-C would not
+    work in its terminals.
+    """
+    for number in signal.valid_signals() - _RESTORED_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _ignore)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Ignore a signal."""
+
+
+def _executable(name: str, program: Program) -> str:
+    """Find what ``name`` means to the process, in the words of Go's ``exec.LookPath``."""
+    if "/" in name:
+        return name
+    for directory in program.environment.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(program.directory, directory, name)
+        try:
+            mode = os.stat(path).st_mode
+        except (OSError, ValueError):
+            continue
+        if stat.S_ISREG(mode) and mode & 0o111:
+            return path
+    raise StartFailed(f'exec: "{name}": executable file not found in $PATH')
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno or errno.EIO).lower()
+
+
+def _close_all(numbers: Sequence[int]) -> None:
+    for number in numbers:
+        os.close(number)
+
+
+def _drop(data: bytes) -> None:
+    """Ignore: nothing comes from there."""
+
+
+def _nothing() -> None:
+    """Ignore: what the process does not read is its own affair."""

@@ -1,0 +1,147 @@
+"""The streams of exec and attach over SPDY: the client opens one for each, named by a header."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
+
+from yurtlab.node.streaming.command_client import (
+    Channel,
+    CommandClient,
+    CommandOptions,
+)
+from yurtlab.node.streaming.connection import CREATION_TIMEOUT
+from yurtlab.node.streaming.results import resizes
+from yurtlab.node.streaming.spdy_connection import (
+    SPDYConnection,
+    SPDYStream,
+    StreamReceiver,
+)
+
+_STREAM_TYPES: Final = {
+    b"stdin": Channel.STDIN,
+    b"stdout": Channel.STDOUT,
+    b"stderr": Channel.STDERR,
+    b"error": Channel.ERROR,
+    b"resize": Channel.RESIZE,
+}
+
+
+class SPDYChannels:
+    """The :class:`CommandChannels` of a SPDY connection, whose owner it is."""
+
+    def __init__(
+        self, clock: IReactorTime, protocol: str, options: CommandOptions, client: CommandClient
+    ) -> None:
+        self.connection = SPDYConnection(clock, self)
+        self.sources = self.connection.sources
+        self.budget = self.connection.budget
+        self._client = client
+        self._expected = _expected(protocol, options)
+        self._streams: dict[Channel, SPDYStream] = {}
+        self._deadline: IDelayedCall | None = clock.callLater(CREATION_TIMEOUT, self._too_late)
+        client.connect(self)
+
+    # -- StreamOwner ---------------------------------------------------------------------------
+
+    def stream_opened(self, stream: SPDYStream) -> None:
+        """Accept each stream that is expected once; begin when all are there."""
+        channel = _STREAM_TYPES.get(stream.headers.get(b"streamtype", b""))
+        if channel is None or channel not in self._expected or channel in self._streams:
+            stream.refuse()
+            return
+        self._streams[channel] = stream
+        stream.accept(self._receiver(channel))
+        if len(self._streams) == len(self._expected):
+            self._cancel_deadline()
+            self._client.ready()
+
+    def connection_lost(self, reason: Failure) -> None:
+        """Tell the client's session."""
+        self._cancel_deadline()
+        self._client.lost()
+
+    # -- CommandChannels -----------------------------------------------------------------------
+
+    def send(self, channel: Channel, data: bytes) -> None:
+        """Send output."""
+        self._streams[channel].write(data)
+
+    def finish(self, content: bytes) -> None:
+        """Send the status, then end all streams."""
+        if content:
+            self._streams[Channel.ERROR].write(content)
+        for stream in self._streams.values():
+            stream.finish()
+        self.connection.linger()
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _receiver(self, channel: Channel) -> StreamReceiver:
+        if channel is Channel.STDIN:
+            return _Stdin(self._client)
+        if channel is Channel.RESIZE:
+            return _Resize(self._client)
+        return _Nothing()
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        missing = sorted(channel.name.lower() for channel in self._expected - set(self._streams))
+        self.connection.fail(f"the client did not open {', '.join(missing)} in time")
+
+    def _cancel_deadline(self) -> None:
+        deadline, self._deadline = self._deadline, None
+        if deadline is not None:
+            deadline.cancel()
+
+
+class _Nothing:
+    """The receiver of a stream on which clients only listen."""
+
+    def receive(self, data: bytes) -> None:
+        """Drop it."""
+
+    def finish(self) -> None:
+        """Go on: the other direction counts."""
+
+    def reset(self) -> None:
+        """Go on: what is sent on it is dropped from now on."""
+
+
+class _Stdin(_Nothing):
+    """The receiver of stdin; a reset is an end, too."""
+
+    def __init__(self, client: CommandClient) -> None:
+        self._client = client
+
+    def receive(self, data: bytes) -> None:
+        """Take input."""
+        self._client.stdin_received(data)
+
+    def finish(self) -> None:
+        """Take note of its end."""
+        self._client.stdin_ended()
+
+    reset = finish
+
+
+class _Resize(_Nothing):
+    """The receiver of the sizes of the terminal."""
+
+    def __init__(self, client: CommandClient) -> None:
+        self._client = client
+
+    def receive(self, data: bytes) -> None:
+        """Take a piece of what says how large it is."""
+        self._client.resize_received(data)
+
+
+def _expected(protocol: str, options: CommandOptions) -> frozenset[Channel]:
+    channels = {Channel.ERROR, *options.outputs}
+    if options.stdin:
+        channels.add(Channel.STDIN)
+    if options.tty and resizes(protocol):
+        channels.add(Channel.RESIZE)
+    return frozenset(channels)

@@ -1,0 +1,334 @@
+"""Frames of SPDY/3.1, without input or output: bytes in, frames out, and frames to bytes.
+
+The peer is moby/spdystream, as in kubectl: it opens streams (SYN_STREAM), waits for SYN_REPLY,
+sends DATA, ends each direction by FIN or both by RST_STREAM, and sends PING every few seconds. It
+neither sends SETTINGS and WINDOW_UPDATE nor obeys them, so that there is no flow control besides
+that of the connection. They are read all the same, and checked.
+
+The payload of a DATA frame is passed on as it comes, and so needs no bound; other frames are kept
+until complete, and are at most :data:`MAX_CONTROL` bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from yurtlab.node.streaming.spdy_headers import (
+    BadHeaders,
+    HeaderCompressor,
+    HeaderDecompressor,
+    Headers,
+)
+
+VERSION: Final = 3
+
+MAX_CONTROL: Final = 16 * 1024
+"""The longest control frame that is taken in, in bytes without its head; draft 3.1 section 2.2.1
+asks for at least 8192."""
+
+MAX_DATA: Final = 2**24 - 1
+"""The longest payload that a frame can have: its length has 24 bits."""
+
+MAX_STREAM_ID: Final = 2**31 - 1
+
+FIN: Final = 0x01
+_UNIDIRECTIONAL: Final = 0x02
+_CONTROL_BIT: Final = 0x80000000
+
+_SYN_STREAM: Final = 1
+_SYN_REPLY: Final = 2
+_RST_STREAM: Final = 3
+_SETTINGS: Final = 4
+_PING: Final = 6
+_GOAWAY: Final = 7
+_HEADERS: Final = 8
+_WINDOW_UPDATE: Final = 9
+
+_HEAD: Final = struct.Struct("!II")
+_WORD: Final = struct.Struct("!I")
+_TWO_WORDS: Final = struct.Struct("!II")
+
+
+class ResetStatus(enum.IntEnum):
+    """Why this side resets a stream (draft 3.1 section 2.6.3)."""
+
+    REFUSED_STREAM = 3
+    CANCEL = 5
+    STREAM_ALREADY_CLOSED = 9
+
+
+class GoAwayStatus(enum.IntEnum):
+    """Why this side gives a connection up (draft 3.1 section 2.6.6)."""
+
+    PROTOCOL_ERROR = 1
+
+
+class SPDYError(Exception):
+    """What ends a connection: the peer does not keep to the protocol, or to the limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class SynStream:
+    """The peer opens a stream; ``fin`` means that it sends nothing on it."""
+
+    stream_id: int
+    headers: Headers
+    fin: bool
+    unidirectional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SynReply:
+    """The peer accepts a stream."""
+
+    stream_id: int
+    headers: Headers
+    fin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RstStream:
+    """The peer ends both directions of a stream at once."""
+
+    stream_id: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the peer tells of itself, by number of the setting."""
+
+    values: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """To be sent back, if the peer's: a client's have odd numbers."""
+
+    ping_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class GoAway:
+    """The peer opens no more streams and accepts none."""
+
+    last_stream_id: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoreHeaders:
+    """Further headers of a stream (the frame HEADERS)."""
+
+    stream_id: int
+    headers: Headers
+    fin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUpdate:
+    """The peer has room for ``delta`` more bytes."""
+
+    stream_id: int
+    delta: int
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A piece of a stream, perhaps empty; ``fin`` means that it is the last."""
+
+    stream_id: int
+    payload: bytes
+    fin: bool
+
+
+Frame = (
+    SynStream | SynReply | RstStream | Settings | Ping | GoAway | MoreHeaders | WindowUpdate | Data
+)
+
+
+class FrameReader:
+    """Finds the frames in what a peer sends, cut in any way."""
+
+    def __init__(self) -> None:
+        self._headers = HeaderDecompressor()
+        self._kept = b""
+        # Of a DATA frame whose payload has not come in whole.
+        self._stream_id = 0
+        self._missing = 0
+        self._fin = False
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Give the frames that ``data`` completes, and the pieces of DATA in it.
+
+        To be exhausted before the next call. Raises :class:`SPDYError` at the first frame that is
+        not allowed; the reader is of no use then.
+        """
+        if self._kept:
+            data = self._kept + data
+            self._kept = b""
+        offset = 0
+        size = len(data)
+        while offset < size:
+            if self._missing:
+                piece = data[offset : offset + self._missing]
+                offset += len(piece)
+                self._missing -= len(piece)
+                yield Data(self._stream_id, piece, self._fin and not self._missing)
+                continue
+            start = offset + _HEAD.size
+            if start > size:
+                break
+            first, second = _HEAD.unpack_from(data, offset)
+            flags, length = second >> 24, second & MAX_DATA
+            if not first & _CONTROL_BIT:
+                offset = start
+                self._begin_data(first, flags, length)
+                if not length:
+                    yield Data(first, b"", self._fin)
+                continue
+            if length > MAX_CONTROL:
+                raise SPDYError(f"a control frame of {length} bytes is too long")
+            end = start + length
+            if end > size:
+                break
+            offset = end
+            yield self._control_frame(first, flags, data[start:end])
+        if offset < size:
+            self._kept = data[offset:]
+
+    def _begin_data(self, stream_id: int, flags: int, length: int) -> None:
+        if not stream_id:
+            raise SPDYError("a DATA frame names no stream")
+        if flags & ~FIN:
+            raise SPDYError("a DATA frame has unknown flags")
+        self._stream_id = stream_id
+        self._missing = length
+        self._fin = bool(flags & FIN)
+
+    def _control_frame(self, first: int, flags: int, body: bytes) -> Frame:
+        version, kind = first >> 16 & 0x7FFF, first & 0xFFFF
+        if version != VERSION:
+            raise SPDYError(f"a frame of SPDY version {version}, not {VERSION}")
+        if kind == _SYN_STREAM:
+            return self._syn_stream(flags, body)
+        if kind in (_SYN_REPLY, _HEADERS):
+            return self._headers_of_stream(kind, flags, body)
+        if kind == _SETTINGS:
+            return _settings(flags, body)
+        if flags:
+            raise SPDYError(f"a frame of type {kind} has unknown flags")
+        if kind == _PING:
+            return Ping(*_words(_WORD, body))
+        if kind == _RST_STREAM:
+            return _rst_stream(body)
+        if kind == _GOAWAY:
+            return GoAway(*_words(_TWO_WORDS, body))
+        if kind == _WINDOW_UPDATE:
+            return WindowUpdate(*_words(_TWO_WORDS, body))
+        raise SPDYError(f"a control frame of the unknown type {kind}")
+
+    def _syn_stream(self, flags: int, body: bytes) -> SynStream:
+        if len(body) < 10:
+            raise SPDYError("a SYN_STREAM frame breaks off")
+        if flags & ~(FIN | _UNIDIRECTIONAL):
+            raise SPDYError("a SYN_STREAM frame has unknown flags")
+        (stream_id,) = _WORD.unpack_from(body)
+        headers = self._decompress(body[10:])
+        fin, unidirectional = bool(flags & FIN), bool(flags & _UNIDIRECTIONAL)
+        return SynStream(_checked(stream_id), headers, fin, unidirectional)
+
+    def _headers_of_stream(self, kind: int, flags: int, body: bytes) -> SynReply | MoreHeaders:
+        if len(body) < 4:
+            raise SPDYError("a frame with headers breaks off")
+        if flags & ~FIN:
+            raise SPDYError("a frame with headers has unknown flags")
+        (stream_id,) = _WORD.unpack_from(body)
+        headers = self._decompress(body[4:])
+        make = SynReply if kind == _SYN_REPLY else MoreHeaders
+        return make(_checked(stream_id), headers, bool(flags & FIN))
+
+    def _decompress(self, block: bytes) -> Headers:
+        try:
+            return self._headers.decompress(block)
+        except BadHeaders as error:
+            raise SPDYError(str(error)) from None
+
+
+class FrameWriter:
+    """Makes the frames that a server sends; those with headers must be sent in the order made."""
+
+    def __init__(self) -> None:
+        self._headers = HeaderCompressor()
+
+    def syn_reply(self, stream_id: int, headers: Headers) -> bytes:
+        """Accept a stream."""
+        body = _WORD.pack(stream_id) + self._headers.compress(headers)
+        return _control(_SYN_REPLY, body)
+
+    @staticmethod
+    def rst_stream(stream_id: int, status: ResetStatus) -> bytes:
+        """End both directions of a stream at once."""
+        return _control(_RST_STREAM, _TWO_WORDS.pack(stream_id, status))
+
+    @staticmethod
+    def ping(ping_id: int) -> bytes:
+        """Send back a ping."""
+        return _control(_PING, _WORD.pack(ping_id))
+
+    @staticmethod
+    def go_away(last_stream_id: int, status: GoAwayStatus) -> bytes:
+        """Give up the connection."""
+        return _control(_GOAWAY, _TWO_WORDS.pack(last_stream_id, status))
+
+    @staticmethod
+    def data(stream_id: int, payload: bytes, fin: bool = False) -> bytes:
+        """Send ``payload``, in several frames if it is longer than :data:`MAX_DATA`."""
+        if len(payload) <= MAX_DATA:
+            return _HEAD.pack(stream_id, fin << 24 | len(payload)) + payload
+        whole = b""
+        for start in range(0, len(payload), MAX_DATA):
+            piece = payload[start : start + MAX_DATA]
+            last = fin and start + MAX_DATA >= len(payload)
+            whole += _HEAD.pack(stream_id, last << 24 | len(piece)) + piece
+        return whole
+
+
+def _control(kind: int, body: bytes) -> bytes:
+    return _HEAD.pack(_CONTROL_BIT | VERSION << 16 | kind, len(body)) + body
+
+
+def _words(shape: struct.Struct, body: bytes) -> tuple[int, ...]:
+    if len(body) != shape.size:
+        raise SPDYError(f"a control frame has {len(body)} bytes instead of {shape.size}")
+    return shape.unpack(body)
+
+
+def _checked(stream_id: int) -> int:
+    if not 0 < stream_id <= MAX_STREAM_ID:
+        raise SPDYError(f"{stream_id} is no number of a stream")
+    return stream_id
+
+
+def _rst_stream(body: bytes) -> RstStream:
+    stream_id, status = _words(_TWO_WORDS, body)
+    if not status:
+        raise SPDYError("a RST_STREAM frame has no status")
+    return RstStream(_checked(stream_id), status)
+
+
+def _settings(flags: int, body: bytes) -> Settings:
+    if flags & ~FIN:
+        # The same bit means here that settings kept from earlier are to be forgotten.
+        raise SPDYError("a SETTINGS frame has unknown flags")
+    if len(body) < _WORD.size:
+        raise SPDYError("a SETTINGS frame breaks off")
+    (count,) = _WORD.unpack_from(body)
+    if len(body) != _WORD.size + count * _TWO_WORDS.size:
+        raise SPDYError("a SETTINGS frame does not have the length of its settings")
+    pairs = _TWO_WORDS.iter_unpack(body[_WORD.size :])
+    return Settings({key & 0xFFFFFF: value for key, value in pairs})
