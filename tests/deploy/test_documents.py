@@ -25,6 +25,8 @@ from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.cluster.proxy_ports import CONFIG_MAP as PROXY_PORTS
 from yurttunnel.cluster.proxy_ports import KEYS
 from yurttunnel.cluster.services import INTERNAL_SERVICE
+from yurttunnel.pki.cluster_identity import check_cluster_node_name
+from yurttunnel.pki.identity import BadIdentity, check_node_name
 from yurttunnel.quickstart.options import Options as QuickstartOptions
 from yurttunnel.server import client_hello
 from yurttunnel.server.frontends.passthrough import listener
@@ -281,6 +283,34 @@ class SteeringTests(unittest.SynchronousTestCase):
         self.assertEqual(
             exist, {name: tuple(sorted(filter(None, labels.split(",")))) for name, labels in named}
         )
+
+
+class NodeNamesTests(unittest.SynchronousTestCase):
+    """The table of names is what the checks do."""
+
+    def test_each_name(self):
+        """Those in it are accepted or refused in both modes as their rows say."""
+        text = LIMITS.read_text().partition("\n## Names of nodes\n")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| ([^|]+) \| (yes|no) \| (yes|no) \|", text, flags=re.MULTILINE)
+        described = {
+            "more than 63 characters from dot to dot": ["a" * 64],
+            "65 to 253 characters": [f"{'a' * 32}.{'b' * 32}", ".".join(["a" * 63] * 4)[:253]],
+        }
+        for names, *modes in rows:
+            for name in described.pop(names, None) or re.findall(r"`([^`]+)`", names):
+                accepted = tuple(
+                    "yes" if self.accepts(check, name) else "no"
+                    for check in (check_cluster_node_name, check_node_name)
+                )
+                self.assertEqual((name, *modes), (name, *accepted))
+        self.assertEqual({}, described)
+
+    def accepts(self, check, name):
+        """Return whether a check lets a name pass."""
+        try:
+            return check(name) == name
+        except BadIdentity:
+            return False
 
 
 class LimitsTests(unittest.SynchronousTestCase):

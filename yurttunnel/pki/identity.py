@@ -114,7 +114,7 @@ def check_node_name(name: str, longest: int = MAX_NODE_NAME_LENGTH) -> str:
     if not _SUBDOMAIN.fullmatch(name):
         raise BadIdentity(
             f"{name!r} is not a node's name: use lower case letters, digits, '-' and '.',"
-            " beginning and ending with a letter or digit"
+            " beginning and ending with a letter or digit, at most 63 from '.' to '.'"
         )
     return _told_apart(name)
 
@@ -345,8 +345,11 @@ def _told_apart(name: str) -> str:
     """Return ``name``, which tells one machine from others; raises :class:`BadIdentity`."""
     try:
         host = canonical_host(name)
-    except BadAuthority as error:
-        raise BadIdentity(str(error)) from None
+    except BadAuthority:
+        raise BadIdentity(
+            f"{name!r} has numbers only, and inet_aton reads it as an IPv4 address: choose a name"
+            " with a letter, or the whole address"
+        ) from None
     if means_every_machine(host):
         raise BadIdentity(f"{name!r} is what every machine calls itself: choose another name")
     return name
