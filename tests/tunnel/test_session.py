@@ -120,6 +120,10 @@ class RoundsClock(Clock):
             self.waiting.append(call)
         return self.serving
 
+    def call_soon(self, call, *arguments):
+        """Call it in the next turn."""
+        self.callLater(0, call, *arguments)
+
     def end_round(self):
         """Call what waits."""
         self.serving = False

@@ -106,7 +106,7 @@ class SharesTests(SharesTestCase):
             self.assertTrue(wanted.reaching(10250).to_kubelet, kind)
             leads_there = kind in (Kind.KUBELETS, Kind.PASSTHROUGH)
             self.assertEqual(leads_there, wanted.reaching(443).to_kubelet, kind)
-            self.assertEqual(wanted, wanted.reaching(10250))
+            self.assertEqual(wanted[:3], wanted.reaching(10250)[:3])
 
     def test_however_many_entries_are_greedy_the_next_one_finds_room(self) -> None:
         """And the kubelets have what is kept for them."""

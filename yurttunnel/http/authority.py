@@ -8,6 +8,7 @@ the same host compares as the same, and nobody gets another's by spelling it in 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from ipaddress import (
     AddressValueError,
     IPv4Address,
@@ -17,6 +18,9 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
+
+CACHED = 4096
+"""Hosts and authorities whose canonical form is remembered: most are asked for again and again."""
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -57,6 +61,7 @@ class BadAuthority(ValueError):
     """The text is no authority; the message says what is wrong with it in one line."""
 
 
+@lru_cache(CACHED)
 def split_authority(text: str) -> tuple[str, int]:
     """Split ``host:port`` into the host, in its canonical form, and the port.
 
@@ -90,6 +95,7 @@ def split_optional_port(text: str) -> tuple[str, int | None]:
     return parse_host(host), parse_port(port)
 
 
+@lru_cache(CACHED)
 def join_authority(host: str, port: int) -> str:
     """Write ``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -109,6 +115,7 @@ def parse_host(text: str) -> str:
     return text
 
 
+@lru_cache(CACHED)
 def canonical_host(text: str) -> Address | str:
     """Return the address that ``text`` is, or the name in lower case without its final dot.
 

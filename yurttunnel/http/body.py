@@ -62,7 +62,7 @@ class BodyReader:
         self._kind = framing.kind
         self._remaining = framing.length
         self._chunks = _Chunks(limits) if framing.kind is BodyKind.CHUNKED else None
-        self.ended = framing.kind is BodyKind.NONE or framing == Framing(BodyKind.LENGTH, 0)
+        self.ended = not framing.announces_body
 
     @property
     def trailers(self) -> list[tuple[bytes, bytes]]:

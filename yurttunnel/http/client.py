@@ -238,8 +238,14 @@ class ClientConnection(HTTPConnection):
         """Read the body of the response; for the exchange."""
         self._deliver = deliver
         self._take = self._take_body
+        if self._taking:
+            # What has come with the head is delivered with it, and so sent on with it.
+            held, self._held = self._held, b""
+            if held:
+                self._take_body(held)
+            return
         self.advance()
-        if self._take is not None and not self._taking:
+        if self._take is not None:
             self._apply_end()
 
     def _take_body(self, data: bytes) -> None:

@@ -11,7 +11,6 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.body import BodyError, BodyReader, BodyWriter
-from yurttunnel.http.connection import announces_body
 from yurttunnel.http.exchange_side import ExchangeSide
 from yurttunnel.http.fields import Fields, keeps_alive
 from yurttunnel.http.framing import NO_BODY, BodyKind, Framing
@@ -63,7 +62,7 @@ class ClientExchange(ExchangeSide):
         self.keeps_alive = False
         """The origin takes another request after this."""
         self.reader: BodyReader
-        self.request_complete = not announces_body(framing)
+        self.request_complete = not framing.announces_body
         """The request has been handed to the transport to its end."""
         self._writer = BodyWriter(framing)
         self._upgrade = upgrade
@@ -107,7 +106,7 @@ class ClientExchange(ExchangeSide):
         """Tell the receiver; for the connection."""
         self._framing = framing
         self.keeps_alive = framing.kind is not BodyKind.UNTIL_CLOSE and keeps_alive(head)
-        self.has_body = announces_body(framing)
+        self.has_body = framing.announces_body
         self._state = _State.UNWANTED
         self.receiver.response_received(head)
 

@@ -24,7 +24,6 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.fields import Fields
-from yurttunnel.http.framing import BodyKind, Framing
 
 _OF_ONE_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
@@ -52,13 +51,6 @@ def declared_length(fields: Fields, upgrade: bool = False) -> int | None:
     return length
 
 
-def announces_body(framing: Framing) -> bool:
-    """Tell whether there is anything behind a head with ``framing``."""
-    if framing.kind is BodyKind.LENGTH:
-        return framing.length > 0
-    return framing.kind is not BodyKind.NONE
-
-
 def is_secure(transport: Any) -> bool:
     """Tell whether ``transport`` is TLS.
 
@@ -83,18 +75,22 @@ def has_hung_up(transport: Any) -> bool:
 
 
 def all_taken(transport: Any) -> bool:
-    """Tell whether nothing that was sent is on its way any more.
+    """Return whether nothing that was sent on ``transport``, TLS or not, is on its way any more."""
+    return socket_all_taken(transport.transport if is_secure(transport) else transport)
+
+
+def socket_all_taken(transport: Any) -> bool:
+    """Return whether nothing that was sent on a socket is on its way any more.
 
     The peer's kernel has all of it (``SIOCOUTQ`` of tcp(7) and unix(7)), or has reset the
     connection, after which that figure stays as it was. False where there is no kernel to be
     asked. A transport that holds data back itself has a socket that is full.
     """
-    plain = transport.transport if is_secure(transport) else transport
-    handle = getattr(plain, "getHandle", None)
+    handle = getattr(transport, "getHandle", None)
     if handle is None:
         return False
     waiting = fcntl.ioctl(handle(), termios.TIOCOUTQ, bytes(4))
-    return not any(waiting) or has_hung_up(plain)
+    return not any(waiting) or has_hung_up(transport)
 
 
 @implementer(IPushProducer)
@@ -147,7 +143,8 @@ class Outlet:
 
     def release(self) -> None:
         """Leave the transport, for its next user or for its end, which waits for producers."""
-        self.uncork()
+        if self._corked is not None:
+            self.uncork()
         self._producer = None
         if self._registered:
             self._registered = False

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IProtocol
 from zope.interface import implementer
 
 from yurttunnel.http.body import BodyError, BodyReader, BodyWriter
-from yurttunnel.http.connection import announces_body, declared_length
+from yurttunnel.http.connection import declared_length
 from yurttunnel.http.errors import error_content
 from yurttunnel.http.exchange_side import ExchangeSide
 from yurttunnel.http.fields import Fields
@@ -55,7 +55,7 @@ class ServerExchange(ExchangeSide):
         self.head = head
         self.secure: bool = connection.secure
         self.transport = connection.transport
-        self.has_body = announces_body(framing)
+        self.has_body = framing.announces_body
         self.head_sent = False
         self.status = 0
         self.bytes_sent = 0
@@ -200,9 +200,8 @@ class ServerExchange(ExchangeSide):
         self._check_waiting()
         if not self._reader.ended:
             raise ValueError("the protocol cannot change before the request's body has been read")
-        answer = format_response_head(
-            status, reason or _REASONS.get(status, b""), _without_length(fields)
-        )
+        fields = _without_length(fields) if fields else ()
+        answer = format_response_head(status, reason or _REASONS.get(status, b""), fields)
         self.status = status
         self.head_sent = True
         self._state = _State.SWITCHED
@@ -218,6 +217,8 @@ class ServerExchange(ExchangeSide):
     def abort(self) -> None:
         """See ``IExchange``."""
         if self._state is not _State.ENDED:
+            # Who has begun to answer is seen to break off, not to have said nothing.
+            self._outlet.uncork()
             self.end(ExchangeFailed("the exchange was aborted"))
             self._connection.abort()
 

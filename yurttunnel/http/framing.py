@@ -43,6 +43,11 @@ class Framing:
     kind: BodyKind
     length: int = 0
 
+    @property
+    def announces_body(self) -> bool:
+        """Whether there is anything behind the head."""
+        return self.length > 0 or self.kind not in (BodyKind.NONE, BodyKind.LENGTH)
+
 
 NO_BODY = Framing(BodyKind.NONE)
 CHUNKED = Framing(BodyKind.CHUNKED)

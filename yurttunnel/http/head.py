@@ -71,21 +71,79 @@ class ResponseHead(Head):
         self.reason = reason
 
 
-class RequestHeadReader:
-    """Reads one request head from pieces of any size.
+class _Collector:
+    """What the parser calls; an object of its own, which does not refer to the parser."""
 
-    Call :meth:`feed` with each piece until it returns the head; what follows the head is then
-    in ``early``, and all pieces together in ``received``. The reader is of no use afterwards, nor
-    after it has raised.
+    def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
+        self._append = fields.append
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # The parser removes the white space before a value and leaves that behind it.
+        self._append((name, value.strip(b" \t")))
+
+
+class _HeadReader:
+    """Reads one head, up to the first empty line; ``_parser_type`` is the parser's.
+
+    Call ``feed`` with each piece until it returns the head; what follows the head is then in
+    ``early``. The reader is of no use afterwards, nor after it has raised.
     """
 
-    received: bytes | bytearray
+    _parser_type: type[httptools.HttpRequestParser | httptools.HttpResponseParser]
+
     early: bytes = b""
 
     def __init__(self, limits: HeadLimits) -> None:
         self._fields: list[tuple[bytes, bytes]] = []
-        parser = httptools.HttpRequestParser(_Collector(self._fields))
-        self._section = _Section(limits, parser, self._fields)
+        self._parser = self._parser_type(_Collector(self._fields))
+        self._limits = limits
+        self._received: bytes | bytearray = b""
+
+    def _take(self, data: bytes) -> bytes | bytearray | None:
+        """Take the next bytes; return a text that begins with the head when it is complete."""
+        before = len(self._received)
+        received = self._joined(data) if before else data
+        end = received.find(_END, max(0, before - len(_END) + 1))
+        if end < 0:
+            self._received = received
+            self._parse(data, len(received))
+            return None
+        end += len(_END)
+        if end < len(received):
+            self.early = data[end - before :]
+            data = data[: end - before]
+        self._parse(data, end)
+        return received
+
+    def _joined(self, data: bytes) -> bytes | bytearray:
+        """Return all that has come, of a head that does not come whole."""
+        received = self._received
+        if isinstance(received, bytes):
+            received = bytearray(received)
+        received += data
+        return received
+
+    def _parse(self, data: bytes, size: int) -> None:
+        """Let the parser see ``data``, with which the head has ``size`` bytes."""
+        limits = self._limits
+        if size > limits.max_bytes:
+            raise _TooLarge(f"head is longer than {limits.max_bytes} bytes")
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # This is how the parser stops behind the head of a CONNECT.
+        except httptools.HttpParserError as error:
+            raise _Malformed(error) from None
+        if len(self._fields) > limits.max_fields:
+            raise _TooLarge(f"has more than {limits.max_fields} header fields")
+
+
+class RequestHeadReader(_HeadReader):
+    """Reads one request head from pieces of any size; they are in ``received`` together then."""
+
+    _parser_type = httptools.HttpRequestParser
+
+    received: bytes | bytearray
 
     def feed(self, data: bytes) -> RequestHead | None:
         """Take the next bytes; return the head when it is complete.
@@ -94,7 +152,7 @@ class RequestHeadReader:
         head.
         """
         try:
-            received = self._section.feed(data)
+            received = self._take(data)
         except _Malformed as error:
             raise HeadError(400, f"the request head is malformed: {error}") from None
         except _TooLarge as error:
@@ -102,7 +160,6 @@ class RequestHeadReader:
         if received is None:
             return None
         self.received = received
-        self.early = self._section.early
         line = _REQUEST_LINE.match(received)
         if line is None:
             raise HeadError(400, "the request line is not METHOD TARGET HTTP/1.1")
@@ -114,15 +171,10 @@ class RequestHeadReader:
         return head
 
 
-class ResponseHeadReader:
+class ResponseHeadReader(_HeadReader):
     """Reads one response head as :class:`RequestHeadReader` reads that of a request."""
 
-    early: bytes = b""
-
-    def __init__(self, limits: HeadLimits) -> None:
-        self._fields: list[tuple[bytes, bytes]] = []
-        parser = httptools.HttpResponseParser(_Collector(self._fields))
-        self._section = _Section(limits, parser, self._fields)
+    _parser_type = httptools.HttpResponseParser
 
     def feed(self, data: bytes) -> ResponseHead | None:
         """Take the next bytes; return the head when it is complete.
@@ -130,14 +182,13 @@ class ResponseHeadReader:
         Raises :class:`HeadError` (502) at the first byte that cannot be part of a proper head.
         """
         try:
-            received = self._section.feed(data)
+            received = self._take(data)
         except _Malformed as error:
             raise HeadError(502, f"the response head is malformed: {error}") from None
         except _TooLarge as error:
             raise HeadError(502, f"the response {error}") from None
         if received is None:
             return None
-        self.early = self._section.early
         line = _STATUS_LINE.match(received)
         if line is None:
             raise HeadError(502, "the status line is not HTTP/1.1 STATUS REASON")
@@ -191,68 +242,3 @@ class _Malformed(Exception):
 
 class _TooLarge(Exception):
     """What the limits do not allow."""
-
-
-class _Collector:
-    """What the parser calls; an object of its own, which does not refer to the parser."""
-
-    def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
-        self._append = fields.append
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # The parser removes the white space before a value and leaves that behind it.
-        self._append((name, value.strip(b" \t")))
-
-
-class _Section:
-    """The bytes of one head, up to the first empty line, which the parser is to see."""
-
-    def __init__(
-        self,
-        limits: HeadLimits,
-        parser: httptools.HttpRequestParser | httptools.HttpResponseParser,
-        fields: list[tuple[bytes, bytes]],
-    ) -> None:
-        self._limits = limits
-        self._parser = parser
-        self._fields = fields
-        self._received: bytes | bytearray = b""
-        self.early = b""
-
-    def feed(self, data: bytes) -> bytes | bytearray | None:
-        """Take the next bytes; return a text that begins with the head when it is complete."""
-        before = len(self._received)
-        received = self._joined(data) if before else data
-        end = received.find(_END, max(0, before - len(_END) + 1))
-        if end < 0:
-            self._received = received
-            self._parse(data, len(received))
-            return None
-        end += len(_END)
-        if end < len(received):
-            self.early = data[end - before :]
-            data = data[: end - before]
-        self._parse(data, end)
-        return received
-
-    def _joined(self, data: bytes) -> bytes | bytearray:
-        """Return all that has come, of a head that does not come whole."""
-        received = self._received
-        if isinstance(received, bytes):
-            received = bytearray(received)
-        received += data
-        return received
-
-    def _parse(self, data: bytes, size: int) -> None:
-        """Let the parser see ``data``, with which the head has ``size`` bytes."""
-        limits = self._limits
-        if size > limits.max_bytes:
-            raise _TooLarge(f"head is longer than {limits.max_bytes} bytes")
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # This is how the parser stops behind the head of a CONNECT.
-        except httptools.HttpParserError as error:
-            raise _Malformed(error) from None
-        if len(self._fields) > limits.max_fields:
-            raise _TooLarge(f"has more than {limits.max_fields} header fields")

@@ -301,7 +301,8 @@ class _Forwarding:
 
     def _expect_answer(self) -> None:
         """Bound the time for an answer; patience is for requests that are complete."""
-        self._forget_answer()
+        if self._answer_due:
+            self._forget_answer()
         answers, upstream = self._relay.answers, self._upstream
         patient = self._patient and (upstream is None or upstream.request_complete)
         if answers is not None and not (patient or self._exchange.head_sent or self._ended):

@@ -23,7 +23,7 @@ from twisted.internet.address import UNIXAddress
 from twisted.internet.interfaces import IDelayedCall, IPullProducer, IReactorTime
 from zope.interface import implementer
 
-from yurttunnel.http.connection import all_taken
+from yurttunnel.http.connection import socket_all_taken
 
 _FIRST_LOOK, _LAST_LOOK = 0.001, 2.048
 """Seconds until it is looked again whether a client has read its answer; each time twice as many. A
@@ -76,7 +76,7 @@ class SentAlone:
 
     def client_spoke(self) -> None:
         """Look whether the client, which has sent something, has read the answer before."""
-        if self._on_unix_socket and self._call is not None and all_taken(self._transport):
+        if self._on_unix_socket and self._call is not None and socket_all_taken(self._transport):
             self._stop_looking()
             self._done()
 
@@ -93,7 +93,7 @@ class SentAlone:
 
     def _look_again(self, delay: float) -> None:
         """Go on if the client has read the answer, else look again in ``delay`` seconds."""
-        if delay > _LAST_LOOK or all_taken(self._transport):
+        if delay > _LAST_LOOK or socket_all_taken(self._transport):
             self._done()
         else:
             self._call = self._clock.callLater(delay, self._look_again, 2 * delay)

@@ -29,6 +29,7 @@ from twisted.internet.protocol import ServerFactory, connectionDone
 from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.sockets import tune_local_socket
 
 BACKLOG = 1024
@@ -104,7 +105,8 @@ def listen_unix(
     if not os.path.isdir(directory):
         raise CannotListen(flag, f"the directory {directory} does not exist: create it")
     port = _UnixPort(os.fsencode(path), factory, backlog, mode, reactor)
-    port.transport = getattr(reactor, "unix_transport", port.transport)
+    if isinstance(reactor, DirectReactor):
+        reactor.take_over(port)
     umask = os.umask(0o777 & ~mode)
     try:
         _remove_stale_socket(flag, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from twisted.logger import ILogFilterPredicate, LogEvent, Logger, LogLevel, PredicateResult
@@ -13,7 +14,26 @@ REQUESTS = "yurttunnel.server.requests"
 WHOLE_LINE = "{line}"
 """The format of messages that are put together already: their text is in the field ``line``."""
 
-request_log = Logger(namespace=REQUESTS)
+
+class _RequestLogger(Logger):
+    """A logger that is given levels only: to look each time whether it is one takes long."""
+
+    def emit(self, level: LogLevel, format: str | None = None, **fields: object) -> None:
+        """See ``Logger``."""
+        self.observer(
+            {
+                **fields,
+                "log_logger": self,
+                "log_level": level,
+                "log_namespace": self.namespace,
+                "log_source": self.source,
+                "log_format": format,
+                "log_time": time.time(),
+            }
+        )
+
+
+request_log = _RequestLogger(namespace=REQUESTS)
 """What those are logged with. It stays in a module: a class would give it its own namespace."""
 
 _DEBUG_VERBOSITY = 4

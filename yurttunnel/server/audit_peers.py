@@ -54,7 +54,7 @@ def _address(transport: Any) -> str:
 
 def unix_user(connection: socket.socket) -> str:
     """Say which user has connected to a Unix socket."""
-    return f"unix:uid={user_id_behind(connection)}"
+    return f"unix:uid={_peer_credentials(connection)[1]}"
 
 
 def user_id_behind(connection: socket.socket) -> int:

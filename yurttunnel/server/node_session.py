@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.pki.identity import Identifiers, NodeIdentity, parse_identifiers, uncovered
@@ -80,7 +81,7 @@ class NodeSession:
     @property
     def draining(self) -> bool:
         """Whether one of the ends wants no new streams that have another way."""
-        if self.going_away:
+        if self.tunnel.going_away:
             return True
         return self._presence >= _Presence.LATE and self._has_connected_fellow()
 
@@ -103,16 +104,20 @@ class NodeSession:
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Open a stream to a target at the node, by another way if this one is lost."""
-        opening = open_by_two_ways(
+        return open_by_two_ways(
             self._registry, self.tunnel.clock, self, host, port, timeout, request_id, holder
         )
-        return Deferred.fromCoroutine(opening)
 
     def open_here(
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Open a stream to a target at the node in this session."""
-        return Deferred.fromCoroutine(self._open_here(host, port, timeout, request_id, holder))
+        if self._presence is _Presence.MISSING:
+            self.tunnel.dial_answered(Code.SESSION_LOST)
+            return fail(self._missing())
+        dial = self.tunnel.open_stream(host, port, timeout, request_id, holder)
+        self._dials.add(dial)
+        return dial.addBoth(self._dial_ended, dial)
 
     def connection_lost(self) -> None:
         """Have dials that wait go another way, now if there is one, or soon end."""
@@ -184,29 +189,19 @@ class NodeSession:
         )
         return StreamFailed(Code.SESSION_LOST, text)
 
-    async def _open_here(
-        self, host: str, port: int, timeout: float, request_id: str, holder: Holder
-    ) -> IStream:
-        if self._presence is _Presence.MISSING:
-            self.tunnel.dial_answered(Code.SESSION_LOST)
-            raise self._missing()
-        dial = self.tunnel.open_stream(host, port, timeout, request_id, holder)
-        self._dials.add(dial)
-        try:
-            return await dial
-        except StreamFailed as error:
-            if error.code is Code.CANCELLED and dial not in self._dials:
-                raise self._missing() from error
-            raise
-        finally:
-            self._dials.discard(dial)
+    def _dial_ended(self, result: IStream | Failure, dial: Deferred[IStream]) -> IStream | Failure:
+        given_up = dial not in self._dials
+        self._dials.discard(dial)
+        if given_up and isinstance(result, Failure) and dial_code(result) is Code.CANCELLED:
+            return Failure(self._missing())
+        return result
 
     def snapshot(self) -> SessionSnapshot:
         """Describe the session at this moment."""
         return self.tunnel.snapshot()
 
 
-async def open_by_two_ways(
+def open_by_two_ways(
     registry: SessionRegistry,
     clock: IReactorTime,
     session: INodeSession,
@@ -215,22 +210,30 @@ async def open_by_two_ways(
     timeout: float,
     request_id: str,
     holder: Holder,
-) -> IStream:
+) -> Deferred[IStream]:
     """Open a stream by ``session``, or, if that is lost before, by another way to its node.
 
-    All is done within ``timeout`` seconds. Raises :class:`StreamFailed`.
+    All is done within ``timeout`` seconds. Fails with :class:`StreamFailed`.
     """
     began = clock.seconds()
-    try:
-        return await session.open_here(host, port, timeout, request_id, holder)
-    except StreamFailed as error:
-        if error.code not in _ELSEWHERE:
-            raise
+
+    def open_elsewhere(reason: Failure) -> Deferred[IStream]:
+        if dial_code(reason) not in _ELSEWHERE:
+            return fail(reason)
         other = registry.find_another(session)
         left = timeout - (clock.seconds() - began)
         if other is None or left <= 0:
-            raise
-    return await other.open_here(host, port, left, request_id, holder)
+            return fail(reason)
+        return other.open_here(host, port, left, request_id, holder)
+
+    opening = session.open_here(host, port, timeout, request_id, holder)
+    return opening.addErrback(open_elsewhere)
+
+
+def dial_code(reason: Failure) -> Code | None:
+    """Return the code with which a dial has failed; ``None`` for a defect of ours."""
+    error = reason.value
+    return error.code if isinstance(error, StreamFailed) else None
 
 
 def granted_identifiers(identity: NodeIdentity, hello: Hello) -> Identifiers:

@@ -101,6 +101,13 @@ class IRounds(Interface):
         Gives ``False``, and does nothing, when nothing else waits to be served.
         """
 
+    def call_soon(call: Callable[..., object], *arguments: object) -> None:
+        """Have ``call(*arguments)`` called once whoever calls this has returned to the reactor.
+
+        That is at the end of the round, before what :meth:`at_end_of_round` has been given, or in
+        the next turn when none is being served.
+        """
+
 
 class IStreamAcceptor(Interface):
     """What a session hands the peer's requests to: the agent's dialler."""

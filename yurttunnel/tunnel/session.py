@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, fail
@@ -49,6 +50,7 @@ class SessionContext:
     acceptor: IStreamAcceptor
     cooperator: Cooperator = field(init=False)
     at_end_of_round: Callable[[Callable[[], object]], bool] | None = field(init=False)
+    call_soon: Callable[..., object] = field(init=False)
     shares: Shares = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,7 @@ class SessionContext:
         self.cooperator = Cooperator(scheduler=lambda call: self.clock.callLater(0, call))
         rounds = IRounds(self.clock, None)
         self.at_end_of_round = None if rounds is None else rounds.at_end_of_round
+        self.call_soon = partial(self.clock.callLater, 0) if rounds is None else rounds.call_soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class TunnelSession:
     ) -> None:
         self.clock = context.clock
         self.cooperator = context.cooperator
+        self.call_soon = context.call_soon
         self.description = description
         self.since = datetime.datetime.now(datetime.UTC)
         self.resumptions = 0
@@ -131,7 +135,7 @@ class TunnelSession:
         self._flushing = False
         self._at_end_of_round = context.at_end_of_round
         self._joining = False
-        self._flush_call: IDelayedCall | None = None
+        self._flushes_soon = False
         self._last_sent = 0.0
         self._timer: IDelayedCall | None = None
         self._goaway_call: IDelayedCall | None = None
@@ -238,7 +242,8 @@ class TunnelSession:
             self._ending.append(stream)
         self.wire.finish(wire)
         self.request_flush()
-        self._flush_soon()
+        if not self._joining:
+            self._flush_soon()
 
     def dial_answered(self, code: Code) -> None:
         """Count the answer to an OPEN."""
@@ -367,7 +372,7 @@ class TunnelSession:
         """
         if self._flushing or self._busy or self._joining or self._carrier is None:
             return
-        if self._flush_call is not None:
+        if self._flushes_soon and self._at_end_of_round is None:
             return
         if self._at_end_of_round is not None:
             self._joining = self._at_end_of_round(self._flush_joined)
@@ -379,15 +384,16 @@ class TunnelSession:
             self._flush_soon()
 
     def _flush_soon(self) -> None:
-        if self._flush_call is None and not self.closed:
-            self._flush_call = self.clock.callLater(0, self._flush_later)
+        if not self._flushes_soon:
+            self._flushes_soon = True
+            self.call_soon(self._flush_later)
 
     def _flush_joined(self) -> None:
         self._joining = False
         self.flush()
 
     def _flush_later(self) -> None:
-        self._flush_call = None
+        self._flushes_soon = False
         self.flush()
 
     def flush(self) -> None:
@@ -403,24 +409,28 @@ class TunnelSession:
         if carrier is None:
             return
         wire = self.wire
+        if wire.may_send and not self._busy:
+            self._send_on(carrier)
+        if self._drained and not self._busy and not wire.kept:
+            # The peer has everything: what it had not could be lost with the connection.
+            self.close(Code.GOING_AWAY, "the session has been drained")
+
+    def _send_on(self, carrier: Carrier) -> None:
+        wire = self.wire
         before = wire.bytes_sent
         self._flushing = True
         try:
-            while not self._busy:
-                chunk = wire.data_to_send(wire.chunk)
-                if not chunk or self._carrier is not carrier:
+            while chunk := wire.data_to_send():
+                if self._carrier is not carrier:
                     break
                 carrier.write(chunk)
                 if self._at_end_of_round is None:
                     self._last_sent = self.clock.seconds()
-                if not wire.may_send:
+                if self._busy or not wire.may_send:
                     break
         finally:
             self._flushing = False
         self._counters.bytes_sent += wire.bytes_sent - before
-        if self._drained and not self._busy and not wire.kept:
-            # The peer has everything: what it had not could be lost with the connection.
-            self.close(Code.GOING_AWAY, "the session has been drained")
 
     def _settle_ending(self) -> None:
         # What the streams' users do when they are told may end other streams.
@@ -518,10 +528,10 @@ class TunnelSession:
             if last:
                 carrier.write(last)
             carrier.end()
-        for call in (self._timer, self._flush_call, self._goaway_call):
+        for call in (self._timer, self._goaway_call):
             if call is not None and call.active():
                 call.cancel()
-        self._timer = self._flush_call = self._goaway_call = None
+        self._timer = self._goaway_call = None
         self._ending.clear()
         for callback in list(self.on_closed):
             callback(code, text)

@@ -17,11 +17,10 @@ import enum
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_network
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 Key = TypeVar("Key")
 
@@ -84,8 +83,7 @@ _NO_MEMORY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """Who opens a stream: ``entry`` is one of its kind, ``caller`` one who comes by it.
 
     They are digests of the flag (21 bits) and of the caller's address (48 bits), so that a server
@@ -96,7 +94,7 @@ class Holder:
     kind: Kind
     entry: int = 0
     caller: int = 0
-    to_kubelet: bool = field(default=False, compare=False)
+    to_kubelet: bool = False
 
     @classmethod
     def of(cls, kind: Kind, flag: str, caller: str) -> Holder:
@@ -105,8 +103,8 @@ class Holder:
 
     def reaching(self, port: int) -> Holder:
         """Return the same for a stream to ``port``."""
-        leads_there = self.kind in (Kind.KUBELETS, Kind.PASSTHROUGH)
-        return replace(self, to_kubelet=leads_there or port in KUBELET_PORTS)
+        leads_there = self.kind in (Kind.KUBELETS, Kind.PASSTHROUGH) or port in KUBELET_PORTS
+        return self if leads_there is self.to_kubelet else Holder(*self[:3], leads_there)
 
     def __str__(self) -> str:
         """Write it as :meth:`parse` takes it: URL-safe base64 of nine bytes (RFC 4648)."""
@@ -134,7 +132,7 @@ def for_kubelets(caller: object) -> Holder:
     """Return the holder of a connection to a kubelet for ``caller``; ``None`` is everybody."""
     if caller is None:
         return FOR_KUBELETS
-    return replace(FOR_KUBELETS, caller=_digest(str(caller), _CALLER_BITS))
+    return FOR_KUBELETS._replace(caller=_digest(str(caller), _CALLER_BITS))
 
 
 @lru_cache(CACHED)
@@ -175,7 +173,7 @@ class Shares:
         self._to_kubelets = 0
         # Plain dictionaries: a counter calls a function for each key that it has not.
         self._entries: dict[tuple[Kind, int], int] = {}
-        self._callers: dict[Holder, int] = {}
+        self._callers: dict[tuple[Kind, int, int], int] = {}
 
     def check(self, holder: Holder) -> None:
         """Raise :class:`ShareUsedUp` if ``holder`` is to have no more."""
@@ -189,8 +187,8 @@ class Shares:
                 where=self._where,
                 most=self._most if room >= self._most else f"the {room} that there is memory for",
                 used=used,
-                entries=self._entries.get((holder.kind, holder.entry), 0),
-                callers=self._callers.get(holder, 0),
+                entries=self._entries.get(holder[:2], 0),
+                callers=self._callers.get(holder[:3], 0),
             )
             raise ShareUsedUp(share, text)
         if self._within is not None:
@@ -200,9 +198,9 @@ class Shares:
         """Count a stream of ``holder``."""
         self.held[holder.kind] += 1
         self._to_kubelets += holder.to_kubelet
-        entry = (holder.kind, holder.entry)
+        entry, caller = holder[:2], holder[:3]
         self._entries[entry] = self._entries.get(entry, 0) + 1
-        self._callers[holder] = self._callers.get(holder, 0) + 1
+        self._callers[caller] = self._callers.get(caller, 0) + 1
         if self._within is not None:
             self._within.take(holder)
 
@@ -210,8 +208,8 @@ class Shares:
         """Count it no more."""
         self.held[holder.kind] -= 1
         self._to_kubelets -= holder.to_kubelet
-        _take_one(self._entries, (holder.kind, holder.entry))
-        _take_one(self._callers, holder)
+        _take_one(self._entries, holder[:2])
+        _take_one(self._callers, holder[:3])
         if self._within is not None:
             self._within.give_back(holder)
 
@@ -227,7 +225,7 @@ class Shares:
             return None
         if kept and (holder.kind is Kind.KUBELETS or (holder.to_kubelet and others < reserve // 2)):
             return None
-        left = ENTRY * max(0, room - kept) - self._entries.get((holder.kind, holder.entry), 0)
+        left = ENTRY * max(0, room - kept) - self._entries.get(holder[:2], 0)
         if holder.kind is Kind.KUBELETS:
             left += reserve
         if left <= 0:
@@ -235,7 +233,7 @@ class Shares:
         if holder == FOR_KUBELETS:
             return None
         factor = KUBELET_CALLER if holder.kind is Kind.KUBELETS else CALLER
-        return Share.CALLER if self._callers.get(holder, 0) >= factor * left else None
+        return Share.CALLER if self._callers.get(holder[:3], 0) >= factor * left else None
 
 
 @lru_cache(CACHED)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
     IAddress,
     IDelayedCall,
@@ -16,6 +15,7 @@ from twisted.internet.interfaces import (
     IPullProducer,
     IPushProducer,
 )
+from twisted.internet.protocol import connectionDone
 from twisted.internet.task import CooperativeTask
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -106,7 +106,7 @@ class TunnelStream:
         protocol.makeConnection(self)
         self._attached = True
         if self._end is not None:
-            self._session.clock.callLater(0, self._lose_protocol, self._end)
+            self._session.call_soon(self._lose_protocol, self._end)
         elif self._wanted:
             self.resumeProducing()
 
@@ -211,14 +211,14 @@ class TunnelStream:
         if self._wire.closed:
             producer.stopProducing()
             return
-        # Cast, not adapted: sockets do not ask producers to declare what they are either.
+        # Not adapted: sockets do not ask producers to declare what they are either.
         if streaming:
-            self._producer = cast("IPushProducer", producer)
+            self._producer = producer  # type: ignore[assignment] # see above
         else:
-            pulled = _PulledProducer(cast("IPullProducer", producer), self.fail)
+            pulled = _PulledProducer(producer, self.fail)  # type: ignore[arg-type] # see above
             self._pull = pulled.task = self._session.cooperator.cooperate(pulled.steps())
             self._producer = pulled
-        if self._wire.full:
+        if self._wire.full and self._producer is not None:
             self._producer_paused = True
             self._producer.pauseProducing()
 
@@ -264,7 +264,7 @@ class TunnelStream:
             self._linger = None
         producer = self._producer
         self.unregisterProducer()
-        self._end = Failure(ConnectionDone() if code is Code.DONE else StreamFailed(code, text))
+        self._end = connectionDone if code is Code.DONE else Failure(StreamFailed(code, text))
         opened, self._opened = self._opened, None
         if opened is not None:
             self._session.dial_answered(code)
@@ -272,7 +272,7 @@ class TunnelStream:
             return
         self._session.stream_ended(code)
         if self._called:
-            self._session.clock.callLater(0, self._tell_end, producer, self._end)
+            self._session.call_soon(self._tell_end, producer, self._end)
         else:
             self._tell_end(producer, self._end)
 
@@ -285,7 +285,7 @@ class TunnelStream:
             if not wire.closed:
                 wire.deliver = self._deliver_nothing
                 self._session.wire.resume(wire, self._session.clock.seconds())
-            self._lose_protocol(Failure(ConnectionDone()))
+            self._lose_protocol(connectionDone)
         elif IHalfCloseableProtocol.providedBy(self._protocol):
             IHalfCloseableProtocol(self._protocol).writeConnectionLost()
         return True

@@ -58,7 +58,7 @@ class Outbox:
     def times_something(self) -> bool:
         """Whether a PING or a PONG waits to be sent."""
         link = self.link
-        return bool(link) and (frames.PING in link or frames.PONG in link)
+        return frames.PING in link or frames.PONG in link
 
     def take_link(self) -> bytes:
         """Give the frames of the connection, once."""

@@ -95,7 +95,9 @@ class Session:
         self.timer = NEVER
         self.going_away = False
         self.peer_going_away = False
+        # Payload bytes of all streams that have come, and that have been given to connections.
         self.bytes_received = 0
+        self.bytes_sent = 0
         self._events = events
         self._now = now
         limits = local.limits
@@ -149,13 +151,8 @@ class Session:
         return self._table.open
 
     @property
-    def bytes_sent(self) -> int:
-        """Payload bytes of all streams that have been given to connections."""
-        return self._outbox.payload_sent
-
-    @property
     def chunk(self) -> int:
-        """How much to ask :meth:`data_to_send` for at a time, bytes."""
+        """How much :meth:`data_to_send` gives at a time, bytes."""
         return self._outbox.pace.chunk
 
     @property
@@ -335,10 +332,11 @@ class Session:
             or outbox.log.again
         )
 
-    def data_to_send(self, limit: int) -> bytes:
+    def data_to_send(self, limit: int | None = None) -> bytes:
         """Give the next bytes for the connection, nothing if there are none.
 
-        ``limit`` bounds the stream payload in them, not the frames around it. After the session
+        ``limit`` bounds the stream payload in them, not the frames around it; without one
+        :attr:`chunk` does. After the session
         has been closed this gives the CLOSE, once.
         """
         outbox = self._outbox
@@ -350,27 +348,25 @@ class Session:
         if outbox.log.again:
             # It may begin in the middle of a frame, but always ends with one.
             chunk = outbox.log.next_again()
-            self._acknowledge_along()
+            if self._parser.received - self._acknowledged >= ACK_ALONG:
+                self._append_ack()
             return chunk + outbox.take_link()
-        if outbox.times_something:
+        if outbox.link and outbox.times_something:
             # By itself: TLS gives a record when all of it has come, and data take their time. The
             # direct transport makes a record of each write; Twisted's may join some.
             return outbox.take_link()
         if self._inflow.is_due and not outbox.is_full:
             for frame in self._inflow.credit(self._now):
                 outbox.put(frame)
-        chunk = outbox.next_chunk(limit)
-        if chunk:
-            self._acknowledge_along()
+        chunk = outbox.next_chunk(outbox.pace.chunk if limit is None else limit)
+        self.bytes_sent = outbox.payload_sent
+        if chunk and self._parser.received - self._acknowledged >= ACK_ALONG:
+            self._append_ack()
         if outbox.link:
             chunk = outbox.take_link() + chunk
         if outbox.queue.touched:
             self._settle_touched()
         return chunk
-
-    def _acknowledge_along(self) -> None:
-        if self._parser.received - self._acknowledged >= ACK_ALONG:
-            self._append_ack()
 
     def _settle_touched(self) -> None:
         queue = self._outbox.queue

@@ -23,6 +23,7 @@ from yurttunnel.server.frontends.calls import ITakesCallers
 from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.transport import SocketTransport
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.wire.codes import Code
@@ -140,7 +141,8 @@ class PassedOnTests(ConnectTestCase):
         ours, self.caller = socket.socketpair()
         self.addCleanup(self.caller.close)
         protocol = self.factory.buildProtocol(None)
-        protocol.makeConnection(SocketTransport(self.reactor, ours, protocol, UNIXAddress("")))
+        watching = DescriptorSet(self.reactor)
+        protocol.makeConnection(SocketTransport(watching, ours, protocol, UNIXAddress("")))
         protocol.dataReceived(connect("edge-2:10250"))
         return session
 

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from yurttunnel.tunnel.direct.descriptors import MOST_ROUNDS, DescriptorSet
+from yurttunnel.tunnel.direct.descriptors import MOST_PASSES, MOST_ROUNDS, DescriptorSet
 
 
 class Outer:
@@ -23,6 +23,7 @@ class Outer:
 
     def __init__(self) -> None:
         self.readers: list[Any] = []
+        self.later: list[tuple[float, Callable[..., object], tuple[object, ...]]] = []
 
     def addReader(self, reader: Any) -> None:
         """Watch."""
@@ -32,8 +33,13 @@ class Outer:
         """Watch no more."""
         self.readers.remove(reader)
 
-    def callLater(self, *details: object) -> None:
-        """Nothing here asks for it."""
+    def callLater(self, delay: float, call: Callable[..., object], *arguments: object) -> None:
+        """Note what is for another turn."""
+        self.later.append((delay, call, arguments))
+
+    def seconds(self) -> float:
+        """Return a time."""
+        return 0.0
 
 
 class Member:
@@ -220,6 +226,20 @@ class DescriptorSetTests(SynchronousTestCase):
         """It is the reactor's turn then."""
         self.assert_not_waited_for(lambda reactor: reactor.callLater(0, lambda: None))
 
+    def test_nothing_is_waited_for_when_a_member_has_set_a_timer(self) -> None:
+        """One that is due at once, although none was when the reactor was asked before."""
+        self.descriptors = DescriptorSet(self.real_reactor())
+        asking, answering = self.member(), self.member(ready=False)
+
+        def read() -> None:
+            asking.peer.send(b"x")
+            self.descriptors.callLater(0, self.fail)
+
+        asking.on["read"] = lambda: answering.peer.send(b"x") and None
+        answering.on["read"] = read
+        self.serve()
+        self.assertEqual((asking.told, answering.told), (["read"], ["read"]))
+
     def test_nothing_is_waited_for_when_a_thread_has_called(self) -> None:
         """Nor does a thread wait for the sockets."""
         self.assert_not_waited_for(lambda reactor: reactor.callFromThread(lambda: None))
@@ -301,6 +321,77 @@ class DescriptorSetTests(SynchronousTestCase):
             member.on["read"] = lambda member=member: (
                 self.descriptors.at_end_of_round(lambda: at_end(member)) and None
             )
+        self.serve()
+        self.assertEqual(len(called), 2)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+
+    # What is to be done soon
+
+    def test_soon_is_when_all_that_is_ready_has_been_served(self) -> None:
+        """And before what is called once for a round, which sends what that has written."""
+        members = [self.member() for _ in range(2)]
+        order: list[str] = []
+
+        def read() -> None:
+            order.append("read")
+            self.descriptors.at_end_of_round(lambda: order.append("end"))
+            self.descriptors.call_soon(order.append, "soon")
+
+        for member in members:
+            member.on["read"] = read
+        self.serve()
+        self.assertEqual(order, ["read", "read", "soon", "soon", "end", "end"])
+
+    def test_soon_is_after_a_member_that_is_served_alone(self) -> None:
+        """Never within it."""
+        member = self.member()
+        order: list[str] = []
+
+        def read() -> None:
+            self.descriptors.call_soon(order.append, "soon")
+            order.append("read")
+
+        member.on["read"] = read
+        self.serve()
+        self.assertEqual(order, ["read", "soon"])
+
+    def test_soon_is_the_next_turn_while_nothing_is_served(self) -> None:
+        """A timer, or what the reactor watches besides, has asked."""
+        self.descriptors.call_soon(self.fail, "too soon")
+        self.assertEqual(self.outer.later, [(0, self.fail, ("too soon",))])
+        self.member()
+        self.serve()
+        self.descriptors.call_soon(self.fail)
+        self.assertEqual(len(self.outer.later), 2)
+
+    def test_what_leads_to_more_of_it_without_end_leaves_the_reactor_its_turn(self) -> None:
+        """As a producer does that is pulled by a transport which takes all at once."""
+        member = self.member()
+        calls: list[int] = []
+
+        def again() -> None:
+            calls.append(1)
+            self.descriptors.call_soon(again)
+
+        member.on["read"] = again
+        self.serve()
+        self.assertEqual(len(calls), 1 + MOST_PASSES)
+        self.assertEqual(self.outer.later, [(0, again, ())])
+
+    def test_what_fails_soon_is_logged(self) -> None:
+        """The next one is called nevertheless."""
+        member = self.member()
+        called: list[int] = []
+
+        def fail() -> None:
+            called.append(1)
+            raise ZeroDivisionError
+
+        def read() -> None:
+            for _ in range(2):
+                self.descriptors.call_soon(fail)
+
+        member.on["read"] = read
         self.serve()
         self.assertEqual(len(called), 2)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)

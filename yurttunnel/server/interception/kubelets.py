@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
@@ -34,8 +33,7 @@ HANDSHAKE_TIMEOUT = 15.0
 """Seconds for a TLS handshake with a kubelet, after the agent has connected to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletKey:
+class KubeletKey(NamedTuple):
     """What connections have in common that can stand in for each other.
 
     One belongs to the session that carries it and ends with that, so connections through a

@@ -47,7 +47,8 @@ class InterceptedRequest:
 
     ``request_id`` names it in the logs of both ends. ``destination`` and ``node``, the name of
     the node whose agent serves it, are empty until the proxy has found them. ``follows`` tells that
-    the answer may begin, and end, at any time: a log is followed, or a watch.
+    the answer may begin, and end, at any time: a log is followed, or a watch. ``verb`` and
+    ``path_class`` are the method and the first segment of the path, where kubelets know them.
 
     ``caller`` is who asks, as the server has made out, empty where it has not asked for that.
     ``client`` is the address for which a caller asks who speaks for others, empty where that is
@@ -67,10 +68,15 @@ class InterceptedRequest:
     refusal: str = ""
     proven: bool = False
     follows: bool = field(init=False)
+    verb: str = field(init=False)
+    path_class: str = field(init=False)
 
     def __post_init__(self) -> None:
         """Look once: a query can be long, and several want to know."""
-        self.follows = follows(self.exchange.head)
+        head = self.exchange.head
+        self.follows = follows(head)
+        self.verb = verb_of(head)
+        self.path_class = path_class_of(head)
 
 
 Handler = Callable[[InterceptedRequest], None]

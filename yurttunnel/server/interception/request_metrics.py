@@ -13,8 +13,6 @@ from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import (
     Handler,
     InterceptedRequest,
-    path_class_of,
-    verb_of,
 )
 
 _KNOWN = frozenset(status.value for status in HTTPStatus)
@@ -32,8 +30,7 @@ class RequestMetrics:
         """See :class:`IMiddleware`."""
 
         def counted(request: InterceptedRequest) -> None:
-            head = request.exchange.head
-            labels = verb_of(head), path_class_of(head)
+            labels = request.verb, request.path_class
             began = self._clock.seconds()
             self._counters.in_hand[labels] += 1
             request.exchange.on_end(lambda _: self._ended(request, labels, began))

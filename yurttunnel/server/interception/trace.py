@@ -19,8 +19,6 @@ from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import (
     Handler,
     InterceptedRequest,
-    path_class_of,
-    verb_of,
 )
 from yurttunnel.server.quoting import quotable, shortened
 
@@ -77,12 +75,12 @@ class Trace:
         error: ExchangeFailed | None,
     ) -> None:
         exchange = request.exchange
-        head, destination = exchange.head, request.destination
+        destination = request.destination
         where = destination.authority if destination is not None else "nowhere"
         trouble = f"; {quotable(str(error))}" if error is not None else ""
         who = peer.described(request.caller)
         line = (
-            f"{verb_of(head)} {path_class_of(head)} to {where} on {request.node or 'no node'}"
+            f"{request.verb} {request.path_class} to {where} on {request.node or 'no node'}"
             f" {who} ({request.request_id}): {exchange.status or 'no answer'},"
             f" {exchange.bytes_sent} bytes in {self._clock.seconds() - began:.3f} s{trouble}"
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.pki.identity import Identifiers
-from yurttunnel.server.node_session import open_by_two_ways
+from yurttunnel.server.node_session import dial_code, open_by_two_ways
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.server.siblings.feed import MAX_NODES, NodeEntry
 from yurttunnel.tunnel.errors import StreamFailed
@@ -146,38 +147,33 @@ class RemoteNodeSession:
     ) -> Deferred[IStream]:
         """Have the sibling open a stream; if it has lost the node, try another way, once."""
         nodes = self._nodes
-        opening = open_by_two_ways(
+        return open_by_two_ways(
             nodes.registry, nodes.clock, self, host, port, timeout, request_id, holder
         )
-        return Deferred.fromCoroutine(opening)
 
     def open_here(
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Have the sibling open a stream, which is of the same holder's share there."""
-        return Deferred.fromCoroutine(self._open_here(host, port, timeout, request_id, holder))
+        nodes = self._nodes
+        if not nodes.reachable:
+            return fail(StreamFailed(Code.SESSION_LOST, self._lost()))
+        target = f"{self._number}/{holder}/{host}"
+        dial = nodes.tunnel.open_stream(target, port, timeout, request_id, holder)
+        nodes.dials.add(dial)
+        return dial.addBoth(self._dial_ended, dial)
 
     def snapshot(self) -> SessionSnapshot:
         """Describe the session with the sibling, as that by which the node is reached."""
         return replace(self._nodes.tunnel.snapshot(), node=self.node)
 
-    async def _open_here(
-        self, host: str, port: int, timeout: float, request_id: str, holder: Holder
-    ) -> IStream:
+    def _dial_ended(self, result: IStream | Failure, dial: Deferred[IStream]) -> IStream | Failure:
         nodes = self._nodes
-        if not nodes.reachable:
-            raise StreamFailed(Code.SESSION_LOST, self._lost())
-        target = f"{self._number}/{holder}/{host}"
-        dial = nodes.tunnel.open_stream(target, port, timeout, request_id, holder)
-        nodes.dials.add(dial)
-        try:
-            return await dial
-        except StreamFailed as error:
-            if error.code is Code.CANCELLED and not nodes.reachable:
-                raise StreamFailed(Code.SESSION_LOST, self._lost()) from error
-            raise
-        finally:
-            nodes.dials.discard(dial)
+        nodes.dials.discard(dial)
+        given_up = not nodes.reachable
+        if given_up and isinstance(result, Failure) and dial_code(result) is Code.CANCELLED:
+            return Failure(StreamFailed(Code.SESSION_LOST, self._lost()))
+        return result
 
     def _lost(self) -> str:
         tunnel = self._nodes.tunnel

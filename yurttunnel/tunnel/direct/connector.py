@@ -136,8 +136,8 @@ class SocketConnector:
         number = self._socket.connect_ex(self._address)
         if number not in (0, EINPROGRESS):
             return _connect_error(number)
-        # On this host it is over when the next turn begins, and the reactor need not wait for it.
-        self._reactor.callLater(0, self._look, self._socket)
+        # On this host it is over at once, and need not be waited for.
+        self._reactor.call_soon(self._look, self._socket)
         return None
 
     def _look(self, connecting: socket.socket) -> None:

@@ -2,7 +2,8 @@
 
 For each event the reactor finds out a name for the log, makes a context for it and calls through
 five functions, and for each turn it looks through its timers. Here an event is one call, several
-rounds are served in one turn, and what is to be done once for a whole round waits for its end.
+rounds are served in one turn, what is to be done soon is no timer, and what is to be done once for
+a whole round waits for its end.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Any
 from twisted.internet.base import ReactorBase
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
+    IDelayedCall,
     IHalfCloseableDescriptor,
     IReadDescriptor,
     IReadWriteDescriptor,
 )
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -29,12 +32,18 @@ MOST_EVENTS = 256
 MOST_ROUNDS = 8
 """Rounds that are served before it is the rest of the reactor's turn."""
 
+MOST_PASSES = 8
+"""How often what is to be done soon may lead to more of it, before that is put off to the reactor's
+next turn: closing a connection takes up to four, a producer that is pulled has no end."""
+
 PATIENCE = 0.001
 """Seconds that the next round is waited for, if no timer of the reactor is due by then and no
 thread has called: the answer to what was just sent mostly comes sooner. Beside the work itself
 that puts off what comes by other descriptors of the reactor, such as a thread's next call or a
-signal, by no more than ``MOST_ROUNDS`` times this. It is also the least that epoll_wait(2) can
-wait."""
+signal, and timers that are not set by :meth:`DescriptorSet.callLater`, by no more than
+``MOST_ROUNDS`` times this. It is also the least that epoll_wait(2) can wait."""
+
+_NEVER = float("inf")
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _BROKEN = select.EPOLLERR | select.EPOLLHUP
@@ -52,16 +61,24 @@ class DescriptorSet:
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
-        self._due_in = _due_in(reactor)
+        self._tells_when_due = _tells_when_due(reactor)
+        # Whether a timer has been set since it was asked when the next one is due.
+        self._timer_set = True
+        self._due = 0.0
+        # Found once.
+        self._call_later: Callable[..., IDelayedCall] = reactor.callLater
         self._epoll: select.epoll | None = None
         self._members: dict[int, IReadWriteDescriptor] = {}
+        # Their numbers, which they cannot tell any more once they are closed.
+        self._numbers: dict[IReadWriteDescriptor, int] = {}
         self._wanted: dict[int, int] = {}
+        # Whether events are being served, and whether there were several.
+        self._inside = False
         self._serving = False
         # Numbers that have been closed, and may be used anew, since this round was asked for.
         self._stale: set[int] = set()
         self._at_end: list[Callable[[], object]] = []
-        # Found once: it is called for each close.
-        self.callLater = reactor.callLater
+        self._soon: list[tuple[Callable[..., object], tuple[object, ...]]] = []
 
     # -- for transports ------------------------------------------------------------------------
 
@@ -81,6 +98,12 @@ class DescriptorSet:
         """Call ``member.doWrite`` no more."""
         self._want_no_more(member, _OUT)
 
+    def remove(self, member: IReadWriteDescriptor) -> None:
+        """Call neither ``member.doRead`` nor ``member.doWrite`` any more."""
+        number = self._numbers.get(member)
+        if number is not None:
+            self._forget(number)
+
     def readers(self) -> list[IReadWriteDescriptor]:
         """Give what is read."""
         return [one for number, one in self._members.items() if self._wanted[number] & _IN]
@@ -98,6 +121,20 @@ class DescriptorSet:
             self._at_end.append(call)
         return self._serving
 
+    def callLater(
+        self, delay: float, callable: Callable[..., Any], *args: object, **kwargs: object
+    ) -> IDelayedCall:
+        """Set a timer of the reactor; see ``IReactorTime``."""
+        self._timer_set = True
+        return self._call_later(delay, callable, *args, **kwargs)
+
+    def call_soon(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call ``call`` once all that is ready now has been served; else in the next turn."""
+        if self._inside:
+            self._soon.append((call, arguments))
+        else:
+            self.callLater(0, call, *arguments)
+
     # -- IReadDescriptor -----------------------------------------------------------------------
 
     def fileno(self) -> int:
@@ -111,18 +148,29 @@ class DescriptorSet:
     def doRead(self) -> None:
         """Serve what is ready, and what gets ready soon after."""
         patience = 0.0
+        reactor = self._reactor
+        self._timer_set = True
         for _ in range(MOST_ROUNDS):
             if self._epoll is None:
                 return
             events = self._epoll.poll(patience, MOST_EVENTS)
-            if len(events) > 1:
-                self._serve_round(events)
-            elif events:
-                self._serve(*events[0])
-            else:
+            if not events:
                 return
-            due_in = self._due_in()
-            patience = PATIENCE if due_in is None or due_in > PATIENCE else 0.0
+            self._inside = True
+            self._serving = len(events) > 1
+            for number, event in events:
+                if number not in self._stale:
+                    self._serve(number, event)
+            if self._soon:
+                self._call_what_is_soon()
+            self._inside = self._serving = False
+            if self._stale or self._at_end:
+                self._end_round()
+            if self._timer_set:
+                self._ask_when_due()
+            # Of a reactor that cannot tell it is taken that something is due.
+            idle = reactor.seconds() + PATIENCE < self._due and not reactor.threadCallQueue
+            patience = PATIENCE if idle else 0.0
             if not patience and len(events) == 1:
                 return
 
@@ -136,23 +184,27 @@ class DescriptorSet:
     # -- helpers -------------------------------------------------------------------------------
 
     def _want(self, member: IReadWriteDescriptor, event: int) -> None:
-        number = member.fileno()
-        wanted = self._wanted.get(number, 0)
+        number = self._numbers.get(member)
+        wanted = 0 if number is None else self._wanted[number]
         if wanted & event:
             return
         if self._epoll is None:
             self._epoll = select.epoll()
             self._reactor.addReader(self)
-        if wanted:
+        if number is not None:
             self._epoll.modify(number, wanted | event)
         else:
+            number = member.fileno()
             self._epoll.register(number, event)
             self._members[number] = member
+            self._numbers[member] = number
         self._wanted[number] = wanted | event
 
     def _want_no_more(self, member: IReadWriteDescriptor, event: int) -> None:
-        number = member.fileno()
-        wanted = self._wanted.get(number, 0)
+        number = self._numbers.get(member)
+        if number is None:
+            return
+        wanted = self._wanted[number]
         if not wanted & event:
             return
         if wanted == event:
@@ -163,7 +215,7 @@ class DescriptorSet:
             self._epoll.modify(number, wanted & ~event)
 
     def _forget(self, number: int) -> None:
-        del self._members[number], self._wanted[number]
+        del self._numbers[self._members.pop(number)], self._wanted[number]
         if self._serving:
             self._stale.add(number)
         assert self._epoll is not None  # it has had a member
@@ -173,16 +225,32 @@ class DescriptorSet:
             self._epoll.close()
             self._epoll = None
 
-    def _serve_round(self, events: list[tuple[int, int]]) -> None:
-        self._serving = True
-        for number, event in events:
-            if number not in self._stale:
-                self._serve(number, event)
-        self._serving = False
+    def _ask_when_due(self) -> None:
+        """Note when the reactor's next timer is due."""
+        if self._tells_when_due:
+            self._timer_set = False
+            due_in = self._reactor.timeout()
+            self._due = _NEVER if due_in is None else self._reactor.seconds() + due_in
+
+    def _end_round(self) -> None:
         self._stale.clear()
         calls, self._at_end = self._at_end, []
         for call in calls:
             self._guard(call)
+
+    def _call_what_is_soon(self) -> None:
+        for _ in range(MOST_PASSES):
+            calls, self._soon = self._soon, []
+            for call, arguments in calls:
+                try:
+                    call(*arguments)
+                except BaseException:
+                    self._log.failure("a descriptor failed")
+            if not self._soon:
+                return
+        calls, self._soon = self._soon, []
+        for call, arguments in calls:
+            self.callLater(0, call, *arguments)
 
     def _serve(self, number: int, event: int) -> None:
         member = self._members[number]
@@ -206,16 +274,14 @@ class DescriptorSet:
 
     def _disconnect(self, member: IReadWriteDescriptor, reason: Exception, reading: bool) -> None:
         """Tell ``member`` that it has ended, as the reactor would."""
-        self.removeReader(member)
-        if (
-            reading
-            and isinstance(reason, ConnectionDone)
-            and IHalfCloseableDescriptor.providedBy(member)
-        ):
-            IHalfCloseableDescriptor(member).readConnectionLost(Failure(reason))
+        done = isinstance(reason, ConnectionDone)
+        failure = connectionDone if done else Failure(reason)
+        if reading and done and IHalfCloseableDescriptor.providedBy(member):
+            self.removeReader(member)
+            IHalfCloseableDescriptor(member).readConnectionLost(failure)
         else:
-            self.removeWriter(member)
-            member.connectionLost(Failure(reason))
+            self.remove(member)
+            member.connectionLost(failure)
 
     def _guard(self, call: Callable[..., object], *arguments: object) -> None:
         """Call what must not take the others with it."""
@@ -225,14 +291,10 @@ class DescriptorSet:
             self._log.failure("a descriptor failed")
 
 
-def _due_in(reactor: Any) -> Callable[[], float | None]:
-    """Give what tells in how many seconds ``reactor`` has something to do, ``None`` for never.
+def _tells_when_due(reactor: Any) -> bool:
+    """Return whether ``reactor`` can tell when it has something to do.
 
-    That is a timer, or, at once, the call of a thread.
-
-    Only Twisted's own reactors can tell; of others, such as asyncio's, it is taken that something
-    is always due.
+    Only Twisted's own reactors can; of others, such as asyncio's, it is taken that something is
+    always due.
     """
-    if isinstance(reactor, ReactorBase) and type(reactor).callLater is ReactorBase.callLater:
-        return lambda: 0.0 if reactor.threadCallQueue else reactor.timeout()
-    return lambda: 0.0
+    return isinstance(reactor, ReactorBase) and type(reactor).callLater is ReactorBase.callLater

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from twisted.internet.interfaces import (
@@ -16,11 +15,12 @@ from twisted.internet.interfaces import (
     IReactorTCP,
     IReactorTime,
 )
+from twisted.internet.tcp import Port
 from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.connector import SocketConnector
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
-from yurttunnel.tunnel.direct.ports import DirectPort, accepted
+from yurttunnel.tunnel.direct.ports import take_over, transport_of
 from yurttunnel.tunnel.direct.transport import address_of
 from yurttunnel.tunnel.interfaces import IRounds
 from yurttunnel.tunnel.outgoing import PreparingReactor
@@ -45,10 +45,9 @@ class DirectReactor:
         self._descriptors = DescriptorSet(reactor)
         # Found once: these are called for each piece of data.
         self.seconds = reactor.seconds
-        self.callLater = reactor.callLater
+        self.callLater = self._descriptors.callLater
         self.at_end_of_round = self._descriptors.at_end_of_round
-        # What ports for Unix sockets make of the connections they accept.
-        self.unix_transport = partial(accepted, self._descriptors)
+        self.call_soon = self._descriptors.call_soon
 
     def __getattr__(self, name: str) -> Any:
         """Be the reactor in everything else."""
@@ -67,12 +66,17 @@ class DirectReactor:
         except OSError:
             connection.close()
             return None
-        protocol = build(address_of(connection.family, peer))
+        address = address_of(connection.family, peer)
+        protocol = build(address)
         if protocol is None:
             connection.close()
             return None
-        protocol.makeConnection(accepted(self._descriptors, connection, protocol, peer))
+        protocol.makeConnection(transport_of(self._descriptors, connection, protocol, address))
         return protocol
+
+    def take_over(self, port: Port) -> None:
+        """Serve a port that does not listen yet, and its connections."""
+        take_over(port, self._descriptors)
 
     def getReaders(self) -> list[Any]:
         """Give what is read, here and by the reactor."""
@@ -86,7 +90,8 @@ class DirectReactor:
         self, port: int, factory: Any, backlog: int = 50, interface: str = ""
     ) -> IListeningPort:
         """Listen on a TCP port."""
-        listening = DirectPort(self._descriptors, port, factory, backlog, interface, self._reactor)
+        listening = Port(port, factory, backlog, interface, self._reactor)
+        self.take_over(listening)
         listening.startListening()
         return listening
 

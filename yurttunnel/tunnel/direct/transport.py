@@ -19,7 +19,7 @@ from typing import Any
 
 from twisted.internet import main
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
-from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectionAborted, ConnectionLost
 from twisted.internet.interfaces import (
     IAddress,
     IHalfCloseableDescriptor,
@@ -31,6 +31,7 @@ from twisted.internet.interfaces import (
     IReadWriteDescriptor,
     ISystemHandle,
 )
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -127,7 +128,7 @@ class SocketTransport:
             self.disconnecting = True
             self._readable = False
             self._reactor.removeReader(self)
-            self._reactor.callLater(0, self._close_when_sent)
+            self._reactor.call_soon(self._close_when_sent)
 
     def loseWriteConnection(self) -> None:
         """End the sending direction after everything has been sent."""
@@ -154,8 +155,7 @@ class SocketTransport:
         if self._waiting or not self._connected or self.disconnecting:
             raise RuntimeError("the connection is not in a state to be given up")
         self._connected = self._readable = self._writable = False
-        self._reactor.removeReader(self)
-        self._reactor.removeWriter(self)
+        self._reactor.remove(self)
         return self._socket
 
     def getPeer(self) -> IAddress:
@@ -199,7 +199,7 @@ class SocketTransport:
         self._pulling = False
         self._producer_paused = False
         if self._connected and self.disconnecting:
-            self._reactor.callLater(0, self._close_when_sent)
+            self._reactor.call_soon(self._close_when_sent)
 
     def pauseProducing(self) -> None:
         """Read no more for now.
@@ -268,8 +268,7 @@ class SocketTransport:
         if not self._connected:
             return
         self._connected = self._readable = self._writable = False
-        self._reactor.removeReader(self)
-        self._reactor.removeWriter(self)
+        self._reactor.remove(self)
         self._socket.close()
         self._waiting.clear()
         producer, self._producer = self._producer, None
@@ -334,7 +333,7 @@ class SocketTransport:
     def _ask_later(self) -> None:
         if not self._asking:
             self._asking = True
-            self._reactor.callLater(0, self._ask)
+            self._reactor.call_soon(self._ask)
 
     def _ask(self) -> None:
         self._asking = False
@@ -343,7 +342,7 @@ class SocketTransport:
 
     def _close_when_sent(self) -> None:
         if not self._waiting and not self._pulling and not self._failed:
-            self.connectionLost(Failure(ConnectionDone()))
+            self.connectionLost(connectionDone)
 
     def _end_writing(self) -> None:
         self._write_ending = False
@@ -353,7 +352,7 @@ class SocketTransport:
             self._fail(ConnectionLost(str(error)))
             return
         if IHalfCloseableProtocol.providedBy(self.protocol):
-            self._reactor.callLater(0, self._tell_writing_ended)
+            self._reactor.call_soon(self._tell_writing_ended)
 
     def _tell_writing_ended(self) -> None:
         if self._connected and not self._failed:
@@ -372,9 +371,8 @@ class SocketTransport:
         if not self._failed:
             self._failed = True
             self._readable = self._writable = False
-            self._reactor.removeReader(self)
-            self._reactor.removeWriter(self)
-            self._reactor.callLater(0, self.connectionLost, Failure(error))
+            self._reactor.remove(self)
+            self._reactor.call_soon(self.connectionLost, Failure(error))
 
 
 def address_of(family: int, address: Any) -> IAddress:
