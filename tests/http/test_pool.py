@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import ConnectError, ConnectionLost
 from twisted.internet.testing import MemoryReactorClock
@@ -274,6 +276,55 @@ class ShareTests(PoolTestCase):
         self.use(self.new(caller="jane"))
         self.transports[0].break_off(ConnectionLost())
         self.acquire(caller="mallory", upgrade=True)
+
+
+class TogetherTests(ShareTests):
+    """No caller gets more of a node by asking at several of its ports, or addresses."""
+
+    def setUp(self):
+        """Have keys belong together whose nodes are the same."""
+        super().setUp()
+        self.pool = ConnectionPool(
+            self.clock, self.connect, self.settings, together=lambda key: key[0]
+        )
+        self.addCleanup(self.pool.close)
+
+    def ask(self, key=("edge-1", 10250), **arguments):
+        """Ask for a connection."""
+        return super().ask(key, **arguments)
+
+    def test_what_lasts_at_several_ports(self):
+        """One has half of all that there may be in use, wherever; others, and other nodes, have
+        theirs.
+        """
+        others = [("edge-1", port) for port in (10255, 9100, 9443)]
+        for number in range(256):
+            self.begin(self.new(caller="mallory", lasting=True))
+            self.follow(self.new(caller="mallory", key=others[number % 3]))
+        for key in (("edge-1", 10250), *others, ("edge-1", 80)):
+            for lasting in (False, True):
+                self.failureResultOf(self.ask(key, caller="mallory", lasting=lasting), PoolBusy)
+            self.begin(self.new(caller="jane", key=key, lasting=True))
+            self.use(self.new(caller="jane", key=key))
+        self.begin(self.new(caller="mallory", key=("edge-2", 10250), lasting=True))
+        for transport in self.transports:
+            transport.break_off(ConnectionLost())
+        self.assertEqual(512, self.served("mallory", key=others[0], lasting=True))
+
+    def test_nothing_is_kept(self):
+        """What is counted for nodes that are gone is forgotten, and not while one port is used."""
+        kept = self.new()
+        gone = self.new(key=("edge-1", 10255))
+        for connection in (kept, gone):
+            self.begin(connection)
+        gone.transport.break_off(ConnectionLost())
+        self.assertEqual([1], [places.taken for places in self.pool._in_use.values()])
+        kept.transport.break_off(ConnectionLost())
+        self.transports.clear()
+        self.asked.clear()
+        del kept, gone, connection
+        gc.collect()
+        self.assertEqual([], list(self.pool._in_use))
 
 
 class ReuseTests(PoolTestCase):

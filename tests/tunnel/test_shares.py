@@ -11,6 +11,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.tunnel.memory import MIB, Acceptor, SessionPair, User
+from yurttunnel.http.pool import PoolSettings
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.session import SessionContext
@@ -127,6 +128,16 @@ class SharesTests(SharesTestCase):
         self.assertEqual(Share.CALLER, self.refused(for_kubelets("mallory")).share)
         self.assertGreater(self.take(for_kubelets("jane")), 100)
         self.assertGreater(self.take(FOR_KUBELETS), 20)
+
+    def test_one_caller_on_connections_of_all(self) -> None:
+        """As many as one may have in use of a node leave others room, as the limits say."""
+        most = PoolSettings().max_connections_per_key // 2
+        self.assertEqual(512, self.take(FOR_KUBELETS, most))
+        left = self.take(FOR_KUBELETS)
+        self.assertEqual((197, 709), (left, most + left))
+        for _ in range(left):
+            self.shares.give_back(FOR_KUBELETS)
+        self.assertGreater(self.take(for_kubelets("jane")), 50)
 
     def test_what_is_given_back_can_be_taken(self) -> None:
         """By whoever comes."""

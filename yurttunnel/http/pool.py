@@ -6,7 +6,8 @@ for one that becomes free. Exchanges that last (a log that is followed, a watch)
 against that bound once their answers have begun, or from the start if they are known to last: they
 would keep those that are over in milliseconds from ever getting their turn. Any other answer that
 has not begun counts, however long it takes: an origin that is slow does not get more to do at once.
-All connections to an origin, whatever they do, have a wider bound.
+All connections to an origin, whatever they do, have a wider bound, and so have those in use of all
+origins that are one machine's: what lasts on them holds what they all come by.
 
 Uploads, the requests whose bodies still come, have a bound of their own: how long they take is up
 to who sends them, and those whose requests are complete are not to wait for that. So have upgrades
@@ -20,6 +21,7 @@ half if it is alone, so whoever comes next finds room. This is the dynamic thres
 from __future__ import annotations
 
 import enum
+import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -46,7 +48,8 @@ class PoolSettings:
     max_uploads_per_key: int = 32
     """Connections to one origin that are in use for uploads, or being made for them."""
     max_connections_per_key: int = 1024
-    """Connections to one origin, those in use for long included."""
+    """Connections to one origin, those in use for long included, and those in use to all origins
+    that belong together."""
     max_waiting: int = 1024
     """Who may wait for a connection to one origin, as many with an upgrade, and with an upload."""
     waiting_timeout: float = 15.0
@@ -84,7 +87,8 @@ class ConnectionPool(Generic[Key]):
     It is told the ``caller`` whose use of the connection is to last, ``None`` where it is shared.
 
     The ``Deferred`` that ``connect`` returns has its own time limit, and can be canceled.
-    ``keeps(key)`` is asked when a connection becomes free; what is not kept is closed.
+    ``keeps(key)`` is asked when a connection becomes free; what is not kept is closed. Keys belong
+    together for which ``together(key)`` is the same.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class ConnectionPool(Generic[Key]):
         connect: Callable[[Key, Hashable], Deferred[ClientConnection]],
         settings: PoolSettings | None = None,
         keeps: Callable[[Key], bool] = lambda key: True,
+        together: Callable[[Key], Hashable] = lambda key: key,
     ) -> None:
         self.connect = connect
         self.keeps = keeps
@@ -105,6 +110,9 @@ class ConnectionPool(Generic[Key]):
             clock, settings.waiting_timeout, _Waiter.overdue
         )
         self._origins: dict[Key, _Origin] = {}
+        self._together = together
+        # Each is kept by the origins that belong together.
+        self._in_use: weakref.WeakValueDictionary[Hashable, _Places] = weakref.WeakValueDictionary()
 
     def acquire(
         self,
@@ -129,7 +137,8 @@ class ConnectionPool(Generic[Key]):
         """
         origin = self._origins.get(key)
         if origin is None:
-            origin = self._origins[key] = _Origin(self, key, lambda: self._origins.pop(key, None))
+            origin = _Origin(self, key, self._places(key), lambda: self._origins.pop(key, None))
+            self._origins[key] = origin
         use = _Use.SHORT
         if upload:
             use = _Use.UPLOAD
@@ -157,6 +166,14 @@ class ConnectionPool(Generic[Key]):
             origin.close()
         for deadlines in (self.idle, self.short, self.waiting):
             deadlines.stop()
+
+    def _places(self, key: Key) -> _Places:
+        """Return the places of all that belong together with ``key``."""
+        which = self._together(key)
+        places = self._in_use.get(which)
+        if places is None:
+            places = self._in_use[which] = _Places(self.settings.max_connections_per_key)
+        return places
 
     @property
     def statistics(self) -> PoolStatistics:
@@ -230,13 +247,15 @@ class _Origin:
 
     Those that are idle, used for a short time or being made are ``max_per_key`` at most, those for
     upgrades ``max_upgrades_per_key``, those for uploads ``max_uploads_per_key``, and all together
-    ``max_connections_per_key``.
+    ``max_connections_per_key``. ``in_use`` counts those in use, or being made, for whatever it is,
+    with those of the origins that belong together with this one.
     """
 
     def __init__(
         self,
         pool: ConnectionPool[Any],
         key: Hashable,
+        in_use: _Places,
         on_empty: Callable[[], object],
     ) -> None:
         self.pool = pool
@@ -245,15 +264,14 @@ class _Origin:
         self.idle: list[_Member] = []
         """The one used last is last."""
         settings = pool.settings
-        self.in_use = _Places(settings.max_connections_per_key)
-        """Connections in use, or being made, for whatever it is."""
+        self.in_use = in_use
         self.bounded = {
             _Use.UPGRADE: _Places(settings.max_upgrades_per_key),
             _Use.SHORT: _Places(settings.max_per_key),
             _Use.UPLOAD: _Places(settings.max_uploads_per_key),
         }
-        """Those of them whose use is to be over before others may have it; the order is that in
-        which those who wait are served."""
+        """Those of this origin whose use is to be over before others may have it; the order is that
+        in which those who wait are served."""
         self.waiters = {use: _Queue(settings.max_waiting) for use in self.bounded}
         self._on_empty = on_empty
         self._attempts: set[Deferred[ClientConnection]] = set()

@@ -58,7 +58,10 @@ class Interception:
         counters = InterceptionCounters()
         connector = KubeletConnector(reactor, kubelets, counters)
         self._pool = ConnectionPool(
-            reactor, connector.connect, keeps=lambda key: not key.session.draining
+            reactor,
+            connector.connect,
+            keeps=lambda key: not key.session.draining,
+            together=lambda key: key.session,
         )
         self._proxy = KubeletProxy(reactor, registry, kubelets, self._pool, response_timeout)
         own: list[IMiddleware] = [Trace(reactor), RequestMetrics(reactor, counters)]
