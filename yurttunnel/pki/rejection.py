@@ -4,6 +4,14 @@ OpenSSL derives the alert from the error of the verification, and has none where
 refuse a certificate that is valid: it would say ``internal_error`` (``ssl_x509err2alert``, and the
 safety net in ``verify_chain`` of x509_vfy.c). RFC 8446 section 6.2 has ``bad_certificate`` for
 that; OpenSSL cannot be made to say ``access_denied``.
+
+The error is set in the callback of the verification, in the store context of OpenSSL. The callback
+that pyOpenSSL has in public gets the error as a number, gives back a truth value, and has no store
+context (``Context.set_verify``); 26.4 has no other, though one was proposed (pull request 257 of
+pyca/pyopenssl). ``cryptography`` has no TLS, and ``ssl`` no callback. So this uses what pyOpenSSL
+keeps to itself: ``OpenSSL._util``, and the attributes ``_verify_helper``, ``_context`` and
+``_ssl``. A version without them starts no program of this package, and
+``tests.pki.test_private_names`` names what is missing.
 """
 
 from __future__ import annotations
