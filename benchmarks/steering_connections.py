@@ -20,8 +20,8 @@ from ipaddress import IPv4Address
 
 from benchmarks.steering_manager import FIRST_EDGE, LONGEST, SECURE_PORT, run_manager
 from tests.e2e.network.namespaces import Namespace
-from yurttunnel.cluster.nodes import KUBELET_PORT
 from yurttunnel.steering.interception import Match
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
 OWN_ADDRESS = IPv4Address("10.0.0.1")
 

@@ -18,9 +18,7 @@ from yurttunnel.http.authority import (
 )
 from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import NODES, Object
-
-KUBELET_PORT = 10250
-"""Where a kubelet is whose node does not say: the default of its ``--port`` (kubernetes.io)."""
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
 LABEL_PREFIXES = ("openyurt.io", "alibabacloud.com")
 """What the labels of edge nodes begin with: OpenYurt's own, and that of its 0.2 and 0.3."""

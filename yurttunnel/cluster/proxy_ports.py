@@ -27,6 +27,7 @@ from yurttunnel.cluster.fields import mapping, text
 from yurttunnel.http.authority import BadAuthority, parse_port
 from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import CONFIG_MAPS, Object
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
 
 CONFIG_MAP = "yurt-tunnel-server-cfg"
 LOCALHOST, HTTP, HTTPS, PAIRS = KEYS = (
@@ -39,7 +40,6 @@ LOCALHOST, HTTP, HTTPS, PAIRS = KEYS = (
 MOST_REPORTED = 10
 """How many items of one version of the ConfigMap are complained about one by one."""
 
-_KUBELET_PORTS = frozenset({10250, 10255})
 _LONGEST_QUOTE = 40
 
 log = Logger()
@@ -78,12 +78,12 @@ def parse_ports(raw: RawPorts, insecure_port: int) -> Ports:
     values = dict(zip(KEYS, raw.values, strict=True))
     problems: list[str] = []
     localhost = set(_list_of_ports(values, LOCALHOST, problems))
-    https = set(_list_of_ports(values, HTTPS, problems)) - _KUBELET_PORTS
+    https = set(_list_of_ports(values, HTTPS, problems)) - KUBELET_PORTS
     http = {
         *_list_of_ports(values, HTTP, problems),
         *_left_of_pairs(values, insecure_port, problems),
     }
-    http -= _KUBELET_PORTS | https
+    http -= KUBELET_PORTS | https
     return Ports(frozenset(localhost), frozenset(http), frozenset(https), tuple(problems))
 
 

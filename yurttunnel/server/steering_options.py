@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 from twisted.logger import Logger
 from twisted.python import usage
 
-from yurttunnel.cluster.nodes import KUBELET_PORT
 from yurttunnel.ops import flags
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.steering.interception import Match
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
 LEAST_IPTABLES_PERIOD = 15.0
 LEAST_DNS_PERIOD = 30.0

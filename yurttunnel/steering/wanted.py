@@ -6,13 +6,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from yurttunnel.cluster.nodes import KUBELET_PORT, Node
+from yurttunnel.cluster.nodes import Node
 from yurttunnel.cluster.proxy_ports import Ports
 from yurttunnel.http.authority import address_in
 from yurttunnel.steering.interception import Address, Interception, Match, Target
-
-KUBELET_READ_ONLY_PORT = 10255
-"""Where kubelets serve HTTP, if they do: the usual ``--read-only-port`` (kubernetes.io)."""
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
 
 VERSIONS = (4, 6)
 

@@ -22,13 +22,12 @@ from hashlib import sha256
 from ipaddress import IPv6Address, ip_network
 from typing import Final, NamedTuple, TypeVar
 
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
+
 Key = TypeVar("Key")
 
 RESERVE: Final = 8
 """One of so many is kept for what goes to kubelets."""
-
-KUBELET_PORTS: Final = frozenset({10250, 10255})
-"""Where kubelets listen unless they are told otherwise; agents allow these at their own node."""
 
 ENTRY: Final = 2
 CALLER: Final = 16

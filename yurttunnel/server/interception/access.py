@@ -16,9 +16,6 @@ from urllib.parse import unquote_to_bytes
 
 from yurttunnel.http.head import RequestHead
 
-KUBELET_PORTS = frozenset({10250})
-"""Where kubelets serve HTTPS (``KubeletPort`` of k8s.io/kubernetes pkg/cluster/ports)."""
-
 # HEAD is not among them, nor for kubelets: it is allowed to whoever is allowed every verb.
 _VERBS = {
     b"POST": "create",

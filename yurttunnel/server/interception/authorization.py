@@ -20,7 +20,7 @@ from yurttunnel.http.errors import RequestFailed, error_content
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 from yurttunnel.ops.authorization import AuthorizationCounters
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.server.interception.access import KUBELET_PORTS, Access, accesses
+from yurttunnel.server.interception.access import Access, accesses
 from yurttunnel.server.interception.callers import (
     BadToken,
     CertificateUser,
@@ -31,6 +31,7 @@ from yurttunnel.server.interception.destination import destination_of
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import Handler, InterceptedRequest
 from yurttunnel.server.interception.reviews import ReviewFailed, Reviews, User
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
 NodeOf = Callable[[InterceptedRequest], str | None]
 """Gives the name of the node that a request will reach, ``None`` when that is not known."""
@@ -75,7 +76,7 @@ class Authorization:
         users: CertificateUsers,
         node_of: NodeOf,
         counters: AuthorizationCounters,
-        kubelet_ports: Collection[int] = KUBELET_PORTS,
+        kubelet_ports: Collection[int] = (KUBELET_PORT,),
     ) -> None:
         self._reviews = reviews
         self._node_of = node_of

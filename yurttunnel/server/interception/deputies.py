@@ -34,7 +34,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurttunnel.cluster.nodes import KUBELET_PORT, Node, Nodes
+from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.cluster.pods import Pods
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
@@ -58,7 +58,7 @@ from yurttunnel.server.interception.request import Handler, InterceptedRequest
 from yurttunnel.server.interception.resolution import pod_in
 from yurttunnel.server.node_finder import NodeFinder
 from yurttunnel.server.registry import SessionRegistry
-from yurttunnel.steering.wanted import KUBELET_READ_ONLY_PORT
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
 
 _UPGRADED = frozenset({b"exec", b"attach", b"portForward"})
 """What kube-apiserver itself asks to upgrade (pkg/registry/core/pod/rest/subresources.go)."""

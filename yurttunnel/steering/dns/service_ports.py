@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from yurttunnel.cluster.fields import mapping, objects, text
-from yurttunnel.cluster.nodes import KUBELET_PORT
 from yurttunnel.cluster.proxy_ports import Ports
 from yurttunnel.kube.resources import Object
-from yurttunnel.steering.wanted import KUBELET_READ_ONLY_PORT
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
 
 PREFIX = "dnat-"
 """What the names of entries begin with that are added and removed here."""

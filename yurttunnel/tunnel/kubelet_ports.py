@@ -1,0 +1,13 @@
+"""Where kubelets listen unless they are told otherwise (``pkg/cluster/ports`` of Kubernetes)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KUBELET_PORT: Final = 10250
+"""HTTPS: ``KubeletPort``."""
+
+KUBELET_READ_ONLY_PORT: Final = 10255
+"""HTTP that asks nobody who he is, where a kubelet has it: ``KubeletReadOnlyPort``."""
+
+KUBELET_PORTS: Final = frozenset({KUBELET_PORT, KUBELET_READ_ONLY_PORT})
