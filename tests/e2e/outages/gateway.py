@@ -23,6 +23,9 @@ _UNKNOWN = ("-p", "tcp", "-m", "conntrack", "--ctstate", "INVALID")
 _FULL = 1500
 """Bytes that a packet may have on both of its networks."""
 
+_BURST, _QUEUE = "16kb", "64kb"
+"""What a slow way takes at once, and what may wait before it."""
+
 _JOINED = ("-m", "length", "--length", f"{_FULL + 1}:65535")
 
 
@@ -86,6 +89,29 @@ class Gateway:
         ):
             self.run("conntrack", "-f", f"ipv{self._version}", "-F")
             yield
+
+    def silence(self, port: int) -> None:
+        """Let nothing of a connection out of the site, which has that port in the cloud."""
+        connection = ("-p", "tcp", "--sport", str(port))
+        self.run(self._firewall, "-t", "mangle", "-A", "POSTROUTING", *connection, "-j", "DROP")
+
+    @contextmanager
+    def slow(self, rate: str) -> Iterator[None]:
+        """Pass on no more than so many bits in a second, in each direction, during a block.
+
+        What comes faster waits, and is lost where `_QUEUE` is full.
+        """
+        for interface in ("lan", "site"):
+            limit = ("rate", rate, "burst", _BURST, "limit", _QUEUE)
+            self.run("tc", "qdisc", "add", "dev", interface, "root", "tbf", *limit)
+        yield
+        for interface in ("lan", "site"):
+            self.run("tc", "qdisc", "del", "dev", interface, "root")
+
+    def held_back(self) -> int:
+        """How many packets to the cloud had to wait on a slow way."""
+        shown = self.run("tc", "-s", "qdisc", "show", "dev", "lan")
+        return int(shown.partition("overlimits ")[2].split()[0])
 
     def count_joined(self) -> None:
         """Begin to count packets that are several of a line's in one."""

@@ -89,11 +89,9 @@ class ForgettingTests(SiteTestCase):
         agent = await self.start_agent("edge-1")
         echo = self.listen_on("edge-1", Echo)
         old = await self.echo("edge-1", echo)
-        port = str(await self.source_port("edge-1"))
 
         # Nothing of the end of the old process reaches the server, nor an answer the machine.
-        lan = ("-p", "tcp", "-d", SERVER, "--sport", port, "-j", "DROP")
-        self.network.run("nat", "iptables", "-t", "mangle", "-A", "POSTROUTING", *lan)
+        self.gateway.silence(await self.source_port("edge-1"))
         agent.kill()
         again = self.make_agent("edge-1")
         again.start()

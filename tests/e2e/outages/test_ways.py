@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, TimeoutError, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectError
 
@@ -37,9 +37,9 @@ from tests.e2e.network.namespaces import run
 from tests.e2e.network.sites import Sites
 from tests.e2e.outages.clocks import WallClock
 from tests.e2e.outages.gateway import RESET, Gateway, send_each_packet_by_itself
-from tests.e2e.outages.site import SERVER, SERVER_6, SiteTestCase
+from tests.e2e.outages.site import SERVER, SERVER_6, SiteTestCase, source_port
 from tests.e2e.programs import Program
-from tests.e2e.steering.support import EDGE_4, SteeringTestCase
+from tests.e2e.steering.support import EDGE_4, EDGE_6, FAMILIES, SteeringTestCase
 from tests.e2e.support import which
 from yurttunnel.steering.looks import LEAST_PAUSE
 
@@ -54,10 +54,13 @@ LOSS = 0.03
 """The part of the packets that is lost."""
 
 LOST = 20
-"""Packets that have to be lost before that is taken for shown."""
+"""Packets that have to be lost, or to wait, before that is taken for shown."""
 
 NARROW = 1300
 """Bytes of the largest packet that passes a way that has become narrow; IPv6 asks for 1280."""
+
+SLOW = "2mbit"
+"""Bits in a second of a slow way; the transfers would take ten times as many."""
 
 PROBE_ON_SILENCE = "1"
 """tcp_mtu_probing that tries smaller packets once nothing gets through."""
@@ -83,7 +86,7 @@ DETECTION = 7.5
 SLACK = 10.0
 """What a loaded machine may need beyond."""
 
-FIRST_PORT, PORTS = 20001, 8
+FIRST_PORT, PORTS = 20001, 6
 """The ports of targets that are passed through."""
 
 PASSTHROUGH_PORT = "10270"
@@ -95,6 +98,9 @@ DRAIN = "30s"
 
 GARBAGE = 4096
 """Bytes that are no TLS."""
+
+BEGINNING = bytes([22, 3, 1])
+"""What a ClientHello begins with."""
 
 REPAIR = LEAST_PAUSE + SLACK
 """Seconds after which rules of nft that somebody has removed are there again."""
@@ -160,6 +166,7 @@ class Way:
         for fault in (
             self.losses,
             self.a_narrow_way,
+            self.a_slow_way,
             self.a_forgetful_nat,
             self.resets,
             self.silence,
@@ -181,17 +188,40 @@ class Way:
         self.assertEqual(self.gateway.joined(), 0, "packets are not joined")
 
     async def test_streams_end_with_a_process(self) -> None:
-        """Whichever is killed: streams end once, and new ones work as soon as it is back."""
+        """However it ends: streams end once, and new ones work as soon as it is back."""
         self.sources, self.sinks, self.echoes = map(self.target, (Paced, Sink, Echo))
-        for victim in (self.agent, self.server):
+        for victim, end in (
+            (self.agent, self.killed),
+            (self.agent, self.without_power),
+            (self.agent, self.told_to_stop),
+            (self.server, self.killed),
+        ):
             await self.open()
-            victim.kill()
-            ended = [self.down.when_ended(), self.up.when_ended(), self.typist.when_ended()]
+            ended = [peer.when_ended() for peer in (self.down, self.up, self.typist)]
+            await end(victim)
             victim.start()
             await victim.ready(READY)
             # Those of an agent wait for it, until a new process is there.
             await self.within(SOON, gatherResults(ended), "the streams end")
             await self.eventually(self.serves, "new streams work", 2 * SOON, 0.1)
+
+    async def killed(self, victim: Program) -> None:
+        """End a program with SIGKILL; the kernel tells the others."""
+        victim.kill()
+
+    async def without_power(self, victim: Program) -> None:
+        """End an agent, of which nothing is heard any more."""
+        self.gateway.silence(await source_port(self.server, NODE))
+        victim.kill()
+
+    async def told_to_stop(self, victim: Program) -> None:
+        """End a program with SIGTERM, which waits for the last of its streams."""
+        victim.signal(signal.SIGTERM)
+        await self.go_on()
+        (await self.echo()).drop()
+        for peer in (self.down, self.up, self.typist):
+            peer.drop()
+        self.assertIn(await victim.ended(SOON), (0, -signal.SIGTERM))
 
     def further_faults(self) -> tuple[Fault, ...]:
         """Return those of this way alone."""
@@ -213,9 +243,12 @@ class Way:
     async def open(self) -> None:
         """Open a stream of each kind, which all carry something."""
         self.down, self.up = Download(), Paced()
+        former = len(self.sinks.peers)
         await self.call(self.sources, self.down)
         await self.call(self.sinks, self.up)
         self.typist = await self.echo()
+        # A caller that is passed through is connected before anybody is dialed.
+        await self.eventually(lambda: len(self.sinks.peers) > former, "the sink is reached", SOON)
         await self.go_on()
 
     async def echo(self) -> EchoClient:
@@ -265,9 +298,12 @@ class Way:
         """Wait until the server drains."""
 
         async def says_so() -> bool:
-            return (await self.server.get("/readyz"))[0] == 503
+            try:
+                return (await self.server.get("/readyz"))[0] == 503
+            except TimeoutError:
+                return False
 
-        await self.eventually(says_so, "the server drains", SOON)
+        await self.eventually(says_so, "the server drains", 2 * SOON)
 
     async def resumed(self, before: float) -> None:
         """Require that the agent has come back by a new connection."""
@@ -294,6 +330,16 @@ class Way:
                 lambda: self.gateway.met("OUTPUT") > 0, "a large packet is swallowed", SOON
             )
             await self.go_on(3 * SOON)
+
+    async def a_slow_way(self) -> None:
+        """A line that carries a tenth of what is sent; it is full, and not taken for silent."""
+        before = await self.agent.metric("yurttunnel_agent_resumptions_total")
+        with self.gateway.slow(SLOW):
+            await self.eventually(
+                lambda: self.gateway.held_back() >= LOST, "packets wait", 2 * SOON, 0.1
+            )
+            await self.go_on(3 * SOON)
+        self.assertEqual(await self.agent.metric("yurttunnel_agent_resumptions_total"), before)
 
     async def a_forgetful_nat(self) -> None:
         """The mapping of the connection is gone, which the agent is told."""
@@ -441,7 +487,10 @@ class WorkersTests(SiteWay, SiteTestCase):
 
 
 class PassThroughTests(Way, SteeringTestCase):
-    """Connections to addresses of nodes, which a firewall leads to ``--passthrough-port``."""
+    """Connections to addresses of nodes, which a firewall leads to ``--passthrough-port``.
+
+    Every other target is reached by the node's IPv6 address.
+    """
 
     async def setUp(self) -> None:
         """Start a cluster, its server and the agent, and wait until the ports are led."""
@@ -468,17 +517,26 @@ class PassThroughTests(Way, SteeringTestCase):
             await program.ready(READY)
         await self.connected([self.server], [NODE])
         last = f"TUNNEL-PORT-{self._free[-1]}"
-        await self.eventually_rules(lambda rules: last in rules, "all ports are led")
+        for program in FAMILIES:
+            await self.eventually_rules(lambda rules: last in rules, "all ports are led", program)
+        self._idle = self.agent.descriptors()
 
     def target(self, build: Callable[[], Peer]) -> Target:
-        """Start a target at the address of the node."""
+        """Start a target at an address of the node."""
+        port = self._free.pop()
         with self.network.inside(NODE):
-            return self.listen(build, self._free.pop(), EDGE_4)
+            return self.listen(build, port, self.address(port))
+
+    def address(self, port: int) -> str:
+        """Return the address of the node at which a target has this port."""
+        return EDGE_6 if port % 2 else EDGE_4
 
     async def call(self, target: Target, peer: Peer) -> Peer:
         """Connect to the node's address from the machine of the server."""
-        endpoint = TCP4ClientEndpoint(reactor, EDGE_4, target.port, timeout=SOON)
-        await connect_directly(endpoint, peer)
+        endpoint = TCP6ClientEndpoint if target.port % 2 else TCP4ClientEndpoint
+        await connect_directly(
+            endpoint(reactor, self.address(target.port), target.port, timeout=SOON), peer
+        )
         self._end_peer_with_test(peer)
         return peer
 
@@ -498,21 +556,45 @@ class PassThroughTests(Way, SteeringTestCase):
 
     async def flushed_rules(self) -> None:
         """Somebody removes all rules, then the chains that they were in; all comes back."""
-        made = self.rules()
+        made = self.all_rules()
         for option in ("-F", "-X"):
-            run("iptables", "-t", "nat", option)
+            for program in FAMILIES:
+                run(program, "-t", "nat", option)
             await self.go_on()
-        await self.eventually(lambda: self.rules() == made, "they are repaired", REPAIR, 0.1)
+        await self.eventually(lambda: self.all_rules() == made, "they are repaired", REPAIR, 0.1)
+
+    async def begin(self) -> None:
+        """Have somebody, too, who never says more than the beginning of a ClientHello."""
+        await super().begin()
+        self.slow = await self.stranger(BEGINNING)
+
+    async def stranger(self, said: bytes) -> Question:
+        """Have somebody say something to the port that passes through, whom nothing has led."""
+        stranger = Question(said)
+        endpoint = TCP4ClientEndpoint(reactor, SERVER, int(PASSTHROUGH_PORT), timeout=SOON)
+        await connect_directly(endpoint, stranger)
+        self._end_peer_with_test(stranger)
+        return stranger
+
+    async def garbage(self) -> None:
+        """Who says no TLS to the port that passes through is turned away, or too little of it."""
+        ends = (await self.stranger(os.urandom(GARBAGE))).when_ended(), self.slow.when_ended()
+        await self.within(2 * SOON, gatherResults(ends), "they are turned away")
+        await super().garbage()
 
     async def drains(self) -> None:
         """Wait until nothing leads new connections to the server any more, either."""
         await super().drains()
-        await self.eventually_rules(lambda rules: "TUNNEL" not in rules, "the rules are gone")
+        for program in FAMILIES:
+            await self.eventually_rules(
+                lambda rules: "TUNNEL" not in rules, "the rules are gone", program
+            )
         with self.assertRaises(ConnectError):
             await self.echo()
 
     async def finish(self) -> None:
-        """Require that all of it was passed through."""
+        """Require that all of it was passed through, and that nothing of it is left."""
         passed = await self.server.metric(f"{STEERING}_passthrough_connections_total")
         self.assertGreater(passed, DIALS)
         await super().finish()
+        await self.descriptors_return(self.agent, self._idle)
