@@ -28,7 +28,7 @@ from yurttunnel.http.authority import (
 from yurttunnel.ops import flags
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
 
-LOCALHOST_PROXY_PORTS = frozenset({10266, 10267})
+LOCALHOST_PROXY_PORTS = (10266, 10267)
 """The default ``localhost-proxy-ports`` of OpenYurt's ConfigMap ``yurt-tunnel-server-cfg``."""
 
 NO_DEFAULT = "no-default"
@@ -224,7 +224,7 @@ class DestinationPolicy:
         self._is_here = is_here
         if keep_default:
             self._own = self._node_addresses
-            self._loopback_ports = (KUBELET_PORTS | LOCALHOST_PROXY_PORTS) - {meta_port}
+            self._loopback_ports = KUBELET_PORTS.union(LOCALHOST_PROXY_PORTS) - {meta_port}
 
     def described(self) -> list[str]:
         """Say what may be connected to, one thing in a line."""
