@@ -14,8 +14,12 @@ from twisted.internet.protocol import Factory
 from twisted.internet.ssl import Certificate, optionsForClientTLS, trustRootFromCertificates
 
 from tests.e2e.clients import Peer
+from yurttunnel.tunnel.placement import placement_protocol
 
 AGENT_PROTOCOL = b"yurttunnel/1"
+
+TO_A_WORKER = (AGENT_PROTOCOL, placement_protocol("edge-1"))
+"""What the agent of that node offers, which a server of two processes has in its worker."""
 
 
 class Identity:
@@ -107,9 +111,12 @@ async def connect_with_tls(
     peer: Peer,
     trusted: x509.Certificate,
     identity: Identity | None,
-    protocol: bytes = AGENT_PROTOCOL,
+    *protocols: bytes,
 ) -> Peer:
-    """Connect ``peer`` over TLS as ``identity``, checking the server against ``trusted``."""
+    """Connect ``peer`` over TLS as ``identity``, checking the server against ``trusted``.
+
+    It offers ``protocols`` (ALPN), that of agents unless there are some.
+    """
     extra = {}
     if identity is not None:
         extra = {"privateKey": identity.key, "certificate": identity.certificate}
@@ -118,7 +125,7 @@ async def connect_with_tls(
         trustRoot=trustRootFromCertificates(
             [Certificate.loadPEM(trusted.public_bytes(Encoding.PEM).decode())]
         ),
-        acceptableProtocols=[protocol],
+        acceptableProtocols=list(protocols or (AGENT_PROTOCOL,)),
         extraCertificateOptions=extra,
     )
     endpoint = SSL4ClientEndpoint(reactor, "127.0.0.1", port, options, timeout=5)

@@ -19,7 +19,13 @@ from twisted.internet.error import ConnectError
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.certificates import AGENT_PROTOCOL, authority_of, connect_with_tls, identity_of
+from tests.e2e.certificates import (
+    AGENT_PROTOCOL,
+    TO_A_WORKER,
+    authority_of,
+    connect_with_tls,
+    identity_of,
+)
 from tests.e2e.clients import (
     Echo,
     EchoClient,
@@ -644,12 +650,22 @@ class GarbageTests(HostileTestCase):
 
     async def test_garbage_after_the_handshake_ends_that_connection_only(self) -> None:
         """A peer with a good certificate that speaks nonsense loses its connection."""
-        tunnel = await self.start_tunnel()
+        await self.garbage_after_the_handshake((AGENT_PROTOCOL,))
+
+    async def test_garbage_to_a_worker_ends_that_connection_only(self) -> None:
+        """The same where the session would be in a worker."""
+        await self.garbage_after_the_handshake(TO_A_WORKER, "--workers", "2")
+
+    async def garbage_after_the_handshake(
+        self, protocols: tuple[bytes, ...], *server_extra: str
+    ) -> None:
+        """Speak nonsense several times, and offer ``protocols`` before."""
+        tunnel = await self.start_tunnel(server_extra=server_extra)
         trusted = authority_of(tunnel.server.state).certificate
         identity = identity_of(tunnel.agent.state)
         for text in (os.urandom(5000), b"\xff" * 5000, b"\x00" * 5000):
             peer = await connect_with_tls(
-                reactor, tunnel.server.agent_port, Question(text), trusted, identity
+                reactor, tunnel.server.agent_port, Question(text), trusted, identity, *protocols
             )
             self._end_peer_with_test(peer)
             await self.within(DEADLINE + 5, peer.when_lost(), "the connection ends")
