@@ -1,8 +1,9 @@
 """Writes what the code says into the references of metrics and messages.
 
-``python -m tests.deploy.reference`` fills in the columns of ``docs/metrics.md`` and
-``docs/messages.md`` that are made from the code. Which rows there are, in which order, and the last
-column are written by people; that no row is missing is for ``test_operations`` to say.
+``python -m tests.deploy.reference`` writes ``docs/flags.md``, and fills in the columns of
+``docs/metrics.md`` and ``docs/messages.md`` that are made from the code. Which rows these have, in
+which order, and the last column are written by people; that no row is missing is for
+``test_operations`` to say.
 """
 
 from __future__ import annotations
@@ -11,16 +12,35 @@ import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from tests.deploy.messages import Messages, key, messages_of, source_files
 from tests.deploy.metrics import RULES, registries
 from tests.deploy.rendering import REPOSITORY
+from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.ops.families import MetricFamily
+from yurttunnel.ops.flag_table import Entry, Flag, Repeated, by_group, shown
+from yurttunnel.ops.options import CommandOptions
+from yurttunnel.quickstart.options import Options as QuickstartOptions
+from yurttunnel.server.options import Options as ServerOptions
+
+COMMANDS: dict[str, type[CommandOptions[Any]]] = {
+    "yurttunnel-server": ServerOptions,
+    "yurttunnel-agent": AgentOptions,
+    "yurttunnel-quickstart": QuickstartOptions,
+}
+
+_FLAGS_HEADER = "| flag | default | what it does |\n|---|---|---|"
+_FLAGS_BEGIN = """# Flags
+
+Made from the code by `python -m tests.deploy.reference`; `twist COMMAND --help` shows the same.
+What became of the flags of yurttunnel 1.2 is in [migration.md](migration.md)."""
 
 METRICS = REPOSITORY / "docs" / "metrics.md"
 MESSAGES = REPOSITORY / "docs" / "messages.md"
+FLAGS = REPOSITORY / "docs" / "flags.md"
 
 CODE = re.compile(r"`([^`]+)`")
 METRIC = re.compile(r"\b(?:yurttunnel|konnectivity|process)_\w+")
@@ -127,6 +147,28 @@ def messages_page() -> str:
     return _rewritten(MESSAGES, middle)
 
 
+def flags_page() -> str:
+    """Return ``docs/flags.md``: the flags of each command, as its help has them."""
+    parts = [_FLAGS_BEGIN]
+    for name, options in COMMANDS.items():
+        parts.append(f"## twist {name}\n\n{options().longdesc}")
+        for group, entries in by_group(options.table).items():
+            rows = "\n".join(_flag_row(entry) for entry in entries)
+            parts.append(f"### {group.value}\n\n{_FLAGS_HEADER}\n{rows}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _flag_row(entry: Entry) -> str:
+    text, default = entry.text, entry.default if isinstance(entry, Flag) else None
+    if told := re.search(r" \[default: (.+)\]$", text):
+        text, default = text[: told.start()], told[1]
+    if isinstance(entry, Repeated):
+        default = "repeatable"
+    cells = (f"`{shown(entry)}`", default or "", text)
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |"
+
+
 if __name__ == "__main__":
+    FLAGS.write_text(flags_page())
     METRICS.write_text(metrics_page())
     MESSAGES.write_text(messages_page())

@@ -12,9 +12,11 @@ from twisted.trial import unittest
 from tests.deploy.messages import HANDED_ON, has_words, key, source_files
 from tests.deploy.metrics import RULES, samples
 from tests.deploy.reference import (
+    FLAGS,
     MESSAGES,
     METRIC,
     METRICS,
+    flags_page,
     messages_by_file,
     messages_page,
     metrics_page,
@@ -150,8 +152,9 @@ class GeneratedTests(unittest.SynchronousTestCase):
     """What is made from the code is as the code has it now."""
 
     def test_references(self):
-        """Both pages are what ``python -m tests.deploy.reference`` writes."""
-        for page, text in ((METRICS, metrics_page()), (MESSAGES, messages_page())):
+        """The pages are what ``python -m tests.deploy.reference`` writes."""
+        pages = ((METRICS, metrics_page()), (MESSAGES, messages_page()), (FLAGS, flags_page()))
+        for page, text in pages:
             self.assertEqual(
                 text.splitlines(),
                 page.read_text().splitlines(),

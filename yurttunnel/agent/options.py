@@ -1,9 +1,8 @@
-"""The command line of the agent: parsed, checked and turned into :class:`Settings`."""
+"""The command line of the agent: its flags, parsed, checked and turned into :class:`Settings`."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from twisted.logger import Logger
@@ -14,212 +13,21 @@ from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSetti
 from yurttunnel.http.authority import Address, join_authority
 from yurttunnel.kube.configuration import SERVICE_ACCOUNT
 from yurttunnel.ops import flags
-from yurttunnel.ops.diagnose.flags import DIAGNOSE_FLAGS, DIAGNOSE_SWITCHES, bundle_path
+from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
+from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
-from yurttunnel.pki.identity import (
-    Identifiers,
-    check_node_name,
-    parse_identifiers,
-)
+from yurttunnel.pki.identity import Identifiers, check_node_name, parse_identifiers
 from yurttunnel.tunnel.direct.reactor import known_transports
 
 __all__ = ["Options", "Settings"]
 
 SERVER_PORT = 10262
 API_PORT = 443
-META_PORT = 10266
+DEFAULT_META_PORT = 10266
 
 KUBELET_CONFIG = Path("/etc/kubernetes/kubelet.conf")
 """Where kubeadm puts what the kubelet asks the API with."""
-
-DEFAULT_CERT_DIR = Path("/var/lib/yurttunnel-agent/pki")
-DEFAULT_NAMESPACE = "kube-system"
-
-_STANDALONE_FLAGS = ("state-dir", "join-token-file", "join-token")
-_CLUSTER_FLAGS = ("kube-config", "apiserver-addr", "cert-dir", "namespace")
-
-# Of yurttunnel 1.2 and of its logging library.
-_IGNORED_FLAGS = {
-    "vmodule": USE_LOG_LEVEL,
-    "stderrthreshold": USE_LOG_LEVEL,
-    "log_dir": USE_LOG_FILE,
-    "log_file": USE_LOG_FILE,
-}
-_IGNORED_SWITCHES = {"logtostderr": USE_LOG_FILE, "alsologtostderr": USE_LOG_FILE}
-
-
-class Options(CommandOptions[Settings]):
-    """Options of ``twist yurttunnel-agent``."""
-
-    longdesc = """The edge end of the tunnel. It runs on the node, connects out to the servers,
-    keeps a TLS connection to each, and makes the connections that they ask for, as far as
-    --allow-destination permits. In a cluster it needs no flag but --node-name and --node-ip, or
-    their variables: it gets a certificate from the cluster, and finds the servers by the service
-    x-tunnel-server-svc. Without a cluster: copy the file join-token from the server's state
-    directory to the node, and run "twist yurttunnel-agent --standalone --state-dir DIR
-    --node-name NAME --node-ip IP --tunnelserver-addr HOST:10262 --join-token-file FILE". Later
-    starts need no token. Durations are seconds or carry units: 30, 30s, 5m, 1h30m."""
-
-    service_account_token = SERVICE_ACCOUNT / "token"
-    """The file by which a pod with a service account is known."""
-
-    ignored_flags = _IGNORED_FLAGS
-    ignored_switches = _IGNORED_SWITCHES
-
-    optFlags = [
-        ["standalone", None, "Work without Kubernetes: enrol at the server with a join token."],
-        *DIAGNOSE_SWITCHES,
-    ]  # fmt: skip
-
-    optParameters = [
-        ["node-name", None, None, "Name of this node, by which callers reach it. "
-         "[default: $NODE_NAME]"],
-        ["node-ip", None, None, "Address of this node. The node's names lead to it, and every "
-         "port of it may be connected to. [default: $NODE_IP]"],
-        ["tunnelserver-addr", None, None, "Servers, separated by commas: HOST, HOST:PORT or "
-         "[IPV6]:PORT; the port is 10262 unless given. The agent looks names up again on every "
-         "attempt. Required with --standalone. [default: as the service x-tunnel-server-svc and "
-         "its annotation x-tunnel-server-external-addr say, followed as they change]"],
-        ["server-connections", None, None, "With how many different servers to have a session, "
-         "when there are more. [default: all]"],
-        ["kube-config", None, None, "File that says where the Kubernetes API is and who asks. "
-         "[default: the service account of the pod if there is one, else "
-         f"{KUBELET_CONFIG}; with --apiserver-addr always the service account]"],
-        ["apiserver-addr", None, None, "Where the Kubernetes API is, HOST:PORT, for a node that "
-         "cannot reach it by the address in --kube-config, or by the one that pods are given."],
-        ["cert-dir", None, None, "Directory for the certificate that the cluster issues, and for "
-         "the last known addresses of the servers. [default: /var/lib/yurttunnel-agent/pki]"],
-        ["namespace", None, None, "Where the service x-tunnel-server-svc is. "
-         "[default: kube-system]"],
-        ["agent-identifiers", None, None, "What callers may name to reach this agent: KEY=VALUE "
-         "joined by '&', where KEY is host, ipv4, ipv6, cidr (each may be repeated) or "
-         "default-route. [default: ipv4=IP&host=NAME or ipv6=IP&host=NAME]"],
-        ["state-dir", None, None, "With --standalone, and required then: directory for this "
-         "agent's key and certificates, made with mode 0700. Keep it: without it the agent has to "
-         "enrol again."],
-        ["join-token-file", None, None, "With --standalone: file with the join token, as the "
-         "server wrote it to join-token in its state directory. Needed only until the agent is "
-         "enrolled."],
-        ["join-token", None, None, "With --standalone: the join token itself. Other users of the "
-         "machine can see it in the list of processes: prefer --join-token-file."],
-        ["resume-window", None, "30", "How long streams outlive a lost connection to the "
-         "server; with 0 they end at once."],
-        ["drain-timeout", None, "30", "How long SIGTERM waits for streams to end."],
-        ["transport", None, "direct", "What sends and encrypts: direct, made for this tunnel, or "
-         "twisted, Twisted's own, which is slower."],
-        ["meta-host", None, None, "Address on which to serve /healthz, /readyz, /metrics and "
-         "/agents. [default: loopback of the family of --node-ip]"],
-        ["meta-port", None, str(META_PORT), "Port on which to serve them."],
-        *DIAGNOSE_FLAGS,
-    ]  # fmt: skip
-
-    _log = Logger()
-
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        super().__init__(environment)
-        self._patterns: list[Pattern] = []
-        self._keep_default = True
-
-    def opt_allow_destination(self, pattern: str) -> None:
-        """What the agent may connect to, beside the default; repeatable. HOST, HOST:PORT or
-        HOST:FIRST-LAST, where HOST is an address, a network (10.0.0.0/8), a name or *.DOMAIN
-        (every name below it). IPv6 with a port is written [fd00::1]:443 or [fd00::/8]:443. A name
-        is looked up only when a pattern names it, and then leads anywhere but to loopback,
-        link-local and multicast addresses, which have to be allowed as addresses. An address
-        needs a pattern of addresses. 0.0.0.0/0 and ::/0 are every address, loopback included.
-        Default: every port of the node's own addresses (--node-ip, ipv4 and ipv6 of
-        --agent-identifiers), and on loopback 10250, 10255, 10266 and 10267. Patterns add to the
-        default, so that allowing one more target does not cut off the kubelet; the pattern
-        no-default takes it away and leaves the other patterns alone. The agent's own --meta-port
-        is in neither the default nor in patterns without a port: it takes 127.0.0.1:10266.
-        """
-        if pattern == NO_DEFAULT:
-            self._keep_default = False
-            return
-        try:
-            self._patterns.append(parse_pattern(pattern))
-        except ValueError as reason:
-            raise usage.UsageError(f"--allow-destination: {reason}") from None
-
-    def make_settings(self) -> Settings:
-        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
-        self.bundle = bundle_path(self)
-        check = check_node_name if self["standalone"] else check_cluster_node_name
-        node_name = self.value("node-name", lambda text: check(text.strip()), "NODE_NAME")
-        node_ip = self.value("node-ip", _node_ip, "NODE_IP")
-        identifiers = Identifiers(frozenset({node_name}), frozenset({node_ip}))
-        identifiers = self.optional_value("agent-identifiers", self._parse_identifiers, identifiers)
-        loopback = "127.0.0.1" if node_ip.version == 4 else "::1"
-        return Settings(
-            mode=self._standalone() if self["standalone"] else self._cluster(),
-            node_name=node_name,
-            node_ip=node_ip,
-            identifiers=identifiers,
-            servers=self._servers(),
-            server_connections=self.optional_value("server-connections", _count, None),
-            allowed_destinations=tuple(self._patterns),
-            keep_default_destinations=self._keep_default,
-            resume_window=self.value("resume-window", flags.resume_window),
-            drain_timeout=self.value("drain-timeout", flags.duration),
-            transport=self.value("transport", known_transports),
-            meta_host=self.optional_value("meta-host", flags.listening_address, loopback),
-            meta_port=self.value("meta-port", flags.port),
-        )
-
-    def _standalone(self) -> StandaloneSettings:
-        for flag in _CLUSTER_FLAGS:
-            if self[flag] is not None:
-                raise usage.UsageError(
-                    f"--{flag} has no effect with --standalone, which uses no Kubernetes: leave"
-                    " one of them out"
-                )
-        if self["join-token"] is not None and self["join-token-file"] is not None:
-            raise usage.UsageError("give --join-token-file or --join-token, not both")
-        return StandaloneSettings(
-            state_dir=self.value("state-dir", flags.path),
-            join_token=self["join-token"],
-            join_token_file=self.optional_value("join-token-file", flags.path, None),
-        )
-
-    def _cluster(self) -> ClusterSettings:
-        for flag in _STANDALONE_FLAGS:
-            if self[flag] is not None:
-                raise usage.UsageError(
-                    f"--{flag} is for --standalone: add that, or leave --{flag} out in a cluster"
-                )
-        kube_config = self.optional_value("kube-config", flags.path, None)
-        apiserver_addr = self.optional_value("apiserver-addr", _api_address, None)
-        if kube_config is None and apiserver_addr is None and not self._in_pod():
-            kube_config = KUBELET_CONFIG
-        return ClusterSettings(
-            kube_config=kube_config,
-            apiserver_addr=apiserver_addr,
-            cert_dir=self.optional_value("cert-dir", flags.path, DEFAULT_CERT_DIR),
-            namespace=self.optional_value("namespace", _label, DEFAULT_NAMESPACE),
-        )
-
-    def _servers(self) -> tuple[tuple[str, int], ...]:
-        """Give the servers, of which a cluster may tell instead."""
-        # An argument "--tunnelserver-addr=" of yurttunnel 1.2 means none.
-        if not self["standalone"] and not self["tunnelserver-addr"]:
-            return ()
-        return self.value("tunnelserver-addr", _servers)
-
-    def _in_pod(self) -> bool:
-        """Say whether this is a pod that has a service account."""
-        return bool(
-            self._environment.get("KUBERNETES_SERVICE_HOST")
-            and self._environment.get("KUBERNETES_SERVICE_PORT")
-            and self.service_account_token.is_file()
-        )
-
-    def _parse_identifiers(self, text: str) -> Identifiers:
-        """Parse identifiers, with a warning for those that have no effect."""
-        return parse_identifiers(
-            text,
-            lambda sentence: self._log.warn("--agent-identifiers: {sentence}", sentence=sentence),
-        )
 
 
 def _node_ip(text: str) -> Address:
@@ -258,3 +66,333 @@ def _label(text: str) -> str:
     if "." in name or ":" in name:
         raise ValueError(f"{text!r} is not the name of a namespace")
     return name
+
+
+def _pattern(text: str) -> Pattern | None:
+    """Parse a pattern; ``None`` takes the default away."""
+    return None if text == NO_DEFAULT else parse_pattern(text)
+
+
+STANDALONE = Switch(
+    "standalone",
+    Group.BASICS,
+    "Work without Kubernetes: enrol at the server with a join token.",
+)
+
+NODE_NAME = Flag(
+    "node-name",
+    Group.BASICS,
+    lambda text: check_node_name(text.strip()),
+    "Name of this node, by which callers reach it. [default: $NODE_NAME]",
+    variable="NODE_NAME",
+)
+
+NODE_IP = Flag(
+    "node-ip",
+    Group.BASICS,
+    _node_ip,
+    "Address of this node. The node's names lead to it, and every port of it may be connected"
+    " to. [default: $NODE_IP]",
+    variable="NODE_IP",
+)
+
+TUNNELSERVER_ADDR = Flag(
+    "tunnelserver-addr",
+    Group.BASICS,
+    _servers,
+    "Servers, separated by commas: HOST, HOST:PORT or [IPV6]:PORT; the port is 10262 unless"
+    " given. The agent looks names up again on every attempt. Required with --standalone."
+    " [default: as the service x-tunnel-server-svc and its annotation"
+    " x-tunnel-server-external-addr say, followed as they change]",
+)
+
+SERVER_CONNECTIONS = Flag(
+    "server-connections",
+    Group.LIMITS,
+    _count,
+    "With how many different servers to have a session, when there are more. [default: all]",
+)
+
+KUBE_CONFIG = Flag(
+    "kube-config",
+    Group.CLUSTER,
+    flags.path,
+    "File that says where the Kubernetes API is and who asks. [default: the service account"
+    f" of the pod if there is one, else {KUBELET_CONFIG}; with --apiserver-addr always the service"
+    " account]",
+)
+
+APISERVER_ADDR = Flag(
+    "apiserver-addr",
+    Group.CLUSTER,
+    _api_address,
+    "Where the Kubernetes API is, HOST:PORT, for a node that cannot reach it by the address"
+    " in --kube-config, or by the one that pods are given.",
+)
+
+CERT_DIR = Flag(
+    "cert-dir",
+    Group.CLUSTER,
+    flags.path,
+    "Directory for the certificate that the cluster issues, and for the last known addresses"
+    " of the servers. [default: /var/lib/yurttunnel-agent/pki]",
+)
+
+NAMESPACE = Flag(
+    "namespace",
+    Group.CLUSTER,
+    _label,
+    "Where the service x-tunnel-server-svc is. [default: kube-system]",
+)
+
+AGENT_IDENTIFIERS = Flag(
+    "agent-identifiers",
+    Group.TRUST,
+    parse_identifiers,
+    "What callers may name to reach this agent: KEY=VALUE joined by '&', where KEY is host,"
+    " ipv4, ipv6, cidr (each may be repeated) or default-route. [default: ipv4=IP&host=NAME"
+    " or ipv6=IP&host=NAME]",
+)
+
+STATE_DIR = Flag(
+    "state-dir",
+    Group.BASICS,
+    flags.path,
+    "With --standalone, and required then: directory for this agent's key and certificates,"
+    " made with mode 0700. Keep it: without it the agent has to enrol again.",
+)
+
+JOIN_TOKEN_FILE = Flag(
+    "join-token-file",
+    Group.BASICS,
+    flags.path,
+    "With --standalone: file with the join token, as the server wrote it to join-token in its"
+    " state directory. Needed only until the agent is enrolled.",
+)
+
+JOIN_TOKEN = Flag(
+    "join-token",
+    Group.BASICS,
+    str,
+    "With --standalone: the join token itself. Other users of the machine can see it in the"
+    " list of processes: prefer --join-token-file.",
+)
+
+RESUME_WINDOW = Flag(
+    "resume-window",
+    Group.LIMITS,
+    flags.resume_window,
+    "How long streams outlive a lost connection to the server; with 0 they end at once.",
+    default="30",
+)
+
+DRAIN_TIMEOUT = Flag(
+    "drain-timeout",
+    Group.LIMITS,
+    flags.duration,
+    "How long SIGTERM waits for streams to end.",
+    default="30",
+)
+
+TRANSPORT = Flag(
+    "transport",
+    Group.OPERATION,
+    known_transports,
+    "What sends and encrypts: direct, made for this tunnel, or twisted, Twisted's own, which"
+    " is slower.",
+    default="direct",
+)
+
+META_HOST = Flag(
+    "meta-host",
+    Group.BASICS,
+    flags.listening_address,
+    "Address on which to serve /healthz, /readyz, /metrics and /agents. [default: loopback of"
+    " the family of --node-ip]",
+)
+
+META_PORT = Flag(
+    "meta-port",
+    Group.BASICS,
+    flags.port,
+    "Port on which to serve them.",
+    default=str(DEFAULT_META_PORT),
+)
+
+ALLOW_DESTINATION = Repeated(
+    "allow-destination",
+    Group.TRUST,
+    _pattern,
+    "What the agent may connect to, beside the default; repeatable. HOST, HOST:PORT or"
+    " HOST:FIRST-LAST, where HOST is an address, a network (10.0.0.0/8), a name or *.DOMAIN"
+    " (every name below it). IPv6 with a port is written [fd00::1]:443 or [fd00::/8]:443. A"
+    " name is looked up only when a pattern names it, and then leads anywhere but to"
+    " loopback, link-local and multicast addresses, which have to be allowed as addresses. An"
+    " address needs a pattern of addresses. 0.0.0.0/0 and ::/0 are every address, loopback"
+    " included. Default: every port of the node's own addresses (--node-ip, ipv4 and ipv6 of"
+    " --agent-identifiers), and on loopback 10250, 10255, 10266 and 10267. Patterns add to"
+    " the default, so that allowing one more target does not cut off the kubelet; the pattern"
+    " no-default takes it away and leaves the other patterns alone. The agent's own"
+    " --meta-port is in neither the default nor in patterns without a port: it takes"
+    " 127.0.0.1:10266.",
+)
+
+TABLE: tuple[Entry, ...] = (
+    STANDALONE,
+    NODE_NAME,
+    NODE_IP,
+    TUNNELSERVER_ADDR,
+    SERVER_CONNECTIONS,
+    KUBE_CONFIG,
+    APISERVER_ADDR,
+    CERT_DIR,
+    NAMESPACE,
+    AGENT_IDENTIFIERS,
+    STATE_DIR,
+    JOIN_TOKEN_FILE,
+    JOIN_TOKEN,
+    RESUME_WINDOW,
+    DRAIN_TIMEOUT,
+    TRANSPORT,
+    META_HOST,
+    META_PORT,
+    ALLOW_DESTINATION,
+    *DIAGNOSE_TABLE,
+)
+
+
+DEFAULT_CERT_DIR = Path("/var/lib/yurttunnel-agent/pki")
+DEFAULT_NAMESPACE = "kube-system"
+
+_STANDALONE_FLAGS = (STATE_DIR, JOIN_TOKEN_FILE, JOIN_TOKEN)
+_CLUSTER_FLAGS = (
+    KUBE_CONFIG,
+    APISERVER_ADDR,
+    CERT_DIR,
+    NAMESPACE,
+)
+
+# Of yurttunnel 1.2 and of its logging library.
+_IGNORED_FLAGS = {
+    "vmodule": USE_LOG_LEVEL,
+    "stderrthreshold": USE_LOG_LEVEL,
+    "log_dir": USE_LOG_FILE,
+    "log_file": USE_LOG_FILE,
+}
+_IGNORED_SWITCHES = {"logtostderr": USE_LOG_FILE, "alsologtostderr": USE_LOG_FILE}
+
+
+class Options(CommandOptions[Settings]):
+    """Options of ``twist yurttunnel-agent``."""
+
+    longdesc = """The edge end of the tunnel. It runs on the node, connects out to the servers,
+    keeps a TLS connection to each, and makes the connections that they ask for, as far as
+    --allow-destination permits. In a cluster it needs no flag but --node-name and --node-ip, or
+    their variables: it gets a certificate from the cluster, and finds the servers by the service
+    x-tunnel-server-svc. Without a cluster: copy the file join-token from the server's state
+    directory to the node, and run "twist yurttunnel-agent --standalone --state-dir DIR
+    --node-name NAME --node-ip IP --tunnelserver-addr HOST:10262 --join-token-file FILE". Later
+    starts need no token. Durations are seconds or carry units: 30, 30s, 5m, 1h30m."""
+
+    service_account_token = SERVICE_ACCOUNT / "token"
+    """The file by which a pod with a service account is known."""
+
+    ignored_flags = _IGNORED_FLAGS
+    ignored_switches = _IGNORED_SWITCHES
+
+    table = TABLE
+
+    _log = Logger()
+
+    def make_settings(self) -> Settings:
+        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        self.bundle = bundle_path(self)
+        node_name, node_ip = self._node_name(), self.value(NODE_IP)
+        patterns = self.all_values(ALLOW_DESTINATION)
+        loopback = "127.0.0.1" if node_ip.version == 4 else "::1"
+        return Settings(
+            mode=self._standalone() if self.is_given(STANDALONE) else self._cluster(),
+            node_name=node_name,
+            node_ip=node_ip,
+            identifiers=self._identifiers(node_name, node_ip),
+            servers=self._servers(),
+            server_connections=self.optional_value(SERVER_CONNECTIONS, None),
+            allowed_destinations=tuple(each for each in patterns if each is not None),
+            keep_default_destinations=None not in patterns,
+            resume_window=self.value(RESUME_WINDOW),
+            drain_timeout=self.value(DRAIN_TIMEOUT),
+            transport=self.value(TRANSPORT),
+            meta_host=self.optional_value(META_HOST, loopback),
+            meta_port=self.value(META_PORT),
+        )
+
+    def _standalone(self) -> StandaloneSettings:
+        for flag in _CLUSTER_FLAGS:
+            if self[flag.name] is not None:
+                raise usage.UsageError(
+                    f"--{flag.name} has no effect with --standalone, which uses no Kubernetes:"
+                    " leave one of them out"
+                )
+        token = self.optional_value(JOIN_TOKEN, None)
+        token_file = self.optional_value(JOIN_TOKEN_FILE, None)
+        if token is not None and token_file is not None:
+            raise usage.UsageError("give --join-token-file or --join-token, not both")
+        return StandaloneSettings(
+            state_dir=self.value(STATE_DIR),
+            join_token=token,
+            join_token_file=token_file,
+        )
+
+    def _cluster(self) -> ClusterSettings:
+        for flag in _STANDALONE_FLAGS:
+            if self[flag.name] is not None:
+                raise usage.UsageError(
+                    f"--{flag.name} is for --standalone: add that, or leave --{flag.name} out in a"
+                    " cluster"
+                )
+        kube_config = self.optional_value(KUBE_CONFIG, None)
+        apiserver_addr = self.optional_value(APISERVER_ADDR, None)
+        if kube_config is None and apiserver_addr is None and not self._in_pod():
+            kube_config = KUBELET_CONFIG
+        return ClusterSettings(
+            kube_config=kube_config,
+            apiserver_addr=apiserver_addr,
+            cert_dir=self.optional_value(CERT_DIR, DEFAULT_CERT_DIR),
+            namespace=self.optional_value(NAMESPACE, DEFAULT_NAMESPACE),
+        )
+
+    def _servers(self) -> tuple[tuple[str, int], ...]:
+        """Give the servers, of which a cluster may tell instead."""
+        # An argument "--tunnelserver-addr=" of yurttunnel 1.2 means none.
+        if not self.is_given(STANDALONE) and not self.is_given(TUNNELSERVER_ADDR):
+            return ()
+        return self.value(TUNNELSERVER_ADDR)
+
+    def _in_pod(self) -> bool:
+        """Say whether this is a pod that has a service account."""
+        return bool(
+            self._environment.get("KUBERNETES_SERVICE_HOST")
+            and self._environment.get("KUBERNETES_SERVICE_PORT")
+            and self.service_account_token.is_file()
+        )
+
+    def _node_name(self) -> str:
+        """Return the node's name; one in a cluster is also part of a certificate's subject."""
+        flag = NODE_NAME
+        if not self.is_given(STANDALONE):
+            flag = replace(flag, parse=lambda text: check_cluster_node_name(text.strip()))
+        return self.value(flag)
+
+    def _identifiers(self, node_name: str, node_ip: Address) -> Identifiers:
+        """Return what callers may name, with a warning for what has no effect."""
+        flag = replace(
+            AGENT_IDENTIFIERS,
+            parse=lambda text: parse_identifiers(
+                text,
+                lambda sentence: self._log.warn(
+                    "--agent-identifiers: {sentence}", sentence=sentence
+                ),
+            ),
+        )
+        usual = Identifiers(frozenset({node_name}), frozenset({node_ip}))
+        return self.optional_value(flag, usual)

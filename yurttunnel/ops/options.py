@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -11,6 +12,16 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from yurttunnel import __version__
+from yurttunnel.ops.flag_table import (
+    Entry,
+    Flag,
+    Group,
+    Repeated,
+    Switch,
+    by_group,
+    described,
+    shown,
+)
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.log_output import FORMATS, take_over_log
 
@@ -21,18 +32,42 @@ Settings = TypeVar("Settings")
 _Parsed = TypeVar("_Parsed")
 
 
+LOG_FORMAT = Flag(
+    "log-format",
+    Group.OPERATION,
+    lambda text: _log_format(text),
+    "How the log is written: text, or json, an object on each line. It counts instead of twist's"
+    " own --log-format.",
+    default="text",
+)
+VERBOSITY = Flag(
+    "v",
+    Group.OPERATION,
+    lambda text: _verbosity(text),
+    "How much is logged: 0 and 1, what happens to the tunnel; 2 and 3, each request, too; 4 and"
+    " more, what is of use to find defects. It counts instead of twist's --log-level. [default: as"
+    " 2, or what twist's --log-level says]",
+    short="v",
+)
+
+_OF_ALL = (LOG_FORMAT, VERBOSITY)
+
+_LEAST_WIDTH = 40
+
+
 class CommandOptions(usage.Options, Generic[Settings]):
     """Options whose :attr:`settings` are the whole command line, checked and typed.
 
-    Subclasses list their flags as ``usage.Options`` has it, but without coerce functions: the
-    errors of those would not name the flag, and they are not applied to defaults.
-    :meth:`make_settings` parses instead. ``environment`` has the variables that stand in for
-    flags.
+    Subclasses list their flags in :attr:`table`; :meth:`make_settings` asks for their values, so
+    that each error names its flag. ``environment`` has the variables that stand in for flags.
     """
 
     synopsis = "[options]"
 
     longdesc = ""
+
+    table: Sequence[Entry] = ()
+    """The flags of the command; those that all commands have are added."""
 
     ignored_flags: Mapping[str, str] = {}
     """Flags with a value that mean nothing here, and what does instead. Manifests of yurttunnel
@@ -41,26 +76,28 @@ class CommandOptions(usage.Options, Generic[Settings]):
     ignored_switches: Mapping[str, str] = {}
     """The same in the manner of Go: their value stands behind "=", or there is none."""
 
-    # Those of all programs: usage.Options adds them to those of the subclass.
-    optParameters = [
-        ["log-format", None, "text", "How the log is written: text, or json, an object on each "
-         "line. It counts instead of twist's own --log-format."],
-        ["v", "v", None, "How much is logged: 0 and 1, what happens to the tunnel; 2 and 3, each "
-         "request, too; 4 and more, what is of use to find defects. It counts instead of twist's "
-         "--log-level. [default: as 2, or what twist's --log-level says]"],
-    ]  # fmt: skip
-
-    switches: Sequence[str] = ()
-    """Flags with a value that are given in the manner of Go: alone, which is ``true``, or with
-    their value behind "="."""
+    optFlags: list[list[str | None]] = []
+    optParameters: list[list[str | None]] = []
 
     _log = Logger()
 
+    def __init_subclass__(cls) -> None:
+        """Make of the table what ``usage.Options`` looks for."""
+        own = [each for each in cls.table if each not in _OF_ALL]
+        cls.table = (*own, *_OF_ALL)
+        cls.optFlags = [[each.name, None, each.text] for each in cls.table if type(each) is Switch]
+        cls.optParameters = [
+            [each.name, each.short, each.default, each.text]
+            for each in cls.table
+            if isinstance(each, Flag)
+        ]
+        for each in cls.table:
+            if isinstance(each, Repeated):
+                setattr(cls, f"opt_{each.name.replace('-', '_')}", _collector(each))
+
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         super().__init__()
-        # The help would show docstrings and triple-quoted texts with their indentation.
-        self.docs = {name: _one_line(text) for name, text in self.docs.items()}
-        self.longdesc = _one_line(self.longdesc)
+        self.longdesc = " ".join(self.longdesc.split())
         if ignored := sorted([*self.ignored_flags, *self.ignored_switches]):
             self.longdesc += (
                 " These flags of yurttunnel 1.2 are accepted and ignored with a warning: "
@@ -68,11 +105,12 @@ class CommandOptions(usage.Options, Generic[Settings]):
             )
         self._environment = environment
         self._ignored: dict[str, str] = {}
+        self._repeated: dict[str, list[str]] = {}
         self._settings: Settings | None = None
 
     @property
     def settings(self) -> Settings:
-        """Give what the command line says; only after ``parseOptions`` has succeeded."""
+        """What the command line says; only after ``parseOptions`` has succeeded."""
         if self._settings is None:
             raise RuntimeError("the command line has not been parsed")
         return self._settings
@@ -81,29 +119,48 @@ class CommandOptions(usage.Options, Generic[Settings]):
         """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
         raise NotImplementedError
 
-    def value(self, flag: str, parse: Callable[[str], _Parsed], variable: str = "") -> _Parsed:
-        """Parse the value of ``flag``, or of the environment variable that stands in for it.
+    def is_given(self, entry: Flag[_Parsed] | Switch) -> bool:
+        """Return whether the command line has a flag, with a value that is not empty."""
+        return bool(self[entry.name])
 
-        What ``parse`` raises as ``ValueError`` becomes a ``UsageError`` that names the flag.
+    def value(self, flag: Flag[_Parsed]) -> _Parsed:
+        """Return the value of ``flag``, or of the variable that stands in for it.
+
+        Raises ``UsageError`` that names the flag where there is none, or a bad one.
         """
-        source = f"--{flag}"
-        text = self[flag]
+        source = f"--{flag.name}"
+        variable, text = flag.variable, self[flag.name]
         if text is None and self._environment.get(variable):
-            source = f"${variable} (or --{flag})"
+            source = f"${variable} (or --{flag.name})"
             text = self._environment[variable]
         if text is None:
             instead = f" or set {variable}" if variable else ""
-            raise usage.UsageError(f"--{flag} is missing: give it{instead}")
+            raise usage.UsageError(f"--{flag.name} is missing: give it{instead}")
         try:
-            return parse(text)
+            return flag.parse(text)
         except ValueError as reason:
             raise usage.UsageError(f"{source}: {reason}") from None
 
-    def optional_value(
-        self, flag: str, parse: Callable[[str], _Parsed], default: _Parsed
-    ) -> _Parsed:
-        """Parse the value of ``flag``; without the flag it is ``default``."""
-        return default if self[flag] is None else self.value(flag, parse)
+    def optional_value(self, flag: Flag[_Parsed], default: _Parsed) -> _Parsed:
+        """Return the value of ``flag``; without the flag it is ``default``."""
+        return default if self[flag.name] is None else self.value(flag)
+
+    def all_values(self, flag: Repeated[_Parsed]) -> tuple[_Parsed, ...]:
+        """Return the values of a flag in their order; raises ``UsageError`` for a bad one."""
+        given = self._repeated.get(flag.name, [])
+        try:
+            return tuple(flag.parse(text) for text in given)
+        except ValueError as reason:
+            raise usage.UsageError(f"--{flag.name}: {reason}") from None
+
+    def getUsage(self, width: int | None = None) -> str:
+        """Return the help: what the command does, and its flags by what they are about."""
+        wide = max(width or int(self._environment.get("COLUMNS") or 80), _LEAST_WIDTH)
+        parts = [self.getSynopsis(), textwrap.fill(self.longdesc, wide, break_on_hyphens=False)]
+        for group, entries in by_group(self.table).items():
+            parts.append(f"{group.value}:\n" + "\n".join(_helped(each, wide) for each in entries))
+        parts.append("Of every command:\n      --version\n      --help")
+        return "\n\n".join(parts) + "\n"
 
     def opt_version(self) -> None:
         """Print the version of yurttunnel and exit."""
@@ -113,6 +170,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse ``options``, without the flags that mean nothing here."""
         kept = []
+        alone = {each.name for each in self.table if isinstance(each, Flag) and each.stands_alone}
         arguments = iter(sys.argv[1:] if options is None else options)
         for argument in arguments:
             name, equals, value = argument.lstrip("-").partition("=")
@@ -125,7 +183,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
                 if not equals:
                     # The value is the next argument.
                     next(arguments, None)
-            elif name in self.switches:
+            elif name in alone:
                 kept.append(f"--{name}={value if equals else 'true'}")
             else:
                 kept.append(argument)
@@ -141,8 +199,8 @@ class CommandOptions(usage.Options, Generic[Settings]):
         for name, instead in self._ignored.items():
             self._log.warn("--{flag} is ignored: {instead}", flag=name, instead=instead)
         self._settings = self.make_settings()
-        format = self.value("log-format", _log_format)
-        verbosity = self.optional_value("v", _verbosity, None)
+        format = self.value(LOG_FORMAT)
+        verbosity = None if self[VERBOSITY.name] is None else self.value(VERBOSITY)
         # Under twist, that is: the quickstart parses without a parent, and twistd logs otherwise.
         if self.parent is not None and "fileLogObserverFactory" in self.parent:
             take_over_log(self.parent, format, verbosity, shown_levels)
@@ -163,5 +221,26 @@ def _verbosity(text: str) -> int:
     return int(digits)
 
 
-def _one_line(text: str | None) -> str:
-    return " ".join((text or "").split())
+def _collector(flag: Repeated[object]) -> Callable[[CommandOptions[object], str], None]:
+    """Make the method by which ``usage.Options`` hands over each value."""
+
+    def collect(self: CommandOptions[object], text: str) -> None:
+        given = self._repeated.setdefault(flag.name, [])
+        if flag.once_each and text in given:
+            raise usage.UsageError(f"--{flag.name} {text} is given twice")
+        given.append(text)
+
+    collect.__doc__ = flag.text
+    return collect
+
+
+def _helped(entry: Entry, width: int) -> str:
+    indent = " " * 10
+    text = textwrap.fill(
+        described(entry),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+    return f"      {shown(entry)}\n{text}"

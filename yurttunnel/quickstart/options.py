@@ -10,6 +10,7 @@ from twisted.python import usage
 
 from yurttunnel.http.authority import split_authority
 from yurttunnel.ops import flags
+from yurttunnel.ops.flag_table import Flag, Group, Switch
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.pki.identity import check_node_name
 
@@ -87,43 +88,6 @@ class Settings:
     check: bool
 
 
-class Options(CommandOptions[Settings]):
-    """Options of ``twist yurttunnel-quickstart``."""
-
-    longdesc = """Everything on one machine, without a cluster: an embedded Kubernetes API (in
-    memory), the two ends of the tunnel and an edge node whose pods are processes of this
-    machine. It writes a kubeconfig for kubectl and says where. What the API wants from the node
-    (logs, exec, attach, port-forward, cp, metrics) goes through the tunnel and nowhere else. It
-    runs pods; there are no controllers for what makes pods, such as deployments. To be spared its
-    log, put --log-level=warn before the command's name."""
-
-    optFlags = [
-        ["check", None, "Try everything once through the tunnel, print one line for each with its "
-         "time, and exit: with status 0 only if all worked."],
-    ]  # fmt: skip
-
-    optParameters = [
-        ["state-dir", None, None, "Directory for certificates, logs of pods and the kubeconfig. "
-         "[default: one that is removed in the end]"],
-        ["port", None, None, f"The first of {PORT_COUNT} ports in a row, on {ADDRESS}: API, node, "
-         "and those of server and agent. [default: "
-         f"{USUAL_PORT}, or the next row that is free]"],
-        ["node-name", None, "edge-1", "Name of the edge node."],
-        ["tunnelserver-addr", None, None, "HOST:PORT at which the agent reaches the server, when "
-         "there is something between them, such as a proxy that makes the network bad."],
-    ]  # fmt: skip
-
-    def make_settings(self) -> Settings:
-        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
-        return Settings(
-            state_dir=self.optional_value("state-dir", _absolute_path, None),
-            ports=_free_ports() if self["port"] is None else self.value("port", _asked_ports),
-            node_name=self.value("node-name", check_node_name),
-            server_address=self.optional_value("tunnelserver-addr", _server_address, None),
-            check=bool(self["check"]),
-        )
-
-
 def _absolute_path(text: str) -> Path:
     return flags.path(text).absolute()
 
@@ -182,3 +146,66 @@ def _taken(port: int) -> bool:
 def _server_address(text: str) -> str:
     split_authority(text)
     return text
+
+
+CHECK = Switch(
+    "check",
+    Group.BASICS,
+    "Try everything once through the tunnel, print one line for each with its time, and exit:"
+    " with status 0 only if all worked.",
+)
+
+STATE_DIR = Flag(
+    "state-dir",
+    Group.BASICS,
+    _absolute_path,
+    "Directory for certificates, logs of pods and the kubeconfig. [default: one that is"
+    " removed in the end]",
+)
+
+PORT = Flag(
+    "port",
+    Group.BASICS,
+    _asked_ports,
+    f"The first of {PORT_COUNT} ports in a row, on {ADDRESS}: API, node, and those of server and"
+    f" agent. [default: {USUAL_PORT}, or the next row that is free]",
+)
+
+NODE_NAME = Flag(
+    "node-name",
+    Group.BASICS,
+    check_node_name,
+    "Name of the edge node.",
+    default="edge-1",
+)
+
+TUNNELSERVER_ADDR = Flag(
+    "tunnelserver-addr",
+    Group.BASICS,
+    _server_address,
+    "HOST:PORT at which the agent reaches the server, when there is something between them,"
+    " such as a proxy that makes the network bad.",
+)
+
+
+class Options(CommandOptions[Settings]):
+    """Options of ``twist yurttunnel-quickstart``."""
+
+    longdesc = """Everything on one machine, without a cluster: an embedded Kubernetes API (in
+    memory), the two ends of the tunnel and an edge node whose pods are processes of this
+    machine. It writes a kubeconfig for kubectl and says where. What the API wants from the node
+    (logs, exec, attach, port-forward, cp, metrics) goes through the tunnel and nowhere else. It
+    runs pods; there are no controllers for what makes pods, such as deployments. To be spared its
+    log, put --log-level=warn before the command's name."""
+
+    table = (CHECK, STATE_DIR, PORT, NODE_NAME, TUNNELSERVER_ADDR)
+
+    def make_settings(self) -> Settings:
+        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        return Settings(
+            state_dir=self.optional_value(STATE_DIR, None),
+            ports=_free_ports() if self["port"] is None else self.value(PORT),
+            node_name=self.value(NODE_NAME),
+            server_address=self.optional_value(TUNNELSERVER_ADDR, None),
+            check=self.is_given(CHECK),
+        )

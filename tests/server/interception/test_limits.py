@@ -36,6 +36,7 @@ from yurttunnel.pki.certificate_requests import MAX_WAIT
 from yurttunnel.pki.enrolment_server import CLOSE_DEADLINE, MAX_CONNECTIONS, REQUEST_DEADLINE
 from yurttunnel.pki.interception import MAX_CERTIFICATES
 from yurttunnel.server.agents import MAX_SESSIONS_OF_NODE
+from yurttunnel.server.flag_table import MAX_WORKERS
 from yurttunnel.server.frontends.calls import DIAL_TIMEOUT, MAX_PENDING_DIALS
 from yurttunnel.server.frontends.connect import (
     HEAD_TIMEOUT,
@@ -49,7 +50,7 @@ from yurttunnel.server.interception.listeners import SETTINGS
 from yurttunnel.server.interception.reviews import MAX_REVIEWS, REVIEW_TIMEOUT
 from yurttunnel.server.interception.shared_answers import MAX_ENTRIES
 from yurttunnel.server.node_session import HESITATION, RETURN_PATIENCE
-from yurttunnel.server.options import MAX_WORKERS, Options
+from yurttunnel.server.options import Options
 from yurttunnel.server.process import MEMORY_BUDGET
 from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
 from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES

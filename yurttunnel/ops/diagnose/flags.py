@@ -8,22 +8,30 @@ from typing import Any
 from twisted.python import usage
 
 from yurttunnel.ops import flags
+from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
 from yurttunnel.ops.options import CommandOptions
 
-DIAGNOSE_SWITCHES = [
-    ["diagnose", None, "Collect what there is to know of the process that runs here with the same "
-     "flags, or should, into a .tar.gz without keys and tokens, say what looks wrong, and exit: "
-     "with status 0 if nothing does."],
-]  # fmt: skip
+DIAGNOSE = Switch(
+    "diagnose",
+    Group.OPERATION,
+    "Collect what there is to know of the process that runs here with the same flags, or"
+    " should, into a .tar.gz without keys and tokens, say what looks wrong, and exit: with"
+    " status 0 if nothing does.",
+)
 
-DIAGNOSE_FLAGS = [
-    ["output", None, None, "With --diagnose: the file to make. [default: one with the time in its "
-     "name, in the working directory]"],
-]  # fmt: skip
+OUTPUT = Flag(
+    "output",
+    Group.OPERATION,
+    flags.path,
+    "With --diagnose: the file to make. [default: one with the time in its name, in the"
+    " working directory]",
+)
+
+DIAGNOSE_TABLE: tuple[Entry, ...] = (DIAGNOSE, OUTPUT)
 
 
 def bundle_path(options: CommandOptions[Any]) -> Path | None:
     """Give the value of --output; raises ``UsageError`` when there is nothing to put out."""
     if options["output"] is not None and not options["diagnose"]:
         raise usage.UsageError("--output has no effect without --diagnose: add it")
-    return options.optional_value("output", flags.path, None)
+    return options.optional_value(OUTPUT, None)
