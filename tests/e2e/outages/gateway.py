@@ -138,8 +138,8 @@ def send_each_packet_by_itself(network: Sites, *machines: str) -> None:
 
 
 def repeat_lost_packets_after(network: Sites, milliseconds: int) -> None:
-    """Have the kernels of both ends of new IPv4 connections wait for that at least, not 200 ms."""
-    [(lan, _), (site, _)] = LAN["nat"], SITE["nat"]
+    """Have the kernels of both ends of new connections wait for that at least, not 200 ms."""
     least = ("rto_min", f"{milliseconds}ms")
-    network.run("cloud", "ip", "route", "add", lan, "dev", "lan", *least)
-    network.run("edge-1", "ip", "route", "change", "default", "via", site, *least)
+    for family, lan, site in zip(("-4", "-6"), LAN["nat"], SITE["nat"], strict=True):
+        network.run("cloud", "ip", family, "route", "add", lan, "dev", "lan", *least)
+        network.run("edge-1", "ip", family, "route", "change", "default", "via", site, *least)

@@ -101,9 +101,9 @@ class SiteTestCase(LeakTestCase):
     def prepare(self, program: Program) -> None:
         """Leave a program that is about to start for the first time as it is."""
 
-    async def start_agent(self, machine: str) -> MachineAgent:
+    async def start_agent(self, machine: str, *extra: str) -> MachineAgent:
         """Start the agent of a machine, wait until the server has it, and watch both."""
-        agent = self.make_agent(machine)
+        agent = self.make_agent(machine, *extra)
         agent.start()
         await agent.ready()
         await self.watch(self.server, agent)
@@ -137,6 +137,6 @@ async def source_port(server: Program, node: str) -> int:
     [port] = [
         int(entry["address"].rpartition(":")[2])
         for entry in await server.agents()
-        if entry["node"] == node
+        if entry["node"] == node and entry["connected"]
     ]
     return port

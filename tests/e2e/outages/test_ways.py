@@ -36,7 +36,12 @@ from tests.e2e.cluster.world import AGENT_PORT, API
 from tests.e2e.network.namespaces import run
 from tests.e2e.network.sites import Sites
 from tests.e2e.outages.clocks import WallClock
-from tests.e2e.outages.gateway import RESET, Gateway, send_each_packet_by_itself
+from tests.e2e.outages.gateway import (
+    RESET,
+    Gateway,
+    repeat_lost_packets_after,
+    send_each_packet_by_itself,
+)
 from tests.e2e.outages.site import SERVER, SERVER_6, SiteTestCase, source_port
 from tests.e2e.programs import Program
 from tests.e2e.steering.support import EDGE_4, EDGE_6, FAMILIES, SteeringTestCase
@@ -55,6 +60,11 @@ LOSS = 0.03
 
 LOST = 20
 """Packets that have to be lost, or to wait, before that is taken for shown."""
+
+LEAST_WAIT = 20
+"""Milliseconds that the kernels wait at least until they take a packet for lost. Smaller ones are
+tried with the first repetition after 3 s, and pauses are doubled: from 200 ms on, or what losses
+have made of them before, that may be after 12 s, and twice within one handshake."""
 
 NARROW = 1300
 """Bytes of the largest packet that passes a way that has become narrow; IPv6 asks for 1280."""
@@ -94,7 +104,7 @@ PASSTHROUGH_PORT = "10270"
 STEERING = "yurttunnel_server_steering"
 
 DRAIN = "30s"
-"""How long a server that has been told to stop waits for its streams."""
+"""How long a program that has been told to stop waits for its streams."""
 
 GARBAGE = 4096
 """Bytes that are no TLS."""
@@ -146,6 +156,7 @@ class Way:
         """Make the network one whose packets are lost one by one."""
         self.clocks: list[WallClock] = []
         send_each_packet_by_itself(self.network, "cloud", NODE, "nat")
+        repeat_lost_packets_after(self.network, LEAST_WAIT)
         for machine in ("cloud", NODE):
             with self.network.inside(machine):
                 Path("/proc/sys/net/ipv4/tcp_mtu_probing").write_text(PROBE_ON_SILENCE)
@@ -458,7 +469,7 @@ class SiteWay(Way):
         self.break_in()
         self.server_address = SERVER if self.version == 4 else SERVER_6
         self.agent_port = self.server.agent_port
-        self.agent = await self.start_agent(NODE)
+        self.agent = await self.start_agent(NODE, "--drain-timeout", DRAIN)
 
     def target(self, build: Callable[[], Peer]) -> Target:
         """Start a target on the node."""
@@ -509,7 +520,7 @@ class PassThroughTests(Way, SteeringTestCase):
             *("--passthrough-port", PASSTHROUGH_PORT, "--passthrough-ports", f"10250,{ports}"),
         )
         await world.list_servers()
-        self.agent = await self.edge_agent(NODE)
+        self.agent = await self.edge_agent(NODE, "--drain-timeout", DRAIN)
         for program in (self.server, self.agent):
             self.prepare(program)
             program.start()
