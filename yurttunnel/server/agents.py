@@ -101,6 +101,7 @@ class AgentListener(Factory):
         self._sessions: dict[bytes, NodeSession] = {}
         self._carried: dict[SessionConnection, NodeSession] = {}
         self._draining = False
+        registry.on_remote_serves.append(self._served_elsewhere)
         self._refused_peers = RefusedPeers(context.clock, self._log)
         self.refusals: Counter[str] = Counter()
         """Connections that came to nothing, by what was the matter (``REFUSALS``)."""
@@ -333,6 +334,11 @@ class AgentListener(Factory):
             address=description.address,
             session=own.session.hex()[:8],
         )
+
+    def _served_elsewhere(self, node: str) -> None:
+        for session in self._registry.direct_sessions(node):
+            if isinstance(session, NodeSession):
+                session.served_elsewhere()
 
     def _drains(self, session: NodeSession) -> None:
         self.sessions_drain(frozenset({session}))

@@ -138,6 +138,11 @@ class NodeSession:
         """Let dials wait for their answers again: a connection carries the session."""
         self._wait_no_more()
 
+    def served_elsewhere(self) -> None:
+        """Have dials that wait for the agent go by a sibling that has it now."""
+        if not self.connected:
+            self._end_dials()
+
     def end_if_succeeded(self) -> None:
         """End a session that drains if its agent is missing, and a newer process is there.
 

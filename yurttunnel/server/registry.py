@@ -128,6 +128,8 @@ class SessionRegistry:
         """Who is told of each node whose direct session has come, changed or gone."""
         self.on_remote_gone: list[Callable[[str], object]] = []
         """Who is told of each node to which a way by a sibling has gone."""
+        self.on_remote_serves: list[Callable[[str], object]] = []
+        """Who is told of each node that a sibling can be asked for from now on."""
         self.is_anothers: Callable[[str, str], bool] = lambda node, host: False
         """Says of a node and of a host or address that the latter is another node's, whatever the
         certificate of the former says: certificates outlive what they say."""
@@ -178,6 +180,11 @@ class SessionRegistry:
             self._remember(session)
             for callback in list(self.on_remote_gone):
                 callback(session.node)
+
+    def remote_serves(self, node: str) -> None:
+        """Tell who wants to know that a sibling can be asked for ``node``, again or anew."""
+        for callback in list(self.on_remote_serves):
+            callback(node)
 
     @property
     def remote_nodes(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface.verify import verifyObject
 
@@ -288,6 +290,48 @@ class NodeTests(TwoServersTests):
         self.assertNoResult(opened)
         opened.cancel()
         self.assertEqual(Code.CANCELLED, self.failureResultOf(opened, StreamFailed).value.code)
+
+    def test_agent_that_comes_back_to_a_sibling_only(self):
+        """What is dialed goes there at once, also what waited for it here; streams here wait for
+        the resume window, as nobody can tell that its process is another one.
+        """
+        window = 30.0
+        listener = self.first.listener
+        listener._settings = replace(listener._settings, return_grace=window)
+        killed = self.agent(self.first)
+        near, _ = self.stream(self.first, killed)
+        killed.link.cut()
+        waiting = self.dial(self.first, killed)
+        self.network.pass_time(1)
+        self.assertNoResult(waiting)
+        back = self.agent(self.second, process=OTHER_PROCESS)
+        self.network.pass_time(0.1)
+        back.acceptor.requests[-1].accept()
+        self.network.settle()
+        self.successResultOf(waiting).abortConnection()
+        used, _ = self.stream(self.first, back)
+        used.transport.abortConnection()
+        self.network.pass_time(window - 2, step=1)
+        self.assertEqual(["made"], near.told)
+        self.network.pass_time(2, step=1)
+        self.assertEqual(["made", "lost"], near.told)
+        self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
+
+    def test_dial_that_waits_while_a_sibling_waits_too(self):
+        """It goes by the sibling once the agent is back there, which had lost it as well."""
+        near, far = self.both()
+        for agent in (far, near):
+            agent.link.cut()
+        self.network.pass_time(0.1)
+        waiting = self.dial(self.first, near)
+        self.network.settle()
+        self.assertNoResult(waiting)
+        back = self.agent(self.second, process=b"c" * 16)
+        self.network.pass_time(0.1)
+        back.acceptor.requests[-1].accept()
+        self.network.settle()
+        self.successResultOf(waiting).abortConnection()
+        self.network.settle()
 
     def test_direct_session_that_is_lost(self):
         """A dial that is lost in a session with the agent goes by a sibling that has it."""

@@ -50,14 +50,16 @@ class RemoteNodes:
         node = self._nodes.get(number)
         if node is not None and isinstance(entry, NodeEntry) and node.is_same(entry):
             self.set_drains(node, entry.draining)
-            return
-        if node is not None:
-            self._remove(number, node)
-        if isinstance(entry, NodeEntry):
-            if len(self._nodes) >= MAX_NODES:
-                raise ValueError(f"it has more than {MAX_NODES} nodes")
-            self._nodes[number] = node = self.make(entry)
-            self.add(node)
+        else:
+            if node is not None:
+                self._remove(number, node)
+            if isinstance(entry, NodeEntry):
+                if len(self._nodes) >= MAX_NODES:
+                    raise ValueError(f"it has more than {MAX_NODES} nodes")
+                self._nodes[number] = node = self.make(entry)
+                self.add(node)
+        if isinstance(entry, NodeEntry) and not entry.draining:
+            self.registry.remote_serves(entry.node)
 
     def connection_lost(self) -> None:
         """Use none of the nodes until the sibling is back, and end the dials that wait.
