@@ -7,6 +7,7 @@ from pathlib import Path
 
 from twisted.internet.defer import fail
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.agent.kubernetes_objects import NAMESPACE, node, service, slice_of
@@ -310,5 +311,7 @@ class AddressFileTests(SynchronousTestCase):
         self.assertEqual((), self.file.read())
 
     def test_cannot_write(self):
-        """A directory that is not there is no reason to stop."""
-        AddressFile(self.directory / "missing").write([("a", 1)])
+        """A directory that is not there is no reason to stop, but is told."""
+        with capturedLogs() as told:
+            AddressFile(self.directory / "missing").write([("a", 1)])
+        self.assertIn("missing", told[0]["problem"])

@@ -115,6 +115,12 @@ class LocationTests(SynchronousTestCase):
         without = service("NodePort")
         del without["spec"]["ports"][0]["nodePort"]
         self.assert_missing("no port named tcp with a nodePort", without, [node("192.0.2.1")])
+        for port, usable in ((0, False), (1, True), (65535, True), (65536, False)):
+            without["spec"]["ports"][0]["nodePort"] = port
+            if usable:
+                self.assertEqual((("192.0.2.1", port),), found(without, [node("192.0.2.1")]))
+            else:
+                self.assert_missing("with a nodePort", without, [node("192.0.2.1")])
 
     def test_type(self):
         """Other types are told to be unsuitable."""

@@ -2,7 +2,13 @@
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.http.authority import BadAuthority, join_authority, split_authority, strip_port
+from yurttunnel.http.authority import (
+    BadAuthority,
+    join_authority,
+    parse_network,
+    split_authority,
+    strip_port,
+)
 
 
 class SplitAuthorityTests(SynchronousTestCase):
@@ -78,3 +84,13 @@ class StripPortTests(SynchronousTestCase):
         """What is no host raises ``BadAuthority``."""
         for text in ("", "a b", "a:b:c", "[::1", "edge-1:x", "a/b"):
             self.assertRaises(BadAuthority, strip_port, text)
+
+
+class NetworkTests(SynchronousTestCase):
+    """Networks."""
+
+    def test_masks(self):
+        """The length is a number: of a mask the direction would have to be guessed."""
+        self.assertEqual("10.0.0.0/8", str(parse_network("10.0.0.0/8")))
+        for text in ("10.0.0.0/255.0.0.0", "10.0.0.0/0.255.255.255", "10.0.0.0/\u0668"):
+            self.assertRaises(BadAuthority, parse_network, text)

@@ -398,6 +398,19 @@ class RequestBodyTests(ServerTestCase):
         self.send(b"ef")
         self.assertEqual(([b"ab", b"cd", b"ef"], []), (sink.pieces, sink.trailers))
 
+    def test_the_client_ends_its_direction_behind_a_body(self):
+        """It has sent all that it has, and waits for its answer."""
+        self.send(request(b"/", b"Content-Length: 2", method=b"PUT", body=b"ab"))
+        sink = Sink()
+        self.exchange.deliver_body(sink)
+        self.assertTrue(sink.finished)
+        self.client.receive_end()
+        self.settle()
+        self.assertEqual([], self.handler.ends)
+        self.exchange.respond(200, [], b"taken")
+        self.settle()
+        self.assertEqual([(200, b"taken")], [(each[0], each[2]) for each in self.responses()])
+
     def test_chunks_and_trailers(self):
         """Chunks are decoded, trailers are told."""
         body = b"3\r\nabc\r\n0\r\nX-T: v\r\n\r\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -353,6 +353,11 @@ class FormTests(World):
         """Nothing is asked for but alternative names, which others than we may sign."""
         authority = x509.BasicConstraints(ca=True, path_length=None)
         self.leaves_pem(Reason.MALFORMED, by_hand(extensions=[authority]), "2.5.29.19")
+
+    def test_networks(self):
+        """A network is no address, wherever it is written."""
+        network = x509.IPAddress(ip_network("192.0.2.0/24"))
+        self.leaves_pem(Reason.MALFORMED, by_hand(names=[*EDGE_1, network]), "192.0.2.0/24")
 
     def test_attributes(self):
         """There is one attribute: in a second one other readers might find more names."""

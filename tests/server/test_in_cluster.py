@@ -15,6 +15,7 @@ from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession
 from tests.server.interception.fakes import head, request
 from tests.tunnel.certificates import ThrowAwayAuthority
+from yurttunnel.cluster.nodes import Node
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server import in_cluster
 from yurttunnel.server.interception.middleware import chain
@@ -139,3 +140,26 @@ class RequestsTests(PartsTestCase):
         self.ask("127.0.0.1", 403, host="localhost:10264", Origin="http://evil.example")
         self.ask("127.0.0.1", host="localhost:10264", X_Tunnel_Proxy_Dest="edge-1:8000")
         self.assertEqual([each.destination.node for each in self.passed], ["edge-1"])
+
+
+class DeletedNodeTests(SynchronousTestCase):
+    """Nodes that the API no longer has."""
+
+    def test_sessions(self):
+        """Only the session of one that has been deleted ends."""
+        agents = FakeAgents()
+        edge = Node("edge-1")
+        for old, new in ((None, edge), (edge, edge), (edge, None)):
+            in_cluster._revoke_deleted(agents, old, new)
+        self.assertEqual(["edge-1"], agents.revoked)
+
+
+class FakeAgents:
+    """Notes whose sessions are ended."""
+
+    def __init__(self):
+        self.revoked = []
+
+    def revoke(self, node):
+        """Note it."""
+        self.revoked.append(node)

@@ -53,6 +53,8 @@ class OrderTests(SynchronousTestCase):
         self.assertEqual(9 + 15, len(self.outbox.next_chunk(20)))
         self.assertEqual(25, self.outbox.payload_sent)
         self.assertEqual(b"", self.outbox.next_chunk(20))
+        self.outbox.payload_limit = 26
+        self.assertEqual(9 + 1, len(self.outbox.next_chunk(20)))
 
     @conformance("C-112")
     def test_link_frames(self) -> None:

@@ -35,7 +35,6 @@ class Scheduler:
         """Bind nothing any more."""
         for unsubscribe in self._unsubscribe:
             unsubscribe()
-        self._unsubscribe.clear()
 
     def _pod_changed(self, event: Event) -> None:
         if event.type != DELETED and _waits(event.object):

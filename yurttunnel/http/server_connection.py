@@ -266,10 +266,8 @@ class ServerConnection(HTTPConnection):
     def detach(self) -> None:
         """Forget the connection, whose socket is another's; nobody is told anything more."""
         self.outlet.release()
-        self._take = None
         self._held = b""
         self._exchange = None
-        self._closing = True
         self.lost = True
         self._factory.forget(self)
 

@@ -524,7 +524,7 @@ class TunnelSession:
         self._counters.session_ends[code] += 1
         carrier, self._carrier = self._carrier, None
         if carrier is not None:
-            last = self.wire.data_to_send(0)
+            last = self.wire.data_to_send()
             if last:
                 carrier.write(last)
             carrier.end()

@@ -347,6 +347,20 @@ class TransportContract:
         user.transport.registerProducer(push, True)
         self.assertEqual(push.told[3:], ["stop"])
 
+    async def test_nothing_is_read_while_a_close_waits(self) -> None:
+        """Whoever has closed wants nothing, even if its producer's other side says go on."""
+        user = User()
+        peer = await self.connect(user)
+        user.transport.write(MUCH)
+        user.transport.loseConnection()
+        user.transport.resumeProducing()
+        peer.socket.send(b"late")
+        await turns()
+        self.assertEqual((user.received, user.lost), (b"", False))
+        await until(lambda: len(peer.read().received) == len(MUCH))
+        await until(lambda: user.lost)
+        self.assertEqual(user.received, b"")
+
     async def test_a_close_does_not_wait_for_a_push_producer_that_may_send(self) -> None:
         """Twisted's sockets close then, whatever the documentation of the method says."""
         user = User()
@@ -495,6 +509,10 @@ class DirectTransportTests(TransportContract, TestCase):
         self.assertEqual((len(peer.read().received), push.told), (before, ["pause"]))
         await until(lambda: user.lost)
         user.reason.trap(ConnectionAborted)
+
+    def test_what_is_not_about_connections_is_the_reactors(self) -> None:
+        """Threads, name resolution, signals."""
+        self.assertEqual(self.reactor.getThreadPool, reactor.getThreadPool)
 
     def test_ports_are_listened_on_as_on_twisteds(self) -> None:
         """What is not said is the same."""

@@ -55,6 +55,8 @@ class AttributeTests(SynchronousTestCase):
             # What is not served is not different.
             ("/api/v1/namespaces/a/cars/b/door", ("", "cars", "door", "a", "b")),
             ("/apis/x/v1/cars", ("x", "cars", "", "", "")),
+            ("/apis/x/v1/namespaces/a", ("x", "namespaces", "", "a", "a")),
+            ("/apis/x/v1/namespaces/a/status", ("x", "namespaces", "status", "a", "a")),
         ):
             found = self.attributes("GET", address)
             actual = (found.group, found.resource, found.subresource, found.namespace, found.name)

@@ -305,6 +305,13 @@ class SigningTests(RequestTestCase):
         _, answer = self.put("status", status, BOB)
         self.assertEqual(status, answer["status"])
 
+    def test_decided_once_more(self):
+        """A decision about what is signed already leaves the certificate as it is."""
+        status = {"certificate": self.certificate, "conditions": self.conditions}
+        self.put("status", status)
+        _, answer = self.put("approval", {"conditions": self.conditions})
+        self.assertEqual(self.certificate, answer["status"].get("certificate"))
+
     def test_permission(self):
         """Nobody else signs; writing what is there is no signing."""
         status = {"certificate": self.certificate, "conditions": self.conditions}

@@ -114,6 +114,7 @@ class ReadTests(KubeletTestCase):
         self.assertRegex(body, rb"\ncontainer_processes" + labels + rb" [12]\n")
         self.assertRegex(body, rb"\nnode_cpu_usage_seconds_total \d")
         self.assertRegex(body, rb"\nprocess_open_fds \d")
+        self.assertRegex(body, rb"\nprocess_cpu_seconds_total \d")
 
     async def test_resource_metrics(self):
         """What metrics-server asks for is there, and nothing of the node's own."""

@@ -607,3 +607,5 @@ class EndTests(TestCase):
         await self.world.reactor.until(lambda: stopped.called, "it has ended")
         self.assertEqual(self.left(pod), [])
         self.assertFalse(self.gone())
+        # Who starts the node again finds it as it was.
+        self.assertEqual(self.world.status("web")["phase"], "Running")
