@@ -101,7 +101,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def scale_of(chosen: argparse.Namespace) -> Scale:
-    """Give the length of a run."""
+    """Return the length of a run."""
     scale = QUICK if chosen.quick else FULL
     given = {name: getattr(chosen, name) for name in ("seconds", "megabytes")}
     return dataclasses.replace(scale, **{name: it for name, it in given.items() if it is not None})

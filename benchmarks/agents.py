@@ -55,7 +55,7 @@ class _Page(Resource):
         self._wanted = wanted
 
     def render_GET(self, request: Request) -> bytes:
-        """Tell how far it is."""
+        """Return how far it is."""
         figures = self._crowd.figures()
         connected = len(figures.connected_since)
         if request.path == b"/readyz":

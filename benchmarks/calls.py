@@ -138,7 +138,7 @@ def counted(program: Program, directory: Path) -> Calls:
 def measure(
     programs: dict[str, Command], directory: Path, act: Callable[[], None], times: int
 ) -> dict[str, Calls]:
-    """Give the calls of each program for one ``act``, on an average of ``times``."""
+    """Return the calls of each program for one ``act``, on an average of ``times``."""
     for _ in range(WARM_UP):
         act()
     # What the last one has left behind belongs to it.

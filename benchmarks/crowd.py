@@ -160,7 +160,7 @@ class Crowd:
         return servers
 
     def sessions(self) -> list[TunnelSession]:
-        """Give all sessions."""
+        """Return all sessions."""
         return [session for agent in self._agents for session in agent.sessions()]
 
     def figures(self) -> Figures:

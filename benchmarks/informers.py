@@ -115,7 +115,7 @@ async def _measure(reactor: Any, directory: Path, kubeconfig: Path) -> Figures:
 
 
 def _waited(pid: int) -> float:
-    """Give the seconds in which a process could have run but for others (Linux, schedstat)."""
+    """Return the seconds in which a process could have run but for others (Linux, schedstat)."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 

@@ -19,7 +19,7 @@ ANSWER_SECONDS = 300.0
 
 
 def go_compiler() -> str:
-    """Give the path of ``go``; raises :class:`BenchmarkFailed` without one."""
+    """Return the path of ``go``; raises :class:`BenchmarkFailed` without one."""
     path = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if path is None:
         raise BenchmarkFailed(

@@ -20,7 +20,7 @@ PACKAGES = ("yurttunnel", "Twisted", "pyOpenSSL", "cryptography", "httptools")
 
 
 def facts(nginx: Nginx | None) -> dict[str, Any]:
-    """Give the time, the machine, the versions and the commit."""
+    """Return the time, the machine, the versions and the commit."""
     peers = (
         {}
         if nginx is None
@@ -54,7 +54,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Give the commit, marked when the files are not those of it; empty outside a checkout."""
+    """Return the commit, marked when the files are not those of it; empty outside a checkout."""
     return _output(["git", "-C", str(SOURCE), "describe", "--always", "--dirty", "--abbrev=12"])
 
 

@@ -70,7 +70,7 @@ class Nginx:
 
 
 def stream_module(told: str) -> str:
-    """Give the directive that loads the module for TCP, by what ``nginx -V`` has said.
+    """Return the directive that loads the module for TCP, by what ``nginx -V`` has said.
 
     It is empty when the module is compiled in; raises :class:`BenchmarkFailed` without one.
     """

@@ -108,7 +108,7 @@ def working_directory() -> Iterator[Path]:
 
 
 def children(parent: int) -> list[int]:
-    """Give the ids of the processes that ``parent`` has started (proc(5), stat, field 4)."""
+    """Return the ids of the processes that ``parent`` has started (proc(5), stat, field 4)."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -122,13 +122,13 @@ def children(parent: int) -> list[int]:
 
 
 def resident(pid: int) -> int:
-    """Give the resident memory of a process in bytes (proc(5), statm, field 2)."""
+    """Return the resident memory of a process in bytes (proc(5), statm, field 2)."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_resident(pid: int) -> int:
-    """Give the most resident memory that a process has had, in bytes (proc(5), status, VmHWM)."""
+    """Return the most resident memory that a process has had, in bytes (proc(5), status, VmHWM)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -136,6 +136,6 @@ def peak_resident(pid: int) -> int:
 
 
 def processor_seconds(pid: int) -> float:
-    """Give the CPU time of all threads of a process (proc(5), schedstat, field 1)."""
+    """Return the CPU time of all threads of a process (proc(5), schedstat, field 1)."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9

@@ -77,12 +77,12 @@ def _cost(figure: Figure, runs: Sequence[Run]) -> str:
 
 
 def _part(runs: Sequence[Run], name: str) -> str:
-    """Say how much of a processor one of our programs took."""
+    """Return how much of a processor one of our programs took."""
     return f"{summarize([run.tested_cpu[name] / run.seconds for run in runs]).median:.0%}"
 
 
 def doubts(results: Sequence[Result]) -> Iterator[str]:
-    """Say which figures mean less than they seem to, and why."""
+    """Yield which figures mean less than they seem to, and why."""
     for result in results:
         if result.verdict is Verdict.NOT_TRUSTED:
             yield (

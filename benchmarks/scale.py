@@ -70,7 +70,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def up_to(counts: Sequence[int], most: int | None) -> tuple[int, ...]:
-    """Give those of ``counts`` that are less than ``most``, and ``most`` itself."""
+    """Return those of ``counts`` that are less than ``most``, and ``most`` itself."""
     if most is None:
         return tuple(counts)
     return (*(count for count in counts if count < most), most)

@@ -67,7 +67,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Say whether it is as demanded; nothing where nothing is."""
+        """Whether it is as demanded; nothing where nothing is."""
         if self.most is None:
             return ""
         return "holds" if self.value <= self.most else "misses"
@@ -102,13 +102,13 @@ class World:
         self.agents.connect(count, RATE, PATIENCE)
 
     def memory(self) -> int:
-        """Give the bytes that the server has, once nothing happens any more."""
+        """Return the bytes that the server has, once nothing happens any more."""
         # What is measured is a process that has nothing to do.
         time.sleep(CALM)
         return resident(self.server.pid)
 
     def processor(self) -> float:
-        """Give the CPU seconds that the server has used."""
+        """Return the CPU seconds that the server has used."""
         return processor_seconds(self.server.pid)
 
 
@@ -140,7 +140,7 @@ def growth(directory: Path, settings: Settings, steps: Sequence[int]) -> Iterato
 
 
 def _idle_share(world: World) -> float:
-    """Give how much of a processor the server takes while only pings pass."""
+    """Return how much of a processor the server takes while only pings pass."""
     before, began = world.processor(), time.monotonic()
     # The load is the time itself: each session has its pings within it.
     time.sleep(PINGS)
@@ -148,7 +148,7 @@ def _idle_share(world: World) -> float:
 
 
 def _page_seconds(world: World, page: str) -> float:
-    """Give the CPU time of a page of the meta port, in which nothing else can be done."""
+    """Return the CPU time of a page of the meta port, in which nothing else can be done."""
     before = world.processor()
     for _ in range(LOOKS):
         world.server.get(page)
@@ -228,7 +228,7 @@ class Load:
     idle: float
 
     def cost(self, streams: int, hosts: int) -> float:
-        """Give the CPU seconds of the server for each request, beyond what it takes when idle.
+        """Return the CPU seconds of the server for each request, beyond what it takes when idle.
 
         There are so many ``streams``, spread over so many agents.
         """

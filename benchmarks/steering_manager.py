@@ -65,7 +65,7 @@ class Cost:
     processes: int
 
     def since(self, before: Cost) -> Cost:
-        """Give what was added."""
+        """Return what was added."""
         return Cost(
             self.own_cpu - before.own_cpu,
             self.child_cpu - before.child_cpu,

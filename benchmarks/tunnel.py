@@ -30,7 +30,7 @@ class Settings:
 
 
 def twist(reactor: str) -> list[str]:
-    """Give what follows Python on the command line of ``twist`` on one of its reactors."""
+    """Return what follows Python on the command line of ``twist`` on one of its reactors."""
     if reactor == "uvloop":
         # By its path: its working directory is not the checkout.
         return [str(Path(__file__).with_name("uvloop_twist.py"))]
@@ -189,6 +189,6 @@ class ManyAgents(MetaProgram):
         self.wait_until(self.is_ready, "all were connected", seconds, interval=0.1)
 
     def figures(self) -> dict[str, Any]:
-        """Give :class:`benchmarks.crowd.Figures`."""
+        """Return :class:`benchmarks.crowd.Figures`."""
         figures: dict[str, Any] = json.loads(self.get("/figures")[1])
         return figures

@@ -127,11 +127,11 @@ class MemoryConnection(FileDescriptor):
         self.protocol.connectionLost(reason)
 
     def getPeer(self):
-        """Give an address."""
+        """Return an address."""
         return IPv4Address("TCP", "127.0.0.1", 40000)
 
     def getHost(self):
-        """Give an address."""
+        """Return an address."""
         return IPv4Address("TCP", "127.0.0.1", 9000)
 
 
@@ -254,11 +254,11 @@ class FakeStream:
         self._producer_paused = False
 
     def getPeer(self):
-        """Give an address."""
+        """Return an address."""
         return IPv4Address("TCP", "192.0.2.1", 80)
 
     def getHost(self):
-        """Give an address."""
+        """Return an address."""
         return IPv4Address("TCP", "192.0.2.2", 40000)
 
     @property
@@ -407,7 +407,7 @@ class FakeSession:
     open_here = open_stream
 
     def snapshot(self):
-        """Give some snapshot."""
+        """Return some snapshot."""
         return SessionSnapshot(
             node=self.node,
             session_id="0",

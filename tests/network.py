@@ -132,7 +132,7 @@ class ProgramReactor(MemoryReactorClock):
             self.settle()
 
     def site(self, port):
-        """Give the factory that listens on a port."""
+        """Return the factory that listens on a port."""
         return next(factory for number, factory, _, _ in self.tcpServers if number == port)
 
     def get(self, port, path):

@@ -115,7 +115,7 @@ class SigningAuthority:
 
 
 def lifetime(requested: int | None, longest: datetime.timedelta) -> datetime.timedelta:
-    """Give how long a certificate is valid: as requested, in seconds, within bounds."""
+    """Return how long a certificate is valid: as requested, in seconds, within bounds."""
     if requested is None:
         return longest
     # In seconds first: no number of them is too large for that.
@@ -199,7 +199,7 @@ def _names_of(request: x509.CertificateSigningRequest, kind: type[x509.GeneralNa
 def _alternative_names(
     request: x509.CertificateSigningRequest,
 ) -> x509.SubjectAlternativeName | None:
-    """Give the names beside the subject, of the four kinds that signers pass on."""
+    """Return the names beside the subject, of the four kinds that signers pass on."""
     try:
         extension = request.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:

@@ -38,7 +38,7 @@ class Wish:
     is_authority: bool = False
 
     def but(self, **changes: object) -> Wish:
-        """Give the same with something changed."""
+        """Return the same with something changed."""
         return replace(self, **changes)
 
     def signed_by(self, issuer: Issuer) -> Credentials:

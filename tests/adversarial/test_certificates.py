@@ -25,7 +25,7 @@ class Socket:
     """What a listener asks its connection: where it has arrived."""
 
     def getHost(self) -> IPv4Address:
-        """Give the address of the port."""
+        """Return the address of the port."""
         return IPv4Address("TCP", "192.0.2.1", 10263)
 
 
@@ -46,7 +46,7 @@ class ClientCertificates:
         raise NotImplementedError  # Each listener is a class of its own below.
 
     def names(self) -> tuple[x509.GeneralName, ...]:
-        """Give the other names of a good certificate."""
+        """Return the other names of a good certificate."""
         return ()
 
     def try_with(self, credentials: Credentials | None, version: int) -> str | None:

@@ -13,7 +13,7 @@ SECURITY = ROOT / "docs" / "security.md"
 
 
 def _is_test(name: str) -> bool:
-    """Tell whether ``name`` is a module, a class in one, or something in that class.
+    """Return whether ``name`` is a module, a class in one, or something in that class.
 
     Modules are read, not imported: that would take all of the tests' libraries.
     """
@@ -26,7 +26,7 @@ def _is_test(name: str) -> bool:
 
 
 def _has(node: ast.AST, names: list[str]) -> bool:
-    """Tell whether there is a definition in ``node`` for the first name, and so on within it."""
+    """Return whether there is a definition in ``node`` for the first name, and so on within it."""
     if not names:
         return True
     return any(

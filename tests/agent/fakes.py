@@ -61,7 +61,7 @@ class FakeRequest:
 
     @property
     def answered(self) -> bool:
-        """Say whether there was an answer."""
+        """Whether there was an answer."""
         return self.stream is not None or self.failure is not None
 
     def accept(self) -> FakeStream:

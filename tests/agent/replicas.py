@@ -46,7 +46,7 @@ class Replica:
         self.factory = tls.server_side(world.clock, world.server_contexts, self.listener)
 
     def sessions(self):
-        """Give the sessions that take streams."""
+        """Return the sessions that take streams."""
         return [session for session in self.listener.sessions() if not session.going_away]
 
     def stream(self):
@@ -142,7 +142,7 @@ class ReplicaTests(TestCase):
         return replica
 
     def use(self, *hosts):
-        """Tell the agent of addresses."""
+        """Notify the agent of addresses."""
         self.servers.use([(host, 10262) for host in hosts])
         self.settle()
 
@@ -156,7 +156,7 @@ class ReplicaTests(TestCase):
         self.settle()
 
     def open_links(self):
-        """Give the connections that neither end has closed."""
+        """Return the connections that neither end has closed."""
         return [
             link
             for _, link in self.links
@@ -183,11 +183,11 @@ class ReplicaTests(TestCase):
             self.settle()
 
     def counts(self):
-        """Give how many sessions that take streams each server has."""
+        """Return how many sessions that take streams each server has."""
         return [len(replica.sessions()) for replica in self.replicas]
 
     def warnings(self):
-        """Give the warnings that the clients have logged."""
+        """Return the warnings that the clients have logged."""
         return [
             formatEvent(event)
             for event in self.events

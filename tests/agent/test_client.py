@@ -112,7 +112,7 @@ class ClientTests(TestCase):
         return near, far
 
     def delay(self):
-        """Give the seconds until the next attempt, for which the client waits."""
+        """Return the seconds until the next attempt, for which the client waits."""
         call = self.client._callID
         self.assertIsNotNone(call, "no attempt is to come")
         return call.getTime() - self.clock.seconds()
@@ -123,11 +123,11 @@ class ClientTests(TestCase):
         self.network.settle()
 
     def warnings(self):
-        """Give the warnings that the client has logged."""
+        """Return the warnings that the client has logged."""
         return self.logged("warn")
 
     def logged(self, level):
-        """Give what the client has logged with a level."""
+        """Return what the client has logged with a level."""
         return [
             formatEvent(event)
             for event in self.events
@@ -135,7 +135,7 @@ class ClientTests(TestCase):
         ]
 
     def closed_with(self, counters):
-        """Give how sessions have ended."""
+        """Return how sessions have ended."""
         return dict(counters.session_ends)
 
 
@@ -884,7 +884,7 @@ class HeldTests(ClientTests):
         self.network.settle()
 
     def wait(self):
-        """Give the seconds until the second client looks again."""
+        """Return the seconds until the second client looks again."""
         return self.other._callID.getTime() - self.clock.seconds()
 
     def test_session_lives(self):

@@ -123,7 +123,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     def ready(self):
-        """Give the status and the body of /readyz."""
+        """Return the status and the body of /readyz."""
         return self.reactor.get(META, "/readyz")
 
     def test_from_nothing(self):

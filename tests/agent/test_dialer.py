@@ -35,7 +35,7 @@ class Socket(StringTransport):
         self.handle = socket.socket()
 
     def getHandle(self) -> socket.socket:
-        """Give a socket for its options; it is connected to nothing."""
+        """Return a socket for its options; it is connected to nothing."""
         return self.handle
 
     def abortConnection(self) -> None:

@@ -55,11 +55,11 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def hosts(self):
-        """Give what was told last, without the ports."""
+        """Return what was told last, without the ports."""
         return [host for host, _ in self.told[-1]] if self.told else None
 
     def kept(self):
-        """Give what is on disk."""
+        """Return what is on disk."""
         return json.loads((self.directory / FILE_NAME).read_bytes())
 
     def pass_time(self, seconds):

@@ -33,7 +33,7 @@ def parse(*arguments: str, environment: dict[str, str] | None = None) -> Setting
 
 
 def flags_without(*names: str) -> list[str]:
-    """Give the required flags but for ``names``."""
+    """Return the required flags but for ``names``."""
     return [f"{flag}={value}" for flag, value in REQUIRED.items() if flag not in names]
 
 
@@ -157,7 +157,7 @@ class ClusterTests(SynchronousTestCase):
     """Command lines without ``--standalone``."""
 
     def mode(self, *arguments: str, **more: Any) -> ClusterSettings:
-        """Give what is particular to the cluster."""
+        """Return what is particular to the cluster."""
         mode = parse_cluster(*arguments, **more).mode
         self.assertIsInstance(mode, ClusterSettings)
         return mode

@@ -27,7 +27,7 @@ def policy(*patterns: str, keep_default: bool = True) -> DestinationPolicy:
 
 
 def reaches(decides: DestinationPolicy, host: str, port: int) -> bool:
-    """Say whether the spelling ``host`` of an address is let through."""
+    """Return whether the spelling ``host`` of an address is let through."""
     canonical = dialed_host(host)
     assert not isinstance(canonical, str), host
     return decides.may_connect(canonical, port)
@@ -307,7 +307,7 @@ ports = st.integers(1, 65535)
 
 
 def spellings(address: IPv4Address | IPv6Address) -> list[str]:
-    """Give every way to write ``address`` that some program understands."""
+    """Return every way to write ``address`` that some program understands."""
     if isinstance(address, IPv6Address):
         return [
             str(address),

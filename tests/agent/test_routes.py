@@ -51,7 +51,7 @@ class RoutesTests(TestCase):
         return host
 
     def dials(self, number, **answers):
-        """Give where so many attempts of the second client lead to."""
+        """Return where so many attempts of the second client lead to."""
         return [self.dial(self.seeker, answers) for _ in range(number)]
 
     def test_connected_server_is_spared(self):

@@ -76,7 +76,7 @@ class ServiceTests(TestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def read_token(self):
-        """Give the server's join token, or what the test says."""
+        """Return the server's join token, or what the test says."""
         return JoinToken.parse(self.token or Path(self.server_state, "join-token").read_text())
 
     def make_service(self):

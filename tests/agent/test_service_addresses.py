@@ -23,7 +23,7 @@ from yurttunnel.agent.service_addresses import (
 
 
 def found(service_object, nodes=(), slices=()):
-    """Give the locations."""
+    """Return the locations."""
     return locations(
         service_facts(service_object), [*map(node_facts, nodes)], [*map(slice_facts, slices)]
     )

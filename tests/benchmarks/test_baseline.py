@@ -73,7 +73,7 @@ class FileTests(SynchronousTestCase):
         self.path.write_text(json.dumps(content))
 
     def refusal(self):
-        """Give the sentence with which the file is refused."""
+        """Return the sentence with which the file is refused."""
         return str(self.assertRaises(BenchmarkFailed, read_baseline, self.path))
 
     def test_what_one_run_has_written_the_next_one_reads(self):

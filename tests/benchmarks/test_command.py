@@ -19,7 +19,7 @@ class CommandLineTests(SynchronousTestCase):
     """Flags."""
 
     def refused(self, *arguments):
-        """Give what is said about a bad command line."""
+        """Return what is said about a bad command line."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             self.assertRaises(SystemExit, parse, arguments)
@@ -49,7 +49,7 @@ class ComparisonTests(SynchronousTestCase):
     """What ends with --baseline."""
 
     def compared(self, before, *now):
-        """Give the exit status and what is printed for one line, then and now."""
+        """Return the exit status and what is printed for one line, then and now."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             status = compare_with_baseline(

@@ -69,7 +69,7 @@ class RunTests(SynchronousTestCase):
         self.directory = Path(directory.name)
 
     def by_name(self, figures: Iterable[Figure]) -> dict[str, Figure]:
-        """Give the last figure of each name, and print them all."""
+        """Return the last figure of each name, and print them all."""
         found: dict[str, Figure] = {}
         for figure in figures:
             print(row(figure))

@@ -20,11 +20,11 @@ class FakeInformer:
         self._waiting = []
 
     def get(self, name, namespace=None):
-        """Give what is kept of an object."""
+        """Return what is kept of an object."""
         return self._kept.get((namespace, name))
 
     def values(self):
-        """Give all that is kept."""
+        """Return all that is kept."""
         return self._kept.values()
 
     def when_synced(self):
@@ -92,7 +92,7 @@ class FakeInformers:
         self.objects = {}
 
     def informer(self, spec):
-        """Give the one for ``spec``."""
+        """Return the one for ``spec``."""
         if spec not in self.by_spec:
             self.by_spec[spec] = made = FakeInformer(spec, self.synced)
             for (resource, *_), obj in self.objects.items():

@@ -85,7 +85,7 @@ class NodesTests(SynchronousTestCase):
         self.informers.put(NODES, node(*args, **kwargs))
 
     def found(self, host):
-        """Give the names of the nodes that are found."""
+        """Return the names of the nodes that are found."""
         return sorted(each.name for each in self.nodes.find(host))
 
     def test_name(self):

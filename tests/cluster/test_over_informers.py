@@ -49,7 +49,7 @@ class OverInformersTests(SynchronousTestCase):
         self.clock.pump([0.1] * 20)
 
     def found(self):
-        """Give the names of the nodes that have the address."""
+        """Return the names of the nodes that have the address."""
         return [each.name for each in self.nodes.find("192.0.2.7")]
 
     def test_start(self):

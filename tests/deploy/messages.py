@@ -71,13 +71,13 @@ _HOLE = "…"
 
 
 def key(message: str) -> str:
-    """Give what a message is known by: its literal words, whatever is filled in between."""
+    """Return what a message is known by: its literal words, whatever is filled in between."""
     joined = _PLACEHOLDER.sub(_HOLE, message)
     return re.sub(rf"{_HOLE}+", _HOLE, " ".join(joined.split()))
 
 
 def has_words(message: str) -> bool:
-    """Say whether a message can be searched for, by at least one word of its own."""
+    """Return whether a message can be searched for, by at least one word of its own."""
     return re.search(r"[A-Za-z]{2}", key(message)) is not None
 
 
@@ -167,7 +167,7 @@ def _name(function: ast.expr) -> str:
 
 
 def _parts(node: ast.expr) -> Iterator[str]:
-    """Give the text of an expression, with a hole for each part that only a run knows."""
+    """Yield the text of an expression, with a hole for each part that only a run knows."""
     match node:
         case ast.Constant(value=str(text)):
             yield text
@@ -190,7 +190,7 @@ def messages_of(path: Path, name: str) -> Messages:
 
 
 def source_files(repository: Path) -> Iterator[tuple[Path, str]]:
-    """Give the files of the programs that an operator runs, each with its name."""
+    """Yield the files of the programs that an operator runs, each with its name."""
     for path in sorted(repository.glob("yurttunnel/**/*.py")):
         name = str(path.relative_to(repository))
         if not name.startswith("yurttunnel/quickstart/"):

@@ -40,13 +40,13 @@ class Request:
 
     @property
     def checked_name(self) -> str:
-        """Give the name that is compared with permissions: to create an object has none."""
+        """The name that is compared with permissions: to create an object has none."""
         creates_object = self.verb in UNNAMED_VERBS and not self.subresource
         return "" if creates_object else self.name
 
     @property
     def path(self) -> str:
-        """Give the resource as rules write it, with its subresource."""
+        """The resource as rules write it, with its subresource."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Grant:
     namespace: str
 
     def allows(self, request: Request) -> bool:
-        """Say whether it allows ``request``."""
+        """Return whether it allows ``request``."""
         return (
             self.subject in _subjects_of(request.user)
             and self.verb in (request.verb, "*")
@@ -125,7 +125,7 @@ def audit(
 
 
 def grants_of(objects: Iterable[Object]) -> Iterator[Grant]:
-    """Give what the bindings among ``objects`` grant, taken apart; raises ``LookupError``.
+    """Yield what the bindings among ``objects`` grant, taken apart; raises ``LookupError``.
 
     That is for a binding whose role is not among the objects.
     """
@@ -177,7 +177,7 @@ def _name_of(subject: Object) -> str:
 
 
 def _subjects_of(user: str) -> Iterator[str]:
-    """Give the user, and the groups that every user of this kind is in."""
+    """Yield the user, and the groups that every user of this kind is in."""
     yield user
     yield "group system:authenticated"
     parts = user.split(":")

@@ -23,13 +23,13 @@ Object = dict[str, Any]
 
 
 def overlays() -> list[Path]:
-    """Give the directories of all overlays."""
+    """Return the directories of all overlays."""
     return sorted(path.parent for path in DEPLOY.glob("overlays/*/kustomization.yaml"))
 
 
 @functools.cache
 def usable_kubectls() -> tuple[str, ...]:
-    """Give the paths of the kubectls that can render the overlays, the newest last."""
+    """Return the paths of the kubectls that can render the overlays, the newest last."""
     found = find_kubectls()
     return tuple(
         path
@@ -39,13 +39,13 @@ def usable_kubectls() -> tuple[str, ...]:
 
 
 def why_not_rendered() -> str | None:
-    """Say why nothing can be rendered here, for a test's ``skip``."""
+    """Return why nothing can be rendered here, for a test's ``skip``."""
     return None if usable_kubectls() else "no kubectl from 1.21 on is in PATH or KUBECTL"
 
 
 @functools.cache
 def rendered_text(directory: Path, kubectl: str) -> str:
-    """Give what ``kubectl kustomize`` prints; it must succeed and warn of nothing."""
+    """Return what ``kubectl kustomize`` prints; it must succeed and warn of nothing."""
     done = subprocess.run(
         [kubectl, "kustomize", str(directory)], capture_output=True, text=True, timeout=60
     )
@@ -55,7 +55,7 @@ def rendered_text(directory: Path, kubectl: str) -> str:
 
 
 def render(directory: Path) -> list[Object]:
-    """Give the objects of a kustomization, by the newest kubectl."""
+    """Return the objects of a kustomization, by the newest kubectl."""
     return read_objects(rendered_text(directory, usable_kubectls()[-1]))
 
 
@@ -65,7 +65,7 @@ def read_objects(text: str) -> list[Object]:
 
 
 def read_base() -> list[Object]:
-    """Give the objects of the base without kubectl; the image is as in the files.
+    """Return the objects of the base without kubectl; the image is as in the files.
 
     For tests that need its roles where there is no kubectl, or an old one.
     """
@@ -74,18 +74,18 @@ def read_base() -> list[Object]:
 
 
 def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
-    """Give the objects of these kinds."""
+    """Return the objects of these kinds."""
     return [each for each in objects if each["kind"] in kinds]
 
 
 def named(objects: list[Object], kind: str, name: str) -> Object:
-    """Give the one object of a kind and name."""
+    """Return the one object of a kind and name."""
     (found,) = [each for each in of_kind(objects, kind) if each["metadata"]["name"] == name]
     return found
 
 
 def server_of(objects: list[Object]) -> Object:
-    """Give the servers' workload: a Deployment, or a DaemonSet where firewall rules steer."""
+    """Return the servers' workload: a Deployment, or a DaemonSet where firewall rules steer."""
     (found,) = [
         each
         for each in of_kind(objects, "Deployment", "DaemonSet")
@@ -95,13 +95,13 @@ def server_of(objects: list[Object]) -> Object:
 
 
 def pod_of(workload: Object) -> Object:
-    """Give the ``PodSpec`` of a Deployment or DaemonSet."""
+    """Return the ``PodSpec`` of a Deployment or DaemonSet."""
     spec: Object = workload["spec"]["template"]["spec"]
     return spec
 
 
 def containers(objects: list[Object]) -> Iterator[Object]:
-    """Give all containers, those that come first included."""
+    """Yield all containers, those that come first included."""
     for workload in of_kind(objects, "Deployment", "DaemonSet"):
         pod = pod_of(workload)
         yield from pod.get("initContainers", [])
@@ -109,7 +109,7 @@ def containers(objects: list[Object]) -> Iterator[Object]:
 
 
 def flags_of(workload: Object) -> tuple[list[str], str, list[str]]:
-    """Give the arguments of its one container: those of twist, the command, those of the command.
+    """Return the arguments of its one container: those of twist, the command, those of the command.
 
     Variables are put in, as Kubernetes does it; one that is not defined is an error.
     """

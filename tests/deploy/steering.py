@@ -18,7 +18,7 @@ from yurttunnel.server.frontends.passthrough.figures import Refusal
 
 
 def all_steering_families() -> Iterable[MetricFamily]:
-    """Give the metrics of a server whose ways are all switched on."""
+    """Return the metrics of a server whose ways are all switched on."""
     families = tuple(
         FamilyReport(version=version, last_success=1.0, syncs=dict.fromkeys(RESULTS, 1))
         for version in (4, 6)

@@ -97,7 +97,7 @@ class PolicyTests(KustomizationTestCase):
         self.policy, self.binding = yaml.safe_load_all((POLICY / "policy.yaml").read_text())
 
     def own_request(self) -> re.Pattern[str]:
-        """Give the pattern of the one client that servers may request a certificate for."""
+        """Return the pattern of the one client that servers may request a certificate for."""
         (variable,) = [
             each
             for each in self.policy["spec"]["variables"]
@@ -106,7 +106,7 @@ class PolicyTests(KustomizationTestCase):
         return re.compile("".join(re.findall("'([^']*)'", variable["expression"])))
 
     def matches(self, pem: bytes) -> bool:
-        """Say whether a request passes, in the form in which the policy sees it."""
+        """Return whether a request passes, in the form in which the policy sees it."""
         return bool(self.own_request().search(base64.b64encode(pem).decode()))
 
     def test_every_kubectl_adds_it(self):

@@ -77,7 +77,7 @@ def _selected_name(options):
 
 
 def requests_of_the_controller(test):
-    """Give everything that the controller, and its election, ask the API for."""
+    """Return everything that the controller, and its election, ask the API for."""
     clock = Clock()
     clock.advance(1_800_000_000)
     client = RecordingClient(clock)

@@ -91,7 +91,7 @@ def headings(path):
 
 
 def flags_that_exist(*options):
-    """Give all names of flags that the programs take, ignored ones included."""
+    """Return all names of flags that the programs take, ignored ones included."""
     return {
         name
         for each in options
@@ -322,7 +322,7 @@ class LimitsTests(unittest.SynchronousTestCase):
         self.values = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", text, flags=re.MULTILINE))
 
     def bound(self, beginning):
-        """Give the first number of the one row that begins so."""
+        """Return the first number of the one row that begins so."""
         (value,) = [value for name, value in self.values.items() if name.startswith(beginning)]
         return float(re.match(r"[\d,.]+", value)[0].replace(",", ""))
 

@@ -24,7 +24,7 @@ def instructions():
 
 
 def stages():
-    """Give the instructions of each stage; what is before the first ``FROM`` is left out."""
+    """Return the instructions of each stage; what is before the first ``FROM`` is left out."""
     found: list[list[tuple[str, str]]] = []
     for name, arguments in instructions():
         if name == "FROM":
@@ -35,7 +35,7 @@ def stages():
 
 
 def installed(stage):
-    """Give the packages of the distribution that a stage installs."""
+    """Return the packages of the distribution that a stage installs."""
     return [
         package
         for name, arguments in stage

@@ -10,7 +10,7 @@ from tests.deploy.messages import Messages
 
 
 def found_in(source, handed_on=frozenset()):
-    """Give the keys of the messages in a piece of source."""
+    """Return the keys of the messages in a piece of source."""
     messages = Messages(set(handed_on))
     messages.visit(ast.parse(source))
     return set(messages.found), messages.wordless

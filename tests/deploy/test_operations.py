@@ -63,7 +63,7 @@ def first_cells(text):
 
 
 def all_messages():
-    """Give where each message is in the source, by its key."""
+    """Return where each message is in the source, by its key."""
     return {
         text: f"{name}:{line}"
         for name, messages in messages_by_file().items()

@@ -116,7 +116,7 @@ def _ports(objects):
 
 
 def _transport(directory):
-    """Give where kube-apiserver is told to connect to."""
+    """Return where kube-apiserver is told to connect to."""
     read = yaml.safe_load((directory / "egress-selector-configuration.yaml").read_text())
     assert read["apiVersion"] == "apiserver.k8s.io/v1beta1"
     assert read["kind"] == "EgressSelectorConfiguration"

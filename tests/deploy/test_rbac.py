@@ -51,7 +51,7 @@ def objects(manifest=MANIFEST):
 
 
 def granted(rule, namespace=""):
-    """Give a role with one rule, and its binding to SERVER."""
+    """Return a role with one rule, and its binding to SERVER."""
     kind = "Role" if namespace else "ClusterRole"
     metadata = {"name": "one"} | ({"namespace": namespace} if namespace else {})
     subject = {"kind": "ServiceAccount", "name": "server", "namespace": "kube-system"}

@@ -20,7 +20,7 @@ SECONDS = 60
 
 
 def as_in(pod, container):
-    """Give the command that runs another one as the container would: its user and capabilities.
+    """Return the command that runs another one as the container would: its user and capabilities.
 
     What a container says goes before what its pod says (``SecurityContext`` of k8s.io/api core/v1).
     """

@@ -35,7 +35,7 @@ VARIABLES = {
 
 
 def settings_of(path: Path) -> list[tuple[str, str]]:
-    """Give the settings of the service, in their order, with continuation lines joined."""
+    """Return the settings of the service, in their order, with continuation lines joined."""
     text = re.sub(r"^#.*\n", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     _, _, service = text.partition("[Service]\n")
     service, _, _ = service.partition("\n[Install]")
@@ -47,7 +47,7 @@ def settings_of(path: Path) -> list[tuple[str, str]]:
 
 
 def example(path: Path, variable: str) -> str:
-    """Give what the comment at the top sets a variable to, empty when it does not."""
+    """Return what the comment at the top sets a variable to, empty when it does not."""
     match = re.search(rf'^# +(?:Environment=")?{variable}=(.*?)"?$', path.read_text(), re.MULTILINE)
     return match[1] if match else ""
 
@@ -56,7 +56,7 @@ class UnitTests(unittest.SynchronousTestCase):
     """What is in the files."""
 
     def command_of(self, path: Path) -> list[str]:
-        """Give the words of the command, with the variables put in as systemd does."""
+        """Return the words of the command, with the variables put in as systemd does."""
         words: list[str] = []
         for word in shlex.split(dict(settings_of(path))["ExecStart"]):
             alone = re.fullmatch(r"\$(\w+)", word)

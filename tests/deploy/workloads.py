@@ -23,7 +23,7 @@ from yurttunnel.server.options import Options as ServerOptions
 
 
 def workloads(directory):
-    """Give the Deployments and DaemonSets that run our programs."""
+    """Return the Deployments and DaemonSets that run our programs."""
     return [
         each
         for each in of_kind(render(directory), "Deployment", "DaemonSet")
@@ -32,7 +32,7 @@ def workloads(directory):
 
 
 def settings_of(workload):
-    """Give the settings that the program itself reads from the arguments in a manifest."""
+    """Return the settings that the program itself reads from the arguments in a manifest."""
     _, command, flags = flags_of(workload)
     options = ServerOptions() if command == "yurttunnel-server" else AgentOptions({})
     options.parseOptions(flags)
@@ -40,7 +40,7 @@ def settings_of(workload):
 
 
 def with_workloads():
-    """Give all kustomizations that have workloads."""
+    """Return all kustomizations that have workloads."""
     return [each for each in [BASE, *overlays()] if workloads(each)]
 
 
@@ -71,12 +71,12 @@ class KustomizationTestCase(RenderedTestCase):
 
 
 def key(each):
-    """Give what tells an object from all others."""
+    """Return what tells an object from all others."""
     return each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]
 
 
 def grants(directory):
-    """Give what the accounts of a kustomization may do, whatever its namespace is."""
+    """Return what the accounts of a kustomization may do, whatever its namespace is."""
     return {
         (grant.subject.rpartition(":")[2], grant.verb, grant.group, grant.path, grant.name)
         for grant in grants_of(render(directory))
@@ -84,7 +84,7 @@ def grants(directory):
 
 
 def volume_at(workload, path):
-    """Give the volume that is mounted at ``path`` or above it."""
+    """Return the volume that is mounted at ``path`` or above it."""
     pod = pod_of(workload) if "template" in workload["spec"] else workload["spec"]
     (container,) = pod["containers"]
     (mount,) = [

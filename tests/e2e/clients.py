@@ -42,7 +42,7 @@ class Peer(Protocol):
         self._end_waiters: list[Deferred] = []
 
     def connectionMade(self) -> None:
-        """Tell whoever waits that the connection is there."""
+        """Notify whoever waits that the connection is there."""
         self.made.callback(None)
 
     def dataReceived(self, data: bytes) -> None:
@@ -122,7 +122,7 @@ class Payload:
         self.taken = 0
 
     def take(self) -> bytes:
-        """Give the next chunk; empty at the end."""
+        """Return the next chunk; empty at the end."""
         length = CHUNK if self._left is None else min(CHUNK, self._left)
         if length == 0:
             return b""
@@ -332,7 +332,7 @@ class Latencies:
         return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
     def __str__(self) -> str:
-        """Give count, median, p99 and maximum in milliseconds."""
+        """Return count, median, p99 and maximum in milliseconds."""
         p50, p99 = self.percentile(50) * 1000, self.percentile(99) * 1000
         worst = max(self.samples, default=0.0) * 1000
         return f"n={len(self.samples)} p50={p50:.1f} ms p99={p99:.1f} ms max={worst:.1f} ms"

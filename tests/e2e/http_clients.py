@@ -140,7 +140,7 @@ class Answer:
             raise Incomplete(f"the connection ended without an answer: {event}")
 
     def tell(self) -> None:
-        """Tell those who wait for it that the answer is complete."""
+        """Notify those who wait for it that the answer is complete."""
         _fire(self._waiting_for_end, self.response)
 
     def _wait(self, waiters: list[Deferred[Response]], now: bool) -> Deferred[Response]:

@@ -173,7 +173,7 @@ class Running(ProcessProtocol):
         self.error += data
 
     def processEnded(self, reason) -> None:
-        """Tell how it has ended."""
+        """Report how it has ended."""
         status = reason.value.exitCode
         self._ended.callback(-reason.value.signal if status is None else status)
 

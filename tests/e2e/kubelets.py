@@ -227,7 +227,7 @@ class KubeletConnection(Peer):
             self.transport.loseConnection()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Tell whoever uses the connection."""
+        """Notify whoever uses the connection."""
         super().connectionLost(reason)
         if self._user is not None:
             self._user.connectionLost(reason)

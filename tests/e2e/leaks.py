@@ -38,13 +38,13 @@ class Holdings:
     """How often each function is to be called by the reactor."""
 
     def more_than(self, before: Holdings) -> dict[str, str]:
-        """Give what is more than it was, by name."""
+        """Return what is more than it was, by name."""
         old, new = before.counts(), self.counts()
         old |= Counter(COMING_AND_GOING)
         return {name: f"{old[name]} -> {new[name]}" for name in new if new[name] > old[name]}
 
     def counts(self) -> Counter[str]:
-        """Give everything that is counted, the delayed calls by function."""
+        """Return everything that is counted, the delayed calls by function."""
         names = ("descriptors", "threads", "readers", "writers", "streams", "kept_bytes")
         return self.delayed_calls + Counter({name: getattr(self, name) for name in names})
 

@@ -93,7 +93,7 @@ class FreePorts:
         raise ProgramFailed(f"ports {self._base} to {self._base + self.BLOCK - 1} are all in use")
 
     def take_row(self, count: int) -> int:
-        """Give the first of ``count`` free ports in a row."""
+        """Return the first of ``count`` free ports in a row."""
         row: list[int] = []
         for _ in range(2 * self.BLOCK):
             port = self.take()

@@ -100,7 +100,7 @@ class ApiKubectlTests:
         self.write(MANIFEST)
 
     def at_least(self, version):
-        """Tell whether kubectl is of this version or newer."""
+        """Return whether kubectl is of this version or newer."""
         ours, other = (tuple(map(int, one.split("."))) for one in (self.version, version))
         return ours >= other
 

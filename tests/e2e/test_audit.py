@@ -37,7 +37,7 @@ class AuditTests(InterceptionTestCase):
     """``--audit-log-path`` and what is written there."""
 
     def entries(self, path: str, kind: str) -> list[dict]:
-        """Give the lines of a kind in a file; every line has to be one of the audit log."""
+        """Return the lines of a kind in a file; every line has to be one of the audit log."""
         entries = map(json.loads, Path(path).read_bytes().splitlines())
         return [entry for entry in entries if entry["kind"] == kind]
 

@@ -196,7 +196,7 @@ class DiagnoseTests(DiagnoseTestCase):
         )
 
     def second_agent(self, tunnel, token: str) -> Program:
-        """Give an agent that has its token on the command line."""
+        """Return an agent that has its token on the command line."""
         return tunnel.another_agent(
             state="B", token_path=None, node="edge-2", extra=("--join-token", token)
         )
@@ -260,7 +260,7 @@ class DiagnoseTests(DiagnoseTestCase):
 
 
 def key_lines(directory: str) -> list[str]:
-    """Give a line of each private key below ``directory``."""
+    """Return a line of each private key below ``directory``."""
     lines = []
     for path in Path(directory).rglob("*"):
         if path.is_file() and not path.is_symlink() and path.suffix in (".key", ".pem"):
@@ -271,7 +271,7 @@ def key_lines(directory: str) -> list[str]:
 
 
 def own_address() -> str | None:
-    """Give an address of this machine that is not loopback."""
+    """Return an address of this machine that is not loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # No packet is sent: this only looks the route up.

@@ -527,7 +527,7 @@ class HalfOpenTests(HalfOpenContract, CrowdTestCase):
 
 
 def client_hello(context: ssl.SSLContext) -> bytes:
-    """Give a whole ClientHello."""
+    """Return a whole ClientHello."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()

@@ -47,7 +47,7 @@ class Authority:
         self.pem = self.certificate.public_bytes(Encoding.PEM)
 
     def issue(self, name, *alternatives):
-        """Give a certificate and its key, both in PEM."""
+        """Return a certificate and its key, both in PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName(list(alternatives))
         subject = x509.Name.from_rfc4514_string(f"CN={name}")
@@ -161,14 +161,14 @@ class KubeClientTests(TestCase):
         await deferLater(reactor, 0.05)
 
     def certified(self):
-        """Give credentials with the client's certificate."""
+        """Return credentials with the client's certificate."""
         return {
             "certificate": RereadFile(self.directory / "client.crt"),
             "key": RereadFile(self.directory / "client.key"),
         }
 
     async def refused(self, client):
-        """Give the reason for which the API is not asked."""
+        """Return the reason for which the API is not asked."""
         try:
             await client.get(NODES, "n1")
         except ApiUnreachable as error:
@@ -216,7 +216,7 @@ class KubeClientTests(TestCase):
         self.assertIn("other.example", text)
 
     async def refused_other(self, client):
-        """Give a reason; somebody else has asked before."""
+        """Return a reason; somebody else has asked before."""
         self.api.asked.clear()
         return await self.refused(client)
 

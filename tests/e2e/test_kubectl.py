@@ -85,7 +85,7 @@ class QuickstartTestCase(EndToEndTestCase):
         self.assertEqual(quickstart.complaints(), [])
 
     def kubectl(self, quickstart: Quickstart) -> Kubectl:
-        """Give kubectl of this class's version, or skip the test."""
+        """Return kubectl of this class's version, or skip the test."""
         if self.version not in versions:
             raise SkipTest("kubectl is not installed")
         return Kubectl(reactor, versions[self.version], quickstart)

@@ -143,7 +143,7 @@ class CutBeforeWebSocketsTests(CutTests):
     version = next(iter(versions), "")
 
     def kubectl(self, quickstart: Quickstart) -> Kubectl:
-        """Give one that must not use WebSocket."""
+        """Return one that must not use WebSocket."""
         kubectl = super().kubectl(quickstart)
         kubectl.environment["KUBECTL_REMOTE_COMMAND_WEBSOCKETS"] = "false"
         return kubectl

@@ -22,7 +22,7 @@ class NotifyTests(EndToEndTestCase):
         self.told: list[str] = []
 
     def has_told(self, text: str) -> bool:
-        """Say whether a datagram with that text has come so far."""
+        """Return whether a datagram with that text has come so far."""
         while True:
             try:
                 self.told.append(self.systemd.recv(4096).decode())

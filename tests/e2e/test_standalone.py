@@ -30,7 +30,7 @@ class StandaloneTestCase(EndToEndTestCase):
     """Further flags of both commands."""
 
     def commands(self, suffix: str = "") -> tuple[Program, Program, int, int]:
-        """Give server, agent, forward port and target port: the default ones if they are free.
+        """Return server, agent, forward port and target port: the default ones if they are free.
 
         ``suffix`` is appended to the names of the state directories and logs.
         """

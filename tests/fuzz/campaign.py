@@ -40,7 +40,7 @@ class Outcome:
         return self.memory_after - self.memory_before
 
     def __str__(self) -> str:
-        """Give one line for people."""
+        """Return one line for people."""
         return (
             f"{self.target}: {self.cases} cases in {self.seconds:.0f} s, "
             f"{self.cases / self.seconds:.0f} cases/s, "
@@ -83,7 +83,7 @@ def _hangs(*_: object) -> None:
 
 
 def resident() -> int:
-    """Give the resident memory of this process after a collection, in bytes."""
+    """Return the resident memory of this process after a collection, in bytes."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

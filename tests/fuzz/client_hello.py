@@ -29,7 +29,7 @@ def check(case: bytes) -> bool:
 
 
 def _read(pieces: Iterable[bytes]) -> tuple[str, str | None] | None:
-    """Give what is named or why nothing is; ``None`` when there is not enough."""
+    """Return what is named or why nothing is; ``None`` when there is not enough."""
     reader = ClientHelloReader()
     kept = 0
     for piece in pieces:

@@ -28,7 +28,7 @@ Pieces = Iterable[bytes]
 
 
 def _read_head(reader: Reader, pieces: Pieces) -> tuple[Head | None, bytes]:
-    """Give the head in ``pieces`` and what follows it; no head when there is none."""
+    """Return the head in ``pieces`` and what follows it; no head when there is none."""
     head: Head | None = None
     rest = b""
     for piece in pieces:
@@ -123,7 +123,7 @@ def check_chunks(case: bytes) -> bool:
 
 
 def _read_body(pieces: Pieces) -> tuple[bytes, bytes] | None:
-    """Give a chunked body and what follows it; ``None`` when it is refused or incomplete."""
+    """Return a chunked body and what follows it; ``None`` when it is refused or incomplete."""
     reader = BodyReader(CHUNKED)
     body: list[bytes] = []
     rest = b""

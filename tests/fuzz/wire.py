@@ -24,7 +24,7 @@ STALLS, ANSWERS_LATE = 0x01, 0x02
 
 
 def _peers(side: Side) -> list[int]:
-    """Give the first numbers of the streams that the peer of ``side`` opens."""
+    """Return the first numbers of the streams that the peer of ``side`` opens."""
     first = 3 - side
     return [first, first + 2, first + 4]
 
@@ -130,7 +130,7 @@ def check_session(side: Side, case: bytes) -> bool:
 
 
 def _told(calls: Iterable[object]) -> list[object]:
-    """Give what was told without its texts: only codes are promised to be the same."""
+    """Return what was told without its texts: only codes are promised to be the same."""
     return [
         tuple(part for part in call if not isinstance(part, str) or part == call[0])
         if isinstance(call, tuple)

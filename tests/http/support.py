@@ -15,7 +15,7 @@ class SecureConnection(MemoryConnection):
     """A connection as TLS gives it: an end is an end, and ending one direction destroys data."""
 
     def getPeerCertificate(self):
-        """Give nothing; that this is here tells that it is TLS."""
+        """Return nothing; that this is here tells that it is TLS."""
 
     def loseWriteConnection(self):
         """Fail: Twisted passes this on to the socket below TLS."""

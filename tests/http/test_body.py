@@ -18,7 +18,7 @@ END = b"0\r\n\r\n"
 
 
 def length(value):
-    """Give the framing of ``value`` bytes."""
+    """Return the framing of ``value`` bytes."""
     return Framing(BodyKind.LENGTH, value)
 
 

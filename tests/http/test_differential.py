@@ -34,7 +34,7 @@ _UPGRADE = [("Host", "a"), ("Upgrade", "x"), ("Connection", "upgrade")]
 
 
 def mostly(usual, *others):
-    """Give ``usual``, or now and then one of ``others``."""
+    """Return ``usual``, or now and then one of ``others``."""
     return st.sampled_from([usual] * (3 * len(others)) + list(others))
 
 
@@ -225,7 +225,7 @@ _octets = st.sampled_from(
 
 
 def comparable(fields):
-    """Give ``fields`` with the one value that h11 changes as it has it."""
+    """Return ``fields`` with the one value that h11 changes as it has it."""
     return [
         (name, value.lower() if name.lower() == b"transfer-encoding" else value)
         for name, value in fields

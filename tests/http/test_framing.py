@@ -17,12 +17,12 @@ CHUNKED_FIELD = (b"Transfer-Encoding", b"Chunked")
 
 
 def length(value):
-    """Give the framing of ``value`` bytes."""
+    """Return the framing of ``value`` bytes."""
     return Framing(BodyKind.LENGTH, value)
 
 
 def length_field(value):
-    """Give a Content-Length field."""
+    """Return a Content-Length field."""
     return (b"Content-Length", str(value).encode())
 
 

@@ -66,7 +66,7 @@ class TLSContract:
         self.link.settle()
 
     def client_side(self, protocol):
-        """Give what runs TLS below ``protocol``."""
+        """Return what runs TLS below ``protocol``."""
         factory = Factory.forProtocol(lambda: protocol)
         creator = ClientTLS([b"http/1.1"], "edge-1")
         return tls.client_side(self.reactor, creator, factory).buildProtocol(None)

@@ -1206,7 +1206,7 @@ class HandshakeTests(SynchronousTestCase):
         settle(self.server.clock, client)
 
     def status(self, client, **options):
-        """Give that of the only answer."""
+        """Return that of the only answer."""
         return responses(client.sent, "GET", **options)[0][0]
 
     def test_interface(self):

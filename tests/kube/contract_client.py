@@ -40,12 +40,12 @@ class ClientContract:
         raise NotImplementedError
 
     def done(self, deferred):
-        """Give a result."""
+        """Return a result."""
         self.settle()
         return self.successResultOf(deferred)
 
     def refused(self, deferred, kind):
-        """Give an error."""
+        """Return an error."""
         self.settle()
         return self.failureResultOf(deferred, kind).value
 
@@ -65,11 +65,11 @@ class ClientContract:
         return watching, events
 
     def version(self, resource=CONFIG_MAPS):
-        """Give the version of a list."""
+        """Return the version of a list."""
         return self.done(self.client.list(resource))["metadata"]["resourceVersion"]
 
     def seen(self, events):
-        """Give types and names of events."""
+        """Return types and names of events."""
         self.settle()
         return [(kind, obj["metadata"]["name"]) for kind, obj in events if kind != "BOOKMARK"]
 
@@ -157,7 +157,7 @@ class ClientContract:
         self.assertEqual([("Ready", "True")], self.conditions(changed))
 
     def conditions(self, obj):
-        """Give types and values; a real API adds times."""
+        """Return types and values; a real API adds times."""
         return [(each["type"], each["status"]) for each in obj["status"]["conditions"]]
 
     def test_lease(self):
@@ -183,7 +183,7 @@ class ClientContract:
     # Lists
 
     def names(self, listed):
-        """Give the names of a list."""
+        """Return the names of a list."""
         return [obj["metadata"]["name"] for obj in listed["items"]]
 
     def list_names(self, **options):

@@ -55,7 +55,7 @@ class _Watch:
             self.done.callback(None)
 
     def tell(self, event):
-        """Tell of a change as those see it who only see what is selected."""
+        """Report a change as those see it who only see what is selected."""
         version, resource, kind, old, new = event
         if self.ended or resource != self.resource or version <= self.told:
             return
@@ -126,11 +126,11 @@ class FakeKubeClient:
         self._delete(resource, name, namespace)
 
     def look(self, resource, name, namespace=None):
-        """Give a copy of an object, ``None`` when there is none."""
+        """Return a copy of an object, ``None`` when there is none."""
         return copy.deepcopy(self._stored.get((resource, namespace, name)))
 
     def objects(self, resource):
-        """Give copies of all objects of a kind, in the order of namespaces and names."""
+        """Return copies of all objects of a kind, in the order of namespaces and names."""
         return [copy.deepcopy(obj) for obj in self._selected(resource, None, lambda obj: True)]
 
     def fail(self, error):

@@ -53,7 +53,7 @@ class Network:
         self.links = []
 
     def endpointForURI(self, uri):
-        """Give an endpoint."""
+        """Return an endpoint."""
         return self
 
     def connect(self, factory):

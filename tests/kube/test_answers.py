@@ -76,7 +76,7 @@ class Source:
         self.after = None
 
     def current(self, reactor):
-        """Give them."""
+        """Return them."""
         return succeed(Credentials(self.token)) if self.error is None else fail(self.error)
 
     def forget(self):
@@ -118,7 +118,7 @@ class AnswersTestCase(SynchronousTestCase):
         return self.conversations[-1]
 
     def requests(self, asked=None):
-        """Give the requests of the newest connection since the last look."""
+        """Return the requests of the newest connection since the last look."""
         self.network.settle()
         received, self.server.received = self.server.received, b""
         return received.decode()
@@ -428,7 +428,7 @@ class WatchTests(AnswersTestCase):
         return json.dumps({"type": change, "object": obj}).encode() + b"\n"
 
     def failed(self, kind=ApiUnreachable):
-        """Give the error, after which the connection is closed."""
+        """Return the error, after which the connection is closed."""
         error = self.failureResultOf(self.watching, kind).value
         self.network.settle()
         self.assertIsNotNone(self.server.transport.closed_with)

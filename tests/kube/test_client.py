@@ -19,7 +19,7 @@ class Administrator(SecureConnection):
     """A connection with the certificate of somebody who may do everything."""
 
     def getPeerCertificate(self):
-        """Give it."""
+        """Return it."""
         return X509.from_cryptography(certificate())
 
 

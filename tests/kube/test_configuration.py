@@ -40,11 +40,11 @@ class ConfigurationTestCase(SynchronousTestCase):
         return self.directory / name
 
     def credentials(self, configuration):
-        """Give the credentials of this moment."""
+        """Return the credentials of this moment."""
         return self.successResultOf(configuration.credentials.current(MemoryReactorClock()))
 
     def refused(self, *arguments, **options):
-        """Give the one line of a refusal."""
+        """Return the one line of a refusal."""
         text = str(
             self.assertRaises(BadKubeConfiguration, load_configuration, *arguments, **options)
         )
@@ -69,7 +69,7 @@ class PodTests(ConfigurationTestCase):
         )
 
     def refused_pod(self, address=None, environment=POD):
-        """Give the one line of a refusal."""
+        """Return the one line of a refusal."""
         return self.refused(None, address, service_account=self.directory, environment=environment)
 
     def test_pod(self):
@@ -168,7 +168,7 @@ class KubeConfigTests(ConfigurationTestCase):
         return load_configuration(self.file(), address)
 
     def refused_file(self):
-        """Give the one line of a refusal, which names the file."""
+        """Return the one line of a refusal, which names the file."""
         text = self.refused(self.file())
         self.assertIn(str(self.directory / "config"), text)
         return text

@@ -45,7 +45,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.recorder.record(about(**what), "Warning", "Bad", message)
 
     def written(self):
-        """Give what the API has."""
+        """Return what the API has."""
         return self.client.objects(EVENTS)
 
     def calls(self, verb):
@@ -148,7 +148,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.assertEqual({"first": 1, "second": 5}, self.counts())
 
     def counts(self):
-        """Give counts by message."""
+        """Return counts by message."""
         return {event["message"]: event["count"] for event in self.written()}
 
     def test_repeated_while_written(self):

@@ -87,7 +87,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.process.end(reason or ProcessDone(0))
 
     def unavailable(self, asked):
-        """Give the one line of a failure."""
+        """Return the one line of a failure."""
         text = str(self.failureResultOf(asked, CredentialsUnavailable).value)
         self.assertNotIn("\n", text)
         return text

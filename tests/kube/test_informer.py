@@ -67,7 +67,7 @@ class InformerTestCase(SynchronousTestCase):
         self.informers = Informers(self.clock, self.client)
 
     def follow(self, spec=PODS_SPEC, start=True):
-        """Give an informer, and a list of what a handler of it is told."""
+        """Return an informer, and a list of what a handler of it is told."""
         informer = self.informers.informer(spec)
         told = []
         informer.add_handler(lambda old, new: told.append((old, new)))

@@ -131,7 +131,7 @@ class ElectionTestCase(SynchronousTestCase):
         self.lines.append(formatEvent(event))
 
     def spec(self):
-        """Give what the lease says."""
+        """Return what the lease says."""
         return self.client.look(LEASES, NAME, NAMESPACE)["spec"]
 
     def edit(self, **spec):

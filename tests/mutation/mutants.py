@@ -115,7 +115,7 @@ class _Generator:
 
 
 def _nodes(parent: ast.AST, scope: str) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
-    """Give what runs in a tree, with the qualified name of the function that it is in."""
+    """Yield what runs in a tree, with the qualified name of the function that it is in."""
     for field, value in ast.iter_fields(parent):
         if field in ("annotation", "returns", "decorator_list", "bases", "type_params"):
             continue
@@ -131,7 +131,7 @@ def _nodes(parent: ast.AST, scope: str) -> Iterator[tuple[str, ast.expr | ast.st
 
 
 def _is_text(node: ast.AST) -> bool:
-    """Tell whether nothing but words depends on this part."""
+    """Return whether nothing but words depends on this part."""
     match node:
         case ast.Expr(value=ast.Constant()) | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
             return True
@@ -152,7 +152,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[str, str]]:
-    """Give kind and new text of each change of this very node."""
+    """Yield kind and new text of each change of this very node."""
     match node:
         case ast.Compare(left=left, ops=ops, comparators=others):
             for number, operator in enumerate(ops):

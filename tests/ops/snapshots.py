@@ -30,5 +30,5 @@ SNAPSHOT = SessionSnapshot(
 
 
 def snapshot(**changes: object) -> SessionSnapshot:
-    """Give a session of edge-1, with ``changes``."""
+    """Return a session of edge-1, with ``changes``."""
     return dataclasses.replace(SNAPSHOT, **changes)

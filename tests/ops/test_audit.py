@@ -102,11 +102,11 @@ class LogTests(SynchronousTestCase):
         return waiting.addCallback(lambda _: function(lines))
 
     def written(self):
-        """Give what is in the file."""
+        """Return what is in the file."""
         return self.path.read_bytes() if self.path.exists() else b""
 
     def texts(self):
-        """Give the lines that were logged."""
+        """Return the lines that were logged."""
         return [
             formatEvent(event) for event in self.events if event["log_namespace"].startswith("yurt")
         ]

@@ -43,7 +43,7 @@ class FileTestCase(SynchronousTestCase):
         self.assertNotIn("\n", written.problem)
 
     def backups(self):
-        """Give the names beside the file."""
+        """Return the names beside the file."""
         return sorted(set(os.listdir(self.directory)) - {"audit.log"})
 
 

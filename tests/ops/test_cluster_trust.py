@@ -18,7 +18,7 @@ class ClusterTrustTests(SynchronousTestCase):
     """The families of metrics."""
 
     def scrape(self, prefix, figures):
-        """Give a function that gives a sample's value."""
+        """Return a function that gives a sample's value."""
         values = {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in cluster_trust_families(prefix, figures)

@@ -64,7 +64,7 @@ class PoolReactor(MemoryReactorClock):
         self.pool = Pool()
 
     def getThreadPool(self):
-        """Give the pool."""
+        """Return the pool."""
         return self.pool
 
     def callFromThread(self, function, *arguments):
@@ -117,7 +117,7 @@ class DebugTestCase(SynchronousTestCase):
         return channel, transport
 
     def json(self, path):
-        """Give a page as Python values."""
+        """Return a page as Python values."""
         answer = self.ask(path)
         self.assertEqual((200, "application/json"), (answer.status, answer.headers["content-type"]))
         return json.loads(answer.body)
@@ -328,11 +328,11 @@ class Workers:
         self.waiting = []
 
     def pids(self):
-        """Give their processes."""
+        """Return their processes."""
         return {1: 4711, 2: 4712}
 
     def sessions_of(self, node):
-        """Give how many sessions they have."""
+        """Return how many sessions they have."""
         return {1: 0, 2: 2 if node in (None, "edge-2") else 0}
 
     def ask_page(self, worker, name, method, parameters):

@@ -44,7 +44,7 @@ JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl"
 
 
 def certificate(begin: datetime.datetime, end: datetime.datetime) -> str:
-    """Give a certificate for ``edge-1``, as PEM."""
+    """Return a certificate for ``edge-1``, as PEM."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "edge-1")])
     builder = x509.CertificateBuilder(name, name, KEY.public_key(), 4711, begin, end)
     signed = builder.sign(KEY, hashes.SHA256())
@@ -363,7 +363,7 @@ class PageTests(SynchronousTestCase):
     """What is asked of the process, and found wrong in its answers."""
 
     def parts(self, **replies):
-        """Give all parts by name; pages without a reply of their own are fine."""
+        """Return all parts by name; pages without a reply of their own are fine."""
         self.asked = []
 
         def ask(host, port, path, seconds=0.0):
@@ -374,7 +374,7 @@ class PageTests(SynchronousTestCase):
         return {part.name: part for part in page_parts("yurttunnel-server", "127.0.0.1", 10265)}
 
     def findings(self, **replies):
-        """Give all that is wrong."""
+        """Return all that is wrong."""
         return [each for part in self.parts(**replies).values() for each in part.findings]
 
     def test_good(self):
@@ -453,7 +453,7 @@ class PageTests(SynchronousTestCase):
         self.assertIn("no answer", reply.problem)
 
     def answered(self, data):
-        """Give the reply that is made of what a program answers."""
+        """Return the reply that is made of what a program answers."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             client = socket.create_connection(("127.0.0.1", port))
@@ -544,7 +544,7 @@ class CommandTests(SynchronousTestCase):
         return diagnose(subject, output or self.output, self.screen)
 
     def content(self):
-        """Give the files in the bundle by name."""
+        """Return the files in the bundle by name."""
         with tarfile.open(self.output) as archive:
             return {
                 Path(member.name).name: archive.extractfile(member).read().decode()

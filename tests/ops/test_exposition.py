@@ -27,7 +27,7 @@ class Parsed(Collector):
         self._families = list(text_string_to_metric_families(text.decode()))
 
     def collect(self) -> Iterable[Metric]:
-        """Give the families."""
+        """Return the families."""
         return self._families
 
 

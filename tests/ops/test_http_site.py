@@ -91,7 +91,7 @@ class LimitTests(SynchronousTestCase):
         return channel, transport
 
     def disconnect(self, channel: Protocol) -> None:
-        """Tell a channel that its connection has ended."""
+        """Notify a channel that its connection has ended."""
         channel.connectionLost(Failure(ConnectionDone()))
 
     def test_silent_client(self) -> None:

@@ -219,7 +219,7 @@ class LogOutputTests(PipeTestCase):
         self.log = Logger(namespace="part", observer=publisher)
 
     def told(self) -> list[str]:
-        """Give what was told of the log itself."""
+        """Return what was told of the log itself."""
         own = (event for event in self.events if event["log_namespace"].endswith("LogOutput"))
         return [str(event["log_format"]) for event in own]
 

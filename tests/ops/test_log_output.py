@@ -33,7 +33,7 @@ MOMENT = datetime(2026, 7, 5, 12, 30, 1, 250_000, tzinfo=UTC)
 
 
 def logged(format: str = "", **fields: object) -> LogEvent:
-    """Give what a warning becomes."""
+    """Return what a warning becomes."""
     events: list[LogEvent] = []
     observer = cast(ILogObserver, events.append)
     logger = Logger(namespace="yurttunnel.server.agents", observer=observer)
@@ -43,7 +43,7 @@ def logged(format: str = "", **fields: object) -> LogEvent:
 
 
 def failed() -> Failure:
-    """Give an error with a traceback."""
+    """Return an error with a traceback."""
     try:
         raise ZeroDivisionError("by nobody")
     except ZeroDivisionError:
@@ -54,7 +54,7 @@ class TextTests(SynchronousTestCase):
     """Lines for people."""
 
     def line(self, format: str = "", **fields: object) -> str:
-        """Give the line without its time."""
+        """Return the line without its time."""
         line = text_line(logged(format, **fields))
         assert line is not None
         return line.partition(" ")[2]
@@ -111,7 +111,7 @@ class JSONTests(SynchronousTestCase):
     """Lines for programs."""
 
     def entry(self, format: str = "", **fields: object) -> dict[str, Any]:
-        """Give the object on the line."""
+        """Return the object on the line."""
         line = json_line(logged(format, **fields))
         assert line is not None
         self.assertTrue(line.endswith("\n") and line.isascii())
@@ -190,7 +190,7 @@ class OneFlag(CommandOptions[int]):
     """A command without flags of its own."""
 
     def make_settings(self) -> int:
-        """Give the settings."""
+        """Return the settings."""
         return 7
 
 
@@ -231,7 +231,7 @@ class FlagTests(SynchronousTestCase):
         return self.enterContext(Path(self.mktemp()).open("a"))
 
     def shown(self, *arguments: str, of_twist: tuple[str, ...] = ()) -> list[str]:
-        """Give the messages that are shown with a command line."""
+        """Return the messages that are shown with a command line."""
         lines = self.written(self.parse(*arguments, of_twist=of_twist)).splitlines()
         return [line.rpartition(" ")[2] for line in lines]
 

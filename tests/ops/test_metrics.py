@@ -125,7 +125,7 @@ class ScrapeTestCase(SynchronousTestCase):
         return value
 
     def announced(self, registry: MetricRegistry) -> dict[str, str]:
-        """Give the type by name, as the TYPE lines say."""
+        """Return the type by name, as the TYPE lines say."""
         lines = exposition(registry).decode().splitlines()
         types = [line.split() for line in lines if line.startswith("# TYPE ")]
         self.assertEqual(len(types), len({words[2] for words in types}), "a name twice")
@@ -329,7 +329,7 @@ class InterceptionTests(ScrapeTestCase):
     """What a server shows of the requests to kubelets."""
 
     def shown(self, name: str) -> dict[tuple[str, ...], float]:
-        """Give the samples of a name without its prefix."""
+        """Return the samples of a name without its prefix."""
         return self.samples(self.server, f"yurttunnel_server_{name}")
 
     def test_in_hand(self) -> None:

@@ -63,7 +63,7 @@ class NotifyTestCase(SynchronousTestCase):
         return supervised
 
     def told(self) -> list[str]:
-        """Give the datagrams that have come since the last time."""
+        """Return the datagrams that have come since the last time."""
         found = []
         while True:
             try:

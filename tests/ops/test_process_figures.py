@@ -14,7 +14,7 @@ from yurttunnel.ops.process_figures import process_figures
 
 
 def figures() -> dict[str, float]:
-    """Give the values by the names of the samples."""
+    """Return the values by the names of the samples."""
     return {
         sample.name: sample.value for family in process_figures()() for sample in family.samples
     }

@@ -403,7 +403,7 @@ class Told:
         self.callLater = clock.callLater
 
     def seconds(self):
-        """Say what time it is."""
+        """Return what time it is."""
         return self._clock.seconds() + self.step
 
 

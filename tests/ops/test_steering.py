@@ -57,7 +57,7 @@ REPORT = SteeringReport(
 
 
 def samples(report):
-    """Give the samples of a scrape, by name and labels without what they have in common."""
+    """Return the samples of a scrape, by name and labels without what they have in common."""
     return {
         (sample.name.removeprefix("yurttunnel_server_steering_"), *sample.labels.values()): (
             sample.value

@@ -77,7 +77,7 @@ class SigningApi(FakeKubeClient):
         self.put(CERTIFICATE_SIGNING_REQUESTS, {**found, "status": status})
 
     def status(self, name: str) -> dict:
-        """Give the status of a request."""
+        """Return the status of a request."""
         return self.look(CERTIFICATE_SIGNING_REQUESTS, name).get("status", {})
 
     def condition(self, name: str, kind: str, **fields: str) -> None:
@@ -104,14 +104,14 @@ class SigningApi(FakeKubeClient):
         self.set_status(name, {**self.status(name), "certificate": encoded})
 
     def spec(self, name: str) -> dict:
-        """Give what was asked for."""
+        """Return what was asked for."""
         return self.look(CERTIFICATE_SIGNING_REQUESTS, name)["spec"]
 
     def request(self, name: str) -> x509.CertificateSigningRequest:
-        """Give the PKCS #10 request in it."""
+        """Return the PKCS #10 request in it."""
         return x509.load_pem_x509_csr(base64.b64decode(self.spec(name)["request"]))
 
     def names(self, name: str) -> list[str]:
-        """Give the alternative names that were asked for."""
+        """Return the alternative names that were asked for."""
         names = self.request(name).extensions.get_extension_for_class(x509.SubjectAlternativeName)
         return [str(each.value) for each in names.value]

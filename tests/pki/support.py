@@ -48,7 +48,7 @@ class SteppedClock(Clock):
         self.ahead = ahead
 
     def time_of_day(self) -> float:
-        """Tell it."""
+        """Return it."""
         return self.seconds() + self.ahead
 
 
@@ -229,7 +229,7 @@ async def _refused() -> IProtocol:
 
 
 def peer_serial(connection: SSL.Connection) -> int:
-    """Give the serial number of what the other side presented."""
+    """Return the serial number of what the other side presented."""
     certificate = connection.get_peer_certificate(as_cryptography=True)
     assert isinstance(certificate, x509.Certificate)
     return certificate.serial_number

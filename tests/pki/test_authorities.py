@@ -32,7 +32,7 @@ class AuthoritiesTests(SynchronousTestCase):
         self.addCleanup(self.authorities.stopService)
 
     def read(self):
-        """Give the bundle as it is."""
+        """Return the bundle as it is."""
         if isinstance(self.content, Exception):
             raise self.content
         return self.content

@@ -101,7 +101,7 @@ class SigningTests(TestCase):
         self.now = datetime.datetime.fromtimestamp(int(self.clock.seconds()), datetime.UTC)
 
     def usages(self, certificate: x509.Certificate) -> list[x509.ObjectIdentifier]:
-        """Give the extended key usages."""
+        """Return the extended key usages."""
         return list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
 
     def test_node(self) -> None:

@@ -45,7 +45,7 @@ class Managed(SynchronousTestCase):
         self.api.create = timed
 
     def wanted(self):
-        """Say what is wanted, or that it is not known."""
+        """Return what is wanted, or that it is not known."""
         if self.unknown is not None:
             raise self.unknown
         return self.template
@@ -396,7 +396,7 @@ class FailureTests(Managed):
     """What happens when no certificate is to be had."""
 
     def pauses(self):
-        """Give the seconds between attempts."""
+        """Return the seconds between attempts."""
         return [later - earlier for earlier, later in pairwise(self.times)]
 
     def test_pauses(self):

@@ -64,11 +64,11 @@ class Names:
     known: bool = True
 
     def current(self):
-        """Give the names."""
+        """Return the names."""
         return self if self.known else None
 
     def problem(self):
-        """Say why there are none."""
+        """Return why there are none."""
         return None if self.known else "the API has not been asked"
 
 
@@ -121,7 +121,7 @@ class World(SynchronousTestCase):
         self.assertIn(words, str(caught.exception))
 
     def serving(self, trust):
-        """Give the serial number of what agents are shown."""
+        """Return the serial number of what agents are shown."""
         client, _ = self.connect(trust.contexts, self.credentials(AGENT), TUNNEL_PROTOCOL)
         return peer_serial(client)
 

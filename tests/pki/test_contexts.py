@@ -273,7 +273,7 @@ class RotationTests(TestCase):
         return client, server
 
     def serials(self, pair: tuple[SSL.Connection, SSL.Connection]) -> tuple[int, int]:
-        """Give what client and server have presented."""
+        """Return what client and server have presented."""
         client, server = pair
         return peer_serial(server), peer_serial(client)
 

@@ -19,7 +19,7 @@ from yurttunnel.pki.directory import RESERVE, StateDirectory, StateError
 
 
 def mode(path: Path) -> int:
-    """Give the permission bits of a path."""
+    """Return the permission bits of a path."""
     return stat.S_IMODE(path.stat().st_mode)
 
 

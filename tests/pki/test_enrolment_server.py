@@ -35,7 +35,7 @@ class TLSStringTransport(StringTransport):
         super().__init__(peerAddress=IPv4Address("TCP", ADDRESS, 4321))
 
     def getPeerCertificate(self) -> X509 | None:
-        """Give the client's certificate."""
+        """Return the client's certificate."""
         return None
 
 

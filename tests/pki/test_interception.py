@@ -24,7 +24,7 @@ class Transport:
         self.address = address
 
     def getHost(self):
-        """Give it."""
+        """Return it."""
         return self.address
 
 
@@ -53,7 +53,7 @@ class InterceptionContextsTests(SynchronousTestCase):
         return client, server
 
     def shown(self, name, address="192.0.2.1", version=SSL.TLS1_3_VERSION):
-        """Give the certificate that a caller is shown."""
+        """Return the certificate that a caller is shown."""
         client, _ = self.connect(name, address, version)
         certificate = client.get_peer_certificate(as_cryptography=True)
         certificate.verify_directly_issued_by(self.issuer.authority.certificate)

@@ -44,7 +44,7 @@ class KubeletTrustTests(SynchronousTestCase):
         return trust
 
     def trusted(self, trust):
-        """Give the authorities in use."""
+        """Return the authorities in use."""
         return trust.contexts._authorities
 
     def test_kept(self):

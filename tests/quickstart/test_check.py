@@ -78,7 +78,7 @@ class Edge:
         self.file = b""
 
     def fact(self, name, truth):
-        """Tell a fact, or lie about it."""
+        """Return a fact, or lie about it."""
         lie = self.lies.get(name)
         return truth if lie is None else lie(truth)
 
@@ -141,7 +141,7 @@ class Streams:
         self.sock = SimpleNamespace(shutdown=lambda: None)
 
     def is_open(self):
-        """Say that nothing is to be closed."""
+        """Return whether it is open, which it never is."""
         return False
 
     def write_stdin(self, data):
@@ -158,7 +158,7 @@ class Streams:
                 self.edge.file = archive.extractfile("check.bin").read()
 
     def read_stdout(self):
-        """Give the output."""
+        """Return the output."""
         if check._PACK not in self.command:
             return self.edge.fact("output", b"out " + self.stdin)
         packed = io.BytesIO()
@@ -170,11 +170,11 @@ class Streams:
         return packed.getvalue()
 
     def read_stderr(self):
-        """Give the other output."""
+        """Return the other output."""
         return self.edge.fact("error output", b"err " + self.stdin)
 
     def readline_stdout(self, timeout):
-        """Give a line of the attached process."""
+        """Return a line of the attached process."""
         return self.edge.fact("answer", b"heard " + self.stdin.rstrip(b"\n"))
 
 
@@ -193,7 +193,7 @@ class EchoSocket:
         self._data += data
 
     def recv(self, size):
-        """Give them back."""
+        """Return what was sent."""
         piece, self._data = self._data[:size], self._data[size:]
         return self._edge.fact("echo", piece)
 

@@ -16,7 +16,7 @@ from yurttunnel.quickstart.options import PORT_COUNT, USUAL_PORT, Options, Ports
 
 
 def parse(*arguments):
-    """Give the settings of a command line."""
+    """Return the settings of a command line."""
     parsed = Options()
     parsed.parseOptions(list(arguments))
     return parsed.settings

@@ -17,7 +17,7 @@ GREASE = b"\x0a\x0a"
 
 
 def client_hello(name=None, version=None, alpn=("h2", "http/1.1")):
-    """Give what a client of OpenSSL sends first: to ``name``, in ``version`` only if given."""
+    """Return what a client of OpenSSL sends first: to ``name``, in ``version`` only if given."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

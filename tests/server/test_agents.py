@@ -111,7 +111,7 @@ class Way:
         self.identifiers = parse_identifiers(f"host={node}")
 
     def open_here(self, host, port, timeout, request_id, holder):
-        """Give what tells this way from others."""
+        """Return what tells this way from others."""
         return succeed("by the sibling")
 
     open_stream = open_here
@@ -1180,7 +1180,7 @@ class LogTests(ListenerTests):
         self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
 
     def lines(self):
-        """Give what the listener has logged."""
+        """Return what the listener has logged."""
         from twisted.logger import formatEvent
 
         return [

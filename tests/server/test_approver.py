@@ -103,16 +103,16 @@ class ApproverTests(SynchronousTestCase):
         self.settle()
 
     def conditions(self, name="csr-1"):
-        """Give the conditions of a request."""
+        """Return the conditions of a request."""
         csr = self.client.look(CERTIFICATE_SIGNING_REQUESTS, name)
         return csr.get("status", {}).get("conditions", [])
 
     def approved(self, name="csr-1"):
-        """Say whether a request is approved."""
+        """Return whether a request is approved."""
         return [each["type"] for each in self.conditions(name)] == ["Approved"]
 
     def calls(self, *names):
-        """Give the calls that concern requests by these names."""
+        """Return the calls that concern requests by these names."""
         return [call for call in self.client.calls if call[2] in names]
 
     def test_approves(self):
@@ -225,7 +225,7 @@ class ApproverTests(SynchronousTestCase):
         self.client.calls.clear()
 
     def looks(self):
-        """Give the names of the requests that were read since the last time, in order."""
+        """Return the names of the requests that were read since the last time, in order."""
         plural = CERTIFICATE_SIGNING_REQUESTS.plural
         names = [name for verb, what, name in self.client.calls if (verb, what) == ("get", plural)]
         self.client.calls.clear()

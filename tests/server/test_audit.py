@@ -46,7 +46,7 @@ class UnixConnection(MemoryConnection):
         return UNIXAddress(None)
 
     def getHandle(self):
-        """Give a socket whose other end this process has, too."""
+        """Return a socket whose other end this process has, too."""
         self.own, self.other = socket.socketpair()
         return self.own
 

@@ -38,7 +38,7 @@ class Audited(World):
         self.counters = self.figures.counters
 
     def behind(self):
-        """Give the middlewares."""
+        """Return the middlewares."""
         return ()
 
     def entry(self, **expected):

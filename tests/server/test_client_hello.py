@@ -31,7 +31,7 @@ ECH = extension(0xFE0D, b"\x00" + bytes(200))
 
 
 def outcome(*pieces):
-    """Give what a reader says to ``pieces``: a server name, ``more``, or the text of its error."""
+    """Return what a reader says to ``pieces``: a server name, ``more`` or an error's text."""
     reader = ClientHelloReader()
     for piece in pieces:
         try:

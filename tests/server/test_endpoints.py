@@ -220,7 +220,7 @@ class Adopting:
         self.result = result
 
     def listen(self, factory):
-        """Give it."""
+        """Return it."""
         return self.result
 
 

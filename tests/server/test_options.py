@@ -396,7 +396,7 @@ class CompatibilityTests(SynchronousTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
 
     def warned(self):
-        """Give the flags of which the log warns."""
+        """Return the flags of which the log warns."""
         return [event["flag"] for event in self.events if "flag" in event]
 
     def test_flags_without_a_meaning_are_ignored_with_a_warning(self):

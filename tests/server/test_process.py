@@ -13,7 +13,7 @@ from yurttunnel.server.process import ServerProcess
 
 
 def settings(*arguments):
-    """Give what a command line says."""
+    """Return what a command line says."""
     options = Options()
     options.parseOptions(["--standalone", "--state-dir=S", *arguments])
     return options.settings

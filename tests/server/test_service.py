@@ -52,7 +52,7 @@ class Session:
         self.gone = Deferred()
 
     def ended(self):
-        """Give what fires at the end."""
+        """Return what fires at the end."""
         return self.gone
 
 
@@ -64,7 +64,7 @@ class Holder:
         self.asked = []
 
     def sessions(self):
-        """Give those that the test has put in."""
+        """Return those that the test has put in."""
         return self.held
 
     def drain(self, text):
@@ -99,7 +99,7 @@ class ServiceTests(ListenerTests):
         )
 
     def listen(self, name):
-        """Give what binds a port."""
+        """Return what binds a port."""
 
         def bind():
             self.ports.append(Port(self.happened, name))

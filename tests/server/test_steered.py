@@ -15,14 +15,14 @@ from yurttunnel.steering.wanted import Listeners
 
 
 def settings(*arguments):
-    """Give what a command line says."""
+    """Return what a command line says."""
     options = Options()
     options.parseOptions(arguments)
     return options.settings
 
 
 def led(*arguments):
-    """Give where connections are led by a command line."""
+    """Return where connections are led by a command line."""
     parsed = settings(*arguments)
     return listeners(parsed, parsed.mode.steering)
 

@@ -32,7 +32,7 @@ class PassthroughTests(SynchronousTestCase):
         self.informers.put(SERVICES, {"metadata": metadata, "spec": spec})
 
     def found(self, address, *arguments):
-        """Say where a connection to an address is led by a server with these arguments."""
+        """Return where a connection to an address is led by a server with these arguments."""
         reactor = MemoryReactorClock()
         options = Options()
         options.parseOptions(["--passthrough-port=10270", *arguments])

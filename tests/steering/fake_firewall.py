@@ -82,7 +82,7 @@ class FakeFirewall:
         self.sets.busy |= {rule[0] for rule in self.rules.values() if isinstance(rule[0], str)}
 
     def made_of(self, wanted, set_name):
-        """Say what rules are wanted: by the port, the match, and where it leads to."""
+        """Return what rules are wanted: by the port, the match, and where it leads to."""
         if wanted.is_nothing:
             return {}
         match = set_name if wanted.match is Match.EDGE_SET else wanted.cloud

@@ -31,7 +31,7 @@ EDGE4, EDGE6 = "YURTTUNNEL-EDGE4", "YURTTUNNEL-EDGE6"
 
 
 def addresses(*texts):
-    """Give a set of addresses."""
+    """Return a set of addresses."""
     return frozenset(map(ip_address, texts))
 
 
@@ -85,7 +85,7 @@ class SteeredTestCase(SynchronousTestCase):
         self.informers.put(CONFIG_MAPS, config_map("kube-system", **data))
 
     def settings(self, **changes):
-        """Give what the command line says."""
+        """Return what the command line says."""
         kept = {
             "listeners": {4: Listeners(SECURE, INSECURE), 6: Listeners(SECURE6, INSECURE6)},
             "match": None,
@@ -119,7 +119,7 @@ class SteeredTestCase(SynchronousTestCase):
         )
 
     def not_accepting(self):
-        """Say why the listeners do not accept."""
+        """Return why the listeners do not accept."""
         return self.closed
 
     def start(self, **changes):
@@ -134,5 +134,5 @@ class SteeredTestCase(SynchronousTestCase):
         self.clock.advance(SETTLE_SECONDS)
 
     def logged(self, *words):
-        """Give the lines that have all these words."""
+        """Return the lines that have all these words."""
         return [line for line in self.lines if all(word in line for word in words)]

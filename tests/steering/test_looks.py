@@ -34,7 +34,7 @@ class LooksTests(SynchronousTestCase):
         self.looks.ended(cost, {4: found}, {4: end}, after is not None)
 
     def asked(self, generation):
-        """Say whether rules have to be read, and whether there should be a sync for that."""
+        """Return whether rules have to be read, and whether there should be a sync for that."""
         return self.looks.is_due({4: generation}), self.looks.wants_sync({4: generation})
 
     def test_first(self):

@@ -17,14 +17,14 @@ PASSTHROUGH = Target(ip_address("10.0.0.1"), 10261)
 
 
 def settings(listeners=None, pods=False, passthrough_ports=(10250,)):
-    """Give what the command line says."""
+    """Return what the command line says."""
     return SteeringSettings(
         {4: listeners or Listeners(SECURE, INSECURE)}, None, pods, frozenset(passthrough_ports), 60
     )
 
 
 def of(nodes, ports=None, **changes):
-    """Say what is wanted of IPv4."""
+    """Return what is wanted of IPv4."""
     made = settings(**changes)
     return wanted(made, Match.EDGE_SET, map(node_from, nodes), ports or Ports(), ())[4]
 
@@ -33,7 +33,7 @@ class AddressTests(SynchronousTestCase):
     """Which addresses are on which side."""
 
     def sides(self, *nodes, version=4, services=()):
-        """Give the addresses of edge and cloud nodes."""
+        """Return the addresses of edge and cloud nodes."""
         kept = map(node_from, nodes)
         found = wanted(settings(), Match.EDGE_SET, kept, Ports(), services)[version]
         return found.edge, found.cloud

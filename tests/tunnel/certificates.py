@@ -33,7 +33,7 @@ class ThrowAwayAuthority:
         self.certificate = self._sign(self._name, self._key, True)
 
     def issue(self, name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-        """Give a key and a certificate for ``name``."""
+        """Return a key and a certificate for ``name``."""
         key = ec.generate_private_key(ec.SECP256R1())
         return key, self._sign(_name(name), key, False)
 
@@ -58,7 +58,7 @@ class ThrowAwayAuthority:
 
 @cache
 def authority() -> ThrowAwayAuthority:
-    """Give the authority that all tests share: keys take time to make."""
+    """Return the authority that all tests share: keys take time to make."""
     return ThrowAwayAuthority("authority")
 
 

@@ -27,7 +27,7 @@ class StreamContract:
         raise NotImplementedError
 
     def attached(self, near_user=None, far_user=None):
-        """Give a stream's ends and their users."""
+        """Return a stream's ends and their users."""
         near, far = self.make_pair()
         near_user = near_user or HalfCloseUser()
         far_user = far_user or HalfCloseUser()

@@ -138,7 +138,7 @@ class MemoryCarrier:
         self.sent.clear()
 
     def take(self, limit: int) -> bytes:
-        """Give the next bytes, at most ``limit`` of them."""
+        """Return the next bytes, at most ``limit`` of them."""
         data = b"".join(self.sent)
         self.sent = [data[limit:]] if len(data) > limit else []
         if self.paused and not self.sent:

@@ -164,11 +164,11 @@ class TwistedTLS:
     """Twisted's TLS under the protocols."""
 
     def server_factory(self, creator, factory):
-        """Give the side that accepts."""
+        """Return the side that accepts."""
         return TLSMemoryBIOFactory(creator, False, factory, self.clock)
 
     def client_factory(self, creator, factory):
-        """Give the side that connects."""
+        """Return the side that connects."""
         return TLSMemoryBIOFactory(creator, True, factory, self.clock)
 
 
@@ -176,11 +176,11 @@ class DirectTLS:
     """This project's TLS under the protocols."""
 
     def server_factory(self, creator, factory):
-        """Give the side that accepts."""
+        """Return the side that accepts."""
         return TLSFactory(creator.serverConnectionForTLS, False, factory)
 
     def client_factory(self, creator, factory):
-        """Give the side that connects."""
+        """Return the side that connects."""
         return TLSFactory(creator.clientConnectionForTLS, True, factory)
 
 

@@ -62,7 +62,7 @@ class EndpointTestCase(SynchronousTestCase):
         self.assertEqual([], self.pair.clock.getDelayedCalls())
 
     def endpoint(self, host="edge-1.test", port=80, timeout=15.0):
-        """Give the endpoint of a target at the agent."""
+        """Return the endpoint of a target at the agent."""
         return TunnelEndpoint(self.pair.server, host, port, timeout)
 
 
@@ -205,7 +205,7 @@ class TunnelEndpoints:
         self.asked = 0
 
     def endpointForURI(self, uri):
-        """Give the endpoint of a URI's host."""
+        """Return the endpoint of a URI's host."""
         self.asked += 1
         return TunnelEndpoint(self.session, uri.host.decode(), uri.port)
 
@@ -217,12 +217,12 @@ class Large(Resource):
     data = random.Random(7).randbytes(5_000_000)
 
     def render_GET(self, request):
-        """Give the data."""
+        """Return the data."""
         request.setHeader(b"content-type", b"application/octet-stream")
         return self.data
 
     def render_POST(self, request):
-        """Give the digest, a little later."""
+        """Return the digest, a little later."""
         digest = hashlib.sha256(request.content.read()).hexdigest().encode()
         request.site.clock.callLater(0, lambda: (request.write(digest), request.finish()))
         return NOT_DONE_YET
@@ -257,7 +257,7 @@ class TreqTests(EndpointTestCase):
         super().close()
 
     def content(self, requesting):
-        """Give the body of a response."""
+        """Return the body of a response."""
         getting = requesting.addCallback(treq.content)
         self.pair.pump()
         return self.successResultOf(getting)
@@ -329,7 +329,7 @@ class Avatar:
         self.conn = None
 
     def lookupChannel(self, channel_type, window, max_packet, data):
-        """Give a session."""
+        """Return a session."""
         return Session(remoteWindow=window, remoteMaxPacket=max_packet, avatar=self)
 
     def gotGlobalRequest(self, request_type, data):
@@ -341,7 +341,7 @@ class Realm:
     """Gives everybody an avatar."""
 
     def requestAvatar(self, avatar_id, mind, *interfaces):
-        """Give it."""
+        """Return it."""
         return interfaces[0], Avatar(), lambda: None
 
 
@@ -357,7 +357,7 @@ class UserAuth(SSHUserAuthClient):
         return None if self.lastAuth == b"publickey" else self.key.public()
 
     def getPrivateKey(self):
-        """Give the key."""
+        """Return the key."""
         return succeed(self.key)
 
     def getPassword(self, prompt=None):

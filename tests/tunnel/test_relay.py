@@ -55,7 +55,7 @@ class RelayTestCase(SynchronousTestCase):
                 socket.turn()
 
     def progress(self):
-        """Give figures that change when anything moves."""
+        """Return figures that change when anything moves."""
         return [
             (len(s.segments), s.write_ended, s.closed_with, s.reading, len(s._incoming))
             for s in (self.client, self.target)

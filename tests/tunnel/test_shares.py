@@ -241,7 +241,7 @@ class SessionTests(SynchronousTestCase):
         return self.pair.server.open_stream("192.0.2.80", port, 15.0, "r", wanted)
 
     def held(self) -> dict[str, int]:
-        """Give what is held, as /agents has it."""
+        """Return what is held, as /agents has it."""
         return dict(self.pair.server.snapshot().streams_by_entry)
 
     def test_a_greedy_caller_leaves_streams_to_others(self) -> None:

@@ -13,7 +13,7 @@ class SocketOptionTests(SynchronousTestCase):
     """What the kernel says of a socket that has been set up."""
 
     def socket(self, family: int = socket.AF_INET) -> socket.socket:
-        """Give a socket that is connected to nothing."""
+        """Return a socket that is connected to nothing."""
         sock = socket.socket(family, socket.SOCK_STREAM)
         self.addCleanup(sock.close)
         return sock

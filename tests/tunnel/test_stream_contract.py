@@ -30,7 +30,7 @@ class FakeStreamContractTests(StreamContract, SynchronousTestCase):
     """The stream that other packages are tested with."""
 
     def make_pair(self):
-        """Give a stream in memory."""
+        """Return a stream in memory."""
         return FakeStream.pair()
 
     def settle(self):

@@ -185,11 +185,11 @@ class End:
             self.session.receive(piece, self.now)
 
     def sent(self, limit: int = 1 << 30) -> list[Frame]:
-        """Give all frames that there are to send."""
+        """Return all frames that there are to send."""
         return frames_in(self.sent_bytes(limit))
 
     def sent_bytes(self, limit: int = 1 << 30) -> bytes:
-        """Give all bytes that there are to send."""
+        """Return all bytes that there are to send."""
         collected = []
         while piece := data_to_send(self.session, limit):
             collected.append(piece)
@@ -232,7 +232,7 @@ class End:
 
 
 def data_to_send(session: Session, limit: int) -> bytes:
-    """Give the next bytes; ``may_send`` must have told that there are some."""
+    """Return the next bytes; ``may_send`` must have told that there are some."""
     promised = session.may_send
     data = session.data_to_send(limit)
     assert promised or not data, "may_send is false, and there is something to send"

@@ -428,5 +428,5 @@ def acknowledge(end: End, but: int = 0) -> None:
 
 
 def frames_of(end: End, limit: int) -> list[Frame]:
-    """Give what one call gives."""
+    """Return what one call gives."""
     return frames_in(end.session.data_to_send(limit))

@@ -56,7 +56,7 @@ class HelloTests(SynchronousTestCase):
         self.payload = dataclasses.replace(HELLO, properties={}).encode()[frames.HEADER_SIZE :]
 
     def code_of(self, payload: bytes) -> Code:
-        """Give the code with which ``payload`` is refused."""
+        """Return the code with which ``payload`` is refused."""
         return self.assertRaises(Violation, decode_hello, payload).code
 
     @conformance("C-001")

@@ -234,7 +234,7 @@ class ProbeTests(SynchronousTestCase):
         self.assertLessEqual(outbox.pace.most_kept, most)
 
     def goes_on(self, now: float) -> bool:
-        """Say whether data go out once nothing is under way any more."""
+        """Return whether data go out once nothing is under way any more."""
         self.outbox.acknowledged(self.outbox.log.end, now)
         return bool(self.outbox.next_chunk(64 * KIB))
 

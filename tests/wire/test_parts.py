@@ -374,7 +374,7 @@ class FairQueueTests(SynchronousTestCase):
         return one
 
     def fill(self, room: int) -> list[tuple[int, int]]:
-        """Give the streams that were served, with how many bytes, in order."""
+        """Return the streams that were served, with how many bytes, in order."""
         parts: list[Buffer] = []
         taken = self.queue.fill(parts, room)
         served = [(number, len(data)) for _, number, data in frames_in(b"".join(parts))]

@@ -61,7 +61,7 @@ class Transfer:
                 session.finish(stream)
 
     def size(self, side: Side, index: int) -> int:
-        """Give how much a side sends on a stream."""
+        """Return how much a side sends on a stream."""
         opener = Side.SERVER if index % 3 else Side.AGENT
         return self.sizes[index][0 if side is opener else 1]
 
@@ -91,7 +91,7 @@ def events_of(end: End) -> tuple[Any, ...]:
 
 
 def record(side: Side) -> tuple[bytes, Limits]:
-    """Give the bytes that one end sends in a transfer."""
+    """Return the bytes that one end sends in a transfer."""
     pair = Pair(SMALL, SMALL)
     transfer = Transfer(pair, [(5000, 800), (0, 7000), (9000, 1)])
     recorded = b""

@@ -32,7 +32,7 @@ class OpeningTests(SynchronousTestCase):
         self.end = End()
 
     def refused(self, end: End | None = None) -> OpenRefused:
-        """Give the exception with which a stream is not opened."""
+        """Return the exception with which a stream is not opened."""
         return self.assertRaises(OpenRefused, (end or self.end).open)
 
     @conformance("C-043")

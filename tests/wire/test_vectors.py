@@ -153,7 +153,7 @@ class Dialogue:
             self.reconnect(step["reconnect"])
 
     def stream(self, at: str, number: int) -> Stream:
-        """Give a stream, as one end has it."""
+        """Return a stream, as one end has it."""
         for stream in self.ends[at].log.requested:
             self.streams[at, stream.number] = stream
         return self.streams[at, number]
@@ -237,7 +237,7 @@ class RefusedVectorTests(SynchronousTestCase):
                 self.assertEqual(Code[vector["code"]], found, vector["name"])
 
     def code_of(self, where: str, pieces: list[bytes]) -> Code | None:
-        """Give the code with which ``pieces`` are refused."""
+        """Return the code with which ``pieces`` are refused."""
         if where == "session":
             end = End()
             end.feed(*pieces)

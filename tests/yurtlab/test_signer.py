@@ -87,11 +87,11 @@ class SignerTests(SynchronousTestCase):
         self.client.put(CSRS, csr(*arguments, **spec))
 
     def status(self, name="csr"):
-        """Give the status of a request."""
+        """Return the status of a request."""
         return self.client.look(CSRS, name)["status"]
 
     def certificate(self, name="csr"):
-        """Give the certificate of a request."""
+        """Return the certificate of a request."""
         return x509.load_pem_x509_certificate(base64.b64decode(self.status(name)["certificate"]))
 
     def test_signed(self):

@@ -48,7 +48,7 @@ class CheckTests(SynchronousTestCase):
     """What is accepted."""
 
     def problem(self, signer, usages, **fields):
-        """Say why a request is not signed, ``None`` if it is."""
+        """Return why a request is not signed, ``None`` if it is."""
         try:
             check_request(signer, request(**fields), usages)
         except NotSigned as error:

@@ -20,7 +20,7 @@ _CREDENTIAL = "authentication.kubernetes.io/credential-id"
 
 
 def is_public(path: str) -> bool:
-    """Tell whether ``path`` is for anybody, as ClusterRole system:public-info-viewer has it."""
+    """Return whether ``path`` is for anybody, as ClusterRole system:public-info-viewer has it."""
     return path in _ANYBODY or path.startswith(("/livez/", "/readyz/"))
 
 

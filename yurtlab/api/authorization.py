@@ -27,7 +27,7 @@ class Authorizer:
         self._on_request = on_request
 
     def authorize(self, user: User, attributes: Attributes) -> Decision:
-        """Say whether ``user`` may do this, without recording it."""
+        """Return whether ``user`` may do this, without recording it."""
         if MASTERS in user.groups:
             return Decision(True)
         reasons = []
@@ -49,7 +49,7 @@ class Authorizer:
             raise refusal
 
     def may_use_signer(self, user: User, verb: str, signer: str) -> bool:
-        """Tell whether ``user`` may ``approve`` or ``sign`` for a signer.
+        """Return whether ``user`` may ``approve`` or ``sign`` for a signer.
 
         The right to do so for ``DOMAIN/*`` counts, too (IsAuthorizedForSignerName of Kubernetes).
         """
@@ -65,7 +65,7 @@ class Authorizer:
         return False
 
     def rules_for(self, user: User, namespace: str) -> list[Rule]:
-        """Give what roles grant ``user`` in ``namespace``."""
+        """Return what roles grant ``user`` in ``namespace``."""
         return self._roles.rules_for(user, namespace)
 
     def _record(self, user: User, attributes: Attributes, allowed: bool) -> None:

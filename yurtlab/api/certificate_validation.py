@@ -61,13 +61,13 @@ def parse_request(encoded: str) -> x509.CertificateSigningRequest:
 
 
 def organizations(request: x509.CertificateSigningRequest) -> list[str]:
-    """Give the organizations that a request is for: groups of a user."""
+    """Return the organizations that a request is for: groups of a user."""
     found = request.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     return [str(one.value) for one in found]
 
 
 def common_names(request: x509.CertificateSigningRequest) -> list[str]:
-    """Give the common names that a request is for: the name of a user."""
+    """Return the common names that a request is for: the name of a user."""
     found = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return [str(one.value) for one in found]
 

@@ -26,7 +26,7 @@ class Discovery:
         self._kinds = tuple(kinds)
 
     def find(self, path: str, host: str) -> dict[str, Any] | None:
-        """Give the plain document at ``path``, ``None`` when there is none.
+        """Return the plain document at ``path``, ``None`` when there is none.
 
         ``host`` is where the client has found the API, as HOST:PORT.
         """
@@ -45,7 +45,7 @@ class Discovery:
         return None
 
     def aggregated(self, path: str, version: str) -> dict[str, Any] | None:
-        """Give the aggregated document at ``path``, in a version of ``apidiscovery.k8s.io``."""
+        """Return the aggregated document at ``path``, in a version of ``apidiscovery.k8s.io``."""
         match path.strip("/"):
             case "api":
                 return self._aggregated(version, [""])
@@ -109,12 +109,12 @@ class Discovery:
 
 
 def aggregated_type(version: str) -> str:
-    """Give the media type of aggregated discovery."""
+    """Return the media type of aggregated discovery."""
     return f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
 
 
 def aggregated_version(accepted: Iterable[MediaRange]) -> str | None:
-    """Give the version of aggregated discovery that a client prefers to plain discovery."""
+    """Return the version of aggregated discovery that a client prefers to plain discovery."""
     for one in accepted:
         parameters = one.parameters
         if parameters.get("as") == "APIGroupDiscoveryList":
@@ -126,7 +126,7 @@ def aggregated_version(accepted: Iterable[MediaRange]) -> str | None:
 
 
 def version_document() -> dict[str, str]:
-    """Give the answer at ``/version``."""
+    """Return the answer at ``/version``."""
     major, minor, patch = KUBERNETES_VERSION
     return {
         "major": major,

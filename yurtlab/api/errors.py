@@ -31,11 +31,11 @@ class ApiError(Exception):
         self.metadata = metadata or {}
 
     def __str__(self) -> str:
-        """Give the message."""
+        """Return the message."""
         return self.message
 
     def as_status(self) -> dict[str, Any]:
-        """Give the ``metav1.Status``."""
+        """Return the ``metav1.Status``."""
         answer: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -59,59 +59,59 @@ class Cause:
     field: str
 
     def as_dict(self) -> dict[str, str]:
-        """Give the ``metav1.StatusCause``."""
+        """Return the ``metav1.StatusCause``."""
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
     def __str__(self) -> str:
-        """Give the sentence."""
+        """Return the sentence."""
         return f"{self.field}: {self.message}"
 
 
 def required(field: str, detail: str = "") -> Cause:
-    """Say that ``field`` is missing."""
+    """Return the error that ``field`` is missing."""
     return Cause("FieldValueRequired", _joined("Required value", detail), field)
 
 
 def invalid_value(field: str, value: object, detail: str) -> Cause:
-    """Say that ``field`` cannot have ``value``."""
+    """Return the error that ``field`` cannot have ``value``."""
     return Cause("FieldValueInvalid", f"Invalid value: {_shown(value)}: {detail}", field)
 
 
 def duplicate_value(field: str, value: object) -> Cause:
-    """Say that ``value`` is there twice."""
+    """Return the error that ``value`` is there twice."""
     return Cause("FieldValueDuplicate", f"Duplicate value: {_shown(value)}", field)
 
 
 def forbidden_field(field: str, detail: str) -> Cause:
-    """Say that ``field`` may not be set, or not be changed."""
+    """Return the error that ``field`` may not be set, or not be changed."""
     return Cause("FieldValueForbidden", _joined("Forbidden", detail), field)
 
 
 def not_supported(field: str, value: object, supported: Sequence[str]) -> Cause:
-    """Say that ``value`` is none of those that ``field`` can have."""
+    """Return the error that ``value`` is none of those that ``field`` can have."""
     values = ", ".join(f'"{one}"' for one in supported)
     message = f"Unsupported value: {_shown(value)}: supported values: {values}"
     return Cause("FieldValueNotSupported", message, field)
 
 
 def not_found(group: str, plural: str, name: str) -> ApiError:
-    """Say that there is no such object."""
+    """Return the error that there is no such object."""
     return _about(404, "NotFound", f"{_shown(name)} not found", group, plural, name)
 
 
 def already_exists(group: str, plural: str, name: str) -> ApiError:
-    """Say that the name is taken."""
+    """Return the error that the name is taken."""
     return _about(409, "AlreadyExists", f"{_shown(name)} already exists", group, plural, name)
 
 
 def conflict(group: str, plural: str, name: str, text: str) -> ApiError:
-    """Say that the object is not as the request supposes."""
+    """Return the error that the object is not as the request supposes."""
     message = f"Operation cannot be fulfilled on {_qualified(group, plural)} {_shown(name)}: {text}"
     return ApiError(409, "Conflict", message, _details(group, plural, name))
 
 
 def modified(group: str, plural: str, name: str) -> ApiError:
-    """Say that somebody else has changed the object meanwhile."""
+    """Return the error that somebody else has changed the object meanwhile."""
     return conflict(
         group,
         plural,
@@ -122,13 +122,13 @@ def modified(group: str, plural: str, name: str) -> ApiError:
 
 
 def forbidden(group: str, plural: str, name: str, text: str) -> ApiError:
-    """Say that the request is understood and not allowed."""
+    """Return the error that the request is understood and not allowed."""
     subject = f"{_shown(name)} is forbidden: {text}" if name else f"is forbidden: {text}"
     return _about(403, "Forbidden", subject, group, plural, name)
 
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """Say which fields of an object are wrong; here alone the *kind* is named."""
+    """Return which fields of an object are wrong; here alone the *kind* is named."""
     texts = [str(cause) for cause in causes]
     text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = _details(group, kind, name)
@@ -138,7 +138,7 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiErr
 
 
 def unprocessable(group: str, plural: str, name: str, problem: str) -> ApiError:
-    """Say that the request does not fit what is there: a JSON patch whose test fails."""
+    """Return the error that the request does not fit what is there, as a JSON patch's test."""
     message = "the server rejected our request due to an error in our request"
     details = _details(group, plural, name)
     details["causes"] = [{"reason": "UnexpectedServerResponse", "message": problem}]
@@ -146,22 +146,22 @@ def unprocessable(group: str, plural: str, name: str, problem: str) -> ApiError:
 
 
 def bad_request(message: str) -> ApiError:
-    """Say that the request makes no sense."""
+    """Return the error that the request makes no sense."""
     return ApiError(400, "BadRequest", message)
 
 
 def unauthorized() -> ApiError:
-    """Say that it is not known who asks."""
+    """Return the error that it is not known who asks."""
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
 def expired(message: str) -> ApiError:
-    """Say that history does not reach back so far."""
+    """Return the error that history does not reach back so far."""
     return ApiError(410, "Expired", message)
 
 
 def expired_continue(token: str) -> ApiError:
-    """Say that a page cannot be of the same list any more; ``token`` goes on without that."""
+    """Return the error that the list of a page has expired; ``token`` continues with another."""
     message = (
         "The provided continue parameter is too old to display a consistent list result. You can"
         " start a new list without the continue parameter, or use the continue token in this"
@@ -173,32 +173,32 @@ def expired_continue(token: str) -> ApiError:
 
 
 def too_large_version(wanted: int, current: int) -> ApiError:
-    """Say that a version is not there yet."""
+    """Return the error that a version is not there yet."""
     message = f"Timeout: Too large resource version: {wanted}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return ApiError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
 
 
 def method_not_allowed() -> ApiError:
-    """Say that this cannot be done there."""
+    """Return the error that this cannot be done there."""
     message = "the server does not allow this method on the requested resource"
     return ApiError(405, "MethodNotAllowed", message, {})
 
 
 def not_in_demonstration(text: str) -> ApiError:
-    """Say that this is no whole cluster, what is missing, and what to do instead."""
+    """Return the error that this is no whole cluster, what is missing, and what to do instead."""
     message = f"this is the demonstration API of yurttunnel: {text}"
     return ApiError(405, "MethodNotAllowed", message)
 
 
 def not_acceptable(supported: Sequence[str]) -> ApiError:
-    """Say that nothing of what the caller accepts can be had."""
+    """Return the error that nothing of what the caller accepts can be had."""
     message = f"only the following media types are accepted: {', '.join(supported)}"
     return ApiError(406, "NotAcceptable", message)
 
 
 def unsupported_media_type(supported: Sequence[str]) -> ApiError:
-    """Say that the body is of no kind that can be read."""
+    """Return the error that the body is of no kind that can be read."""
     message = (
         "the body of the request was in an unknown format - accepted media types include:"
         f" {', '.join(supported)}"
@@ -207,13 +207,13 @@ def unsupported_media_type(supported: Sequence[str]) -> ApiError:
 
 
 def too_large(limit: int) -> ApiError:
-    """Say that the body is longer than ``limit`` bytes."""
+    """Return the error that the body is longer than ``limit`` bytes."""
     message = f"Request entity too large: limit is {limit}"
     return ApiError(413, "RequestEntityTooLarge", message)
 
 
 def no_such_path() -> ApiError:
-    """Say that nothing is served there."""
+    """Return the error that nothing is served there."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", {})
 
 

@@ -19,7 +19,7 @@ _EXTRA = "impersonate-extra-"
 
 
 def impersonated(head: RequestHead, user: User, authorizer: Authorizer) -> User:
-    """Give whom a request of ``user`` is to count as, mostly ``user``; raises ``ApiError``.
+    """Return whom a request of ``user`` is to count as, mostly ``user``; raises ``ApiError``.
 
     The right to do so is needed for the name, and for each group and whatever else is claimed.
     """

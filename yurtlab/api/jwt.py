@@ -48,7 +48,7 @@ class TokenSigner:
         return f"{message}.{_encode(self._signature(message.encode('ascii')))}"
 
     def read(self, token: str) -> Claims:
-        """Give the claims of a token; raises :class:`BadToken`.
+        """Return the claims of a token; raises :class:`BadToken`.
 
         The times in them are the caller's affair.
         """

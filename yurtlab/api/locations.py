@@ -133,7 +133,7 @@ def _pod(store: Store, target: Target) -> Object:
 
 
 def _container(pod: Object, name: str) -> str:
-    """Give the container that is meant; the only one when none is named."""
+    """Return the container that is meant; the only one when none is named."""
     pod_name, spec = pod["metadata"]["name"], pod["spec"]
     every = [str(container["name"]) for container in containers(spec)]
     if name:

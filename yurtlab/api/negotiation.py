@@ -88,7 +88,7 @@ def choose_form(accept: Iterable[bytes]) -> Form:
 
 
 def content_type(values: Iterable[bytes]) -> str:
-    """Give the media type of a body, without parameters; empty when it is not said."""
+    """Return the media type of a body, without parameters; empty when it is not said."""
     for value in values:
         return value.partition(b";")[0].strip().lower().decode("latin-1")
     return ""

@@ -41,7 +41,7 @@ class NodeAuthorizer:
         }
 
     def authorize(self, user: User, attributes: Attributes) -> Decision:
-        """Say whether ``user`` may do this; nobody but a kubelet may do anything."""
+        """Return whether ``user`` may do this; nobody but a kubelet may do anything."""
         node = user.node
         if node is None:
             return _NO_OPINION
@@ -120,7 +120,7 @@ def _lease(node: str, attributes: Attributes) -> Decision:
 
 
 def _references(pod: Object) -> Iterator[tuple[str, str]]:
-    """Give what a pod needs, as pairs of kind and name (pkg/api/v1/pod visitors)."""
+    """Yield what a pod needs, as pairs of kind and name (pkg/api/v1/pod visitors)."""
     spec = pod["spec"]
     yield "pods", pod["metadata"]["name"]
     if spec.get("serviceAccountName"):

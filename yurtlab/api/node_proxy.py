@@ -75,7 +75,7 @@ class NodeProxy:
 
 
 def _describe(failure: Failure, authority: str) -> tuple[int, str]:
-    """Say why there is no connection, as kube-apiserver does."""
+    """Return why there is no connection, as kube-apiserver does."""
     return 500, f"error dialing backend: {authority}: {failure.getErrorMessage()}"
 
 
@@ -115,7 +115,7 @@ class _ErrorText:
 
 
 def _message(text: str) -> str:
-    """Give the message when ``text`` is a ``Status``, as the tunnel's server tells its errors."""
+    """Return the message when ``text`` is a ``Status``, as the tunnel's server tells its errors."""
     try:
         told = json.loads(text)
     except (ValueError, RecursionError):

@@ -37,7 +37,7 @@ class OpenAPI:
         self._documents: dict[str, bytes] = {}
 
     def index(self) -> dict[str, Any]:
-        """Give the list of documents of version 3; their address changes with their content."""
+        """Return the list of documents of version 3; their address changes with their content."""
         paths = {}
         for group in self._groups:
             digest = hashlib.sha256(self._document(group)).hexdigest()[:32]
@@ -45,7 +45,7 @@ class OpenAPI:
         return {"paths": paths}
 
     def document(self, group: str) -> bytes | None:
-        """Give a document of version 3 as JSON, by a path such as ``api/v1``."""
+        """Return a document of version 3 as JSON, by a path such as ``api/v1``."""
         return self._document(group) if group in self._groups else None
 
     def _document(self, group: str) -> bytes:
@@ -111,7 +111,7 @@ class OpenAPI:
 
 
 def gnostic_v2() -> bytes:
-    """Give a document of version 2 without kinds, in the protocol buffers of gnostic.
+    """Return a document of version 2 without kinds, in the protocol buffers of gnostic.
 
     See openapiv2/OpenAPIv2.proto of github.com/google/gnostic: Document has ``swagger`` (1),
     ``info`` (2, with ``title`` 1 and ``version`` 2) and ``paths`` (8).
@@ -121,7 +121,7 @@ def gnostic_v2() -> bytes:
 
 
 def json_v2() -> dict[str, Any]:
-    """Give the same document as JSON."""
+    """Return the same document as JSON."""
     return {"swagger": "2.0", "info": {"title": _TITLE, "version": _VERSION}, "paths": {}}
 
 

@@ -26,17 +26,17 @@ def parse_query(text: str) -> Query:
 
 
 def first(query: Query, name: str) -> str:
-    """Give the first value of a parameter, empty when it is not there."""
+    """Return the first value of a parameter, empty when it is not there."""
     return query.get(name, ("",))[0]
 
 
 def flag(query: Query, name: str) -> bool:
-    """Give a parameter that is true or false."""
+    """Return a parameter that is true or false."""
     return name in query and first(query, name) not in _FALSE
 
 
 def number(query: Query, name: str) -> int | None:
-    """Give a whole number, ``None`` when it is not there; raises BadRequest."""
+    """Return a whole number, ``None`` when it is not there; raises BadRequest."""
     text = first(query, name)
     if not text:
         return None
@@ -49,7 +49,7 @@ def number(query: Query, name: str) -> int | None:
 
 
 def selection(kind: Resource, query: Query) -> Selector:
-    """Give the objects that ``labelSelector`` and ``fieldSelector`` select; raises BadRequest."""
+    """Return the objects that ``labelSelector`` and ``fieldSelector`` select; raises BadRequest."""
     labels = label_selector(first(query, "labelSelector"))
     return both(labels, field_selector(kind, first(query, "fieldSelector")))
 

@@ -42,7 +42,7 @@ class _Position:
 
 
 def list_page(store: Store, target: Target, query: Query) -> Page:
-    """Give the objects, or the page of them, that a list asks for; raises ``ApiError``."""
+    """Return the objects, or the page of them, that a list asks for; raises ``ApiError``."""
     selector = selection(target.kind, query)
     text = first(query, "continue")
     position = _decode(text) if text else None
@@ -65,7 +65,7 @@ def list_page(store: Store, target: Target, query: Query) -> Page:
 
 
 def _version(store: Store, query: Query, position: _Position | None) -> int:
-    """Tell at which version the list is."""
+    """Return at which version the list is."""
     text, match = first(query, "resourceVersion"), first(query, "resourceVersionMatch")
     _check_match(text, match, position is not None)
     wanted = number(query, "resourceVersion") or 0

@@ -59,7 +59,7 @@ class PodStrategy(Strategy):
         body["status"] = {"phase": "Pending", "qosClass": _quality_of_service(body["spec"])}
 
     def validate(self, body: Object) -> list[Cause]:
-        """Say what is wrong with the specification of a new pod."""
+        """Return what is wrong with the specification of a new pod."""
         return super().validate(body) + validate_pod_spec(body["spec"])
 
     def prepare_for_update(self, body: Object, current: Object) -> None:
@@ -75,7 +75,7 @@ class PodStrategy(Strategy):
         return causes
 
     def grace_period(self, current: Object, requested: int | None) -> int:
-        """Give what was requested, else what the pod has; none for one that does not run."""
+        """Return what was requested, else what the pod has; none for one that does not run."""
         spec, phase = current["spec"], current.get("status", {}).get("phase")
         if "nodeName" not in spec or phase in ("Succeeded", "Failed"):
             return 0
@@ -85,7 +85,7 @@ class PodStrategy(Strategy):
 
 
 def containers(spec: Object, *lists: str) -> Iterator[Object]:
-    """Give the containers of a pod, in ``lists`` or in all, in Kubernetes' order."""
+    """Yield the containers of a pod, in ``lists`` or in all, in Kubernetes' order."""
     for each in lists or CONTAINER_LISTS:
         yield from spec.get(each) or ()
 
@@ -114,7 +114,7 @@ def _pull_policy(image: str) -> str:
 
 
 def _quality_of_service(spec: Object) -> str:
-    """Give the class by pkg/apis/core/helper/qos."""
+    """Return the class by pkg/apis/core/helper/qos."""
     wanted = [one.get("resources", {}) for one in containers(spec, "initContainers", "containers")]
     if not any(one.get("requests") or one.get("limits") for one in wanted):
         return "BestEffort"
@@ -127,7 +127,7 @@ def _quality_of_service(spec: Object) -> str:
 
 
 def validate_pod_spec(spec: Object, path: str = "spec") -> list[Cause]:
-    """Say what is wrong with the specification of a pod at ``path``, whose defaults are set."""
+    """Return what is wrong with the specification of a pod at ``path``, whose defaults are set."""
     causes: list[Cause] = []
     volumes = {volume.get("name", "") for volume in spec.get("volumes", ())}
     seen: set[str] = set()

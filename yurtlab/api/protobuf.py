@@ -92,7 +92,7 @@ def _value(type_: str, wire_type: int, content: Any) -> Any:
 
 
 def _from_message(type_: str, value: dict[str, Any]) -> Any:
-    """Give what JSON has for a message: some are no objects there."""
+    """Return what JSON has for a message: some are no objects there."""
     match type_:
         case "IntOrString":
             return value.get("text", "") if value.get("type") else value.get("number", 0)
@@ -111,7 +111,7 @@ def _time(seconds: int | None) -> str | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Give number, wire type and content of each field: bytes, or a number for a varint."""
+    """Yield number, wire type and content of each field: bytes, or a number for a varint."""
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)

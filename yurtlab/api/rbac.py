@@ -42,7 +42,7 @@ class RoleAuthorizer:
         self._store = store
 
     def authorize(self, user: User, attributes: Attributes) -> Decision:
-        """Say whether ``user`` may do this."""
+        """Return whether ``user`` may do this."""
         problems: list[str] = []
         for binding, subject in self._bindings(user, attributes.namespace):
             rules = self._rules(binding, problems)
@@ -54,7 +54,7 @@ class RoleAuthorizer:
         return Decision(False, f"RBAC: {text}")
 
     def rules_for(self, user: User, namespace: str) -> list[Rule]:
-        """Give all that ``user`` may do in ``namespace``."""
+        """Return all that ``user`` may do in ``namespace``."""
         return [
             rule
             for binding, _ in self._bindings(user, namespace)
@@ -62,7 +62,7 @@ class RoleAuthorizer:
         ]
 
     def _bindings(self, user: User, namespace: str) -> Iterator[tuple[Object, Object]]:
-        """Give the bindings that concern ``user``, with the subject that does."""
+        """Yield the bindings that concern ``user``, with the subject that does."""
         kinds: list[tuple[Resource, str | None]] = [(CLUSTER_ROLE_BINDINGS, None)]
         if namespace:
             kinds.append((ROLE_BINDINGS, namespace))
@@ -87,7 +87,7 @@ class RoleAuthorizer:
 
 
 def allows(rule: Rule, attributes: Attributes) -> bool:
-    """Tell whether a rule grants this."""
+    """Return whether a rule grants this."""
     if not _matches(rule.get("verbs", ()), attributes.verb):
         return False
     if attributes.path:

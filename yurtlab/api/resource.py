@@ -84,10 +84,10 @@ class Resource:
 
 
 def fields(*names: str) -> tuple[SelectableField, ...]:
-    """Give selectable fields that are where their names say."""
+    """Return selectable fields that are where their names say."""
     return tuple(SelectableField(name) for name in names)
 
 
 def status(kind: str) -> Subresource:
-    """Give the subresource of the status of a kind."""
+    """Return the subresource of the status of a kind."""
     return Subresource("status", kind, ("get", "patch", "update"))

@@ -224,7 +224,7 @@ class Rest:
 
 
 def _verb(method: str, target: Target) -> str:
-    """Tell what a method means for a target; MethodNotAllowed when it means nothing."""
+    """Return what a method means for a target; MethodNotAllowed when it means nothing."""
     kind = target.kind
     if target.subresource is not None:
         subresource = kind.subresource(target.subresource)

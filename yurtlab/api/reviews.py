@@ -41,7 +41,7 @@ class Reviews:
         }
 
     def status(self, kind: Resource, review: Object, user: User) -> Object:
-        """Give the answer to what ``user`` asks: the status of the review; raises ``ApiError``."""
+        """Return the status of a review that ``user`` asks for; raises ``ApiError``."""
         return self._answers[kind](review.get("spec", {}), user)
 
     def _who(self, spec: Object, user: User) -> Object:

@@ -21,11 +21,11 @@ class RoleStrategy(Strategy):
         self._namespaced = namespaced
 
     def validate(self, body: Object) -> list[Cause]:
-        """Say what is wrong with the rules of a new role."""
+        """Return what is wrong with the rules of a new role."""
         return super().validate(body) + self._validate_rules(body)
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
-        """Say what is wrong with the rules of a role."""
+        """Return what is wrong with the rules of a role."""
         return super().validate_update(body, current) + self._validate_rules(body)
 
     def _validate_rules(self, body: Object) -> list[Cause]:
@@ -72,7 +72,7 @@ class BindingStrategy(Strategy):
                 subject.setdefault("apiGroup", _GROUP)
 
     def validate(self, body: Object) -> list[Cause]:
-        """Say what is wrong with a new binding."""
+        """Return what is wrong with a new binding."""
         return super().validate(body) + self._validate(body)
 
     def prepare_for_update(self, body: Object, current: Object) -> None:

@@ -68,7 +68,7 @@ class Scheduler:
         self._set_scheduled(bound, {"status": "True"})
 
     def _leave(self, pod: Object, message: str) -> None:
-        """Say why ``pod`` has no node, unless that is known."""
+        """Report why ``pod`` has no node, unless that is known."""
         condition = {"status": "False", "reason": "Unschedulable", "message": message}
         conditions = (pod.get("status") or {}).get("conditions") or ()
         if any(condition.items() <= one.items() for one in conditions):
@@ -96,7 +96,7 @@ def _waits(pod: Object) -> bool:
 
 
 def _problem(node: Object, pod: Object) -> str:
-    """Say why ``node`` is not for ``pod``, in the words of kube-scheduler's plugins; "" if it is.
+    """Return why ``node`` is not for ``pod``, as kube-scheduler's plugins put it; "" if it is.
 
     They are in pkg/scheduler/framework/plugins: nodeunschedulable, tainttoleration, nodeaffinity.
     """

@@ -48,11 +48,11 @@ class Schemas:
             self._add(kind, parts)
 
     def name(self, kind: Resource) -> str:
-        """Give the name of the definition of a kind."""
+        """Return the name of the definition of a kind."""
         return self._names[kind]
 
     def of(self, kind: Resource) -> Schema:
-        """Give the schema of a kind."""
+        """Return the schema of a kind."""
         return self.definitions[self._names[kind]]
 
     def resolve(self, schema: Schema) -> Schema:
@@ -62,7 +62,7 @@ class Schemas:
         return schema
 
     def of_group(self, kinds: Iterable[Resource]) -> dict[str, Schema]:
-        """Give the definitions that these kinds need, and those that these need, and so on."""
+        """Return the definitions that these kinds need, and those that these need, and so on."""
         return _reached(self.definitions, [self._names[kind] for kind in kinds])
 
     def _add(self, kind: Resource, parts: dict[str, Schema]) -> None:

@@ -42,7 +42,7 @@ class _Requirement:
     values: frozenset[str] = frozenset()
 
     def holds(self, labels: dict[str, str]) -> bool:
-        """Tell whether ``labels`` are so."""
+        """Return whether ``labels`` are so."""
         value = labels.get(self.key)
         match self.operator:
             case "in" | "=" | "==":
@@ -156,7 +156,7 @@ def _field(one: Object, path: tuple[str, ...], default: str) -> str:
 
 
 def required_fields(text: str) -> list[tuple[str, str]]:
-    """Give the fields that have to have one value by a selector; none when it cannot be read."""
+    """Return the fields that have to have one value by a selector; none when it cannot be read."""
     found: list[tuple[str, str]] = []
     position = 0
     while position < len(text):

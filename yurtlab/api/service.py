@@ -55,7 +55,7 @@ from yurttunnel.pki.credentials import PrivateKey, new_key
 def _strategies(
     clock: IReactorTime, store: Store, authorizer: Authorizer
 ) -> Mapping[Resource, Strategy]:
-    """Give the strategies of the kinds that are more than stored."""
+    """Return the strategies of the kinds that are more than stored."""
     return {
         NAMESPACES: NamespaceStrategy(),
         PODS: PodStrategy(),

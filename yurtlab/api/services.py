@@ -52,7 +52,7 @@ class ServiceStrategy(Strategy):
         self._complete(spec)
 
     def validate(self, body: Object) -> list[Cause]:
-        """Say what is wrong with a new service."""
+        """Return what is wrong with a new service."""
         causes = super().validate(body) + _validate(body["spec"])
         return causes or self._validate_wishes(body, {})
 
@@ -63,7 +63,7 @@ class ServiceStrategy(Strategy):
         self._complete(spec)
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
-        """Say what is wrong with a change: an address does not change."""
+        """Return what is wrong with a change: an address does not change."""
         causes = super().validate_update(body, current) + _validate(body["spec"])
         ours, theirs = current["spec"].get("clusterIP"), body["spec"].get("clusterIP")
         kinds = {current["spec"].get("type"), body["spec"].get("type")}

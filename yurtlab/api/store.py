@@ -122,21 +122,21 @@ class Store:
         return self._version
 
     def get(self, kind: Resource, namespace: str | None, name: str) -> Object:
-        """Give an object; NotFound when there is none."""
+        """Return an object; NotFound when there is none."""
         return copy.deepcopy(self._find(kind, namespace, name))
 
     def list(self, kind: Resource, namespace: str | None = None) -> _Objects:
-        """Give the objects of a namespace, or all, in the order of namespaces and names."""
+        """Return the objects of a namespace, or all, in the order of namespaces and names."""
         return [copy.deepcopy(one) for one in self._in_order(kind, namespace)]
 
     def look_up(self, kind: Resource, namespace: str | None, name: str) -> Object | None:
-        """Give an object that is to be read only, ``None`` when there is none."""
+        """Return an object that is to be read only, ``None`` when there is none."""
         return self._objects.get(kind, {}).get((namespace or "", name))
 
     def view(
         self, kind: Resource, namespace: str | None = None, version: int | None = None
     ) -> _Objects:
-        """Give the objects of a namespace, or all, which are to be read only.
+        """Return the objects of a namespace, or all, which are to be read only.
 
         With ``version`` they are as they were then: Expired when that is not known any more.
         """
@@ -340,7 +340,7 @@ class Store:
         self._deliver()
 
     def _deliver(self) -> None:
-        """Tell everybody each change before the next one, also when they make changes."""
+        """Notify everybody each change before the next one, also when they make changes."""
         if self._delivering:
             return
         self._delivering = True

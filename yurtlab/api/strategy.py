@@ -30,21 +30,21 @@ class Strategy:
         """Refuse a new object, which is valid, that ``user`` may not create."""
 
     def validate(self, body: Object) -> list[Cause]:
-        """Say what is wrong with a new object."""
+        """Return what is wrong with a new object."""
         return names.validate_metadata(body["metadata"], self.name_rule)
 
     def prepare_for_update(self, body: Object, current: Object) -> None:
         """Set what a client cannot decide, and defaults."""
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
-        """Say what is wrong with a change."""
+        """Return what is wrong with a change."""
         return names.validate_labels(body["metadata"])
 
     def prepare_subresource(self, subresource: str, body: Object, current: Object) -> None:
         """Set what a client cannot decide when it writes the status or the like."""
 
     def validate_subresource(self, subresource: str, body: Object, current: Object) -> list[Cause]:
-        """Say what is wrong with a change of the status or the like."""
+        """Return what is wrong with a change of the status or the like."""
         return []
 
     def admit_subresource(
@@ -53,7 +53,7 @@ class Strategy:
         """Refuse a change of the status or the like that ``user`` may not make."""
 
     def grace_period(self, current: Object, requested: int | None) -> int:
-        """Give the seconds that an object has for its end; 0 removes it at once.
+        """Return the seconds that an object has for its end; 0 removes it at once.
 
         With more, it is marked, and whoever runs it removes it.
         """

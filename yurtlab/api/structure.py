@@ -36,7 +36,7 @@ class WrongType(Exception):
 
 
 def read(schemas: Schemas, kind: Resource, body: Object) -> tuple[Object, list[str]]:
-    """Give ``body`` as it is stored, and the paths of fields that its kind does not have.
+    """Return ``body`` as it is stored, and the paths of fields that its kind does not have.
 
     Raises :class:`WrongType`.
     """

@@ -79,7 +79,7 @@ class ServiceAccountTokens:
         return self._signer.sign(claims), now + seconds
 
     def authenticate(self, token: str, audiences: Sequence[str] = ()) -> Authenticated:
-        """Say whose a token is, for one of ``audiences`` or else for the API.
+        """Return whose a token is, for one of ``audiences`` or else for the API.
 
         Raises :class:`BadToken`.
         """

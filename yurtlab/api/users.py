@@ -34,7 +34,7 @@ class User:
         return self.name.removeprefix(NODE_PREFIX)
 
     def as_user_info(self) -> dict[str, Any]:
-        """Give the ``UserInfo`` of authentication.k8s.io."""
+        """Return the ``UserInfo`` of authentication.k8s.io."""
         extra = {key: list(values) for key, values in self.extra.items()}
         info = {
             "username": self.name,

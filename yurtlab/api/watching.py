@@ -113,7 +113,7 @@ class Watch:
             self._send(change, event.object)
 
     def _change_seen(self, event: Event) -> str | None:
-        """Tell what a change is among the objects that are watched: some begin to be selected."""
+        """Return what a change is among the objects that are watched: some begin to be selected."""
         was = event.previous is not None and self._selects(event.previous)
         is_now = event.type != DELETED and self._selects(event.object)
         if is_now:

@@ -51,7 +51,7 @@ class WorkloadStrategy(Strategy):
         body["status"] = {}
 
     def validate(self, body: Object) -> list[Cause]:
-        """Say what is wrong with a new one."""
+        """Return what is wrong with a new one."""
         return super().validate(body) + _validate(self._word, body["spec"])
 
     def prepare_for_update(self, body: Object, current: Object) -> None:
@@ -59,7 +59,7 @@ class WorkloadStrategy(Strategy):
         self._set_defaults(body)
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
-        """Say what is wrong with a change: it stays with its pods."""
+        """Return what is wrong with a change: it stays with its pods."""
         causes = super().validate_update(body, current) + _validate(self._word, body["spec"])
         selector = body["spec"].get("selector")
         if selector != current["spec"].get("selector"):

@@ -140,7 +140,7 @@ class Container:
         return f"{self._surroundings.mark}/{self.name}/"
 
     def processes(self, found: list[leftovers.Found]) -> list[int]:
-        """Give the numbers of those of its processes that are among ``found``."""
+        """Return the numbers of those of its processes that are among ``found``."""
         return leftovers.of_mark(found, self.mark, self._process.pid if self._process else None)
 
     @property

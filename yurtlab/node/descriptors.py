@@ -38,7 +38,7 @@ class Descriptor(FileDescriptor):
         self._ended = ended
 
     def fileno(self) -> int:
-        """Give the number for the reactor; -1 after the end."""
+        """Return the number for the reactor; -1 after the end."""
         return self._number
 
     def doRead(self) -> Exception | None:

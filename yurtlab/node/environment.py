@@ -47,7 +47,7 @@ class Sources:
         self._configuration = configuration
 
     def field(self, path: str) -> str:
-        """Give a ``fieldRef``. Raises :class:`ConfigError`."""
+        """Return a ``fieldRef``. Raises :class:`ConfigError`."""
         metadata, spec = self._pod["metadata"], self._pod["spec"]
         subscript = _SUBSCRIPT.fullmatch(path)
         if subscript is not None:
@@ -68,12 +68,12 @@ class Sources:
         return str(values[path])
 
     def all_of(self, kind: str, source: Object) -> dict[str, str]:
-        """Give everything in a ConfigMap or Secret. Raises :class:`ConfigError`."""
+        """Return everything in a ConfigMap or Secret. Raises :class:`ConfigError`."""
         found = self._find(kind, source)
         return {} if found is None else _contents(kind, found)
 
     def one_of(self, kind: str, source: Object) -> str | None:
-        """Give one value of it; ``None`` when it is optional and not there."""
+        """Return one value of it; ``None`` when it is optional and not there."""
         found = self._find(kind, source)
         if found is None:
             return None
@@ -94,7 +94,7 @@ class Sources:
 def container_environment(
     container: Object, base: Mapping[str, str], sources: Sources
 ) -> dict[str, str]:
-    """Give all variables: those of ``base`` and of the container. Raises :class:`ConfigError`."""
+    """Return all variables: those of ``base`` and of the container. Raises :class:`ConfigError`."""
     variables = dict(base)
     for source in container.get("envFrom") or ():
         prefix = source.get("prefix") or ""
@@ -110,7 +110,7 @@ def container_environment(
 
 
 def container_arguments(container: Object, variables: Mapping[str, str]) -> list[str]:
-    """Give command and arguments with their references replaced."""
+    """Return command and arguments with their references replaced."""
     parts = [*(container.get("command") or ()), *(container.get("args") or ())]
     return [expand(part, variables) for part in parts]
 

@@ -71,10 +71,10 @@ class IForwardedConnection(Interface):
     """One connection of a port-forward, as seen by the node."""
 
     def accept() -> IHalfCloseableTransport:
-        """Give the client's side as a transport.
+        """Return the client's side as a transport.
 
         A protocol is connected to it by its ``attach(protocol)``, as to a stream of the tunnel.
         """
 
     def refuse(text: str) -> None:
-        """Tell the client by the error stream why there is no connection, and end it."""
+        """Notify the client by the error stream why there is no connection, and end it."""

@@ -49,7 +49,7 @@ def running() -> list[Found]:
 
 
 def of_mark(processes: list[Found], mark: str, session: int | None = None) -> list[int]:
-    """Give the numbers of those whose mark begins with ``mark``, and of those in their sessions.
+    """Return the numbers of those whose mark begins with ``mark``, and of those in their sessions.
 
     The processes of ``session`` are added, and what descends from any of them.
     """

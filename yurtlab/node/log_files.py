@@ -100,7 +100,7 @@ class ContainerLog:
             self._tell()
 
     def close(self) -> None:
-        """Say that nothing more comes."""
+        """Report that nothing more comes."""
         if not self.ended:
             for stream, rest in self._unfinished.items():
                 self._append(self._begin(stream) + b"P " + rest + b"\n")

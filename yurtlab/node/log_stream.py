@@ -85,7 +85,7 @@ class LogCursor:
                 return
 
     def read(self) -> list[bytes]:
-        """Give the next lines of the file, without their ends; none when there are none yet."""
+        """Return the next lines of the file, without their ends; none when there are none yet."""
         while True:
             if self._file is not None:
                 block = self._file.read(_BLOCK_BYTES)

@@ -44,12 +44,12 @@ class NodeMetrics:
         self._cpu: dict[str, float] = {}
 
     def all_metrics(self) -> Iterator[MetricFamily]:
-        """Give everything, for ``/metrics``."""
+        """Yield everything, for ``/metrics``."""
         yield from self._own()
         yield from self.resource_metrics()
 
     def resource_metrics(self) -> Iterator[MetricFamily]:
-        """Give what metrics-server asks for, for ``/metrics/resource`` (KEP-1206)."""
+        """Yield what metrics-server asks for, for ``/metrics/resource`` (KEP-1206)."""
         machine = Machine.look()
         yield CounterMetricFamily(
             "node_cpu_usage_seconds", "Processor time that the machine used.", machine.cpu_seconds
@@ -63,7 +63,7 @@ class NodeMetrics:
         yield GaugeMetricFamily("resource_scrape_error", "1 if figures are missing.", 0)
 
     def summary(self) -> dict[str, Any]:
-        """Give the ``Summary`` of k8s.io/kubelet pkg/apis/stats/v1alpha1, for ``/stats``."""
+        """Return the ``Summary`` of k8s.io/kubelet pkg/apis/stats/v1alpha1, for ``/stats``."""
         machine, now = Machine.look(), timestamp(self.clock.seconds())
         by_pod: dict[Pod, list[ContainerUsage]] = {pod: [] for pod in self.pods()}
         for one in self._measure():

@@ -120,7 +120,7 @@ class Node(Service):
             self._beat()
 
     def _beat(self) -> None:
-        """Tell that it is alive, and how it is."""
+        """Report that it is alive, and how it is."""
         settings = self._settings
         node = self._store.get(NODES, None, settings.name)
         self._renew_lease(node)

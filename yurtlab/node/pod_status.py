@@ -16,7 +16,7 @@ Status = dict[str, Any]
 
 
 def phase(policy: str, first: Sequence[Container], main: Sequence[Container]) -> str:
-    """Give the phase of a pod with the restart policy ``policy``.
+    """Return the phase of a pod with the restart policy ``policy``.
 
     ``first`` are its init containers, ``main`` its others.
     """
@@ -33,7 +33,7 @@ def phase(policy: str, first: Sequence[Container], main: Sequence[Container]) ->
 
 
 def initialized(first: Sequence[Container]) -> bool:
-    """Tell whether all init containers have done their work."""
+    """Return whether all init containers have done their work."""
     return all(one.ended is not None and not _failed(one) for one in first)
 
 
@@ -171,5 +171,5 @@ def _failed(container: Container) -> bool:
 
 
 def _last_end(container: Container) -> Terminated | None:
-    """Give how it has ended, also when it waits for another run."""
+    """Return how it has ended, also when it waits for another run."""
     return container.ended or (container.last if isinstance(container.state, Waiting) else None)

@@ -52,7 +52,7 @@ class PortForwarder:
             self._reactor.connectTCP(_ADDRESS, port, factory, CONNECT_SECONDS)
 
     def refuse(self, connection: IForwardedConnection, port: int, reason: str) -> None:
-        """Tell the client why there is no connection, as the kubelet says it."""
+        """Notify the client why there is no connection, as the kubelet says it."""
         connection.refuse(f"error forwarding port {port} to pod {self._pod}: {reason}")
 
     def ended(self, connection: IForwardedConnection) -> None:
@@ -77,7 +77,7 @@ class _Connecting(ClientFactory):
         return _PodSide(self._connection.accept, self._ended)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """Tell the client."""
+        """Notify the client."""
         self._ended()
         if reason.check(ConnectionRefusedError):
             text = "connect: connection refused"

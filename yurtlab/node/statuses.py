@@ -10,12 +10,12 @@ from typing import Any
 
 
 def success() -> dict[str, Any]:
-    """Say that all is well."""
+    """Return the status that all is well."""
     return {"metadata": {}, "status": "Success"}
 
 
 def exit_code(code: int) -> dict[str, Any]:
-    """Say that a command has ended with ``code``."""
+    """Return the status that a command has ended with ``code``."""
     if code == 0:
         return success()
     return {
@@ -28,7 +28,7 @@ def exit_code(code: int) -> dict[str, Any]:
 
 
 def internal_error(text: str) -> dict[str, Any]:
-    """Say that something could not be done."""
+    """Return the status that something could not be done."""
     return {
         "metadata": {},
         "status": "Failure",

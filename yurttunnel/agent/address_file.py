@@ -33,7 +33,7 @@ class AddressFile:
         self._path = directory / FILE_NAME
 
     def read(self) -> tuple[Location, ...]:
-        """Give what the file says, nothing when there is none or it cannot be used."""
+        """Return what the file says, nothing when there is none or it cannot be used."""
         try:
             content = self._directory.read(FILE_NAME)
             return () if content is None else _parse(content)

@@ -47,13 +47,13 @@ def interleave_families(addresses: Sequence[Address]) -> list[Address]:
 
 
 def explain(reason: BaseException, address: Address) -> AttemptFailure:
-    """Give the code and the words for why connecting to ``address`` failed."""
+    """Return the code and the words for why connecting to ``address`` failed."""
     code, text = _explain(reason, address)
     return AttemptFailure(address, code, text)
 
 
 def _explain(reason: BaseException, address: Address) -> tuple[Code, str]:
-    """Tell apart what the reactor and the kernel say."""
+    """Return the code and the sentence for what the reactor and the kernel say."""
     if isinstance(reason, error.ConnectionRefusedError):
         return Code.REFUSED, "connection refused"
     if isinstance(reason, error.TimeoutError | error.TCPTimedOutError):

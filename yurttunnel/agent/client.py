@@ -156,7 +156,7 @@ class ServerClient(ReconnectingClientFactory):
             session.close(code, text)
 
     def sessions(self) -> list[TunnelSession]:
-        """Give the session, and those of the same server that still end their streams."""
+        """Return the session, and those of the same server that still end their streams."""
         current = [] if self._session is None else [self._session]
         return [*current, *self._leaving]
 
@@ -319,7 +319,7 @@ class ServerClient(ReconnectingClientFactory):
         self._company.changed()
 
     def _has_streams(self, session: TunnelSession) -> bool:
-        """Say whether coming back would save streams, as it does in the session of the moment."""
+        """Return whether coming back would save streams of the present session."""
         return session is self._session and bool(session.wire.streams)
 
     def _come_back_no_more(self) -> None:

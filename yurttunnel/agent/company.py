@@ -127,7 +127,7 @@ class Company:
         self.everybody_told()
 
     def held_by_others(self, client: ServerClient) -> list[bytes]:
-        """Give the server processes with which others than ``client`` have sessions."""
+        """Return the server processes with which others than ``client`` have sessions."""
         processes = {other.process for other in self.clients if other is not client}
         return sorted(process for process in processes if process is not None)
 

@@ -64,7 +64,7 @@ class EndpointConnector:
             self._transport.loseConnection()
 
     def getDestination(self) -> IAddress:
-        """Give the destination, which only the endpoint knows."""
+        """Return the destination, which only the endpoint knows."""
         return EndpointAddress(self._endpoint)
 
     def _connected(self, protocol: IProtocol) -> None:

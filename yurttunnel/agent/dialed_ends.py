@@ -32,7 +32,7 @@ class DialedEnds:
         self._closed: OrderedDict[_End, float] = OrderedDict()
 
     def has(self, client: IAddress, listener: IAddress) -> bool:
-        """Say whether ``client``, the peer of a connection to ``listener``, is such an end."""
+        """Return whether ``client``, the peer of a connection to ``listener``, is such an end."""
         end = _end(client, listener)
         closed_at = self._closed.get(end) if end is not None else None
         return end in self._open or (closed_at is not None and not self._is_over(closed_at))
@@ -59,7 +59,7 @@ class DialedEnds:
 
 
 def _end(address: IAddress, other: IAddress) -> _End | None:
-    """Give what is kept of a TCP address; a listener on all addresses has mapped ones.
+    """Return what is kept of a TCP address; a listener on all addresses has mapped ones.
 
     Of the other one it is the port alone: 0.0.0.0 and 127.0.0.1 lead to the same listener.
     """

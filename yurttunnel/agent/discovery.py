@@ -59,13 +59,13 @@ class DiscoveredAddresses(Service):
         self._stop_handlers: list[Callable[[], None]] = []
 
     def follow(self, changed: Follower) -> None:
-        """Tell what is known, and each change."""
+        """Report what is known, and each change."""
         self._followers.append(changed)
         if self._locations:
             changed(self._locations)
 
     def problem(self) -> str | None:
-        """Say what is missing."""
+        """Return what is missing."""
         if self._lacking is None:
             return self._problem
         error = self._informer_of[self._lacking].error
@@ -111,7 +111,7 @@ class DiscoveredAddresses(Service):
             self._file.write(found)
 
     def _found(self) -> tuple[Location, ...] | None:
-        """Give the addresses, ``None`` while the API has not told enough."""
+        """Return the addresses, ``None`` while the API has not told enough."""
         where = f"{self._namespace}/{SERVICE_NAME}"
         services = self._informer(
             f"service {where}",
@@ -144,7 +144,7 @@ class DiscoveredAddresses(Service):
         return locations(service, (), ())
 
     def _informer(self, what: str, spec: InformerSpec[Any]) -> IInformer | None:
-        """Give the informer for something, ``None`` while it is not complete.
+        """Return the informer for something, ``None`` while it is not complete.
 
         It is followed from the first time on.
         """
@@ -192,7 +192,7 @@ class DiscoveredAddresses(Service):
 
 
 def _refused(what: str, error: NotAllowed) -> str:
-    """Say what to do when the API does not let the agent read something."""
+    """Return what to do when the API does not let the agent read something."""
     return (
         f"the API does not let this agent read {what} ({error}). Kubelets' credentials allow"
         " services, but no EndpointSlices, and from Kubernetes 1.32 on no nodes but their own:"

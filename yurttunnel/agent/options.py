@@ -362,14 +362,14 @@ class Options(CommandOptions[Settings]):
         )
 
     def _servers(self) -> tuple[tuple[str, int], ...]:
-        """Give the servers, of which a cluster may tell instead."""
+        """Return the servers, of which a cluster may tell instead."""
         # An argument "--tunnelserver-addr=" of yurttunnel 1.2 means none.
         if not self.is_given(STANDALONE) and not self.is_given(TUNNELSERVER_ADDR):
             return ()
         return self.value(TUNNELSERVER_ADDR)
 
     def _in_pod(self) -> bool:
-        """Say whether this is a pod that has a service account."""
+        """Return whether this is a pod that has a service account."""
         return bool(
             self._environment.get("KUBERNETES_SERVICE_HOST")
             and self._environment.get("KUBERNETES_SERVICE_PORT")

@@ -50,7 +50,7 @@ def dialed_host(text: str) -> Address | str:
 
 
 def is_of_this_machine(address: Address) -> bool:
-    """Say whether connections to ``address`` end on this machine: only then it can be bound."""
+    """Return whether connections to ``address`` end on this machine: only then it can be bound."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -104,13 +104,13 @@ class Pattern:
         return (self.first_port, self.last_port) != _EVERY_PORT
 
     def allows_name(self, name: str, port: int) -> bool:
-        """Say whether this pattern names ``name``, which is canonical."""
+        """Return whether this pattern names ``name``, which is canonical."""
         if self.name is None or not self.first_port <= port <= self.last_port:
             return False
         return name.endswith(self.name) if self.name.startswith(".") else name == self.name
 
     def allows_address(self, address: Address, port: int) -> bool:
-        """Say whether ``address``, which is canonical, lies in this pattern's network."""
+        """Return whether ``address``, which is canonical, lies in this pattern's network."""
         return (
             self.network is not None
             and self.first_port <= port <= self.last_port
@@ -180,7 +180,7 @@ def _parse_ports(text: str) -> tuple[int, int]:
 
 
 def _parse_suffix(host: str) -> str:
-    """Give ``.domain`` for ``*.domain``."""
+    """Return ``.domain`` for ``*.domain``."""
     if not host.startswith("*.") or "*" in host[1:]:
         raise ValueError(
             f"{host!r}: a star stands only before a domain, as in *.example.org; every address is"
@@ -227,7 +227,7 @@ class DestinationPolicy:
             self._loopback_ports = KUBELET_PORTS.union(LOCALHOST_PROXY_PORTS) - {meta_port}
 
     def described(self) -> list[str]:
-        """Say what may be connected to, one thing in a line."""
+        """Return what may be connected to, one thing in a line."""
         lines = [
             f"{address}, every port: the node's own" for address in sorted(map(str, self._own))
         ]
@@ -242,11 +242,11 @@ class DestinationPolicy:
         return lines
 
     def may_look_up(self, name: str, port: int) -> bool:
-        """Say whether ``name`` (canonical) may be looked up for a connection to ``port``."""
+        """Return whether ``name`` (canonical) may be looked up for a connection to ``port``."""
         return any(pattern.allows_name(name, port) for pattern in self._patterns)
 
     def may_connect(self, address: Address, port: int, looked_up: bool = False) -> bool:
-        """Say whether a connection to ``address`` and ``port`` may be made.
+        """Return whether a connection to ``address`` and ``port`` may be made.
 
         ``looked_up`` says that the address is the answer for a name that
         :meth:`may_look_up` allowed. Such a name may lead to any address but those that mean
@@ -274,7 +274,7 @@ class DestinationPolicy:
         return address.is_loopback or address in self._node_addresses or self._is_here(address)
 
     def denial(self, host: Address | str, port: int) -> str:
-        """Give the sentence for whoever asked: what was denied, where, and what allows it."""
+        """Return the sentence for whoever asked: what was denied, where, and what allows it."""
         flag_value = destination(host, port)
         return (
             f"the agent of node {self._node} may not connect to {flag_value}; the agent's flag"

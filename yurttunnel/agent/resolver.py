@@ -48,7 +48,7 @@ class NodeResolver:
         self._shared: dict[str, _Lookup] = {}
 
     def known(self, name: str) -> Sequence[Address] | None:
-        """Give the addresses of one of the node's own names, ``None`` for other names."""
+        """Return the addresses of one of the node's own names, ``None`` for other names."""
         return self._own_names.get(name)
 
     def look_up(self, name: str) -> Deferred[list[Address]]:

@@ -124,11 +124,11 @@ class Routes:
         record.failed = next(self._attempts)
 
     def choose(self, route: Route) -> Location:
-        """Give the location for the next attempt of a client."""
+        """Return the location for the next attempt of a client."""
         return min(self.locations, key=lambda location: self._cost(route, location))
 
     def number(self, route: Route, location: Location) -> int:
-        """Give a number that no other route to ``location`` has, from 1."""
+        """Return a number that no other route to ``location`` has, from 1."""
         taken = {
             other.number
             for other in self._routes

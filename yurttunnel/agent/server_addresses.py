@@ -18,7 +18,7 @@ class IServerAddresses(Interface):
         """Have ``changed(locations)`` called at once when they are known, and for each change."""
 
     def problem() -> str | None:
-        """Say what is missing to know them, and what to do; ``None`` when nothing is."""
+        """Return what is missing to know them, and what to do; ``None`` when nothing is."""
 
 
 @implementer(IServerAddresses)
@@ -29,9 +29,9 @@ class FixedAddresses:
         self._locations = locations
 
     def follow(self, changed: Follower) -> None:
-        """Tell once."""
+        """Notify once."""
         changed(self._locations)
 
     def problem(self) -> str | None:
-        """Give ``None``: they are known."""
+        """Return ``None``: they are known."""
         return None

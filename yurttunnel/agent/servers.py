@@ -114,7 +114,7 @@ class ServerSet:
     # -- figures -------------------------------------------------------------------------------
 
     def sessions(self) -> list[TunnelSession]:
-        """Give all sessions, those too that only end their streams."""
+        """Return all sessions, those too that only end their streams."""
         return [session for client in self._company.clients for session in client.sessions()]
 
     def failed_attempts(self) -> int:
@@ -122,7 +122,7 @@ class ServerSet:
         return self._failed_before + sum(client.failed_attempts for client in self._company.clients)
 
     def figures(self) -> ServerFigures:
-        """Give what is counted, for the metrics."""
+        """Return what is counted, for the metrics."""
         return ServerFigures(
             self.wanted, self.connected, len(self._routes.locations), self._company.refusals
         )
@@ -149,7 +149,7 @@ class ServerSet:
         return min(max(told, len(self._held(self._current()))), self._limit)
 
     def not_connected(self) -> str | None:
-        """Say why no server can reach the node; one that does is enough."""
+        """Return why no server can reach the node; one that does is enough."""
         if not self.has_addresses:
             return "no address of a server is known"
         if self.connected:
@@ -157,7 +157,7 @@ class ServerSet:
         return f"not connected: {', '.join(self._missing())}"
 
     def partly_connected(self) -> str | None:
-        """Say what is missing beside what is connected."""
+        """Return what is missing beside what is connected."""
         if not self.connected:
             return None
         if self._company.advertised is None:
@@ -174,7 +174,7 @@ class ServerSet:
         return f"{sentence}; not reached: {', '.join(failed)}" if failed else sentence
 
     def _not_known(self) -> str | None:
-        """Say that there may be more servers than anybody has told of."""
+        """Return a sentence while there may be servers that nobody has told of."""
         if any(client.connected and client.tells_servers for client in self._company.clients):
             return None
         return (
@@ -237,7 +237,7 @@ class ServerSet:
             self._drain_elsewhere(current)
 
     def _current(self) -> list[ServerClient]:
-        """Give the clients that are to have a session at an address in use."""
+        """Return the clients that are to have a session at an address in use."""
         return [
             client
             for client in self._company.clients
@@ -246,16 +246,16 @@ class ServerSet:
 
     @staticmethod
     def _held(clients: list[ServerClient]) -> set[bytes]:
-        """Give the server processes with which clients have sessions, connected or not."""
+        """Return the server processes with which clients have sessions, connected or not."""
         return {client.process for client in clients if client.process is not None}
 
     def _is_elsewhere(self, client: ServerClient) -> bool:
-        """Say whether a client has a session at an address that is no longer used."""
+        """Return whether a client has a session at an address that is no longer used."""
         location = self._route_of[client].location
         return client.process is not None and location not in self._routes.locations
 
     def _leads_to_held(self, client: ServerClient) -> bool:
-        """Say whether an address in use has turned out to be one of a server that is connected."""
+        """Return whether an address in use belongs to a server that is connected already."""
         location = self._route_of[client].location
         return client.standing_by and client.waiting and location in self._routes.locations
 

@@ -54,7 +54,7 @@ class AgentService(Service):
         self._draining = False
 
     def sessions(self) -> list[TunnelSession]:
-        """Give the sessions with all servers."""
+        """Return the sessions with all servers."""
         return [] if self._servers is None else self._servers.sessions()
 
     def failed_attempts(self) -> int:
@@ -62,11 +62,11 @@ class AgentService(Service):
         return 0 if self._servers is None else self._servers.failed_attempts()
 
     def figures(self) -> ServerFigures:
-        """Give what is counted of servers, for the metrics."""
+        """Return what is counted of servers, for the metrics."""
         return ServerFigures() if self._servers is None else self._servers.figures()
 
     def not_connected(self) -> str | None:
-        """Say why no server can reach the node, for ``/readyz``; one that does is enough."""
+        """Return why no server can reach the node, for ``/readyz``; one that does is enough."""
         if self._draining:
             return "draining"
         if self._servers is None:
@@ -77,7 +77,7 @@ class AgentService(Service):
         return problem
 
     def partly_connected(self) -> str | None:
-        """Say which servers are missing beside those that are connected, as a warning."""
+        """Return which servers are missing beside those that are connected, as a warning."""
         if self._draining or self._servers is None:
             return None
         return self._servers.partly_connected()

@@ -134,7 +134,7 @@ def locations(
     nodes: Collection[NodeFacts],
     slices: Collection[SliceFacts],
 ) -> tuple[Location, ...]:
-    """Give where the servers can be dialed, in an order that does not depend on chance.
+    """Return where the servers can be dialed, in an order that does not depend on chance.
 
     ``nodes`` are the cloud nodes and ``slices`` those of the service; they count only where
     :func:`needs_nodes` and :func:`needs_slices` say so. Raises :class:`NoAddresses`.
@@ -161,12 +161,12 @@ def locations(
 
 
 def needs_nodes(service: ServiceFacts) -> bool:
-    """Say whether the addresses of nodes matter."""
+    """Return whether the addresses of nodes matter."""
     return service.type == "NodePort" and not service.annotation
 
 
 def needs_slices(service: ServiceFacts) -> bool:
-    """Say whether the EndpointSlices of the service matter."""
+    """Return whether the EndpointSlices of the service matter."""
     return service.type == "ClusterIP" and not service.annotation
 
 
@@ -251,7 +251,7 @@ def _required(service: ServiceFacts, port: int | None, field: str) -> int:
 
 
 def _dialable(service: ServiceFacts, hosts: Sequence[str], port: int) -> list[Location]:
-    """Give the locations of those that are names or addresses; others are no reason to stop."""
+    """Return the locations of those that are names or addresses; others are no reason to stop."""
     found = []
     for host in hosts:
         try:

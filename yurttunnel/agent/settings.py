@@ -29,7 +29,7 @@ class StandaloneSettings:
     join_token_file: Path | None
 
     def read_join_token(self, node_name: str) -> str:
-        """Give the join token, for an agent that is not enrolled.
+        """Return the join token, for an agent that is not enrolled.
 
         Raises ``ValueError``, with what to do, when there is none or it cannot be read.
         """
@@ -95,12 +95,12 @@ class Settings:
 
     @property
     def own_addresses(self) -> frozenset[Address]:
-        """Give the node's own addresses."""
+        """The node's own addresses."""
         return self.identifiers.addresses | {self.node_ip}
 
     @property
     def own_names(self) -> Mapping[str, Sequence[Address]]:
-        """Give the names that mean this node, as ``NodeResolver`` takes them."""
+        """The names that mean this node, as ``NodeResolver`` takes them."""
         names: dict[str, Sequence[Address]] = {
             # RFC 6761 section 6.3: never a question for a name server.
             "localhost": (ip_address("127.0.0.1"), ip_address("::1")),

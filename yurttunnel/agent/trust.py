@@ -19,20 +19,20 @@ class NodeTrust(Protocol):
     """
 
     def ready(self) -> Awaitable[ClientContexts]:
-        """Give the contexts for sessions as soon as there is a certificate, however long it takes.
+        """Return the contexts for sessions once there is a certificate, however long it takes.
 
         Cancelling ends the waiting. Fails only when waiting longer would change nothing, with a
         sentence for whoever has started the agent.
         """
 
     def problem(self) -> str | None:
-        """Say, for ``/readyz``, why there is no certificate that is good, if there is none."""
+        """Return, for ``/readyz``, why there is no certificate that is good, if there is none."""
 
     def warning(self) -> str | None:
-        """Say what keeps a certificate that is good from being replaced, or from being kept."""
+        """Return what keeps a certificate that is good from being replaced, or from being kept."""
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Give when the certificates in use end, by name; nothing while there are none."""
+        """Return when the certificates in use end, by name; nothing while there are none."""
 
 
 class EnrolledTrust:
@@ -47,25 +47,25 @@ class EnrolledTrust:
         return await self._trust.ready(self._servers)
 
     def problem(self) -> str | None:
-        """Say that the node is not enrolled yet, or that its certificate has expired and why."""
+        """Return why there is no good certificate (not enrolled, expired), ``None`` if there is."""
         renewal = self._trust.renewal
         if renewal is None:
             return self._trust.waits_for or "not enrolled yet"
         return renewal.problem()
 
     def warning(self) -> str | None:
-        """Say why the certificate is not renewed, or not kept, while it is good."""
+        """Return why the certificate is not renewed, or not kept, while it is good."""
         renewal = self._trust.renewal
         return None if renewal is None else renewal.warning()
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Give the end of the node's certificate."""
+        """Return the end of the node's certificate."""
         renewal = self._trust.renewal
         return {} if renewal is None else {"agent": renewal.not_after}
 
 
 def claimable(wanted: Identifiers, covered: Identifiers | None) -> Identifiers:
-    """Give what of ``wanted`` a certificate covers: a server refuses who claims more.
+    """Return what of ``wanted`` a certificate covers: a server refuses who claims more.
 
     Without a certificate (``None``) that is all of it.
     """

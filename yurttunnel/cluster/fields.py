@@ -11,12 +11,12 @@ from typing import Any
 
 
 def text(value: object) -> str:
-    """Give a text, an empty one for anything else."""
+    """Return a text, an empty one for anything else."""
     return value if isinstance(value, str) else ""
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Give an object, an empty one for anything else."""
+    """Return an object, an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 

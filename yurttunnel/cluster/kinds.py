@@ -26,5 +26,5 @@ def whole(obj: Object) -> Object:
 
 
 def whole_objects(resource: Resource, namespace: str) -> InformerSpec[Object]:
-    """Say what is followed: nodes and pods everywhere, else what is in the server's namespace."""
+    """Return what is followed: all nodes and pods, else what is in the server's namespace."""
     return InformerSpec(resource, whole, namespace=None if resource in _EVERYWHERE else namespace)

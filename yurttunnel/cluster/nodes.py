@@ -64,7 +64,7 @@ class Node:
                 yield canonical
 
     def is_called(self, host: str) -> bool:
-        """Say whether ``host`` is its name or one of its addresses, in any spelling."""
+        """Return whether ``host`` is its name or one of its addresses, in any spelling."""
         try:
             wanted = canonical_host(host)
         except BadAuthority:
@@ -118,7 +118,7 @@ class Nodes:
         return self._informer.synced
 
     def all(self) -> Collection[Node]:
-        """Give all nodes."""
+        """Return all nodes."""
         nodes: Collection[Node] = self._informer.values()
         return nodes
 
@@ -130,12 +130,12 @@ class Nodes:
         return ended
 
     def get(self, name: str) -> Node | None:
-        """Give the node called ``name``."""
+        """Return the node called ``name``."""
         node: Node | None = self._informer.get(name)
         return node
 
     def find(self, host: str) -> Collection[Node]:
-        """Give the nodes that ``host``, a name or an address, may mean.
+        """Return the nodes that ``host``, a name or an address, may mean.
 
         The name of a node is that of no other. Where it is an address, and one of others besides,
         all of them are found: packets for it may be for the latter. Else there may be several:
@@ -161,7 +161,7 @@ class Nodes:
         ] or found
 
     def is_anothers(self, node: str, host: str) -> bool:
-        """Say whether ``host``, a name or an address, is of other nodes and not of ``node``.
+        """Return whether ``host``, a name or an address, is of other nodes and not of ``node``.
 
         The name of a node is its own alone, whatever others are called besides.
         """

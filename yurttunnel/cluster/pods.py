@@ -25,6 +25,6 @@ class Pods:
         self._informer = informers.informer(PODS_SPEC)
 
     def node_of(self, namespace: str, name: str) -> str | None:
-        """Give the name of the node, ``None`` for a pod that is not known or has no node."""
+        """Return the name of the node, ``None`` for a pod that is not known or has no node."""
         node: str | None = self._informer.get(name, namespace)
         return node or None

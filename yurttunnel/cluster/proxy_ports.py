@@ -121,7 +121,7 @@ def _left_of_pairs(
 
 
 def _shortened(error: BadAuthority) -> str:
-    """Give the sentence, of which the quoted item may have any length."""
+    """Return the sentence, of which the quoted item may have any length."""
     quoted, separator, rest = str(error).partition(" is ")
     if len(quoted) > _LONGEST_QUOTE:
         quoted = quoted[:_LONGEST_QUOTE] + "...'"
@@ -197,5 +197,5 @@ class ProxyPorts:
 
 
 def proxy_ports_spec(namespace: str) -> InformerSpec[RawPorts]:
-    """Say what is followed: the one ConfigMap."""
+    """Return what is followed: the one ConfigMap."""
     return InformerSpec(CONFIG_MAPS, raw_ports, namespace=namespace, name=CONFIG_MAP)

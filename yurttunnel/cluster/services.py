@@ -70,7 +70,7 @@ def _host(annotation: str) -> Iterator[str]:
 
 
 def service_spec(namespace: str, name: str) -> InformerSpec[ServiceAddresses]:
-    """Say what is followed of one Service."""
+    """Return what is followed of one Service."""
     return InformerSpec(SERVICES, service_addresses, namespace=namespace, name=name)
 
 
@@ -98,7 +98,7 @@ class ClusterAddresses:
         return all(informer.synced for informer in self._informers)
 
     def are_none(self, address: Address) -> bool:
-        """Say whether it is known that ``address`` is none of them."""
+        """Return whether it is known that ``address`` is none of them."""
         return self.synced and address not in self.addresses
 
     def _changed(self, _old: object, _new: object) -> None:
@@ -127,7 +127,7 @@ def _endpoint_hosts(endpoint_slice: Object) -> Iterator[str]:
 
 
 def endpoints_spec(namespace: str, service: str) -> InformerSpec[tuple[str, ...]]:
-    """Say what is followed of the EndpointSlices of one Service."""
+    """Return what is followed of the EndpointSlices of one Service."""
     return InformerSpec(
         ENDPOINT_SLICES,
         endpoint_hosts,

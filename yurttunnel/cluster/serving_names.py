@@ -100,18 +100,18 @@ class ServingNames:
             _ = informer.when_synced().addCallbacks(lambda _: self._update(), _not_synced)
 
     def current(self) -> ServingSANs | None:
-        """Give the names; ``None`` before the API has been asked for all of them."""
+        """Return the names; ``None`` before the API has been asked for all of them."""
         return self._current
 
     def problem(self) -> str | None:
-        """Say, for ``/readyz``, why there are no names yet."""
+        """Return, for ``/readyz``, why there are no names yet."""
         if self._current is not None:
             return None
         missing = ", ".join(_described(informer) for informer in self._missing())
         return f"the names for the serving certificate wait for the API: {missing}"
 
     def warning(self) -> str | None:
-        """Say which sources lack something, without which :meth:`current` does."""
+        """Return which sources lack something, without which :meth:`current` does."""
         return "; ".join(self._warnings) or None
 
     def on_change(self, callback: Callable[[], object]) -> Callable[[], None]:
@@ -193,7 +193,7 @@ class ServingNames:
             yield from hosts
 
     def _outside(self, service: ServiceAddresses, warnings: list[str]) -> frozenset[Address | str]:
-        """Give the names by which agents reach the Service, which depend on its type."""
+        """Return the names by which agents reach the Service, which depend on its type."""
         for source in self._kept.keys() - {_ENDPOINTS, service.type}:
             del self._kept[source]
         hosts = self._hosts_outside(service)
@@ -209,7 +209,7 @@ class ServingNames:
         return self._last(service.type, hosts)
 
     def _hosts_outside(self, service: ServiceAddresses) -> frozenset[str] | None:
-        """Give the names that the Service has now, ``None`` when it need not have any."""
+        """Return the names that the Service has now, ``None`` when it need not have any."""
         match service.type:
             case "LoadBalancer":
                 return frozenset(service.ingress)
@@ -222,7 +222,7 @@ class ServingNames:
                 return frozenset()
 
     def _last(self, source: str, hosts: Iterable[Address | str]) -> frozenset[Address | str]:
-        """Give ``hosts``, or what the same source gave last when there are none."""
+        """Return ``hosts``, or what the same source gave last when there are none."""
         given = frozenset(hosts)
         if given:
             self._kept[source] = given

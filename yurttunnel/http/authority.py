@@ -177,7 +177,7 @@ def parse_network(text: str) -> Network:
 
 
 def means_every_machine(host: Address | str) -> bool:
-    """Say whether ``host``, in its canonical form, is something else on each machine.
+    """Return whether ``host``, in its canonical form, is something else on each machine.
 
     Such are the names and addresses of loopback, and link-local, unspecified and multicast
     addresses: none of them tells one machine from another.

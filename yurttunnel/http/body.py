@@ -185,7 +185,7 @@ class _Chunks:
         return self._state is _ChunkState.ENDED
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        """Give what ``data`` has of the body, and what follows the body once it has ended."""
+        """Return what ``data`` has of the body, and what follows the body once it has ended."""
         if self._cut:
             data = self._cut + data
             self._cut = b""

@@ -97,13 +97,13 @@ class ClientExchange(ExchangeSide):
         return self._state is _State.READING
 
     def switches(self, status: int) -> bool:
-        """Tell whether a response with ``status`` hands the connection over."""
+        """Return whether a response with ``status`` hands the connection over."""
         if status == 101:
             return self._upgrade and self.request_complete
         return self.method == b"CONNECT" and 200 <= status <= 299
 
     def response_began(self, head: ResponseHead, framing: Framing) -> None:
-        """Tell the receiver; for the connection."""
+        """Notify the receiver; for the connection."""
         self._framing = framing
         self.keeps_alive = framing.kind is not BodyKind.UNTIL_CLOSE and keeps_alive(head)
         self.has_body = framing.announces_body

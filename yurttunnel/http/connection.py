@@ -52,7 +52,7 @@ def declared_length(fields: Fields, upgrade: bool = False) -> int | None:
 
 
 def is_secure(transport: Any) -> bool:
-    """Tell whether ``transport`` is TLS.
+    """Return whether ``transport`` is TLS.
 
     No interface tells: ``ISSLTransport`` promises the methods of a TCP socket, which the TLS of
     :mod:`yurttunnel.tunnel.direct` has not. What all TLS transports have is this method.
@@ -61,7 +61,7 @@ def is_secure(transport: Any) -> bool:
 
 
 def has_hung_up(transport: Any) -> bool:
-    """Tell whether the peer has closed both directions, as far as the kernel knows (poll(2)).
+    """Return whether the peer has closed both directions, as far as the kernel knows (poll(2)).
 
     Over TCP the kernel learns that only when it sends something, over a Unix socket at once.
     """
@@ -273,7 +273,7 @@ class HTTPConnection(Protocol):
             self.readConnectionLost()
 
     def readConnectionLost(self) -> None:
-        """Tell whoever uses the connection that the peer has ended its direction."""
+        """Notify whoever uses the connection that the peer has ended its direction."""
         self._input_ended = True
         user = self._user
         if user is None:
@@ -284,7 +284,7 @@ class HTTPConnection(Protocol):
             self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
-        """Tell whoever uses the connection that what was written has been sent and ended."""
+        """Notify whoever uses the connection that what was written has been sent and ended."""
         user = self._user
         if user is None:
             self.output_ended()
@@ -292,7 +292,7 @@ class HTTPConnection(Protocol):
             IHalfCloseableProtocol(user).writeConnectionLost()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Tell whoever uses the connection that it has ended."""
+        """Notify whoever uses the connection that it has ended."""
         self.lost = True
         self.outlet.unregister_producer()
         user = self._user

@@ -26,11 +26,11 @@ class Crowd(Generic[T]):
         return len(self._connections)
 
     def __iter__(self) -> Iterator[T]:
-        """Give them, the oldest first."""
+        """Yield them, the oldest first."""
         return iter(self._connections)
 
     def __contains__(self, connection: T) -> bool:
-        """Tell whether a connection counts."""
+        """Return whether a connection counts."""
         return connection in self._connections
 
     def begin(self, connection: T) -> None:

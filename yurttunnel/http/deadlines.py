@@ -36,11 +36,11 @@ class Deadlines(Generic[T]):
         return len(self._deadlines)
 
     def __contains__(self, item: T) -> bool:
-        """Tell whether ``item`` waits."""
+        """Return whether ``item`` waits."""
         return item in self._deadlines
 
     def items(self) -> list[T]:
-        """Give the items that wait, the oldest first."""
+        """Return the items that wait, the oldest first."""
         return list(self._deadlines)
 
     def add(self, item: T) -> None:

@@ -50,12 +50,12 @@ class RequestFailed(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        """Give the line."""
+        """Return the line."""
         return self.text
 
 
 def status_of(code: Code) -> int:
-    """Give the HTTP status that answers a failed dial or session.
+    """Return the HTTP status that answers a failed dial or session.
 
     Anything that is not foreseen is the fault of the far end: 502.
     """
@@ -63,7 +63,7 @@ def status_of(code: Code) -> int:
 
 
 def accepts_json(accept: Iterable[bytes]) -> bool:
-    """Tell whether Accept fields ask for JSON by name.
+    """Return whether Accept fields ask for JSON by name.
 
     kubectl sends ``application/json, */*``; ``*/*`` alone, as curl sends it, is somebody at a
     terminal and gets text.
@@ -76,7 +76,7 @@ def accepts_json(accept: Iterable[bytes]) -> bool:
 
 
 def reads_status(head: Head | None) -> bool:
-    """Tell whether the sender of ``head`` is to be told of a failure by a ``metav1.Status``.
+    """Return whether the sender of ``head`` is to be told of a failure by a ``metav1.Status``.
 
     Those who ask for JSON are, and those who ask for an upgrade, whatever else they accept: the
     clients of Kubernetes decode the body of a refused upgrade as a Status without looking at its
@@ -140,7 +140,7 @@ def _one_line(text: str) -> str:
 
 
 def _is_excluded(parameters: list[bytes]) -> bool:
-    """Tell whether a media range carries the weight zero (RFC 9110 section 12.4.2)."""
+    """Return whether a media range carries the weight zero (RFC 9110 section 12.4.2)."""
     for parameter in parameters:
         name, _, value = parameter.partition(b"=")
         if name == b"q":

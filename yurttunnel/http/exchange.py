@@ -318,5 +318,5 @@ class ServerExchange(ExchangeSide):
 
 
 def _without_length(fields: Fields) -> list[tuple[bytes, bytes]]:
-    """Give the fields of a response that must not have a length (RFC 9110 section 8.6)."""
+    """Return the fields of a response that must not have a length (RFC 9110 section 8.6)."""
     return [field for field in fields if field[0].lower() != b"content-length"]

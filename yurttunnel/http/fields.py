@@ -69,7 +69,7 @@ class Head:
 
 
 def end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Give the fields that a proxy passes on (RFC 9110 section 7.6.1).
+    """Return the fields that a proxy passes on (RFC 9110 section 7.6.1).
 
     Left out are those that concern one connection only, and those that ``Connection`` names;
     ``Host`` and ``Content-Length`` stay even when named.
@@ -88,12 +88,12 @@ def end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes
 
 
 def connection_options(head: Head) -> set[bytes]:
-    """Give the options in the ``Connection`` fields, in lower case."""
+    """Return the options in the ``Connection`` fields, in lower case."""
     return set(_list_of(head.values(b"connection")))
 
 
 def keeps_alive(head: Head) -> bool:
-    """Tell whether another message may follow on the connection (RFC 9112 section 9.3)."""
+    """Return whether another message may follow on the connection (RFC 9112 section 9.3)."""
     if b"connection" not in head.by_name:
         return head.version == "1.1"
     options = connection_options(head)
@@ -103,7 +103,7 @@ def keeps_alive(head: Head) -> bool:
 
 
 def requested_upgrade(head: Head) -> bytes | None:
-    """Give the value of ``Upgrade`` when the connection is to change its protocol, else ``None``.
+    """Return the value of ``Upgrade`` when the connection is to change its protocol, else ``None``.
 
     HTTP/1.0 has no upgrades. ``h2c`` is ignored, as RFC 9110 section 7.8 allows and RFC 9113
     section 3.1 advises: behind it would come requests that nobody here looks at.
@@ -145,12 +145,12 @@ def format_fields(fields: Fields) -> bytes:
 
 
 def allowed_in_trailers(name: bytes) -> bool:
-    """Tell whether a field may come behind a body: none that frames or routes the message may."""
+    """Return whether a field may come behind a body: none that frames or routes the message may."""
     return name.lower() not in _NO_TRAILERS
 
 
 def _list_of(values: Iterable[bytes]) -> Iterable[bytes]:
-    """Give the members of a comma-separated list (RFC 9110 section 5.6.1), in lower case."""
+    """Return the members of a comma-separated list (RFC 9110 section 5.6.1), in lower case."""
     for value in values:
         for member in value.lower().split(b","):
             member = member.strip(b" \t")

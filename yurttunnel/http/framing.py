@@ -55,7 +55,7 @@ UNTIL_CLOSE = Framing(BodyKind.UNTIL_CLOSE)
 
 
 def request_framing(head: RequestHead) -> Framing:
-    """Tell how the body of a request is framed.
+    """Return how the body of a request is framed.
 
     Raises :class:`HeadError`: 501 for transfer codings other than ``chunked``, 400 for the rest.
     """
@@ -75,7 +75,7 @@ def request_framing(head: RequestHead) -> Framing:
 
 
 def response_framing(request_method: bytes, head: ResponseHead) -> Framing:
-    """Tell how the body of the response to a ``request_method`` is framed.
+    """Return how the body of the response to a ``request_method`` is framed.
 
     Raises :class:`HeadError` (502).
     """
@@ -94,7 +94,7 @@ def response_framing(request_method: bytes, head: ResponseHead) -> Framing:
 
 
 def _switches_or_never_has_body(request_method: bytes, status: int) -> bool:
-    """Tell of the responses that must not even announce a body (RFC 9110 section 8.6)."""
+    """Return whether a response must not even announce a body (RFC 9110 section 8.6)."""
     return status < 200 or status == 204 or (request_method == b"CONNECT" and 200 <= status <= 299)
 
 

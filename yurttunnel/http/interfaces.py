@@ -35,7 +35,7 @@ class ExchangeFailed(Exception):
         self.unanswered = unanswered
 
     def __str__(self) -> str:
-        """Give the line."""
+        """Return the line."""
         return self.text
 
 

@@ -177,7 +177,7 @@ class ConnectionPool(Generic[Key]):
 
     @property
     def statistics(self) -> PoolStatistics:
-        """Give a snapshot."""
+        """A snapshot."""
         return replace(self.counters, idle=len(self.idle), waiting=len(self.waiting))
 
 
@@ -212,7 +212,7 @@ class _Places:
         self._by_caller: dict[Hashable, int] = {}
 
     def has_one_for(self, caller: Hashable) -> bool:
-        """Tell whether ``caller`` has fewer than it leaves free; ``None`` may have all."""
+        """Return whether ``caller`` has fewer than it leaves free; ``None`` may have all."""
         free = self._most - self.taken
         return free > (0 if caller is None else self._by_caller.get(caller, 0))
 
@@ -350,7 +350,7 @@ class _Origin:
         return next((waiter for waiter in queue.waiters if self._has_one_for(waiter.wish)), None)
 
     def _has_one_for(self, wish: _Wish) -> bool:
-        """Tell whether the caller may have one more, of all and of those for this use."""
+        """Return whether the caller may have one more, of all and of those for this use."""
         places = self.bounded.get(wish.use, self.in_use)
         return self.in_use.has_one_for(wish.caller) and places.has_one_for(wish.caller)
 
@@ -374,7 +374,7 @@ class _Origin:
         return fail(PoolBusy(text))
 
     def _make_room(self, wish: _Wish) -> bool:
-        """Tell whether another connection may be made; for a fresh one an idle one may go."""
+        """Return whether another connection may be made; for a fresh one an idle one may go."""
         settings = self.pool.settings
         total = len(self.members) + len(self._attempts)
         counts = wish.use is _Use.SHORT

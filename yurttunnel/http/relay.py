@@ -392,7 +392,7 @@ class _Forwarding:
     # -- the end -------------------------------------------------------------------------------
 
     def exchange_ended(self, error: ExchangeFailed | None) -> None:
-        """Tell the client of a failure on the origin's side, or try once more.
+        """Notify the client of a failure on the origin's side, or try once more.
 
         Most exchanges have ended by then, with the last piece of the body.
         """

@@ -114,7 +114,7 @@ class ConnectionsFactory(ServerFactory):
             each.stop()
 
     def tell_full(self) -> None:
-        """Tell that a bound turns somebody away."""
+        """Report that a bound turns somebody away."""
         if self.on_full is not None:
             self.on_full()
 

@@ -205,7 +205,7 @@ class ServerConnection(HTTPConnection):
     # -- responses: for the exchange -----------------------------------------------------------
 
     def persists(self, exchange: ServerExchange) -> bool:
-        """Tell whether another request may follow ``exchange``, whose response begins now."""
+        """Return whether another request may follow ``exchange``, whose response begins now."""
         return (
             not self._factory.draining
             and not self._factory.settings.single_request

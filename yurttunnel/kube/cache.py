@@ -40,15 +40,15 @@ class Cache:
         self._telling = False
 
     def get(self, key: Key) -> Any | None:
-        """Give a value, ``None`` when there is none."""
+        """Return a value, ``None`` when there is none."""
         return self._values.get(key)
 
     def values(self) -> Collection[Any]:
-        """Give all values, as they are at any time that they are looked at."""
+        """Return all values, as they are at any time that they are looked at."""
         return self._values.values()
 
     def keys_but(self, known: Collection[Key]) -> list[Key]:
-        """Give the keys that are not in ``known``."""
+        """Return the keys that are not in ``known``."""
         return [key for key in self._values if key not in known]
 
     def put(self, key: Key, value: Any | None) -> None:

@@ -24,7 +24,7 @@ class ICredentialsSource(Interface):
     """Where credentials come from."""
 
     def current(reactor: Any) -> Deferred[Credentials]:
-        """Give those that are valid now; fails with ``OSError`` or ``CredentialsUnavailable``."""
+        """Return those that are valid now; fails with ``OSError`` or ``CredentialsUnavailable``."""
 
     def forget() -> None:
         """Take it that the API does not accept the last ones."""

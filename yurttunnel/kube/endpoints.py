@@ -90,7 +90,7 @@ class ApiEndpoints:
         self._rotated()
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        """Give an endpoint for a new connection."""
+        """Return an endpoint for a new connection."""
         tcp = _KeptAlive(
             HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=CONNECT_SECONDS),
             self._connections,

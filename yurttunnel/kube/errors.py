@@ -19,7 +19,7 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        """Give the API's sentence, and the status."""
+        """Return the API's sentence, and the status."""
         return f"{self.message} ({self.status} {self.reason})"
 
 

@@ -99,7 +99,7 @@ class EventRecorder(Service):
         self._limited = RateLimitedLog(clock, self._log)
 
     def record(self, involved: Object, type: str, reason: str, message: str) -> None:
-        """Tell that something has happened to ``involved``; nothing is raised.
+        """Report that something has happened to ``involved``; nothing is raised.
 
         ``involved`` needs ``apiVersion`` and ``kind``, which objects of a list do not have.
         ``type`` is ``Normal`` or ``Warning``, ``reason`` a few words in UpperCamelCase of at most

@@ -56,7 +56,7 @@ class ExecCredentials:
         self._waiting: list[Deferred[Credentials]] = []
 
     def current(self, reactor: Any) -> Deferred[Credentials]:
-        """Give what is known, or run the program; it runs once for all who wait."""
+        """Return what is known, or run the program; it runs once for all who wait."""
         if self._known is not None and (
             self._expires is None or time_of_day(reactor) < self._expires - _EXPIRY_MARGIN
         ):

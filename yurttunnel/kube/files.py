@@ -26,7 +26,7 @@ class RereadFile:
         self._told = ""
 
     def read(self) -> bytes:
-        """Give the content; raises ``OSError`` when it never could be read."""
+        """Return the content; raises ``OSError`` when it never could be read."""
         try:
             status = os.stat(self.path)
             state = (status.st_mtime_ns, status.st_ino, status.st_size)

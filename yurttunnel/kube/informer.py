@@ -54,11 +54,11 @@ class Informer(Service):
         return self._reflector.error
 
     def get(self, name: str, namespace: str | None = None) -> Any | None:
-        """Give what is kept of an object."""
+        """Return what is kept of an object."""
         return self._cache.get((namespace or "", name))
 
     def values(self) -> Collection[Any]:
-        """Give all that is kept, as it is whenever it is looked at."""
+        """Return all that is kept, as it is whenever it is looked at."""
         return self._cache.values()
 
     def when_synced(self) -> Deferred[None]:
@@ -76,14 +76,14 @@ class Informer(Service):
         return self._cache.add_handler(changed)
 
     def incomplete(self) -> str | None:
-        """Say what is missing, and why; ``None`` when the cache has been complete once."""
+        """Return what is missing, and why; ``None`` when the cache has been complete once."""
         if self.synced:
             return None
         error = self._reflector.error
         return described(self.spec) + (f" ({error})" if error is not None else "")
 
     def unheard_since(self) -> float | None:
-        """Give when the API was last heard of, in seconds since 1970.
+        """Return when the API was last heard of, in seconds since 1970.
 
         ``None`` when it answers, has not answered for less than :data:`OUT_OF_TOUCH_SECONDS`, or
         never has.
@@ -113,7 +113,7 @@ class Informers(MultiService):
         self._informers: dict[InformerSpec[Any], Informer] = {}
 
     def informer(self, spec: InformerSpec[Any]) -> IInformer:
-        """Give the informer for ``spec``."""
+        """Return the informer for ``spec``."""
         informer = self._informers.get(spec)
         if informer is None:
             informer = self._informers[spec] = Informer(self._clock, self._client, spec)
@@ -125,18 +125,18 @@ class Informers(MultiService):
         return Deferred.fromCoroutine(_all_synced(tuple(self._informers.values())))
 
     def problem(self) -> str | None:
-        """Give what :meth:`incomplete` or else :meth:`out_of_touch` says."""
+        """Return what :meth:`incomplete` or else :meth:`out_of_touch` says."""
         return self.incomplete() or self.out_of_touch()
 
     def incomplete(self) -> str | None:
-        """Say which caches have never been complete: what depends on them cannot work yet."""
+        """Return which caches have never been complete: what depends on them cannot work yet."""
         missing = sorted(filter(None, (each.incomplete() for each in self._informers.values())))
         if not missing:
             return None
         return f"the API has not told all yet of {_joined(missing)}"
 
     def out_of_touch(self) -> str | None:
-        """Say since when the API has not been heard of: all goes on with what is known."""
+        """Return since when the API has not been heard of: all goes on with what is known."""
         found = {
             described(each.spec): since
             for each in self._informers.values()

@@ -97,10 +97,10 @@ class IInformer(Interface):
     )
 
     def get(name: str, namespace: str | None = None) -> Any | None:
-        """Give what is kept of an object, ``None`` when there is none."""
+        """Return what is kept of an object, ``None`` when there is none."""
 
     def values() -> Collection[Any]:
-        """Give all that is kept."""
+        """Return all that is kept."""
 
     def when_synced() -> Deferred[None]:
         """Fire when it is complete, or at once if it has been; cancelling stops the waiting."""
@@ -117,10 +117,10 @@ class IInformers(Interface):
     """The informers of a process, each kind followed once however many want it."""
 
     def informer(spec: InformerSpec[Any]) -> IInformer:
-        """Give the informer for ``spec``; it is made, and started, when it is not there."""
+        """Return the informer for ``spec``; it is made, and started, when it is not there."""
 
     def when_synced() -> Deferred[None]:
         """Fire when all informers there are at this moment are complete."""
 
     def problem() -> str | None:
-        """Say, for ``/readyz``, which caches are not complete or have not heard of the API."""
+        """Return, for ``/readyz``, which caches are not complete or have not heard of the API."""

@@ -114,7 +114,7 @@ class LeaderElection(Service):
         return self._started and self._clock.seconds() < self._lock.renewed_at + LEASE_SECONDS
 
     def problem(self) -> str | None:
-        """Say why nobody is known to lead; ``None`` while somebody is, here or elsewhere."""
+        """Return why nobody is known to lead; ``None`` while somebody is, here or elsewhere."""
         if not self.running or self.leading or self._lock.is_held_by_another():
             return None
         return None if self._error is None else f"{self._lease}: {self._error}"
@@ -268,7 +268,7 @@ class LeaderElection(Service):
     # -- help ------------------------------------------------------------------------------------
 
     def _left(self) -> float:
-        """Give the seconds until what is led has to stop if the lease is not renewed."""
+        """Return the seconds until what is led has to stop if the lease is not renewed."""
         return self._lock.renewed_at + RENEW_SECONDS - self._clock.seconds()
 
     def _within(

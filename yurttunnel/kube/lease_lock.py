@@ -67,7 +67,7 @@ class LeaseLock:
         return _holder(self._spec)
 
     def is_held_by_another(self) -> bool:
-        """Say whether somebody else holds it, as far as can be known here."""
+        """Return whether somebody else holds it, as far as can be known here."""
         return self.holder not in ("", self._identity) and not self._has_expired()
 
     async def acquire(self) -> bool:

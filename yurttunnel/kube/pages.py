@@ -18,7 +18,7 @@ class PageLimits:
         self._bytes_per_object: dict[Resource, float] = {}
 
     def limit(self, resource: Resource, wanted: int) -> int:
-        """Give how many objects to ask for when ``wanted`` are enough for now."""
+        """Return how many objects to ask for when ``wanted`` are enough for now."""
         size = self._bytes_per_object.get(resource)
         fitting = FIRST_PAGE if size is None else int(PAGE_BYTES / size)
         return max(1, min(wanted, fitting))

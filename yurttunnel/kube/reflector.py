@@ -256,7 +256,7 @@ def described(spec: InformerSpec[Any]) -> str:
 
 
 def _field_selector(spec: InformerSpec[Any]) -> str:
-    """Give the field selector; a role with ``resourceNames`` allows it for that name."""
+    """Return the field selector; a role with ``resourceNames`` allows it for that name."""
     name = f"metadata.name={spec.name}" if spec.name is not None else ""
     return ",".join(filter(None, (name, spec.field_selector)))
 

@@ -28,7 +28,7 @@ class Resource:
     def path(
         self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:
-        """Give the path of all objects, of those in a namespace, of one, or below one."""
+        """Return the path of all objects, of those in a namespace, of one, or below one."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace is not None:
             parts += ["namespaces", namespace]

@@ -193,7 +193,7 @@ class Events(_Receiver):
 
 
 def described(reason: Failure | BaseException) -> str:
-    """Say on one line what went wrong with a connection."""
+    """Return on one line what went wrong with a connection."""
     error = reason.value if isinstance(reason, Failure) else reason
     # twisted.web packs the reasons into an error of its own.
     reasons = getattr(error, "reasons", None)

@@ -25,7 +25,7 @@ class ServerFigures:
 
 
 def agent_server_families(figures: ServerFigures) -> Iterator[MetricFamily]:
-    """Give the families of metrics."""
+    """Yield the families of metrics."""
     servers = GaugeMetricFamily(
         "yurttunnel_agent_servers",
         "Different servers: wanted is how many the agent is to be connected to (all replicas, or "

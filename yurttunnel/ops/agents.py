@@ -21,7 +21,7 @@ REFUSALS = (
 
 
 def agent_families(refusals: Counter[str]) -> Iterator[MetricFamily]:
-    """Give the families of metrics."""
+    """Yield the families of metrics."""
     family = CounterMetricFamily(
         "yurttunnel_server_refused_agents",
         "Connections to the agents' port that have not become a session, by reason. "

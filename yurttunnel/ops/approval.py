@@ -29,7 +29,7 @@ class ApprovalCounters:
 
 
 def approval_families(counters: ApprovalCounters) -> Iterator[MetricFamily]:
-    """Give the families of metrics."""
+    """Yield the families of metrics."""
     approved = CounterMetricFamily(
         f"{_PREFIX}certificate_requests_approved",
         "Certificate requests that this server has approved, by the kind of certificate. Many "

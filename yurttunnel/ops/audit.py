@@ -77,7 +77,7 @@ class AuditFigures:
 
 
 def audit_families(figures: AuditFigures) -> Iterator[MetricFamily]:
-    """Give the families of metrics."""
+    """Yield the families of metrics."""
     yield CounterMetricFamily(
         "yurttunnel_server_audit_lines", "Lines written to the audit log.", figures.written
     )
@@ -201,7 +201,7 @@ class AuditLog(Service):
             self.problem = None
 
     def _begin_trouble(self, problem: str) -> None:
-        """Tell of a problem, before lines are counted as lost by it."""
+        """Report a problem, before lines are counted as lost by it."""
         if self.problem is None:
             self._lost_before = self.figures.lost
             self._warnings.warn(

@@ -137,7 +137,7 @@ class AuditFile:
             os.close(descriptor)
 
     def _end_of_room(self, descriptor: int, lines: list[bytes], start: int) -> int:
-        """Say where the lines from ``start`` on end that still fit; an empty file takes any."""
+        """Return where the lines from ``start`` on end that still fit; an empty file takes any."""
         size = os.fstat(descriptor).st_size
         for end in range(start, len(lines)):
             if size and size + len(lines[end]) > self._max_bytes:
@@ -157,7 +157,7 @@ class AuditFile:
             os.fchmod(descriptor, _MODE)
 
     def _current(self) -> int:
-        """Give the descriptor of what is at the path, opened anew if that is another file."""
+        """Return the descriptor of what is at the path, opened anew if that is another file."""
         descriptor = self._descriptor
         if descriptor is not None:
             try:
@@ -183,7 +183,7 @@ class AuditFile:
         return ""
 
     def _backup(self) -> Path:
-        """Give a free name for the file as it is now."""
+        """Return a free name for the file as it is now."""
         moment = datetime.datetime.fromtimestamp(self._now(), datetime.UTC)
         while True:
             text = moment.strftime("%Y-%m-%dT%H-%M-%S.") + f"{moment.microsecond // 1000:03d}"

@@ -43,7 +43,7 @@ class AuthorizationCounters:
 
 
 def authorization_families(counters: AuthorizationCounters) -> Iterator[MetricFamily]:
-    """Give the families of metrics."""
+    """Yield the families of metrics."""
     yield _decisions(counters)
     yield _lookups(counters)
     yield _failures(counters)

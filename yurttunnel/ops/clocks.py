@@ -22,7 +22,7 @@ def make_steady(reactor: Any) -> None:
 
 
 def time_of_day(clock: IReactorTime) -> float:
-    """Give the seconds since 1970, in UTC, by the clock of the machine, which may jump.
+    """Return the seconds since 1970, in UTC, by the clock of the machine, which may jump.
 
     A clock that has not been made steady has only this one: its seconds are taken.
     """

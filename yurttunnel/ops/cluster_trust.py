@@ -39,7 +39,7 @@ class ClusterTrustFigures:
 
 
 def cluster_trust_families(prefix: str, figures: ClusterTrustFigures) -> Iterator[MetricFamily]:
-    """Give the families of metrics, whose names begin with ``prefix``: ``yurttunnel_agent_``."""
+    """Yield the families of metrics, whose names begin with ``prefix``: ``yurttunnel_agent_``."""
     requests = CounterMetricFamily(
         f"{prefix}certificate_requests",
         "CertificateSigningRequests of this process that have ended, by certificate. issued: the "

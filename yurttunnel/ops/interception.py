@@ -55,7 +55,7 @@ class InterceptionFigures:
 
 
 def interception_families(figures: InterceptionFigures) -> Iterator[MetricFamily]:
-    """Give the families of metrics."""
+    """Yield the families of metrics."""
     counters = figures.counters
     yield from _in_hand(counters.in_hand)
     yield _answered(counters.answered)

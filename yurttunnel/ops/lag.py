@@ -24,11 +24,11 @@ class ReactorLag(Service):
         self._call: IDelayedCall | None = None
 
     def worst(self) -> float:
-        """Give the greatest delay of the last minute in seconds; 0 before the first measurement."""
+        """Return the greatest delay of the last minute, in seconds; 0 before the first."""
         return max(self._late, default=0.0)
 
     def latest(self) -> float:
-        """Give the delay that was measured last, in seconds; 0 before the first measurement."""
+        """Return the delay that was measured last, in seconds; 0 before the first measurement."""
         return self._late[-1] if self._late else 0.0
 
     def startService(self) -> None:

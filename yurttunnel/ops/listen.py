@@ -121,7 +121,7 @@ def listen_unix(
 
 
 def _hint(error: CannotListenError) -> str:
-    """Say what to do about an error where that can be known, else what the system says."""
+    """Return what to do about an error where that can be known, else what the system says."""
     reason = error.socketError
     number = getattr(reason, "errno", None)
     if error.interface is None:

@@ -177,7 +177,7 @@ def _time(event: LogEvent) -> str | None:
 
 
 def _is_simple(value: object) -> bool:
-    """Say whether JSON has ``value``; infinity and NaN it has not."""
+    """Return whether JSON has ``value``; infinity and NaN it has not."""
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or isinstance(value, str | int | bool)

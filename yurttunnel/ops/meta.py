@@ -189,7 +189,7 @@ def _session_list(sessions: Iterable[SessionSnapshot]) -> bytes:
 
 
 def _session(session: SessionSnapshot) -> dict[str, object]:
-    """Give a session as an entry of ``/agents``: times as ISO 8601 in UTC, durations in seconds."""
+    """Return a session as an entry of ``/agents``: times in ISO 8601, durations in seconds."""
     not_after = session.certificate_not_after
     return {
         "node": session.node,

@@ -8,7 +8,7 @@ from yurttunnel.ops.families import GaugeMetricFamily, MetricFamily
 
 
 def cloud_node_families(cloud_addresses: Callable[[], int]) -> Iterator[MetricFamily]:
-    """Give the families of metrics; the name is that of yurttunnel 1.2."""
+    """Yield the families of metrics; the name is that of yurttunnel 1.2."""
     yield GaugeMetricFamily(
         "yurttunnel_server_cloud_nodes_counter",
         "Nodes that are ready and not reached by the tunnel, counted by their first InternalIP: "

@@ -104,7 +104,7 @@ class Supervised(StoppedInTurn):
             self._repeat(seconds / 2, self._systemd.send, "WATCHDOG=1")
 
     def stopService(self) -> Deferred[None]:
-        """Say that the end begins, stop the parts, and then tell no more."""
+        """Notify systemd that the end begins, stop the parts, and then notify no more."""
         return Deferred.fromCoroutine(self._end())
 
     async def _end(self) -> None:
@@ -145,7 +145,7 @@ class Supervised(StoppedInTurn):
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
-    """Give the time that systemd allows between two signs of life (sd_watchdog_enabled(3))."""
+    """Return the time that systemd allows between two signs of life (sd_watchdog_enabled(3))."""
     text = environment.get("WATCHDOG_USEC", "")
     whose = environment.get("WATCHDOG_PID", "")
     if not text.isdecimal() or int(text) == 0 or whose not in ("", str(os.getpid())):
@@ -154,7 +154,7 @@ def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
 
 
 def _status(findings: list[Finding], missing: list[Finding]) -> str:
-    """Say in one line what is missing, or what there is to say though nothing is."""
+    """Return in one line what is missing, or what there is to say though nothing is."""
     told = missing or [each for each in findings if each.problem is not None]
     problems = "; ".join(f"{each.name}: {each.problem}" for each in told)
     text = "not ready" if missing else "ready"

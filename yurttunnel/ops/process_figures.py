@@ -45,7 +45,7 @@ def _families(started: float) -> Iterator[MetricFamily]:
 
 
 def _started() -> float:
-    """Say when this process began, in seconds since 1970 (proc(5), stat, field 22)."""
+    """Return when this process began, in seconds since 1970 (proc(5), stat, field 22)."""
     # The name of the program, field 2, may have spaces and parentheses.
     behind_name = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2]
     after_boot = int(behind_name.split()[19]) / os.sysconf("SC_CLK_TCK")

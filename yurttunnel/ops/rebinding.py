@@ -23,7 +23,7 @@ from yurttunnel.http.authority import (
 
 
 def refusal(request: Request) -> str | None:
-    """Say in one line why ``request`` is refused, ``None`` when it is not.
+    """Return in one line why ``request`` is refused, ``None`` when it is not.
 
     Clients on this machine have to ask for an address, ``localhost``, or this machine's own name,
     which nobody else can make lead here. Others know the meta port by whatever name it has.
@@ -38,7 +38,7 @@ def refusal(request: Request) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether ``host`` is a loopback address, in whatever spelling."""
+    """Return whether ``host`` is a loopback address, in whatever spelling."""
     address = address_in(host)
     return address is not None and address.is_loopback
 
@@ -52,7 +52,7 @@ def asked_host(field: bytes) -> Address | str | None:
 
 
 def is_of_another_page(host: bytes, sites: Sequence[bytes], origins: Sequence[bytes]) -> bool:
-    """Say whether a page of somebody else than ``host`` makes a browser send a request by HTTP.
+    """Return whether a page of somebody else than ``host`` makes a browser send a request by HTTP.
 
     ``sites`` and ``origins`` are the values of ``Sec-Fetch-Site`` (Fetch Metadata) and ``Origin``
     (RFC 6454); other clients than browsers send neither.
@@ -64,6 +64,6 @@ def is_of_another_page(host: bytes, sites: Sequence[bytes], origins: Sequence[by
 
 
 def is_of_this_machine(field: bytes) -> bool:
-    """Say whether the value of a ``Host`` field is an address, or a name of this machine."""
+    """Return whether the value of a ``Host`` field is an address, or a name of this machine."""
     host = asked_host(field)
     return isinstance(host, Address) or host in ("localhost", socket.gethostname().lower())

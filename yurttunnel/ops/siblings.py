@@ -34,7 +34,7 @@ class SiblingFigures:
 
 
 def sibling_families(figures: SiblingFigures) -> Iterator[MetricFamily]:
-    """Give the families of metrics."""
+    """Yield the families of metrics."""
     siblings = GaugeMetricFamily(
         f"{_PREFIX}siblings",
         "Other replicas of this server: known by the EndpointSlices of its Service, and connected "

@@ -119,7 +119,7 @@ class SteeringReport:
 
 
 def steering_families(report: SteeringReport) -> Iterator[MetricFamily]:
-    """Give the families of metrics."""
+    """Yield the families of metrics."""
     if report.rules is not None:
         yield from _rules(report.rules.families)
     if report.dns is not None:

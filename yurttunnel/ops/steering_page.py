@@ -18,7 +18,7 @@ from yurttunnel.ops.steering import (
 
 
 def steering_json(report: SteeringReport) -> bytes:
-    """Give the report as ``/steering`` shows it: ``null`` for what is switched off.
+    """Return the report as ``/steering`` shows it: ``null`` for what is switched off.
 
     Times are in ISO 8601, in UTC.
     """
@@ -31,7 +31,7 @@ def steering_json(report: SteeringReport) -> bytes:
 
 
 def steering_html(report: SteeringReport) -> Markup:
-    """Give what stands in the section of the status page."""
+    """Return what stands in the section of the status page."""
     return joined(element("h2", "Steering"), list(_sections(report)))
 
 

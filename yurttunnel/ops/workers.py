@@ -43,7 +43,7 @@ def resources_of(pid: int | None) -> Resources | None:
 
 
 def worker_families(figures: WorkerFigures) -> Iterator[MetricFamily]:
-    """Give the families of metrics."""
+    """Yield the families of metrics."""
     yield GaugeMetricFamily(
         "yurttunnel_server_workers_ready",
         "Further processes of this server (--workers) that take connections. Fewer than one less "

@@ -54,7 +54,7 @@ _SIGNATURE, _ENCIPHERMENT = "digital signature", "key encipherment"
 
 
 def lookups(request: Request, namespace: str) -> Lookups:
-    """Say what has to be known about the node that a request names, and of its requester."""
+    """Return what has to be known about the node that a request names, and of its requester."""
     if request.kind is not Kind.AGENT or request.fault:
         return Lookups()
     try:
@@ -175,7 +175,7 @@ def _check_requester(request: Request, node: str, facts: Facts) -> None:
 
 
 def _bound_node(request: Request, facts: Facts) -> str:
-    """Give the node that the token of the agent's service account is bound to."""
+    """Return the node that the token of the agent's service account is bound to."""
     requester = request.requester
     node, pod = requester.only(_NODE_NAME), requester.only(_POD_NAME)
     if node is not None:
@@ -248,7 +248,7 @@ def _check_names(request: Request, node: str, facts: Facts) -> None:
 
 
 def _advice(hosts: list[str], addresses: list[str]) -> str:
-    """Say what to do about foreign ones, of which there are some."""
+    """Return what to do about foreign ones, of which there are some."""
     sentences = []
     if addresses:
         # An agent is told its address when its pod starts, and nobody tells it of another one.
@@ -276,7 +276,7 @@ def _service_account(namespace: str, name: str) -> str:
 
 
 def _is_account_elsewhere(username: str, name: str) -> bool:
-    """Say whether it is the service account ``name`` of any namespace."""
+    """Return whether it is the service account ``name`` of any namespace."""
     prefix, _, account = username.rpartition(":")
     return account == name and prefix.startswith("system:serviceaccount:")
 

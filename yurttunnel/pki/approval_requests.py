@@ -60,7 +60,7 @@ class Requester:
     extra: Mapping[str, tuple[str, ...]]
 
     def only(self, key: str) -> str | None:
-        """Give the value of ``key`` in ``extra`` when there is exactly one."""
+        """Return the value of ``key`` in ``extra`` when there is exactly one."""
         values = self.extra.get(key, ())
         return values[0] if len(values) == 1 and values[0] else None
 
@@ -99,7 +99,7 @@ class _Malformed(Exception):
 
 
 def is_decided(csr: Object) -> bool:
-    """Say whether somebody has approved or denied a request, or its signer has given it up."""
+    """Return whether somebody has approved or denied a request, or its signer has given it up."""
     conditions = _mapping(csr.get("status")).get("conditions")
     types = {
         each.get("type")
@@ -110,7 +110,7 @@ def is_decided(csr: Object) -> bool:
 
 
 def is_for_tunnel(csr: Object) -> bool:
-    """Say whether a ``CertificateSigningRequest`` is for a certificate of the tunnel.
+    """Return whether a ``CertificateSigningRequest`` is for a certificate of the tunnel.
 
     That is told by signer and common name, without a look at the rest.
     """
@@ -197,7 +197,7 @@ def _load(request: object) -> x509.CertificateSigningRequest:
 
 
 def _organization(subject: x509.Name) -> str:
-    """Give the organization of a subject that has one, one common name and nothing else."""
+    """Return the organization of a subject that has one, one common name and nothing else."""
     organizations, names = [], 0
     for attribute in subject:
         if attribute.oid == NameOID.ORGANIZATION_NAME:

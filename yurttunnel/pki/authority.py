@@ -62,12 +62,12 @@ class BadRequest(Exception):
 
 
 def utc_now(clock: IReactorTime) -> datetime.datetime:
-    """Give the date and the time of day, as ``clock`` tells it."""
+    """Return the date and the time of day, as ``clock`` tells it."""
     return datetime.datetime.fromtimestamp(time_of_day(clock), datetime.UTC)
 
 
 def key_of_request(pem: str) -> PublicKey:
-    """Give the key for which a certificate is requested.
+    """Return the key for which a certificate is requested.
 
     The request's signature proves that whoever made it has the private key; nothing else in
     it is looked at. Raises :class:`BadRequest`, also for keys that are too weak.

@@ -86,7 +86,7 @@ class CallerContexts(OptionalCallerContexts):
 
 
 def caller_problem(certificate: x509.Certificate, names: Collection[str] | None) -> str | None:
-    """Say why a verified certificate is not that of a caller in ``names``, if it is not."""
+    """Return why a verified certificate is not that of a caller in ``names``, if it is not."""
     subject = certificate.subject
     organizations = [a.value for a in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     common_names = [a.value for a in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
@@ -98,7 +98,7 @@ def caller_problem(certificate: x509.Certificate, names: Collection[str] | None)
 
 
 def _is_kubelet_client(certificate: x509.Certificate, common_names: list[str | bytes]) -> bool:
-    """Tell the server's own certificate for kubelets from one of a node that is called so.
+    """Return the server's own certificate for kubelets from one of a node that is called so.
 
     Both have the same organization, but those of nodes have alternative names, too.
     """

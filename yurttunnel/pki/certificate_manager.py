@@ -133,7 +133,7 @@ class CertificateManager(Reconciler):
             self._held.compare(authorities)
 
     def problem(self) -> str | None:
-        """Say why there is no certificate that can be used, if there is none."""
+        """Return why there is no certificate that can be used, if there is none."""
         if self.is_usable:
             return None
         if self.not_after is None:
@@ -141,7 +141,7 @@ class CertificateManager(Reconciler):
         return f"the {self._name} has expired at {self.not_after:%F %T} UTC: {self._state()}"
 
     def warning(self) -> str | None:
-        """Say what keeps the certificate in use from being replaced, or from being kept."""
+        """Return what keeps the certificate in use from being replaced, or from being kept."""
         if not self.is_usable:
             return None
         attempt = self._attempt
@@ -159,7 +159,7 @@ class CertificateManager(Reconciler):
         return self._not_stored
 
     def _state(self) -> str:
-        """Say what is under way, what went wrong before, or what is missing to begin."""
+        """Return what is under way, what went wrong before, or what is missing to begin."""
         failure = self._history.failure
         if self._attempt is not None:
             before = f" (before that: {failure})" if failure else ""
@@ -190,7 +190,7 @@ class CertificateManager(Reconciler):
                 self._begin(wanted, reason)
 
     def _reason(self, wanted: CertificateTemplate) -> str | None:
-        """Say why a certificate is to be asked for; ``None`` when the one in use does."""
+        """Return why a certificate is to be asked for; ``None`` when the one in use does."""
         if self._held is None:
             return "there is none"
         settled = wanted if self._wanted.is_settled else None

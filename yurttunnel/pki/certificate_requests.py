@@ -167,7 +167,7 @@ def _name(request: Object) -> str:
 
 
 def _conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Give the conditions that hold, by type; one that does not say whether it does holds.
+    """Return the conditions that hold, by type; one that does not say whether it does holds.
 
     Only later versions of the API have its ``status`` (``CertificateSigningRequestCondition``).
     """

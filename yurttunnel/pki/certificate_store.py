@@ -95,7 +95,7 @@ class CertificateStore:
         return self._directory.path / self._current
 
     def load(self) -> IssuedCertificate | None:
-        """Give what was saved last; ``None`` when there is nothing, or nothing of use.
+        """Return what was saved last; ``None`` when there is nothing, or nothing of use.
 
         What is wrong with it is logged: a new certificate can always be had.
         """

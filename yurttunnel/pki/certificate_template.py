@@ -62,15 +62,15 @@ class CertificateTemplate:
         return [*_USAGES_OF_KEYS, self.usage]
 
     def covers(self, other: CertificateTemplate) -> bool:
-        """Say whether a certificate of this template does where one of ``other`` is wanted."""
+        """Return whether a certificate of this template does where one of ``other`` is wanted."""
         return self.without_names() == other.without_names() and self._names() >= other._names()
 
     def is_same(self, other: CertificateTemplate) -> bool:
-        """Say whether both ask for the same, in whatever order."""
+        """Return whether both ask for the same, in whatever order."""
         return self.covers(other) and other.covers(self)
 
     def without_names(self) -> CertificateTemplate:
-        """Give the same without alternative names: what it is for rather than where."""
+        """Return the same without alternative names: what it is for rather than where."""
         return replace(self, dns_names=(), addresses=(), uris=())
 
     def problem(self, certificate: x509.Certificate) -> str | None:
@@ -126,7 +126,7 @@ class IssuedCertificate:
         return Credentials(self.key, self.certificate, self.chain, tuple(authorities))
 
     def is_from(self, authorities: Sequence[x509.Certificate]) -> bool:
-        """Say whether one of the authorities has issued it, or one of its chain."""
+        """Return whether one of the authorities has issued it, or one of its chain."""
         links = (self.certificate, *self.chain)
         return any(is_issued_by(link, each) for link in links for each in authorities)
 

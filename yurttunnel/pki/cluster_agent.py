@@ -85,7 +85,7 @@ class ClusterAgentTrust(MultiService):
         return self._contexts
 
     def covered(self) -> Identifiers | None:
-        """Give the identifiers in the certificate in use: more than these no server accepts.
+        """Return the identifiers in the certificate in use: more than these no server accepts.
 
         They may differ from those that are wanted until there is a new certificate. ``None``
         while there is none at all.
@@ -96,23 +96,23 @@ class ClusterAgentTrust(MultiService):
         return cluster_identity(certificate, accept_common=True).identifiers
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Give when the certificate ends, and the authority that lasts longest."""
+        """Return when the certificate ends, and the authority that lasts longest."""
         ends = {"ca": self._authorities.not_after}
         if self._manager.not_after is not None:
             ends["agent"] = self._manager.not_after
         return ends
 
     def problem(self) -> str | None:
-        """Say why the certificate is missing or has expired, if so."""
+        """Return why the certificate is missing or has expired, if so."""
         return self._manager.problem()
 
     def warning(self) -> str | None:
-        """Say what is not kept up to date while what is there does its work."""
+        """Return what is not kept up to date while what is there does its work."""
         warnings = (self._manager.warning(), self._authorities.problem)
         return "; ".join(warning for warning in warnings if warning) or None
 
     def figures(self) -> ClusterTrustFigures:
-        """Give what is counted, for the metrics."""
+        """Return what is counted, for the metrics."""
         return ClusterTrustFigures(
             {"agent": self._manager.counters}, self._authorities.problem is not None
         )
@@ -121,7 +121,7 @@ class ClusterAgentTrust(MultiService):
         return self._manager.credentials(self._cluster)
 
     def _is_of_node(self, certificate: x509.Certificate) -> bool:
-        """Say whether it is this node's certificate, though as yurttunnel 1.2 had it."""
+        """Return whether it is this node's certificate, though as yurttunnel 1.2 had it."""
         try:
             return cluster_identity(certificate, accept_common=True).node == self._node
         except BadIdentity:

@@ -50,7 +50,7 @@ def check_cluster_node_name(name: str) -> str:
 
 
 def common_name_of(node: str) -> str:
-    """Give the common name of the certificate of ``node``: at most 64 characters."""
+    """Return the common name of the certificate of ``node``: at most 64 characters."""
     name = AGENT_NAME_PREFIX + node
     if len(name) <= _MAX_COMMON_NAME_LENGTH:
         return name
@@ -59,7 +59,7 @@ def common_name_of(node: str) -> str:
 
 
 def node_named_by(common_name: str, hosts: Iterable[str]) -> str:
-    """Give the node that a certificate with this common name and these DNS names is for.
+    """Return the node that a certificate with this common name and these DNS names is for.
 
     It is the one host whose common name this is. Raises :class:`BadIdentity`, also when there
     are two.
@@ -74,7 +74,7 @@ def node_named_by(common_name: str, hosts: Iterable[str]) -> str:
 
 
 def has_common_name(certificate: x509.Certificate) -> bool:
-    """Say whether it is the certificate of an agent of yurttunnel 1.2, by its common name."""
+    """Return whether it is the certificate of an agent of yurttunnel 1.2, by its common name."""
     return _values(certificate.subject, NameOID.COMMON_NAME) == [COMMON_AGENT_NAME]
 
 

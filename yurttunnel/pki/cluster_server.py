@@ -57,10 +57,10 @@ class ServingNamesSource(Protocol):
     """Knows by which names the server is dialed, as they are now."""
 
     def current(self) -> ServingNames | None:
-        """Give them; ``None`` while they are not known."""
+        """Return them; ``None`` while they are not known."""
 
     def problem(self) -> str | None:
-        """Say why they are not known."""
+        """Return why they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ClusterKubeletTrust:
 
     @property
     def problem(self) -> str | None:
-        """Say what is wrong, ``None`` when all is well."""
+        """Return what is wrong, ``None`` when all is well."""
         return None if self._authorities is None else self._authorities.problem
 
 
@@ -180,7 +180,7 @@ class ClusterServerTrust(MultiService):
             self._is_built = True
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Give when each certificate ends; of the authorities, the one that lasts longest."""
+        """Return when each certificate ends; of the authorities, the one that lasts longest."""
         ends = {"ca": self._authorities.not_after}
         for name, manager in self._managers.items():
             if manager.not_after is not None:
@@ -188,11 +188,11 @@ class ClusterServerTrust(MultiService):
         return ends
 
     def problem(self) -> str | None:
-        """Say which certificate is missing or has expired, and why."""
+        """Return which certificate is missing or has expired, and why."""
         return _joined(manager.problem() for manager in self._managers.values())
 
     def warning(self) -> str | None:
-        """Say what is not kept up to date while what is there does its work."""
+        """Return what is not kept up to date while what is there does its work."""
         warnings = [manager.warning() for manager in self._managers.values()]
         warnings.append(self._authorities.problem)
         if self._client_ca is not None:
@@ -200,7 +200,7 @@ class ClusterServerTrust(MultiService):
         return _joined(warnings)
 
     def figures(self) -> ClusterTrustFigures:
-        """Give what is counted, for the metrics."""
+        """Return what is counted, for the metrics."""
         return ClusterTrustFigures(
             {name: manager.counters for name, manager in self._managers.items()},
             self._authorities.problem is not None,

@@ -181,7 +181,7 @@ class ClientContexts(RotatingContexts):
         super().__init__(credentials)
 
     def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
-        """Give what ``wrapClientTLS`` and ``TLSMemoryBIOFactory`` need to dial ``server_name``.
+        """Return what ``wrapClientTLS`` and ``TLSMemoryBIOFactory`` need to dial ``server_name``.
 
         A server whose certificate is not acceptable fails the handshake with
         :class:`ServerNotTrusted`.
@@ -328,7 +328,7 @@ def check_server_name(certificate: x509.Certificate, server_name: str) -> None:
 
 
 def is_for(certificate: x509.Certificate, host: str) -> bool:
-    """Tell whether a server's certificate is for the name or address ``host`` (RFC 9525)."""
+    """Return whether a server's certificate is for the name or address ``host`` (RFC 9525)."""
     try:
         if host_is_address(host):
             verify_certificate_ip_address(certificate, str(ip_address(host)))

@@ -48,7 +48,7 @@ class Credentials:
 
 
 def pin_of(key: x509.Certificate | ec.EllipticCurvePublicKey | rsa.RSAPublicKey) -> str:
-    """Give the SHA-256 of a key's SubjectPublicKeyInfo in hex: what join tokens pin (RFC 7469)."""
+    """Return the SHA-256 of a SubjectPublicKeyInfo in hex, which join tokens pin (RFC 7469)."""
     public = key.public_key() if isinstance(key, x509.Certificate) else key
     encoded = public.public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -95,7 +95,7 @@ def certificates_from_pem(pem: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Say whether the authority's key signed the certificate."""
+    """Return whether the authority's key signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):

@@ -102,7 +102,7 @@ class StateDirectory:
         return StateDirectory.open(self.path / name)
 
     def read(self, name: str, secret: bool = False) -> bytes | None:
-        """Give the content of a file, ``None`` when there is none.
+        """Return the content of a file, ``None`` when there is none.
 
         Only plain files are read, no symbolic links, and none that another user than root and
         the directory's owner has, or can change. A ``secret`` file must be closed to the group
@@ -171,7 +171,7 @@ class StateDirectory:
             return sorted(name for name in os.listdir(directory) if not name.startswith("."))
 
     def fingerprint(self, name: str) -> tuple[int, int, int] | None:
-        """Give a value that changes whenever :meth:`write` replaces the file; ``None``: no file."""
+        """Return a value that changes when :meth:`write` replaces the file; ``None``: no file."""
         with _explained(self.path / name):
             try:
                 with self._opened() as directory:
@@ -333,7 +333,7 @@ def _give_to_owner(descriptor: int, directory: int) -> None:
 
 
 def _holder_of(status: os.stat_result) -> str:
-    """Say which process has locked a file, as the kernel lists it (proc_locks(5))."""
+    """Return which process has locked a file, as the kernel lists it (proc_locks(5))."""
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with contextlib.suppress(OSError):
         for line in _LOCKS.read_text("ascii").splitlines():

@@ -319,5 +319,5 @@ class _OneProtocolFactory(Factory):
         self._protocol = protocol
 
     def buildProtocol(self, addr: IAddress | None) -> _ExchangeProtocol:
-        """Give the protocol."""
+        """Return the protocol."""
         return self._protocol

@@ -75,7 +75,7 @@ class EnrolmentRefused(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        """Give the sentence and the code."""
+        """Return the sentence and the code."""
         return f"{self.text} ({self.code})"
 
 

@@ -45,7 +45,7 @@ class EnrolmentTroubles:
         self._since = 0.0
 
     def problem(self) -> str | None:
-        """Say why nodes got no certificates lately though they may have them."""
+        """Return why nodes got no certificates lately though they may have them."""
         if not self._not_kept or self._clock.seconds() - self._since >= REMEMBERED:
             return None
         return f"nodes get no certificates: {self._not_kept}"
@@ -192,7 +192,7 @@ class EnrolmentFactory(Factory):
         self._troubles = EnrolmentTroubles(clock)
 
     def problem(self) -> str | None:
-        """Say, for ``/readyz``, why nodes got no certificates lately though they may have them."""
+        """Return, for ``/readyz``, why nodes got no certificates lately that they may have."""
         return self._troubles.problem()
 
     def buildProtocol(self, addr: IAddress | None) -> EnrolmentProtocol:

@@ -66,7 +66,7 @@ class HeldCertificate:
         return self.issued.certificate.not_valid_after_utc
 
     def is_usable(self, now: datetime.datetime) -> bool:
-        """Say whether it has not expired."""
+        """Return whether it has not expired."""
         return now < self.not_after
 
     def fault(self, now: datetime.datetime, wanted: CertificateTemplate | None) -> str | None:

@@ -148,7 +148,7 @@ def parse_identifiers(text: str, warn: Callable[[str], None] | None = None) -> I
 
 
 def format_identifiers(identifiers: Identifiers) -> str:
-    """Give the text that :func:`parse_identifiers` understands, in a fixed order."""
+    """Return the text that :func:`parse_identifiers` understands, in a fixed order."""
     return "&".join(
         [f"host={host}" for host in sorted(identifiers.hosts)]
         + [f"ipv{a.version}={a}" for a in _in_order(identifiers.addresses)]
@@ -302,7 +302,7 @@ class _Collected:
             self.addresses.add(_of_one_machine(network.network_address))
 
     def identifiers(self) -> Identifiers:
-        """Give what has been read."""
+        """Return what has been read."""
         return Identifiers(
             frozenset(self.hosts),
             frozenset(self.addresses),
@@ -330,7 +330,7 @@ def _collect_names(names: x509.SubjectAlternativeName, collected: _Collected) ->
 
 
 def _split_uri(uri: str) -> tuple[bool, str, str]:
-    """Say whether the URI is one of ours, and split it; others (SPIFFE) say nothing to us."""
+    """Return whether the URI is one of ours, and split it; others (SPIFFE) say nothing to us."""
     key, _, value = uri.removeprefix(_URI_SCHEME).partition("=")
     return uri.startswith(_URI_SCHEME), key, value
 
@@ -405,7 +405,7 @@ def _one_line(error: Exception) -> str:
 
 
 def host_is_address(host: str) -> bool:
-    """Say whether ``host`` is an address literal rather than a name."""
+    """Return whether ``host`` is an address literal rather than a name."""
     try:
         ip_address(host)
     except ValueError:

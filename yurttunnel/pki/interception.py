@@ -112,7 +112,7 @@ class InterceptionContexts(CallerContexts):
 
 
 def _wanted_host(connection: SSL.Connection) -> str | None:
-    """Give the name or address to present a certificate for, ``None`` when there is no such."""
+    """Return the name or address to present a certificate for, ``None`` when there is no such."""
     name = connection.get_servername()
     if name is None:
         host = str(getattr(connection.get_app_data().getHost(), "host", ""))

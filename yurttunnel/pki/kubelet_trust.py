@@ -65,6 +65,6 @@ class KubeletTrust(MultiService):
 
     @property
     def problem(self) -> str | None:
-        """Say what is wrong."""
+        """Return what is wrong."""
         authorities = None if self._authorities is None else self._authorities.problem
         return self.renewal.problem() or self.renewal.warning() or authorities

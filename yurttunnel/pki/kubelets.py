@@ -110,7 +110,7 @@ class KubeletContexts(RotatingContexts):
         return self._context
 
     def creator(self, node: str, host: str) -> KubeletConnectionCreator:
-        """Give what makes one connection to the kubelet of ``node`` that is dialed as ``host``.
+        """Return what makes one connection to the kubelet of ``node`` that is dialed as ``host``.
 
         A kubelet whose certificate is not acceptable fails the handshake with
         :class:`KubeletNotTrusted`.
@@ -193,7 +193,7 @@ class KubeletConnectionCreator:
     def _problem(
         self, certificate: x509.Certificate, error: int, depth: int, valid: bool
     ) -> str | None:
-        """Say what is wrong, in one line; called for each certificate, the kubelet's own last."""
+        """Return what is wrong in one line; called for each certificate, the kubelet's own last."""
         if self.verdict is Verdict.UNVERIFIED:
             # Nothing else that its certificate says is proven.
             return None

@@ -31,7 +31,7 @@ class NodeIdentification:
         self.counters = CommonCertificateCounters()
 
     def identify(self, certificate: x509.Certificate) -> NodeIdentity:
-        """Say whose certificate this is, which TLS has verified; raises ``BadIdentity``."""
+        """Return whose certificate this is, which TLS has verified; raises ``BadIdentity``."""
         if not has_common_name(certificate):
             return cluster_identity(certificate)
         if not self._accepts_common:

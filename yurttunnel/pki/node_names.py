@@ -35,7 +35,7 @@ def names_of(node: str, found: Object) -> tuple[set[str], set[Address]]:
 
 
 def is_host(text: str) -> bool:
-    """Say whether it is a host name of the form that names of nodes have."""
+    """Return whether it is a host name of the form that names of nodes have."""
     try:
         check_cluster_node_name(text)
     except BadIdentity:

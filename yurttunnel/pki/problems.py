@@ -139,12 +139,12 @@ def certificate_problem(error: int, authority: str) -> str:
 
 
 def problem_with_peer(reason: Failure) -> str:
-    """Say to the server's operator why a connection that was accepted came to nothing."""
+    """Return, for the server's operator, why a connection that was accepted came to nothing."""
     return _explain(reason, _AT_THE_SERVER, _AGENT_DISTRUSTS)
 
 
 def problem_with_server(reason: Failure) -> str:
-    """Say to the agent's operator why a connection to a server failed, and what to do."""
+    """Return, for the agent's operator, why a connection to a server failed, and what to do."""
     error = reason.value
     if isinstance(error, Refused) and error.code in _AFTER_REFUSAL:
         return f"{error}: {_AFTER_REFUSAL[error.code]}"
@@ -152,7 +152,7 @@ def problem_with_server(reason: Failure) -> str:
 
 
 def problem_with_kubelet(reason: Failure) -> str:
-    """Say to whoever asked for a kubelet why TLS with it came to nothing."""
+    """Return, for whoever asked for a kubelet, why TLS with it came to nothing."""
     return _explain(reason, {}, _KUBELET_REFUSES)
 
 

@@ -82,7 +82,7 @@ class NodeRecords:
                 self._remember(_decode(self._directory, name))
 
     def get(self, node: str) -> NodeRecord | None:
-        """Give the record of ``node``, if it has ever been enrolled."""
+        """Return the record of ``node``, if it has ever been enrolled."""
         return self._records.get(node)
 
     def with_any(self, claims: Iterable[str]) -> list[NodeRecord]:

@@ -85,14 +85,14 @@ class CertificateRenewal(Reconciler):
         return self._contexts.credentials.certificate.not_valid_after_utc
 
     def problem(self) -> str | None:
-        """Say that the certificate has expired, and why there is no other, if so."""
+        """Return why the certificate has expired without another; ``None`` if it has not."""
         if self._is_usable():
             return None
         why = self.last_error or "it is about to be renewed"
         return f"the certificate of {self._whose} has expired at {self.not_after:%F %T} UTC: {why}"
 
     def warning(self) -> str | None:
-        """Say what keeps the certificate in use from being replaced, or from being kept."""
+        """Return what keeps the certificate in use from being replaced, or from being kept."""
         if not self._is_usable():
             return None
         if self.last_error:
@@ -114,7 +114,7 @@ class CertificateRenewal(Reconciler):
         self._keep()
 
     def _is_due(self) -> bool:
-        """Say whether a new one is due, also for one that was made by a clock that went ahead."""
+        """Return whether a new one is due, also where a clock that went ahead made the old one."""
         now = utc_now(self._clock)
         return now >= self._due or now < self._contexts.credentials.certificate.not_valid_before_utc
 
@@ -178,7 +178,7 @@ class CertificateRenewal(Reconciler):
 
 
 def _life(credentials: Credentials) -> float:
-    """Give the seconds from the issue of a certificate to its end, at least one."""
+    """Return the seconds from the issue of a certificate to its end, at least one."""
     certificate = credentials.certificate
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc - BACKDATED
     return max(1.0, life.total_seconds())

@@ -139,7 +139,7 @@ class Revocations(Reconciler):
         self._callbacks.append(callback)
 
     def is_revoked(self, identity: NodeIdentity) -> bool:
-        """Say whether the certificate behind ``identity`` has been revoked."""
+        """Return whether the certificate behind ``identity`` has been revoked."""
         if self.is_enrolment_revoked(identity.enrolment):
             return True
         revoked = self._times.get(identity.node)
@@ -151,20 +151,20 @@ class Revocations(Reconciler):
         return record.enrolled <= revoked
 
     def is_enrolled(self, node: str) -> bool:
-        """Say whether the name ``node`` is that of an enrolled node, connected or not."""
+        """Return whether the name ``node`` is that of an enrolled node, connected or not."""
         record = self._records.get(node)
         return record is not None and not self.is_enrolment_revoked(record.enrolment)
 
     def is_enrolment_revoked(self, enrolment: str) -> bool:
-        """Say whether an enrolment has been revoked."""
+        """Return whether an enrolment has been revoked."""
         return enrolment in self._enrolments
 
     def revoked_at(self, node: str) -> datetime.datetime | None:
-        """Give when a node was last revoked; ``None`` if never."""
+        """Return when a node was last revoked; ``None`` if never."""
         return self._times.get(node)
 
     def last_revocation(self) -> datetime.datetime | None:
-        """Give when any node was last revoked; ``None`` if never."""
+        """Return when any node was last revoked; ``None`` if never."""
         return max(self._times.values(), default=None)
 
     def refresh(self) -> None:

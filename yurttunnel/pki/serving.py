@@ -48,7 +48,7 @@ class KeptCertificate:
         self._authority = authority
 
     def load(self) -> Credentials:
-        """Give the certificate from the file if it is still good, or else a new one.
+        """Return the certificate from the file if it is still good, or else a new one.
 
         It is not when it is not for what is wanted, comes from another authority or is near its
         end. Raises :class:`StateError`.

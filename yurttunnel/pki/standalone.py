@@ -306,7 +306,7 @@ class AgentTrust(MultiService):
         return self.contexts
 
     def _has_expired(self) -> bool:
-        """Say whether what would be a good certificate has ended, by the clock of this machine."""
+        """Return whether an otherwise good certificate has expired, by this machine's clock."""
         current = self._credentials
         return (
             current is not None
@@ -321,7 +321,7 @@ class AgentTrust(MultiService):
         return uncovered(_owner(self._directory, credentials), self._identifiers)
 
     async def _enroll_patiently(self, servers: Sequence[ServerAddress]) -> Credentials:
-        """Give the certificate that is there as soon as it is good, or else a new one."""
+        """Return the certificate that is there as soon as it is good, or else a new one."""
         backoff = Backoff(_FIRST_PAUSE / 2, _LONGEST_PAUSE)
         while True:
             current = self._credentials
@@ -390,7 +390,7 @@ class AgentTrust(MultiService):
         )
 
     def _key_to_enroll(self) -> PrivateKey:
-        """Give the key by which the server knows the node, or a new one.
+        """Return the key by which the server knows the node, or a new one.
 
         It is kept before it is used. If the answer is lost, the server has enrolled this key,
         and only a request with the same one gets another answer.

@@ -62,7 +62,7 @@ class JoinToken:
         return cls(*match.groups())
 
     def __str__(self) -> str:
-        """Give the one-string form."""
+        """Return the one-string form."""
         return f"{self.token_id}.{self.secret}.sha256:{self.pin}"
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class TokenStore:
         return token
 
     def check(self, token_id: str, secret: str) -> IssuedToken:
-        """Give the token if it is known, right and not expired; else raise TokenRefused."""
+        """Return the token if it is known, right and not expired; else raise TokenRefused."""
         issued = self._tokens.get(token_id)
         # Unknown ids take as long as wrong secrets.
         expected = issued.secret_hash if issued is not None else _hash("")
@@ -139,7 +139,7 @@ class TokenStore:
         return issued
 
     def find(self, token: JoinToken) -> IssuedToken | None:
-        """Give what is kept of ``token``, if it is good now and pins this authority."""
+        """Return what is kept of ``token``, if it is good now and pins this authority."""
         try:
             issued = self.check(token.token_id, token.secret)
         except TokenRefused:
@@ -162,7 +162,7 @@ class TokenStore:
 
 
 def newest_token(directory: StateDirectory) -> datetime.datetime | None:
-    """Give when the newest token was created; ``None`` when there has been none.
+    """Return when the newest token was created; ``None`` when there has been none.
 
     For commands beside a running server. Raises :class:`StateError`.
     """

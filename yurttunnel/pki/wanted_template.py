@@ -42,7 +42,7 @@ class WantedTemplate:
         return self.unknown is None and self._last is not None and settled
 
     def look(self) -> CertificateTemplate | None:
-        """Give what is wanted now, ``None`` while that is not known."""
+        """Return what is wanted now, ``None`` while that is not known."""
         try:
             template = self._template()
         except TemplateUnknown as error:

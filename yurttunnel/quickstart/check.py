@@ -82,7 +82,7 @@ class Check:
         self._port = 0
 
     def steps(self) -> list[tuple[str, Callable[[], str]]]:
-        """Give the steps by name, in their order: the first makes the pod that others use."""
+        """Return the steps by name, in their order: the first makes the pod that others use."""
         return [
             ("run", self.run),
             ("logs", self.logs),

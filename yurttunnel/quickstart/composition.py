@@ -93,7 +93,7 @@ def build(reactor: Any, settings: Settings) -> IService:
 
 
 def _signing(reactor: Any, trust: QuickstartTrust, port: int) -> list[IService]:
-    """Give the parts that sign what ``kubectl certificate approve`` has approved."""
+    """Return the parts that sign what ``kubectl certificate approve`` has approved."""
     client = KubeClient(reactor, trust.configuration(port))
     informers = Informers(reactor, client)
     signer = CertificateSigner(
@@ -103,7 +103,7 @@ def _signing(reactor: Any, trust: QuickstartTrust, port: int) -> list[IService]:
 
 
 def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
-    """Say to the server what its command line would."""
+    """Return the settings that the server would have of its command line."""
     ports = settings.ports
     options = ServerOptions()
     options.parseOptions(
@@ -122,7 +122,7 @@ def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
 
 
 def _agent_settings(settings: Settings, state: Path) -> AgentSettings:
-    """Say to the agent what its command line would."""
+    """Return the settings that the agent would have of its command line."""
     ports = settings.ports
     options = AgentOptions({})
     options.parseOptions(
@@ -144,7 +144,7 @@ def _agent_settings(settings: Settings, state: Path) -> AgentSettings:
 
 
 def _introduction(settings: Settings, kubeconfig: Path) -> str:
-    """Say what there is and what to do with it."""
+    """Return what there is and what to do with it."""
     ports, node = settings.ports, settings.node_name
     if settings.check:
         return f"node {node} is reached through the tunnel; trying everything once:"

@@ -68,7 +68,7 @@ class Ports:
         return self.first + 6
 
     def first_taken(self) -> int | None:
-        """Give the first of the ports on which another process listens, if any."""
+        """Return the first of the ports on which another process listens, if any."""
         ports = range(self.first, self.first + PORT_COUNT)
         return next((port for port in ports if _taken(port)), None)
 

@@ -46,7 +46,7 @@ class Contexts(Protocol):
     """What makes the TLS toward servers, as ``ClientContexts`` do."""
 
     def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
-        """Give what makes the connections to a server of that name."""
+        """Return what makes the connections to a server of that name."""
 
 
 class TunneledNodes:
@@ -71,7 +71,7 @@ class TunneledNodes:
         )
 
     def connections(self, node: str, port: int) -> Acquire:
-        """Give what gets connections to ``node``.
+        """Return what gets connections to ``node``.
 
         They are the same for all its ports: the ``Host`` of each request names the one meant.
         """
@@ -143,7 +143,7 @@ class _Probe:
         """Do nothing: the end of the exchange follows."""
 
     def exchange_ended(self, error: ExchangeFailed | None) -> None:
-        """Tell the status, or what has failed."""
+        """Notify the status, or what has failed."""
         if self.answered.called:
             return
         if error is None:

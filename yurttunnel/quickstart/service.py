@@ -171,7 +171,7 @@ class _CheckProcess(ProcessProtocol):
         self.ended: Deferred[int | None] = Deferred()
 
     def processEnded(self, reason: Failure) -> None:
-        """Tell the exit status; ``None`` when a signal ended it."""
+        """Notify the exit status; ``None`` when a signal ended it."""
         if not self.ended.called:
             self.ended.callback(getattr(reason.value, "exitCode", None))
 

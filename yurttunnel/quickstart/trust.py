@@ -45,12 +45,12 @@ class QuickstartTrust:
         self.api_to_tunnel = ClientContexts(self._caller(CALLER_NAME), HTTP_PROTOCOL)
 
     def signing_authority(self) -> SigningAuthority:
-        """Give the authority as the API's signer takes it."""
+        """Return the authority as the API's signer takes it."""
         assert self._authority_key is not None  # it has just been opened, or made
         return SigningAuthority(self._authority.certificate, self._authority_key)
 
     def configuration(self, port: int) -> KubeConfiguration:
-        """Say how to ask the API on ``port`` as the administrator."""
+        """Return how to ask the API on ``port`` as the administrator."""
         credentials = self._caller(_ADMIN, _ADMIN_GROUP)
         authorities = certificates_to_pem([self._authority.certificate])
         return KubeConfiguration(

@@ -118,11 +118,11 @@ class AgentListener(Factory):
         """Who else has sessions whose agents are told how many servers there are now."""
 
     def sessions(self) -> list[TunnelSession]:
-        """Give all sessions, those too that have been replaced and still end their streams."""
+        """Return all sessions, those too that have been replaced and still end their streams."""
         return [session.tunnel for session in self._sessions.values()]
 
     def node_sessions(self) -> list[NodeSession]:
-        """Give the same with the nodes that they are of."""
+        """Return the same with the nodes that they are of."""
         return list(self._sessions.values())
 
     def drain(self, text: str) -> None:
@@ -163,7 +163,7 @@ class AgentListener(Factory):
         return self._replicas()
 
     def replicas_changed(self) -> None:
-        """Tell all agents how many servers there are now; more than those told do no harm."""
+        """Notify all agents how many servers there are now; more than those told do no harm."""
         replicas = self._replicas()
         if replicas is None or replicas == self._told:
             return
@@ -174,7 +174,7 @@ class AgentListener(Factory):
             callback(replicas)
 
     def is_revoked(self, identity: NodeIdentity) -> bool:
-        """Say whether a node's identity is no longer good."""
+        """Return whether a node's identity is no longer good."""
         return self._is_revoked(identity)
 
     def revoke(self, node: str) -> None:
@@ -201,7 +201,7 @@ class AgentListener(Factory):
             self._handed_over.add(connection)
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
-        """Tell of sessions that have no connection now; log connections that came to nothing."""
+        """Report sessions that have no connection now; log connections that came to nothing."""
         session = self._carried.pop(connection, None)
         if session is not None and not (session.tunnel.closed or session.tunnel.connected):
             self.sessions_drain(frozenset({session}))
@@ -226,7 +226,7 @@ class AgentListener(Factory):
         self.admit(connection, hello, self.identity_of(certificate))
 
     def identity_of(self, certificate: x509.Certificate) -> NodeIdentity:
-        """Say which node's agent may come in with a certificate, which TLS has verified.
+        """Return which node's agent may come in with a certificate, which TLS has verified.
 
         Raises :class:`Violation` for one that may not.
         """
@@ -376,7 +376,7 @@ class AgentListener(Factory):
         )
 
     def _why_ended(self, code: Code, text: str) -> str:
-        """Say for people why a session has ended after which the node may be missed."""
+        """Return for people why a session has ended after which the node may be missed."""
         if code is Code.GOING_AWAY and not self._draining:
             text = "the agent has left in order, as it does when it is stopped"
         return f"{text} ({code.name})"
@@ -426,7 +426,7 @@ def _close_if_abandoned(tunnel: TunnelSession) -> None:
 
 
 def revoked(node: str) -> str:
-    """Say for people that a node's certificate is good no more."""
+    """Return for people that a node's certificate is good no more."""
     return f"node {node} has been revoked, or is no node of the cluster any more"
 
 
@@ -440,7 +440,7 @@ def _reason(reason: Failure) -> str:
 
 
 def _is_connected_already(reason: Failure) -> bool:
-    """Say whether an agent was turned away that looked for other servers, which is no trouble."""
+    """Return whether an agent that looked for other servers was refused, which is no trouble."""
     error = reason.value
     return isinstance(error, Violation) and error.code is Code.ALREADY_CONNECTED
 

@@ -139,7 +139,7 @@ class Approver(MultiService):
         return stopped
 
     def problem(self) -> str | None:
-        """Say what keeps requests from being approved; for the server that leads."""
+        """Return what keeps requests from being approved; for the server that leads."""
         return self._problem if self.running and self._problem else None
 
     def _changed(self, old: _Kept | None, new: _Kept | None) -> None:
@@ -254,7 +254,7 @@ class Approver(MultiService):
             self._events.record(csr, "Warning", _LEFT_ALONE, f"{decision.message}. {more}")
 
     def _is_told(self, name: str, decision: Decision) -> bool:
-        """Say whether a decision was told before, and keep that it is now."""
+        """Return whether a decision was told before, and keep that it is now."""
         told = hash(decision)
         left = self._left.get(name)
         if left is None:

@@ -31,12 +31,12 @@ class Peer:
     address: str
 
     def known_by_token(self, user: str) -> Peer:
-        """Give the same peer, whose token is that of ``user``."""
+        """Return the same peer, whose token is that of ``user``."""
         return Peer(user, "token", self.address)
 
 
 def peer_behind(transport: Any) -> Peer:
-    """Say who is behind a transport, over TLS once the handshake is over."""
+    """Return who is behind a transport, over TLS once the handshake is over."""
     address = _address(transport)
     name = _common_name(transport) if is_secure(transport) else ""
     return Peer(name, "certificate", address) if name else Peer(address, "address", address)
@@ -53,7 +53,7 @@ def _address(transport: Any) -> str:
 
 
 def unix_user(connection: socket.socket) -> str:
-    """Say which user has connected to a Unix socket."""
+    """Return which user has connected to a Unix socket."""
     return f"unix:uid={_peer_credentials(connection)[1]}"
 
 
@@ -70,7 +70,7 @@ def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
 
 
 def _unix_credentials(connection: socket.socket) -> str:
-    """Say who has connected to a Unix socket."""
+    """Return who has connected to a Unix socket."""
     process, user, group = _peer_credentials(connection)
     return f"unix:uid={user},gid={group},pid={process}"
 

@@ -195,7 +195,7 @@ def _how(exchange: _AuditedExchange, error: ExchangeFailed | None) -> tuple[Code
 
 
 def subject_of(target: bytes) -> dict[str, Value]:
-    """Say what a path is about, without the query, and nothing that is not a plain name.
+    """Return what a path is about, without the query, and nothing that is not a plain name.
 
     The path is decoded before it is split, as kubelets do it.
     """

@@ -15,7 +15,7 @@ from yurttunnel.wire.codes import Code
 
 
 def audited(stream: IStream, entry: AuditEntry) -> IStream:
-    """Give ``stream`` as one that has ``entry`` written when it ends.
+    """Return ``stream`` as one that has ``entry`` written when it ends.
 
     It costs nothing for each piece of data: whoever uses the stream looks its methods up once.
     """
@@ -56,7 +56,7 @@ class _AuditedStream:
 
 
 def code_of(error: BaseException | None) -> tuple[Code, str]:
-    """Say why a stream ended, as the metrics count it, with a sentence."""
+    """Return why a stream ended, as the metrics count it, with a sentence."""
     if isinstance(error, ConnectionDone):
         return Code.DONE, ""
     if isinstance(error, StreamFailed):

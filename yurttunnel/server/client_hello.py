@@ -82,7 +82,7 @@ class ClientHelloReader:
         return None
 
     def _next_fragment(self) -> bytearray | None:
-        """Give the content of the next record, ``None`` when it is not complete."""
+        """Return the content of the next record, ``None`` when it is not complete."""
         header = self._received[self._position : self._position + _RECORD_HEADER]
         if header and header[0] != _HANDSHAKE_RECORD:
             raise BadClientHello("it does not begin with a TLS handshake")
@@ -102,7 +102,7 @@ class ClientHelloReader:
         return self._received[begin : self._position]
 
     def _complete_hello(self) -> bytearray | None:
-        """Give the ClientHello without its header, ``None`` when it is not complete."""
+        """Return the ClientHello without its header, ``None`` when it is not complete."""
         message = self._message
         if message[0] != _CLIENT_HELLO:
             raise BadClientHello(f"it begins with a handshake message of type {message[0]}")

@@ -227,7 +227,7 @@ def _listeners(
     workers: Workers | None,
     callers: Mapping[str, ConnectFactory | DialingFactory],
 ) -> list[Listener]:
-    """Say what to listen on, each with the flag that an error names."""
+    """Return what to listen on, each with the flag that an error names."""
     tcp = partial(listen_tcp, reactor)
     secured: IProtocolFactory = tls.server_side(reactor, trust.agents, agents)
     if workers is not None:
@@ -260,7 +260,7 @@ def _listeners(
 def _interception_listeners(
     reactor: Any, settings: Settings, secured: IProtocolFactory, insecure: IProtocolFactory
 ) -> list[Listener]:
-    """Say where callers come to that mean kubelets.
+    """Return where callers come to that mean kubelets.
 
     Warns when others than this machine can come without being asked who they are.
     """

@@ -56,7 +56,7 @@ def _cleanup(reactor: Any) -> IService:
 
 
 def _prepare(mode: StandaloneSettings | ClusterSettings) -> OwnMark | None:
-    """Say what is done to outgoing connections, so that rules do not lead them back here."""
+    """Return what is done to outgoing connections, so that rules do not lead them back here."""
     if isinstance(mode, ClusterSettings) and mode.steering.iptables:
         return OwnMark()
     return None
@@ -95,7 +95,7 @@ def _directory_flag(settings: Settings) -> str:
 
 
 def _bundle_flag(settings: Settings, error: str) -> str:
-    """Say what has named the file of authorities that ``error`` is about."""
+    """Return what has named the file of authorities that ``error`` is about."""
     client_ca = None if isinstance(settings.mode, StandaloneSettings) else settings.mode.client_ca
     for flag, path in (("--kubelet-ca", settings.kubelet_ca), ("--client-ca-file", client_ca)):
         if path is not None and str(path) in error:

@@ -136,7 +136,7 @@ class ClusterServer:
         self._tunnel = LateService(reactor, self._ready, self._second_phase)
 
     def service(self) -> IService:
-        """Give all parts together, those first that serve the others to their end."""
+        """Return all parts together, those first that serve the others to their end."""
         process = self._process
         readiness = process.readiness
         readiness.add("listeners", self._tunnel.problem)
@@ -174,7 +174,7 @@ class ClusterServer:
         return parts
 
     def _caches_missing(self) -> str | None:
-        """Say which caches are not complete, for a while after the start.
+        """Return which caches are not complete, for a while after the start.
 
         When the API is away for longer than that, callers are better served by addresses and
         names that agents have than not at all.
@@ -184,7 +184,7 @@ class ClusterServer:
         return self._informers.incomplete()
 
     def _is_gone(self, identity: NodeIdentity) -> bool:
-        """Say that a node has been deleted from the cluster, as far as is known."""
+        """Return whether a node has been deleted from the cluster, as far as is known."""
         return self._nodes.synced and self._nodes.get(identity.node) is None
 
     def _serving_names(self) -> ServingNames:

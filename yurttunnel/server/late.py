@@ -36,7 +36,7 @@ class LateService(Service):
         """Says what is not listening, for ``/readyz``; whoever is made replaces it."""
 
     def problem(self) -> str | None:
-        """Say that it waits, or what the service says when there is one."""
+        """Return what it waits for, or the problem of the service once there is one."""
         return self.not_accepting()
 
     def startService(self) -> None:

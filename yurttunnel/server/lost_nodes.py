@@ -55,7 +55,7 @@ class LostNodes:
             del self._lost[next(iter(self._lost))]
 
     def newest_first(self) -> list[LostNode]:
-        """Give the nodes that cannot be reached, those that were lost last before the others.
+        """Return the nodes that cannot be reached, those that were lost last before the others.
 
         Those that have not been seen yet come last, by their names.
         """

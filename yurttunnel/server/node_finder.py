@@ -19,7 +19,7 @@ class NodeFinder:
         self._nodes = nodes
 
     def meant(self, host: str) -> Collection[Node]:
-        """Give the nodes that ``host`` may mean.
+        """Return the nodes that ``host`` may mean.
 
         Of several, those that are not reached by the tunnel are not meant: they have neither the
         label of an edge node nor an agent. An edge node that is cut off may well be meant.
@@ -31,7 +31,7 @@ class NodeFinder:
         return nodes
 
     def address(self, node: Node) -> str:
-        """Give the ``InternalIP`` that the agent has, too, or the first, or else the name."""
+        """Return the ``InternalIP`` that the agent has, too, or the first, or else the name."""
         addresses = list(node.internal())
         session = self.own_session(node.name)
         served = session.identifiers.addresses if session is not None else frozenset()
@@ -39,7 +39,7 @@ class NodeFinder:
         return str(preferred[0]) if preferred else node.name
 
     def own_session(self, name: str) -> INodeSession | None:
-        """Give the session of the node ``name`` itself."""
+        """Return the session of the node ``name`` itself."""
         try:
             session = self._registry.find(name)
         except NodeNotConnected:

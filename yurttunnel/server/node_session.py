@@ -242,7 +242,7 @@ def dial_code(reason: Failure) -> Code | None:
 
 
 def granted_identifiers(identity: NodeIdentity, hello: Hello) -> Identifiers:
-    """Give what a node is chosen for: what its HELLO claims, or all that its certificate covers.
+    """Return what a node is chosen for: what its HELLO claims, or all that its certificate covers.
 
     Raises :class:`Violation` for a claim that the certificate does not cover.
     """

@@ -13,7 +13,7 @@ _USER_INFORMATION_BACKWARDS = re.compile(r"@\S*")
 
 
 def quotable(text: str) -> str:
-    """Give ``text`` without user information and queries, cut to :data:`LONGEST_QUOTED`.
+    """Return ``text`` without user information and queries, cut to :data:`LONGEST_QUOTED`.
 
     User information is what stands before an ``@``, as in the URL of a proxy; in queries of
     kubelets are commands. What is cut is as :func:`shortened` has it.
@@ -24,7 +24,7 @@ def quotable(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Give ``text`` cut to :data:`LONGEST_QUOTED`; one that was cut has ``...`` at its end."""
+    """Return ``text`` cut to :data:`LONGEST_QUOTED`; one that was cut has ``...`` at its end."""
     return text if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]}..."
 
 

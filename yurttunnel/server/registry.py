@@ -73,7 +73,7 @@ class NodeNotConnected(Exception):
         self._now = now
 
     def __str__(self) -> str:
-        """Give the sentence for the person who asked for ``host``."""
+        """Return the sentence for the person who asked for ``host``."""
         if self.last_seen is None:
             return (
                 f"no agent is connected for {self.host}, "
@@ -97,7 +97,7 @@ class AmbiguousAddress(NodeNotConnected):
         self.nodes = nodes
 
     def __str__(self) -> str:
-        """Give the sentence for the person who asked."""
+        """Return the sentence for the person who asked."""
         listed = ", ".join(self.nodes[:_MOST_NAMED])
         more = len(self.nodes) - _MOST_NAMED
         others = f" and {more} more" if more > 0 else ""
@@ -182,7 +182,7 @@ class SessionRegistry:
                 callback(session.node)
 
     def remote_serves(self, node: str) -> None:
-        """Tell who wants to know that a sibling can be asked for ``node``, again or anew."""
+        """Notify who wants to know that a sibling can be asked for ``node``, again or anew."""
         for callback in list(self.on_remote_serves):
             callback(node)
 
@@ -192,11 +192,11 @@ class SessionRegistry:
         return len({session.node for session in self._remote} - self._direct.keys())
 
     def direct_nodes(self) -> list[str]:
-        """Give the names of the nodes with which there are direct sessions."""
+        """Return the names of the nodes with which there are direct sessions."""
         return list(self._direct)
 
     def direct(self, node: str) -> INodeSession | None:
-        """Give the direct session that serves ``node``, spelled as its certificate has it.
+        """Return the direct session that serves ``node``, spelled as its certificate has it.
 
         ``None`` when there is none.
         """
@@ -207,7 +207,7 @@ class SessionRegistry:
         return list(self._direct.get(node, ()))
 
     def reaches(self, node: str) -> bool:
-        """Say whether there is a way to the node of that name, direct or by a sibling."""
+        """Return whether there is a way to the node of that name, direct or by a sibling."""
         return _Own(node) in self._claims
 
     def direct_changed(self, node: str) -> None:
@@ -228,7 +228,7 @@ class SessionRegistry:
             callback(node)
 
     def find(self, host: str) -> INodeSession:
-        """Give the session through which ``host`` (a name or an address) is reached.
+        """Return the session through which ``host`` (a name or an address) is reached.
 
         A node's own name comes first, then other exact names, then addresses in any spelling,
         then the narrowest network, then a default route. Among claimants of the same it is the
@@ -250,7 +250,7 @@ class SessionRegistry:
         return self._search(wanted, host)
 
     def find_another(self, session: INodeSession) -> INodeSession | None:
-        """Give the best way to the same node that is not ``session``, if any; see :meth:`find`."""
+        """Return the best other way to the node of ``session``, if any; see :meth:`find`."""
         ways = [*self._claims.get(_own(session), ()), *self._direct.get(session.node, ())]
         others = [way for way in reversed(ways) if way.node == session.node and way is not session]
         return max(others, key=_fitness, default=None)
@@ -332,7 +332,7 @@ def _fitness(session: INodeSession) -> tuple[bool, bool]:
 
 
 def _keys(session: INodeSession) -> set[_Key]:
-    """Give all that ``session`` claims; a node is always reached by its own name."""
+    """Return all that ``session`` claims; a node is always reached by its own name."""
     identifiers = session.identifiers
     keys: set[_Key] = {_own(session), *identifiers.hosts, *identifiers.addresses}
     for network in identifiers.networks:

@@ -31,7 +31,7 @@ class SessionHolder(Protocol):
     """What has sessions, whose streams are given time to end: with agents, or with siblings."""
 
     def sessions(self) -> list[TunnelSession]:
-        """Give all sessions, those too that only end their streams."""
+        """Return all sessions, those too that only end their streams."""
 
     def drain(self, text: str) -> None:
         """Take no new peers, and let the sessions end with their last stream."""
@@ -77,7 +77,7 @@ class ServerService(Service):
         self._draining = False
 
     def not_accepting(self) -> str | None:
-        """Say that the server drains, or which listeners are not bound, for ``/readyz``."""
+        """Return, for ``/readyz``, that the server drains, or which listeners are not bound."""
         if self._draining:
             return "draining: the server is about to stop"
         missing = [each.name for each in self._listeners if each.name not in self._ports]

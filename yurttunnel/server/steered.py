@@ -21,7 +21,7 @@ _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 def listeners(settings: Settings, steering: SteeringFlags) -> Mapping[int, Listeners]:
-    """Say where connections are to be led, by the version of IP."""
+    """Return where connections are to be led, by the version of IP."""
     passthrough = steering.passthrough_port
     bind, insecure = settings.bind_address, settings.insecure_address
     return {
@@ -35,7 +35,7 @@ def listeners(settings: Settings, steering: SteeringFlags) -> Mapping[int, Liste
 
 
 def other_addresses(settings: Settings, address: str) -> list[str]:
-    """Give the loopback address of the family that ``address`` is not of, where one is needed.
+    """Return the loopback address of the family that ``address`` is not of, where one is needed.
 
     There is none where nothing is led to the server, or this machine has no such family.
     """
@@ -56,7 +56,7 @@ def _target(address: str, port: int, version: int) -> Target:
 
 
 def _covers(address: str, version: int) -> bool:
-    """Say whether a listener on ``address`` takes connections of a version of IP.
+    """Return whether a listener on ``address`` takes connections of a version of IP.
 
     One on ``::`` takes both, as Linux has it (net.ipv6.bindv6only, ipv6(7)).
     """

@@ -183,7 +183,7 @@ class ClusterSteering:
         )
 
     def _is_led(self, address: Address) -> bool:
-        """Say whether our rules may lead connections to ``address``; a Service's they may not."""
+        """Return whether our rules may redirect ``address``; a Service's they may not."""
         return self._flags.iptables and self._services.are_none(address)
 
     def _report(self) -> SteeringReport:

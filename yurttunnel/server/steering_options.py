@@ -209,7 +209,7 @@ def _period(options: CommandOptions[Any], flag: Flag[float], least: float) -> fl
 
 
 def _passthrough_ports(options: CommandOptions[Any]) -> frozenset[int]:
-    """Give the ports that pass-through is for; none without --passthrough-port."""
+    """Return the ports that pass-through is for; none without --passthrough-port."""
     if options.is_given(PASSTHROUGH_PORT):
         return options.optional_value(PASSTHROUGH_PORTS, frozenset({KUBELET_PORT}))
     if options[PASSTHROUGH_PORTS.name] is not None:

@@ -57,7 +57,7 @@ class Families:
         self._looks = Looks(clock, settings.period)
 
     def may_be_disturbed(self) -> bool:
-        """Say whether there should be a sync, since somebody may have changed something.
+        """Return whether there should be a sync, since somebody may have changed something.
 
         It costs next to nothing.
         """
@@ -119,7 +119,7 @@ class Families:
         return None
 
     def problem(self) -> str | None:
-        """Say what fails, what is missing that is needed, and what nobody looks at in time."""
+        """Return what fails, what is missing that is needed, and what nobody looks at in time."""
         problems = [family.problem for family in self._families.values()]
         overdue = _OVERDUE if self._looks.is_overdue(self._generations()) else None
         return "; ".join(filter(None, [*problems, overdue, *self._needed_and_missing()])) or None
@@ -179,7 +179,7 @@ class Families:
         }
 
     async def _has_sets(self) -> bool:
-        """Say whether the kernel has sets; raises where they are asked for and it has not."""
+        """Return whether the kernel has sets; raises where they are asked for and it has not."""
         asked = self._settings.match
         try:
             has_sets = await self._sets_supported()

@@ -66,7 +66,7 @@ class Family:
         return self._record.changes
 
     def generation(self) -> int | None:
-        """Give the number of the rules' state, as :class:`IFirewall` says."""
+        """Return the number of the rules' state, as :class:`IFirewall` says."""
         found: int | None = self._firewall.generation()
         return found
 
@@ -104,7 +104,7 @@ class Family:
             await self._sets.remove(self._set_name)
 
     def report(self) -> FamilyReport:
-        """Say what is in force, and what has happened."""
+        """Return what is in force, and what has happened."""
         return self._record.report(self._firewall.backend, self._match, self._in_force)
 
     async def _make(self, wanted: Interception, look: bool) -> None:
@@ -179,7 +179,7 @@ def _uses_set(interception: Interception) -> bool:
 
 
 def _rules(interception: Interception | None) -> tuple[bool, Interception | None]:
-    """Give what rules depend on: which addresses are in the set makes no difference to them."""
+    """Return what rules depend on: which addresses are in the set makes no difference to them."""
     if interception is None or not _uses_set(interception):
         return False, interception
     return True, replace(interception, edge=frozenset(), cloud=frozenset())

@@ -60,11 +60,11 @@ class Interception:
         return not (self.edge and (self.ports or self.pod_ports))
 
     def all_ports(self) -> Collection[int]:
-        """Give the ports that are intercepted, of whichever origin."""
+        """Return the ports that are intercepted, of whichever origin."""
         return self.ports.keys() | self.pod_ports.keys()
 
     def intercepts(self, address: Address) -> bool:
-        """Say whether connections to ``address`` are led to the server, on these ports."""
+        """Return whether connections to ``address`` are led to the server, on these ports."""
         if self.is_nothing or address.is_loopback:
             return False
         if self.match is Match.EDGE_SET:

@@ -65,7 +65,7 @@ class IFirewall(Interface):
         """
 
     def generation() -> int | None:
-        """Give a number that is another one after each change of the kernel's rules, by anybody.
+        """Return a number that is another one after each change of the kernel's rules, by anybody.
 
         ``None`` where the kernel does not count them. It costs next to nothing.
         """

@@ -11,7 +11,7 @@ from yurttunnel.steering.interfaces import Flow
 def wrong_flows(
     wanted: Interception, listeners: Collection[Target], node_addresses: Collection[Address]
 ) -> Callable[[Flow], bool]:
-    """Give a function that says whether a flow has to be cut; it may be called in any thread.
+    """Return a function that says whether a flow has to be cut; it may be called in any thread.
 
     A flow that should be intercepted must be answered by the listener that its port leads to, and
     one that should not by none of ``listeners``: addresses of this machine itself are never led.
@@ -35,7 +35,7 @@ def wrong_flows(
 
 
 def _is_answered_by(flow: Flow, target: Target) -> bool:
-    """Say whether the flow has been led to ``target``, which may be on whatever own address."""
+    """Return whether the flow has been led to ``target``, which may be on whatever own address."""
     if flow.answers == Target(flow.destination, flow.port):
         return False
     return flow.answers.port == target.port and target.address in (None, flow.answers.address)

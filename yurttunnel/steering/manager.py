@@ -143,7 +143,7 @@ class SteeringManager(Service):
         return Deferred.fromCoroutine(self._end())
 
     def problem(self) -> str | None:
-        """Say, for ``/readyz``, why callers may not be led to this server."""
+        """Return, for ``/readyz``, why callers may not be led to this server."""
         if self._state in (State.STOPPED, State.STOPPING):
             return f"the rules of the firewall are no longer kept: {self._state.value}"
         if self._state is State.WAITING:
@@ -152,7 +152,7 @@ class SteeringManager(Service):
         return "; ".join(filter(None, (self._failure, self._families.problem()))) or None
 
     def report(self) -> RulesReport:
-        """Say what is intercepted how, and what ails it."""
+        """Return what is intercepted how, and what ails it."""
         return RulesReport(
             state=self._state.value, problem=self.problem(), families=self._families.report()
         )
@@ -167,7 +167,7 @@ class SteeringManager(Service):
             self._reconciler.trigger(at_once=True)
 
     def _is_due(self) -> bool:
-        """Say whether there is something to do before the period is over."""
+        """Return whether there is something to do before the period is over."""
         if self._state is State.WAITING and self._waits_for() is None:
             return True
         disturbed = self._state is State.STEERING and self._families.may_be_disturbed()
@@ -218,7 +218,7 @@ class SteeringManager(Service):
         return State.STEERING if all_well else State.FAILING
 
     def _waits_for(self) -> str | None:
-        """Say what is not there yet that rules need."""
+        """Return what is not there yet that rules need."""
         if not self._nodes.synced:
             return "the API has not told all nodes yet"
         if not self._ports.synced:
@@ -228,7 +228,7 @@ class SteeringManager(Service):
         return self._not_accepting()
 
     def _must_remove(self) -> bool:
-        """Say whether there are rules that have led nowhere for too long."""
+        """Return whether there are rules that have led nowhere for too long."""
         closed = self._closed_since
         return (
             self._rules_may_exist
@@ -284,5 +284,5 @@ class SteeringManager(Service):
 
 
 def _place(node: Node | None) -> tuple[bool, tuple[tuple[str, str], ...]] | None:
-    """Give what of a node the rules depend on."""
+    """Return what of a node the rules depend on."""
     return None if node is None else (node.edge, node.addresses)

@@ -135,7 +135,7 @@ class _Run(ProcessProtocol):
         self._errors = (self._errors + data)[:MAX_ERRORS]
 
     def processEnded(self, reason: Failure) -> None:
-        """Tell how it has ended."""
+        """Report how it has ended."""
         ending = reason.value
         assert isinstance(ending, (ProcessDone, ProcessTerminated))
         status = ending.exitCode

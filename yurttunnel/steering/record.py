@@ -139,7 +139,7 @@ class Record:
             )
 
     def report(self, backend: str, match: Match, in_force: Interception | None) -> FamilyReport:
-        """Say what is in force, and what has happened."""
+        """Return what is in force, and what has happened."""
         return FamilyReport(
             version=self._version,
             backend=backend,

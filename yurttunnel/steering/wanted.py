@@ -36,7 +36,7 @@ class Listeners:
     passthrough: Target | None = None
 
     def targets(self) -> frozenset[Target]:
-        """Give all of them."""
+        """Return all of them."""
         return frozenset({self.secure, self.insecure, self.passthrough or self.secure})
 
 
@@ -72,7 +72,7 @@ def wanted(
     ports: Ports,
     services: Collection[Address],
 ) -> dict[int, Interception]:
-    """Say what is to be intercepted, by the version of IP.
+    """Return what is to be intercepted, by the version of IP.
 
     Whether a node is ready does not matter: its connections go where they belong all the same. An
     address that edge and cloud nodes share, as one of a gateway, is that of a cloud node. Those of
@@ -97,12 +97,12 @@ def wanted(
 
 
 def left_out(settings: SteeringSettings, interception: Interception) -> tuple[str, ...]:
-    """Say in a sentence each what cannot be intercepted though it should, and what to do."""
+    """Return in a sentence each what cannot be intercepted though it should, and what to do."""
     return (*interception.notes, *_not_heard(settings, interception))
 
 
 def _not_heard(settings: SteeringSettings, interception: Interception) -> tuple[str, ...]:
-    """Say what cannot be intercepted because of where the server listens."""
+    """Return what cannot be intercepted because of where the server listens."""
     if not interception.edge:
         return ()
     version = interception.version
@@ -141,7 +141,7 @@ def _sides(nodes: Iterable[Node], services: Collection[Address]) -> dict[int, _S
 
 
 def _shared(addresses: Collection[Address], sides: _Sides) -> Iterator[str]:
-    """Tell of addresses that are not intercepted since a cloud node has them, too."""
+    """Report addresses that are not intercepted since a cloud node has them, too."""
     shared = sorted(addresses, key=int)
     for address in shared[:MOST_TOLD]:
         yield (
@@ -154,7 +154,7 @@ def _shared(addresses: Collection[Address], sides: _Sides) -> Iterator[str]:
 
 
 def _crowded(version: int, sides: _Sides) -> Iterator[str]:
-    """Tell of nodes that have more addresses than count."""
+    """Report nodes that have more addresses than count."""
     crowded = sorted(sides.crowded)
     for name in crowded[:MOST_TOLD]:
         yield (
@@ -167,7 +167,7 @@ def _crowded(version: int, sides: _Sides) -> Iterator[str]:
 
 
 def _addresses(node: Node) -> list[Address]:
-    """Give the addresses by which a node may be reached, each once."""
+    """Return the addresses by which a node may be reached, each once."""
     found = [
         address
         for kind, text in node.addresses
@@ -179,7 +179,7 @@ def _addresses(node: Node) -> list[Address]:
 # Nodes change one at a time, and reading the addresses of all is most of the work.
 @lru_cache(maxsize=1 << 16)
 def _useful(text: str) -> Address | None:
-    """Give the address, unless it means another machine everywhere, or many, or none.
+    """Return the address, unless it means another machine everywhere, or many, or none.
 
     Broadcast is among the reserved ones.
     """
@@ -197,7 +197,7 @@ def _useful(text: str) -> Address | None:
 
 
 def _leading(listeners: Listeners, settings: SteeringSettings, ports: Ports) -> dict[int, Target]:
-    """Say where each port leads."""
+    """Return where each port leads."""
     leading = {
         **dict.fromkeys(ports.http, listeners.insecure),
         **dict.fromkeys(ports.https, listeners.secure),

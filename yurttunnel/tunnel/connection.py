@@ -149,7 +149,7 @@ class SessionConnection(Protocol):
                 self._hand_over_early()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Tell the session, and the owner."""
+        """Notify the session, and the owner."""
         self._cancel_deadline()
         session, self._session = self._session, None
         if self._other is not None:

@@ -15,7 +15,7 @@ _PROTOCOL = re.compile(rb"yurttunnel-node/([0-9a-f]{8})")
 
 
 def placement_protocol(node: str) -> bytes:
-    """Give the protocol that an agent of ``node`` offers.
+    """Return the protocol that an agent of ``node`` offers.
 
     It ends in the first four bytes of the SHA-256 of the name, as eight hexadecimal digits.
     """

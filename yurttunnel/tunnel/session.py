@@ -182,7 +182,7 @@ class TunnelSession:
         return self.description.local_name
 
     def snapshot(self) -> SessionSnapshot:
-        """Give the figures of this moment."""
+        """Return the figures of this moment."""
         wire = self.wire
         return SessionSnapshot(
             node=self.peer_name,
@@ -332,12 +332,12 @@ class TunnelSession:
         self.request_flush()
 
     def tell_servers(self, servers: int) -> None:
-        """Tell the agent how many servers there are now, if there is a connection."""
+        """Notify the agent how many servers there are now, if there is a connection."""
         self.wire.tell_servers(servers)
         self.request_flush()
 
     def ended(self) -> Deferred[None]:
-        """Give a Deferred that fires once the session is over."""
+        """Return a Deferred that fires once the session is over."""
         ended: Deferred[None] = Deferred()
         if self.closed:
             ended.callback(None)
@@ -489,13 +489,13 @@ class TunnelSession:
         self.flush()
 
     def peer_going_away(self, code: Code, text: str) -> None:
-        """Tell those who chose this session that it takes no new streams."""
+        """Notify those who chose this session that it takes no new streams."""
         self.going_away = True
         for callback in list(self.on_going_away):
             callback()
 
     def servers_told(self, servers: int) -> None:
-        """Tell those who look for as many."""
+        """Notify those who look for as many."""
         for callback in list(self.on_servers_told):
             callback(servers)
 

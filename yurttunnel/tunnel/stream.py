@@ -43,7 +43,7 @@ class StreamAddress:
         self.target = target
 
     def __repr__(self) -> str:
-        """Give the node and the target as ``--forward`` spells them."""
+        """Return the node and the target as ``--forward`` spells them."""
         return f"{self.node}/{self.target}"
 
 
@@ -235,7 +235,7 @@ class TunnelStream:
     # -- StreamEvents --------------------------------------------------------------------------
 
     def stream_opened(self) -> None:
-        """Tell whoever opened it."""
+        """Notify whoever opened it."""
         opened, self._opened = self._opened, None
         if opened is not None:
             self._session.dial_answered(Code.DONE)
@@ -243,7 +243,7 @@ class TunnelStream:
             opened.callback(self)
 
     def stream_ended(self) -> None:
-        """Tell the protocol that no more will come, as a TCP connection does."""
+        """Notify the protocol that no more will come, as a TCP connection does."""
         if IHalfCloseableProtocol.providedBy(self._protocol):
             IHalfCloseableProtocol(self._protocol).readConnectionLost()
         else:
@@ -256,7 +256,7 @@ class TunnelStream:
             self._producer.resumeProducing()
 
     def stream_closed(self, code: Code, text: str) -> None:
-        """Tell the protocol, or whoever waits for the opening, that it is over."""
+        """Notify the protocol, or whoever waits for the opening, that it is over."""
         if self._holder is not None:
             self._session.give_back(self._holder)
         if self._linger is not None:
@@ -277,7 +277,7 @@ class TunnelStream:
             self._tell_end(producer, self._end)
 
     def settle_end(self) -> bool:
-        """Tell the protocol, once this direction's FIN has been sent; whether that is settled."""
+        """Return the protocol, once this direction's FIN has been sent; whether that is settled."""
         wire = self._wire
         if not (wire.send_ended or wire.closed):
             return False
@@ -359,7 +359,7 @@ class _PulledProducer:
         self.task.resume()
 
     def stopProducing(self) -> None:
-        """Tell the producer that its consumer is gone."""
+        """Notify the producer that its consumer is gone."""
         self._producer.stopProducing()
 
 
@@ -404,7 +404,7 @@ class StreamRequest:
             self._on_cancel.append(callback)
 
     def stream_closed(self, code: Code, text: str) -> None:
-        """Tell those who prepare the answer that none is wanted."""
+        """Notify those who prepare the answer that none is wanted."""
         self._cancelled = (code, text)
         self._session.dial_answered(Code.CANCELLED)
         callbacks, self._on_cancel = self._on_cancel, []

@@ -19,7 +19,7 @@ class CodedError(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        """Give the sentence and the code."""
+        """Return the sentence and the code."""
         return f"{self.text} ({self.code.name})"
 
 

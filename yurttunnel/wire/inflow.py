@@ -84,7 +84,7 @@ class Inflow:
             budget.count_grown(-1)
 
     def credit(self, now: float) -> list[bytes]:
-        """Give the CREDIT frames that are due."""
+        """Return the CREDIT frames that are due."""
         parts: list[bytes] = []
         self.is_due = False
         if self._session_due:

@@ -58,7 +58,7 @@ class Liveness:
         return True
 
     def is_ping_due(self, now: float, busy: bool) -> bool:
-        """Say whether it is time for a PING."""
+        """Return whether it is time for a PING."""
         return now >= self._ping_at(busy)
 
     def pinged(self, now: float) -> None:

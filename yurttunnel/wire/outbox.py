@@ -61,7 +61,7 @@ class Outbox:
         return frames.PING in link or frames.PONG in link
 
     def take_link(self) -> bytes:
-        """Give the frames of the connection, once."""
+        """Return the frames of the connection, once."""
         if not self.link:
             return b""
         link, self.link = self.link, {}
@@ -85,7 +85,7 @@ class Outbox:
         return self.log.end - self.log.start >= MAX_KEPT + MAX_CONTROL
 
     def next_chunk(self, limit: int) -> bytes:
-        """Give the next new bytes of the session.
+        """Return the next new bytes of the session.
 
         ``limit`` bounds the payload of streams.
         """
@@ -117,7 +117,7 @@ class Outbox:
     # -- what is measured of the path ----------------------------------------------------------
 
     def is_probe_due(self, now: float) -> bool:
-        """Say whether it is time to see how far away the peer is with nothing in the way."""
+        """Return whether it is time to see how far away the peer is with nothing in the way."""
         if self.log.again:
             # It goes before all else, and would be in the way.
             return False

@@ -146,12 +146,12 @@ class Pace:
 
 
 def _in_time(round_trip: float) -> float:
-    """Give how long a round trip may take without a queue, seconds."""
+    """Return how long a round trip may take without a queue, seconds."""
     return round_trip * (1 + JITTER) + QUEUE_TIME
 
 
 def _delayed(rate: float) -> float:
-    """Give how much the peer leaves unacknowledged although it has arrived, bytes."""
+    """Return how much the peer leaves unacknowledged although it has arrived, bytes."""
     return min(rate * ACK_DELAY, ACK_EVERY)
 
 

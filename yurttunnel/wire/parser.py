@@ -97,7 +97,7 @@ class FrameParser:
 
 
 def _unacceptable(length: int) -> Violation:
-    """Say what is wrong with the length of DATA."""
+    """Return what is wrong with the length of DATA."""
     if not length:
         return Violation(Code.PROTOCOL, "a DATA frame is empty")
     return Violation(Code.FRAME_TOO_LARGE, f"a DATA frame of {length} bytes is too long")

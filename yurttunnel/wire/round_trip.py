@@ -68,13 +68,13 @@ class RoundTrip:
         self._probed_at = now - PROBE_AGAIN
 
     def ping(self, now: float) -> bytes:
-        """Give the next PING."""
+        """Return the next PING."""
         self._number += 1
         self._sent_at = now
         return frames.offset_frame(frames.PING, 0, self._number)
 
     def has_sent(self, number: int) -> bool:
-        """Say whether there was a PING with that number."""
+        """Return whether there was a PING with that number."""
         return 0 < number <= self._number
 
     def pong(self, number: int, now: float) -> Probe:
@@ -97,7 +97,7 @@ class RoundTrip:
         return ended
 
     def age(self, now: float) -> float:
-        """Say how many seconds ago the last probe began; 0 while one is under way."""
+        """Return how many seconds ago the last probe began; 0 while one is under way."""
         return now - self._probed_at if self.probe is Probe.ENDED else 0.0
 
     @property

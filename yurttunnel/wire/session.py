@@ -174,7 +174,7 @@ class Session:
         return self._refuses_streams
 
     def waits_for(self, now: float) -> float | None:
-        """Give for how many seconds the session still waits for its peer, while it does."""
+        """Return for how many seconds the session still waits for its peer, while it does."""
         detached = self.state is SessionState.DETACHED
         return max(0.0, self._expires - now) if detached else None
 
@@ -265,7 +265,7 @@ class Session:
         self._check_drained()
 
     def tell_servers(self, servers: int) -> None:
-        """Tell the peer, an agent, how many servers there are, this one included.
+        """Notify the peer, an agent, how many servers there are, this one included.
 
         Without a connection nothing is told: the HELLO of the next one says it.
         """
@@ -333,7 +333,7 @@ class Session:
         )
 
     def data_to_send(self, limit: int | None = None) -> bytes:
-        """Give the next bytes for the connection, nothing if there are none.
+        """Return the next bytes for the connection, nothing if there are none.
 
         ``limit`` bounds the stream payload in them, not the frames around it; without one
         :attr:`chunk` does. After the session

@@ -64,7 +64,7 @@ class StreamTable:
         self.last_peer_number = number
 
     def find(self, number: int) -> Stream | None:
-        """Give a stream, ``None`` for one that was there once.
+        """Return a stream, ``None`` for one that was there once.
 
         Raises :class:`Violation` for a number that was never used.
         """

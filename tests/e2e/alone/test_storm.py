@@ -75,14 +75,14 @@ class Crowd(Program):
 
 
 def most_resident(program: Program) -> int:
-    """Give the most memory that the process has had, in bytes."""
+    """Return the most memory that the process has had, in bytes."""
     status = Path(f"/proc/{program.pid}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
 
 
 def warnings(lines: list[str]) -> list[str]:
-    """Give those that are warnings or worse."""
+    """Return those that are warnings or worse."""
     return [line for line in lines if any(f"#{level}]" in line for level in ("warn", "error"))]
 
 
@@ -135,7 +135,7 @@ class StormTests(LeakTestCase):
         self.assertEqual((session["node"], session["streams"]), ("edge-1", 0))
 
     async def serves_edge_1(self, server: Server) -> bool:
-        """Say whether the server is there, and has a session with the node of the test."""
+        """Return whether the server is there, and has a session with the node of the test."""
         try:
             return any(each["node"] == "edge-1" for each in await server.agents())
         except Exception:  # Nothing listens on its meta port yet; the caller has a deadline.

@@ -18,12 +18,12 @@ def node_name(number: int) -> str:
 
 
 def node_address(number: int) -> str:
-    """Give the address of a node."""
+    """Return the address of a node."""
     return f"10.{64 + number % NODES // 250}.{number % 250}.10"
 
 
 def pod_name(number: int) -> tuple[str, str]:
-    """Give the namespace and the name of a pod."""
+    """Return the namespace and the name of a pod."""
     return f"team-{number % NAMESPACES:02}", f"shop-{number // 20:05}-6d4b75cb6d-{number:05}"
 
 

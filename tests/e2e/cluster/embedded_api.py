@@ -29,7 +29,7 @@ class TowardServers(RotatingContexts):
     """
 
     def creator(self, server_name):
-        """Give what makes connections for a node."""
+        """Return what makes connections for a node."""
         return _Creator(self._context, server_name)
 
     def _build(self, credentials):

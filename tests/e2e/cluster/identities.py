@@ -73,7 +73,7 @@ class Identities:
         return self.client("kubelet-client", CALLER_NAME)
 
     def signing_authority(self) -> SigningAuthority:
-        """Give the authority as the cluster's signer takes it."""
+        """Return the authority as the cluster's signer takes it."""
         key = key_from_pem((self._authority_directory / "ca.key").read_bytes())
         return SigningAuthority(self.authority.certificate, key)
 

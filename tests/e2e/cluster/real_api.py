@@ -17,7 +17,7 @@ STOP_SECONDS = 20.0
 
 
 def assets() -> Path | None:
-    """Give the directory of ``etcd`` and ``kube-apiserver``, if there is one."""
+    """Return the directory of ``etcd`` and ``kube-apiserver``, if there is one."""
     directory = os.environ.get("KUBEBUILDER_ASSETS")
     return None if not directory else Path(directory)
 

@@ -54,7 +54,7 @@ class ApprovalPolicyTests(ClusterTestCase):
         await self.start_tunnel(world, "edge-1")
 
     async def error_of(self, asked) -> str:
-        """Give what the API says against it."""
+        """Return what the API says against it."""
         try:
             await asked
         except ApiError as error:

@@ -92,7 +92,7 @@ class IdentityTests(ClusterTestCase):
 
 
 def claim(server: str, certificate: str | None, authority: str, identifiers: str) -> bytes:
-    """Say a HELLO with these identifiers to a server; what it answers until it hangs up."""
+    """Return a HELLO with these identifiers to a server; what it answers until it hangs up."""
     context = ssl.create_default_context(cafile=authority)
     context.set_alpn_protocols(["yurttunnel/1"])
     if certificate is not None:

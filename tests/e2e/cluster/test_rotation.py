@@ -176,12 +176,12 @@ class RotationTests(ClusterTestCase):
         return crowd
 
     def holders(self) -> list[tuple[Program, str]]:
-        """Give all programs with the names of their certificates."""
+        """Return all programs with the names of their certificates."""
         servers = [(one, name) for one in self.servers for name in ("server", "kubelet-client")]
         return servers + [(one, "agent") for one in self.agents.values()]
 
     def files(self, world: World) -> list[Path]:
-        """Give the files of all certificates in use."""
+        """Return the files of all certificates in use."""
         prefixes = dict.fromkeys(SERVERS[:2], (SERVER_PREFIX, PROXY_CLIENT_PREFIX))
         prefixes |= dict.fromkeys(self.agents, (AGENT_PREFIX,))
         return [
@@ -191,7 +191,7 @@ class RotationTests(ClusterTestCase):
         ]
 
     async def sessions(self) -> list[tuple[int, str, str, str]]:
-        """Give the sessions of all servers: what they are when they are the same ones."""
+        """Return the sessions of all servers: what they are when they are the same ones."""
         return [
             (number, entry["node"], entry["session"], entry["since"])
             for number, server in enumerate(self.servers)
@@ -270,7 +270,7 @@ async def expiry(program: Program, certificate: str) -> float:
 
 
 def is_from(authority: x509.Certificate, path: Path) -> bool:
-    """Say whether the first certificate in a file is from ``authority``."""
+    """Return whether the first certificate in a file is from ``authority``."""
     [certificate, *_] = x509.load_pem_x509_certificates(path.read_bytes())
     try:
         certificate.verify_directly_issued_by(authority)

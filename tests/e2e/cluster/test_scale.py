@@ -57,7 +57,7 @@ class LargeCluster:
         self.longest = 0.0
 
     def endpointForURI(self, uri):
-        """Give an endpoint."""
+        """Return an endpoint."""
         return self
 
     def connect(self, factory):

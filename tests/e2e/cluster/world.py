@@ -225,12 +225,12 @@ class World:
         await self.client.create(PODS, pod, NAMESPACE)
 
     async def list_servers(self) -> None:
-        """Tell the cluster, and the agents, of the servers there are (``self.servers``)."""
+        """Notify the cluster, and the agents, of the servers there are (``self.servers``)."""
         await self.write_slice(*self.servers)
         await self.announce(*(f"{address}:{AGENT_PORT}" for address in self.servers))
 
     async def write_slice(self, *servers: str) -> None:
-        """Tell the cluster, and not the agents, which servers there are."""
+        """Notify the cluster, and not the agents, which servers there are."""
         slice_name = f"{SERVICE}-1"
         body = {
             "metadata": {
@@ -364,7 +364,7 @@ class World:
         return await self._curl(f"https://{server}:{SECURE_PORT}{path}", host, *proof)
 
     def caller_flags(self) -> tuple[str, ...]:
-        """Give the flags by which curl shows the certificate of kube-apiserver."""
+        """Return the flags by which curl shows the certificate of kube-apiserver."""
         return self._certificate_flags("kubelet-client")
 
     def _certificate_flags(self, name: str) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ class SitesTests(TestCase):
                 have_listen(self, reactor, self.network, machine, address, PORT)
 
     async def ask(self, machine: str, address: str) -> str | None:
-        """Give what an address says to a program on a machine; nothing if that is refused."""
+        """Return what an address says to a program on a machine; nothing if that is refused."""
         host = f"[{address}]" if ":" in address else address
         options = ("--silent", "--max-time", "20", f"http://{host}:{PORT}/")
         with self.network.inside(machine):

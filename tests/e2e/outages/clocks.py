@@ -23,7 +23,7 @@ class WallClock:
         new.rename(self._path)
 
     def prefix(self) -> tuple[str, ...]:
-        """Give what a program is begun with that shall have this clock, and all that it starts.
+        """Return what a program is begun with that shall have this clock, and all that it starts.
 
         The kernel's monotonic clock stays as it is, as it does when somebody sets the time.
         """

@@ -128,12 +128,12 @@ class SiteTestCase(LeakTestCase):
         return client
 
     async def source_port(self, node: str) -> int:
-        """Give the port from which the server sees the connection of a node to come."""
+        """Return the port from which the server sees the connection of a node to come."""
         return await source_port(self.server, node)
 
 
 async def source_port(server: Program, node: str) -> int:
-    """Give the port from which a server sees the connection of a node to come."""
+    """Return the port from which a server sees the connection of a node to come."""
     [port] = [
         int(entry["address"].rpartition(":")[2])
         for entry in await server.agents()

@@ -45,7 +45,7 @@ class DescriptorTests(LeakTestCase):
         self.assertLess(share, BUSY_SHARE)
 
     def processor_time(self, program: Program) -> float:
-        """Give the seconds of a processor that a program has used."""
+        """Return the seconds of a processor that a program has used."""
         fields = Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / 100
 

@@ -38,7 +38,7 @@ class FullDiskTests(LeakTestCase):
         os.mkdir(self.mount_point, 0o700)
 
     def own_disk(self, first: str = "true") -> tuple[str, ...]:
-        """Give what a program has to be begun with that shall have a disk.
+        """Return what a program has to be begun with that shall have a disk.
 
         ``first`` is run there before it, and has to succeed; ``"$@"`` in it is the program.
         """
@@ -47,7 +47,7 @@ class FullDiskTests(LeakTestCase):
         return (which("unshare"), "--mount", "sh", "-c", script, "sh")
 
     def disk(self, program: Program) -> Path:
-        """Give the way to the disk from here."""
+        """Return the way to the disk from here."""
         return Path(f"/proc/{program.pid}/root{self.mount_point}")
 
     def fill(self, program: Program) -> Path:
@@ -118,7 +118,7 @@ class FullDiskTests(LeakTestCase):
         identity_of(str(self.disk(agent)))
 
     async def readiness(self, program: Program) -> dict[str, str]:
-        """Give what each check of a program says, which has to be ready."""
+        """Return what each check of a program says, which has to be ready."""
         status, body = await program.get("/readyz")
         self.assertEqual(status, 200, body)
         return dict(line.split(": ", 1) for line in body.splitlines() if ": " in line)

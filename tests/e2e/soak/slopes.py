@@ -9,7 +9,7 @@ Sample = tuple[float, float]
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """Give the growth each second: the slope of the line with the least squares of distances.
+    """Return the growth each second: the slope of the line with the least squares of distances.
 
     Raises `ValueError` for samples that are all of one time, as for fewer than two.
     """

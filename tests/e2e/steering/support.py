@@ -126,7 +126,7 @@ class SteeringTestCase(ClusterTestCase):
         )
 
     def verified(self) -> tuple[str, ...]:
-        """Give the flags by which curl trusts the cluster's authority, and nobody else."""
+        """Return the flags by which curl trusts the cluster's authority, and nobody else."""
         return ("--cacert", str(self.world.identities.ca_path))
 
     async def well(self, address: str, *flags: str, machine: str = "cloud") -> Page:
@@ -179,11 +179,11 @@ class SteeringTestCase(ClusterTestCase):
                 self.network.run("cloud", program, "-t", table, change, chain, *rest, *jump)
 
     def rules(self, program: str = "iptables") -> str:
-        """Give the nat table of the cloud's machine, without what changes by itself."""
+        """Return the nat table of the cloud's machine, without what changes by itself."""
         return without_counts(self.network.run("cloud", f"{program}-save", "-t", "nat"))
 
     def all_rules(self) -> dict[str, str]:
-        """Give all tables of both families, in both firewalls."""
+        """Return all tables of both families, in both firewalls."""
         programs = [f"{family}-{backend}" for family in FAMILIES for backend in BACKENDS]
         return {
             program: without_counts(self.network.run("cloud", f"{program}-save"))

@@ -145,7 +145,7 @@ class DnsTests(SteeringTestCase):
         return await self.world.client.get(SERVICES, INTERNAL, NAMESPACE)
 
     async def cluster_ip(self) -> str:
-        """Give the address of the Service."""
+        """Return the address of the Service."""
         return str(ipaddress.ip_address((await self.internal_service())["spec"]["clusterIP"]))
 
     async def eventually_port(self, number: int, wanted: dict | None) -> None:

@@ -147,6 +147,6 @@ class PortTests(SteeringTestCase):
 
 
 def _targets(rules: str, port: int) -> list[str]:
-    """Give where a port's rules lead to."""
+    """Return where a port's rules lead to."""
     lines = [line for line in rules.splitlines() if line.startswith(f"-A TUNNEL-PORT-{port} ")]
     return [line.rpartition("--to-destination ")[2] for line in lines if "DNAT" in line]

@@ -158,7 +158,7 @@ class LifeCycleTests(SteeringTestCase):
         await self.eventually_said(server, "steering: ok", 200)
 
     def own_rules(self) -> list[str]:
-        """Give what is there of the server, since others' rules do not come back."""
+        """Return what is there of the server, since others' rules do not come back."""
         return [
             line
             for rules in self.all_rules().values()
@@ -171,7 +171,7 @@ class LifeCycleTests(SteeringTestCase):
         self.network.run("cloud", f"iptables-{backend}", "-t", "nat", "-F")
 
     def edge_set(self) -> str:
-        """Give the set of edge addresses, as it is listed."""
+        """Return the set of edge addresses, as it is listed."""
         return self.network.run("cloud", "ipset", "list", "YURTTUNNEL-EDGE4")
 
     def in_mounts_of(self, program: Program, command: str) -> None:
@@ -228,7 +228,7 @@ class LifeCycleTests(SteeringTestCase):
         self.assertEqual(status, 200)
 
     def iptables(self) -> set[str]:
-        """Give the files of the programs, which have many names."""
+        """Return the files of the programs, which have many names."""
         return {
             os.path.realpath(which(f"{program}-{backend}"))
             for program in FAMILIES

@@ -41,7 +41,7 @@ class HalfClosingConnection(MemoryConnection):
     """A connection whose peer, when it ends its direction, still reads."""
 
     def getHandle(self):
-        """Give a Unix socket whose peer has done what this one's has."""
+        """Return a Unix socket whose peer has done what this one's has."""
         self.own, self.peer = socket.socketpair()
         self.end(self.peer)
         return self.own
@@ -334,15 +334,15 @@ class UnixConnection(MemoryConnection):
         self.own, self.caller = socket.socketpair()
 
     def getHandle(self):
-        """Give the server's socket."""
+        """Return the server's socket."""
         return self.own
 
     def getHost(self):
-        """Give the address of a Unix socket."""
+        """Return the address of a Unix socket."""
         return UNIXAddress(b"/run/yurttunnel/connect.sock")
 
     def getPeer(self):
-        """Give the address of a Unix socket that has none."""
+        """Return the address of a Unix socket that has none."""
         return UNIXAddress(b"")
 
     def writeSomeData(self, data):
@@ -357,7 +357,7 @@ class UnixConnection(MemoryConnection):
         self.caller.close()
 
     def read(self):
-        """Give what one read of the caller gives."""
+        """Return what one read of the caller gives."""
         return self.caller.recv(4096, socket.MSG_DONTWAIT)
 
 
@@ -829,7 +829,7 @@ class PlainHalf:
         self.taken = True
 
     def getHandle(self):
-        """Give a socket on which something waits for the peer, or nothing."""
+        """Return a socket on which something waits for the peer, or nothing."""
         self.own, self.peer = socket.socketpair()
         if not self.taken:
             self.own.send(b"x")
@@ -881,7 +881,7 @@ class MemoryTLSConnection(MemoryConnection):
         raise AssertionError("this destroys data under TLS")
 
     def loseConnection(self):
-        """Say that nothing more will be sent, and wait for the caller to close, too."""
+        """Report that nothing more will be sent, and wait for the caller to close, too."""
         self.close_notified = True
 
 
@@ -1011,7 +1011,7 @@ class HandshakeTests(ConnectTestCase):
         return super().open(data, connection_class)
 
     def logged(self, word):
-        """Give the lines of the log with ``word``."""
+        """Return the lines of the log with ``word``."""
         return [line for line in map(formatEvent, self.events) if line and word in line]
 
     def test_strangers_keep_nobody_out(self):

@@ -126,7 +126,7 @@ class ForwardTests(SynchronousTestCase):
             connection.turn()
 
     def warnings(self):
-        """Give the texts of the warnings that were logged."""
+        """Return the texts of the warnings that were logged."""
         return [
             event["log_format"].format(**event)
             for event in self.events

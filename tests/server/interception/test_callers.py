@@ -32,7 +32,7 @@ class Transport(StringTransport):
         self.certificate = certificate
 
     def getPeerCertificate(self):
-        """Give the certificate."""
+        """Return the certificate."""
         self.looks += 1
         return self.certificate and X509.from_cryptography(self.certificate)
 

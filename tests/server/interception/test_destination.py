@@ -13,7 +13,7 @@ class DestinationTests(SynchronousTestCase):
     """The fields that name it."""
 
     def found(self, **fields):
-        """Give node, host and port of a request with these fields."""
+        """Return node, host and port of a request with these fields."""
         destination = destination_of(head(**fields))
         return destination.node, destination.host, destination.port
 

@@ -270,7 +270,7 @@ class FullTests(World):
     settings = ServerSettings(max_connections=2, max_handshakes=1)
 
     def full(self):
-        """Give the warnings."""
+        """Return the warnings."""
         return [line for line in self.lines if "turns callers away" in line]
 
     def test_warned(self):

@@ -30,7 +30,7 @@ class LocalhostPortsTests(Cluster):
         self.informers.put(CONFIG_MAPS, config_map(localhost_proxy_ports=text))
 
     def led(self, host, **fields):
-        """Give node, host and port to which a request goes in the end."""
+        """Return node, host and port to which a request goes in the end."""
         self.handler(request(head(host=host, **fields)))
         destination = self.handled.pop().destination
         return destination.node, destination.host, destination.port

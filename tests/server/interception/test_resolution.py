@@ -64,7 +64,7 @@ class Cluster(SynchronousTestCase):
         self.registry.add(Session(name, identifiers))
 
     def found(self, target="/metrics", host="edge-1:10250", secure=True, **fields):
-        """Give where a request goes: the node that serves it, and what is dialed there."""
+        """Return where a request goes: the node that serves it, and what is dialed there."""
         destination = self.resolution.resolve(head(target=target, host=host, **fields), secure)
         session = self.registry.find(destination.node)
         return session.node, destination.host, destination.port

@@ -134,7 +134,7 @@ class World(SynchronousTestCase):
         self.addCleanup(self.close)
 
     def pooled(self):
-        """Give the connections to kubelets by their state."""
+        """Return the connections to kubelets by their state."""
         statistics = self.figures.pool()
         return {"in_use": statistics.in_use, "idle": statistics.idle}
 

@@ -85,7 +85,7 @@ class WriterTests(SynchronousTestCase):
         self.far.attach(self.reader)
 
     def told(self):
-        """Give what was told since the last time."""
+        """Return what was told since the last time."""
         lines, self.reader.received = self.reader.received.split(b"\n"), b""
         self.assertEqual(b"", lines.pop())
         entries = [decode_line(line) for line in lines]

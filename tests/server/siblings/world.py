@@ -98,7 +98,7 @@ class Network(Clock):
         return link
 
     def open_links(self):
-        """Give the connections that neither end has closed."""
+        """Return the connections that neither end has closed."""
         return [
             link
             for link in self.links
@@ -208,7 +208,7 @@ class Server:
         )
 
     def finds(self, host):
-        """Give what serves a host here, ``None`` when nothing does."""
+        """Return what serves a host here, ``None`` when nothing does."""
         try:
             return self.registry.find(host)
         except NodeNotConnected:
@@ -221,7 +221,7 @@ class Server:
 
     @property
     def figures(self):
-        """Give the numbers of siblings known and connected."""
+        """Return the numbers of siblings known and connected."""
         figures = self.siblings.figures
         return figures.known(), figures.connected()
 
@@ -259,7 +259,7 @@ class WorldTests(TestCase):
         self.assertEqual([], self.network.getDelayedCalls())
 
     def warnings(self):
-        """Give the warnings that were logged."""
+        """Return the warnings that were logged."""
         return [formatEvent(event) for event in self.events if event["log_level"] is LogLevel.warn]
 
     def server(self, number, listed=True):

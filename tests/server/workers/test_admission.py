@@ -186,7 +186,7 @@ class BehindHelloTests:
         self.link.settle()
 
     def hello(self):
-        """Give the agent's HELLO."""
+        """Return the agent's HELLO."""
         return Hello(Limits(), NO_SESSION, os.urandom(16), 0).encode()
 
     def admit(self):

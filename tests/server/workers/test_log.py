@@ -43,7 +43,7 @@ class LogTests(SynchronousTestCase):
         write_log(json.loads(written), 3)
 
     def said(self):
-        """Give the format and the text of the one event."""
+        """Return the format and the text of the one event."""
         (event,) = self.events
         self.events.clear()
         self.assertEqual((event["worker"], event["log_namespace"]), (3, "of.worker"))

@@ -17,7 +17,7 @@ from yurttunnel.wire.codes import Code
 
 
 def through_json(fields):
-    """Give what the other process gets."""
+    """Return what the other process gets."""
     return json.loads(json.dumps(fields))
 
 

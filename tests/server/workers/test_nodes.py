@@ -39,7 +39,7 @@ class FakeChannel:
 
 
 def entry(draining=False):
-    """Give what a worker tells of edge-1."""
+    """Return what a worker tells of edge-1."""
     return NodeEntry(1, "edge-1", parse_identifiers("host=edge-1&ipv4=192.0.2.7"), draining)
 
 

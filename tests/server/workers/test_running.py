@@ -259,7 +259,7 @@ class RunningWorkerTests(SynchronousTestCase):
         self.assertEqual(messages.identity_from_fields(fields["identity"]), self.first.identity)
 
     def logged(self):
-        """Give the list of events that are logged from now on."""
+        """Return the list of events that are logged from now on."""
         seen = []
         globalLogPublisher.addObserver(seen.append)
         self.addCleanup(globalLogPublisher.removeObserver, seen.append)

@@ -56,14 +56,14 @@ class Workers:
         return True
 
     def make_room(self, number, room):
-        """Tell that a worker has room for so many."""
+        """Report that a worker has room for so many."""
         self.room = room
         for callback in self.on_room:
             callback(number)
 
 
 def hello_of(node):
-    """Give the ClientHello of a node's agent."""
+    """Return the ClientHello of a node's agent."""
     return client_hello("server.test", alpn=("yurttunnel/1", placement_protocol(node).decode()))
 
 

@@ -103,16 +103,16 @@ class ControllerTestCase(SynchronousTestCase):
         self.clock.pump([0.1] * round(seconds * 10))
 
     def text(self):
-        """Give the records as they are published."""
+        """Return the records as they are published."""
         return self.client.look(CONFIG_MAPS, NAME, NAMESPACE)["data"]["tunnel-nodes"]
 
     def ports(self):
-        """Give the Service's ports by their numbers: name, and where they lead."""
+        """Return the Service's ports by their numbers: name, and where they lead."""
         found = self.client.look(SERVICES, SERVICE, NAMESPACE)["spec"]["ports"]
         return {each["port"]: (each["name"], each["targetPort"]) for each in found}
 
     def writes(self):
-        """Give what was written to the API."""
+        """Return what was written to the API."""
         return [call for call in self.client.calls if call[0] in ("create", "update")]
 
     def refuse(self, verb, error):

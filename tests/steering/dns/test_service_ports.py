@@ -26,7 +26,7 @@ def entry(port, target, name=None, **more):
 
 
 def wanted(http=(), https=(), server=SERVER):
-    """Say what is to be."""
+    """Return what is to be."""
     return service_ports(Ports(http=frozenset(http), https=frozenset(https)), server)
 
 

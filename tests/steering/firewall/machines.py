@@ -43,7 +43,7 @@ class MemoryMachine:
         """Do nothing: memory is all there is."""
 
     def save(self):
-        """Give the table's chains and rules."""
+        """Return the table's chains and rules."""
         return _bare(self.table.save())
 
     def restore(self, *lines):
@@ -70,7 +70,7 @@ class RealMachine:
         self._network.close()
 
     def save(self):
-        """Give the table's chains and rules."""
+        """Return the table's chains and rules."""
         return _bare(execute(f"{self.prefix}-save -t nat"))
 
     def restore(self, *lines):

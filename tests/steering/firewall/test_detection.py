@@ -57,11 +57,11 @@ class Machine(SynchronousTestCase):
         )
 
     def result(self, coroutine):
-        """Give the result of what is done at once."""
+        """Return the result of what is done at once."""
         return self.successResultOf(Deferred.fromCoroutine(coroutine))
 
     def failure(self, coroutine):
-        """Give the one line of its failure."""
+        """Return the one line of its failure."""
         failed = Deferred.fromCoroutine(coroutine)
         text = str(self.failureResultOf(failed, SteeringFailed).value)
         self.assertNotIn("\n", text)

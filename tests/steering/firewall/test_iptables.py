@@ -80,7 +80,7 @@ class FirewallContract:
             self.assertEqual([f"{self.machine.prefix}-save", "-t", "nat"], call)
 
     def ours(self):
-        """Give the lines that are there beyond those of others."""
+        """Return the lines that are there beyond those of others."""
         return [line for line in self.machine.save() if line not in self.foreign]
 
     def assert_foreign_untouched(self):
@@ -394,7 +394,7 @@ class FailureTests(SynchronousTestCase):
         self.programs.programs["iptables-nft"] = lambda *_: Finished(*finished)
 
     def failure(self):
-        """Give the one line of a failure."""
+        """Return the one line of a failure."""
         text = str(self.failureResultOf(self.firewall.check(), SteeringFailed).value)
         self.assertNotIn("\n", text)
         return text.removeprefix("reading the nat table of IPv4 (nft): ")

@@ -128,7 +128,7 @@ class PacketsContract:
         return listener
 
     def way(self, address, port=KUBELET, *, mark=0, client=None):
-        """Say which way a new connection goes: ``tunnel`` or ``direct``."""
+        """Return which way a new connection goes: ``tunnel`` or ``direct``."""
         client = client or self.socket()
         if mark:
             client.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)

@@ -28,7 +28,7 @@ EDGE6 = frozenset({IPv6Address("fd00::7")})
 
 
 def jump(port, chains="TUNNEL-PORT"):
-    """Give the rule that leads to a port's chain."""
+    """Return the rule that leads to a port's chain."""
     return (
         f'-p tcp -m tcp --dport {port} -m comment --comment "jump to port {port}"'
         f" -j {chains}-{port}"

@@ -61,7 +61,7 @@ def changed(table, wanted):
 
 
 def foreign(table):
-    """Give what is not ours: chains, and rules in order that do not lead to ours."""
+    """Return what is not ours: chains, and rules in order that do not lead to ours."""
     return {
         chain: [
             rule
@@ -74,7 +74,7 @@ def foreign(table):
 
 
 def leading(table):
-    """Give how often which of the other chains' rules lead to chains of ours."""
+    """Return how often which of the other chains' rules lead to chains of ours."""
     rules = foreign(table)
     return Counter(
         (chain, rule) for chain in rules for rule in table.chains[chain] if rule not in rules[chain]
@@ -147,7 +147,7 @@ class TransactionTests(SynchronousTestCase):
         changed(self.table, cloud(100))
 
     def lines(self, wanted):
-        """Give the lines of the change."""
+        """Return the lines of the change."""
         return changed(self.table, wanted).split("\n")[1:-2]
 
     def test_first(self):

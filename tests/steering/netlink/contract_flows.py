@@ -33,7 +33,7 @@ class FlowsContract:
         return self.successResultOf(self.flows.cut(version, ports, is_wrong))
 
     def seen(self, ports=(KUBELET,), version=4):
-        """Give the flows that there are; cut none."""
+        """Return the flows that there are; cut none."""
         seen = []
 
         def is_wrong(flow):

@@ -42,7 +42,7 @@ SECONDS = 60.0
 
 
 def family(address):
-    """Give the family of an address."""
+    """Return the family of an address."""
     return socket.AF_INET if address.version == 4 else socket.AF_INET6
 
 
@@ -54,7 +54,7 @@ class FakeFlowsTests(FlowsContract, SynchronousTestCase):
         self.flows = FakeFlows()
 
     def connect(self, flow):
-        """Say that there is one."""
+        """Report that there is one."""
         self.flows.flows.append(flow)
 
     def test_interface(self):

@@ -16,7 +16,7 @@ class RefusalsTests(SynchronousTestCase):
     """Sentences."""
 
     def told(self, error, **meanings):
-        """Give what is told of an error, without what was tried."""
+        """Return what is told of an error, without what was tried."""
         with (
             self.assertRaises(SteeringFailed) as caught,
             as_steering_failed("cannot do it", {getattr(errno, k): v for k, v in meanings.items()}),

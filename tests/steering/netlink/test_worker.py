@@ -174,7 +174,7 @@ class NamespaceTests(KernelTestCase):
 
     @staticmethod
     def namespace():
-        """Give the number of the thread's network namespace."""
+        """Return the number of the thread's network namespace."""
         return os.stat("/proc/thread-self/ns/net").st_ino
 
     def asked(self, job):

@@ -43,7 +43,7 @@ class Client(ClientFactory):
         self.told.append("started")
 
     def buildProtocol(self, addr) -> User:
-        """Give the user."""
+        """Return the user."""
         self.told.append("built")
         return self.user
 

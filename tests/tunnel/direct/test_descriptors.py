@@ -52,7 +52,7 @@ class Member:
         self.on: dict[str, Callable[[], object]] = {}
 
     def fileno(self) -> int:
-        """Give the descriptor."""
+        """Return the descriptor."""
         return self.socket.fileno()
 
     def logPrefix(self) -> str:
@@ -100,7 +100,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.descriptors = DescriptorSet(self.outer)
 
     def member(self, kind: type[Member] = Member, ready: bool = True) -> Member:
-        """Give a member that is watched for reading, with something to read or not."""
+        """Return a member that is watched for reading, with something to read or not."""
         member = kind()
         self.addCleanup(member.peer.close)
         self.addCleanup(member.socket.close)
@@ -268,7 +268,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual((asking.told, answering.told), (["read"], []))
 
     def real_reactor(self, reactor: SelectReactor | None = None) -> SelectReactor:
-        """Give a reactor of Twisted's that nobody runs."""
+        """Return a reactor of Twisted's that nobody runs."""
         reactor = reactor or SelectReactor()
         self.addCleanup(reactor.disconnectAll)
         return reactor

@@ -166,14 +166,14 @@ class Link:
 
 
 def creator_for(host: str):
-    """Give what clients of ``twisted.internet.ssl`` use: it verifies in its own way."""
+    """Return what clients of ``twisted.internet.ssl`` use: it verifies in its own way."""
     pem = authority().certificate.public_bytes(serialization.Encoding.PEM)
     trusted = ssl.trustRootFromCertificates([ssl.Certificate.loadPEM(pem)])
     return ssl.optionsForClientTLS(host, trustRoot=trusted)
 
 
 def pieces_of(data: bytes) -> Iterator[bytes]:
-    """Give each byte by itself."""
+    """Yield each byte by itself."""
     return (data[number : number + 1] for number in range(len(data)))
 
 
@@ -187,7 +187,7 @@ class TLSContract:
         return Link(self.transports, **options)
 
     def both(self) -> Iterator[Link]:
-        """Give a link for each side of the handshake."""
+        """Yield a link for each side of the handshake."""
         for is_client in (False, True):
             yield self.link(is_client=is_client)
 

@@ -83,7 +83,7 @@ class CertifiedConnection(SecureConnection):
     certificate = None
 
     def getPeerCertificate(self):
-        """Give it."""
+        """Return it."""
         return X509.from_cryptography(self.certificate)
 
 
@@ -128,7 +128,7 @@ class Client:
         return status, fields, body
 
     def events(self):
-        """Give the events of a watch so far."""
+        """Return the events of a watch so far."""
         _, _, rest = self.received.partition(b"\r\n\r\n")
         events = []
         while rest and not rest.startswith(b"0\r\n"):
@@ -166,7 +166,7 @@ class ApiTestCase(SynchronousTestCase):
         self.store.create(NODES, None, node())
 
     def connections(self, name, port):
-        """Give what gets connections to a node."""
+        """Return what gets connections to a node."""
 
         def acquire(**how):
             self.dialed.append((name, port))

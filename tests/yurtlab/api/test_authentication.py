@@ -19,7 +19,7 @@ class Transport:
         self._certificate = certificate
 
     def getPeerCertificate(self):
-        """Give the certificate."""
+        """Return the certificate."""
         return None if self._certificate is None else X509.from_cryptography(self._certificate)
 
 

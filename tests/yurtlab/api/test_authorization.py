@@ -188,7 +188,7 @@ class RoleTests(ApiTestCase):
     """Roles and bindings."""
 
     def allowed(self, method, path, who=BOB):
-        """Tell whether a request is let through."""
+        """Return whether a request is let through."""
         return self.exchange(method, path, known=who)[0] != 403
 
     def test_cluster_wide(self):
@@ -260,7 +260,7 @@ class RoleTests(ApiTestCase):
         )
 
     def refused(self, path, body):
-        """Give the fields of an object that are wrong."""
+        """Return the fields of an object that are wrong."""
         status, answer = self.call("POST", f"{RBAC}/{path}", {"metadata": {"name": "x"}, **body})
         self.assertEqual((422, "Invalid"), (status, answer["reason"]), answer)
         return [cause["field"] for cause in answer["details"]["causes"]]
@@ -321,7 +321,7 @@ class RoleTests(ApiTestCase):
         self.assertIn("a:B", self.names(CLUSTER_ROLES))
 
     def refused_name(self, name):
-        """Give the fields of a role with this name that are wrong."""
+        """Return the fields of a role with this name that are wrong."""
         _, answer = self.call("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}})
         return [cause["field"] for cause in answer["details"]["causes"]]
 
@@ -346,7 +346,7 @@ class KubeletTests(ApiTestCase):
             self.create(body)
 
     def message(self, path, method="GET"):
-        """Give the reason of a refusal, ``None`` when there is none."""
+        """Return the reason of a refusal, ``None`` when there is none."""
         status, answer = self.call(method, path, known=kubelet())
         if status != 403:
             return None
@@ -495,7 +495,7 @@ class ImpersonationTests(ApiTestCase):
         return status, json.loads(body)
 
     def who(self, *fields):
-        """Give who the administrator is then."""
+        """Return who the administrator is then."""
         status, answer = self.ask(*fields)
         self.assertEqual(201, status, answer)
         return answer["status"]["userInfo"]

@@ -66,7 +66,7 @@ class RequestTestCase(ApiTestCase):
         self.grant("bob", everything)
 
     def refused(self, **spec):
-        """Give the message of a request that is invalid."""
+        """Return the message of a request that is invalid."""
         answer = self.call("POST", PATH, csr(**spec))
         self.assertEqual((422, "Invalid"), (answer[0], answer[1]["reason"]), answer)
         return answer[1]["message"].removeprefix(
@@ -80,7 +80,7 @@ class RequestTestCase(ApiTestCase):
         return self.call("PUT", f"{PATH}/csr/{subresource}", body, known=known, **options)
 
     def causes(self, answer):
-        """Give what was wrong."""
+        """Return what was wrong."""
         status, content = answer
         self.assertEqual((422, "Invalid"), (status, content.get("reason")), content)
         return [f"{one['field']}: {one['message']}" for one in content["details"]["causes"]]

@@ -34,7 +34,7 @@ MINUTE, HOUR, DAY, YEAR = 60, 3600, 86400, 365 * 86400
 
 
 def cells(kind, **one):
-    """Give the cells of an object by column."""
+    """Return the cells of an object by column."""
     one.setdefault("metadata", {"name": "x", "creationTimestamp": BEFORE})
     made = table(kind, [one], NOW)
     names = [column["name"] for column in made["columnDefinitions"]]
@@ -80,7 +80,7 @@ class PodTests(SynchronousTestCase):
     """Pods."""
 
     def pod(self, *states, deleted=False, init=(), **status):
-        """Give the cells of a pod with container states, of which each is (ready, state)."""
+        """Return the cells of a pod with container states, of which each is (ready, state)."""
         metadata = {"name": "x", "creationTimestamp": BEFORE}
         if deleted:
             metadata["deletionTimestamp"] = BEFORE
@@ -402,7 +402,7 @@ class TableTests(SynchronousTestCase):
     one = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "x"}, "spec": {}}
 
     def rows(self, **options):
-        """Give the rows of a table with one pod."""
+        """Return the rows of a table with one pod."""
         return table(PODS, [self.one], NOW, **options)["rows"]
 
     def test_columns(self):
@@ -439,7 +439,7 @@ class CertificateRequestTests(SynchronousTestCase):
     """Requests for certificates."""
 
     def shown(self, *types, seconds=None, **status):
-        """Give the cells of a request with conditions."""
+        """Return the cells of a request with conditions."""
         status["conditions"] = [{"type": one, "status": "True"} for one in types]
         spec = {"signerName": "a.b/c", "username": "bob"}
         if seconds is not None:

@@ -24,7 +24,7 @@ def lines(of_each):
 
 
 def of_kind(kind):
-    """Tell what discovery has."""
+    """Return what discovery has."""
     verbs = "all verbs" if kind.verbs == ALL_VERBS else ",".join(kind.verbs)
     words = [
         ",".join((kind.singular, *kind.short_names)),
@@ -68,7 +68,7 @@ def head(kind):
 
 
 def empty(kind):
-    """Tell what is shown of an object that has just been made and has nothing else."""
+    """Return what is shown of an object that has just been made and has nothing else."""
     metadata = {"name": "x", "creationTimestamp": "1970-01-01T00:00:00Z"}
     (row,) = table(kind, [{"metadata": metadata}], 60)["rows"]
     return ", ".join(map(repr, row["cells"]))

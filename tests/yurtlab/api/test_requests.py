@@ -29,7 +29,7 @@ class BodyTests(SynchronousTestCase):
     """Bodies."""
 
     def refused(self, media_type, data):
-        """Give the error of a body."""
+        """Return the error of a body."""
         return self.assertRaises(ApiError, decode_body, media_type, data)
 
     def test_json(self):

@@ -553,7 +553,7 @@ class NamespaceTests(ApiTestCase):
     path = "/api/v1/namespaces"
 
     def namespace(self, name="team"):
-        """Give a namespace, or the status of an error."""
+        """Return a namespace, or the status of an error."""
         return self.call("GET", f"{self.path}/{name}")
 
     def test_initial(self):

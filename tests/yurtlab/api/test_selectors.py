@@ -13,7 +13,7 @@ class LabelTests(SynchronousTestCase):
     """Selectors of labels."""
 
     def selects(self, text, **labels):
-        """Tell whether a selector selects an object with labels."""
+        """Return whether a selector selects an object with labels."""
         return label_selector(text)({"metadata": {"labels": labels}})
 
     def test_equality(self):

@@ -24,7 +24,7 @@ class ServiceTestCase(ApiTestCase):
         return self.create(service(name, **spec), PATH)["spec"]
 
     def refused(self, method="POST", path=PATH, **spec):
-        """Give what is wrong with a service."""
+        """Return what is wrong with a service."""
         status, answer = self.call(method, path, service("bad" if path == PATH else "web", **spec))
         self.assertEqual((422, "Invalid"), (status, answer["reason"]), answer)
         return [f"{one['field']}: {one['message']}" for one in answer["details"]["causes"]]

@@ -31,7 +31,7 @@ class StoreTestCase(SynchronousTestCase):
         return self.store.create(kind, namespace, named(name, **fields))
 
     def refused(self, call, *arguments, **options):
-        """Give the error that a call raises."""
+        """Return the error that a call raises."""
         return self.assertRaises(ApiError, call, *arguments, **options)
 
 

@@ -77,7 +77,7 @@ class TokenTestCase(ApiTestCase):
         return self.create({"spec": spec}, TOKEN)["status"]["token"]
 
     def who(self, token):
-        """Give who asks with a token."""
+        """Return who asks with a token."""
         status, answer = self.call("POST", WHO, {}, token=token)
         return answer["status"]["userInfo"] if status == 201 else status
 

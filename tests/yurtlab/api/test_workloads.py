@@ -26,7 +26,7 @@ class WorkloadTests(ApiTestCase):
     """Deployments and DaemonSets."""
 
     def refused(self, path=DEPLOYMENTS, method="POST", **fields):
-        """Give what is wrong."""
+        """Return what is wrong."""
         status, answer = self.call(method, path, workload(**fields))
         self.assertEqual((422, "Invalid"), (status, answer["reason"]), answer)
         return [f"{one['field']}: {one['message']}" for one in answer["details"]["causes"]]

@@ -56,7 +56,7 @@ class EnvironmentTests(SynchronousTestCase):
     """Variables."""
 
     def environment(self, configuration=None, **container):
-        """Give what a container gets beside the base."""
+        """Return what a container gets beside the base."""
         found = configuration or {}
         sources = Sources(POD, "192.0.2.7", lambda kind, name: found.get((kind, name)))
         made = container_environment(container, {"PATH": "/bin"}, sources)
@@ -64,7 +64,7 @@ class EnvironmentTests(SynchronousTestCase):
         return made
 
     def error(self, configuration=None, **container):
-        """Give what is said of one that cannot be had."""
+        """Return what is said of one that cannot be had."""
         return str(self.assertRaises(ConfigError, self.environment, configuration, **container))
 
     def test_order(self):

@@ -27,7 +27,7 @@ class Forwarded:
         self.far.attach(self.client)
 
     def accept(self):
-        """Give the near end."""
+        """Return the near end."""
         self.accepted = True
         return self.near
 

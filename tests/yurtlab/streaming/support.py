@@ -39,7 +39,7 @@ KEY = base64.b64encode(b"0123456789abcdef").decode()
 
 
 def options(stdin=True, stdout=True, stderr=True, tty=False):
-    """Give options of a command."""
+    """Return options of a command."""
     return CommandOptions(stdin, stdout, stderr, tty)
 
 
@@ -122,13 +122,13 @@ class Node:
         return self.answer_head()
 
     def answer_head(self):
-        """Give the lines of the answer's head; what follows stays to be received."""
+        """Return the lines of the answer's head; what follows stays to be received."""
         head, _, rest = self.receive().partition(b"\r\n\r\n")
         self.connection.segments.append(rest)
         return head.decode().split("\r\n")
 
     def receive(self):
-        """Give what was sent since the last time."""
+        """Return what was sent since the last time."""
         self.connection.turn()
         data = self.connection.sent
         self.connection.segments.clear()
@@ -136,18 +136,18 @@ class Node:
 
 
 def command_node(session, command_options=None):
-    """Give a node that serves exec."""
+    """Return a node that serves exec."""
     wanted = command_options or options()
     return Node(lambda clock, exchange: command_upgrade(clock, exchange, wanted, session))
 
 
 def forward_node(forwarder):
-    """Give a node that serves port-forward."""
+    """Return a node that serves port-forward."""
     return Node(lambda clock, exchange: forward_upgrade(clock, exchange, forwarder))
 
 
 def spdy_head(*protocols, path="/exec"):
-    """Give the head with which kubectl asks for SPDY."""
+    """Return the head with which kubectl asks for SPDY."""
     versions = [f"X-Stream-Protocol-Version: {protocol}" for protocol in protocols]
     return [
         f"POST {path} HTTP/1.1",
@@ -159,7 +159,7 @@ def spdy_head(*protocols, path="/exec"):
 
 
 def websocket_head(protocols="", path="/exec"):
-    """Give the head with which a client asks for a WebSocket."""
+    """Return the head with which a client asks for a WebSocket."""
     asked = [f"Sec-WebSocket-Protocol: {protocols}"] if protocols else []
     return [
         f"GET {path} HTTP/1.1",
@@ -195,7 +195,7 @@ class SPDYCodec:
         return control(1, body, flags)
 
     def frames(self, data):
-        """Give the frames in ``data``, and in what was left over."""
+        """Return the frames in ``data``, and in what was left over."""
         self._received += data
         frames = []
         while len(self._received) >= 8:
@@ -267,7 +267,7 @@ class WebSocketCodec:
         return self.connection.send(CloseConnection(code=code))
 
     def messages(self, received):
-        """Give the events in ``received``: payloads, and tuples for what is no message."""
+        """Return the events in ``received``: payloads, and tuples for what is no message."""
         found = []
         if not received:
             return found

@@ -53,7 +53,7 @@ class SPDYCase(SynchronousTestCase):
         self.node.connection.receive(b"".join(frames))
 
     def frames(self):
-        """Give the frames that were sent since the last time."""
+        """Return the frames that were sent since the last time."""
         return self.codec.frames(self.node.receive())
 
     def started(self, **kwargs):

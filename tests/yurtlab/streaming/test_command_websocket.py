@@ -49,7 +49,7 @@ class WebSocketCase(SynchronousTestCase):
         self.connection.receive(b"".join(map(self.codec.message, payloads)))
 
     def messages(self):
-        """Give what was sent since the last time."""
+        """Return what was sent since the last time."""
         return self.codec.messages(self.node.receive())
 
     def started(self, **kwargs):

@@ -149,7 +149,7 @@ class GateTests(SynchronousTestCase):
         self.assertEqual(1, self.told.count("resumed"))
 
     def without(self, word):
-        """Give what was told, without ``word``."""
+        """Return what was told, without ``word``."""
         return [item for item in self.told if item != word]
 
     def test_budget_is_shared(self):

@@ -47,7 +47,7 @@ class ForwardCase(SynchronousTestCase):
         self.connection.receive(b"".join(frames))
 
     def frames(self):
-        """Give the frames that were sent since the last time, after what is due now."""
+        """Return the frames that were sent since the last time, after what is due now."""
         self.node.clock.advance(0)
         self.node.clock.advance(0)
         return self.codec.frames(self.node.receive())
@@ -414,7 +414,7 @@ class TunnelMixin:
         self.connection.receive(b"".join(map(self.outer.message, pieces)))
 
     def frames(self):
-        """Give the frames in the messages."""
+        """Return the frames in the messages."""
         self.node.clock.advance(0)
         self.node.clock.advance(0)
         messages = self.outer.messages(self.node.receive())
@@ -485,7 +485,7 @@ class TunnelTransportMethodsTests(SynchronousTestCase):
         self.codec = WebSocketCodec()
 
     def messages(self):
-        """Give what was sent."""
+        """Return what was sent."""
         self.connection.turn()
         return self.codec.messages(self.connection.sent)
 

@@ -31,7 +31,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.connection.receive(b"".join(map(self.codec.message, payloads)))
 
     def messages(self):
-        """Give what was sent since the last time, after what is due now."""
+        """Return what was sent since the last time, after what is due now."""
         self.node.clock.advance(0)
         self.node.clock.advance(0)
         return self.codec.messages(self.node.receive())

@@ -107,7 +107,7 @@ class WebSocketTests(RefusalCase):
     """The handshake of RFC 6455 section 4.2."""
 
     def changed(self, line, replacement):
-        """Give a head with one line replaced, or left out."""
+        """Return a head with one line replaced, or left out."""
         head = websocket_head("v5.channel.k8s.io")
         index = next(index for index, text in enumerate(head) if text.startswith(line))
         head[index : index + 1] = replacement

@@ -59,7 +59,7 @@ class SPDYChannels:
             self._client.ready()
 
     def connection_lost(self, reason: Failure) -> None:
-        """Tell the client's session."""
+        """Notify the client's session."""
         self._cancel_deadline()
         self._client.lost()
 

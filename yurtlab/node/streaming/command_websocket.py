@@ -56,7 +56,7 @@ class WebSocketChannels(ChannelConnection):
             self._client.ready()
 
     def lost(self, reason: Failure) -> None:
-        """Tell the client's session."""
+        """Notify the client's session."""
         self._client.lost()
 
     def channel_received(self, channel: int, data: bytes) -> None:

@@ -54,7 +54,7 @@ class SPDYForward:
         pair.add(kind, stream)
 
     def connection_lost(self, reason: Failure) -> None:
-        """Tell every connection."""
+        """Notify every connection."""
         self._incomplete.stop()
         pairs, self._pairs = self._pairs, {}
         for pair in pairs.values():
@@ -91,7 +91,7 @@ class _Pair:
         self._connection: ForwardedConnection | None = None
 
     def lacks(self, kind: bytes) -> bool:
-        """Tell whether the stream of this ``kind`` is not there yet."""
+        """Return whether the stream of this ``kind`` is not there yet."""
         return (self._data if kind == _DATA else self._error) is None
 
     def add(self, kind: bytes, stream: SPDYStream) -> None:
@@ -109,7 +109,7 @@ class _Pair:
             self._owner.complete(self, self._connection)
 
     def client_lost(self) -> None:
-        """Tell the connection that its client has gone."""
+        """Notify the connection that its client has gone."""
         if self._connection is not None:
             self._connection.client_lost()
 

@@ -50,7 +50,7 @@ class WebSocketForward(ChannelConnection):
             self._forwarder.connection_requested(pair.port, connection)
 
     def lost(self, reason: Failure) -> None:
-        """Tell every connection."""
+        """Notify every connection."""
         for connection in self._connections:
             connection.client_lost()
 
@@ -92,7 +92,7 @@ class _Pair:
         self._owner.pair_ended()
 
     def reset(self) -> None:
-        """Say that it broke off: the end of the WebSocket alone would look as if all was well."""
+        """Report that it broke off: the end of the WebSocket alone would look like success."""
         self.refuse("the connection in the pod broke off")
 
     def refuse(self, text: str) -> None:

@@ -36,10 +36,10 @@ class ForwardedChannels(Structure):
         """Send the client the end of the data, and that there was no error."""
 
     def reset(self) -> None:
-        """Tell the client that the connection broke off."""
+        """Notify the client that the connection broke off."""
 
     def refuse(self, text: str) -> None:
-        """Tell the client why there is no connection, and end it."""
+        """Notify the client why there is no connection, and end it."""
 
 
 @implementer(IForwardedConnection, IHalfCloseableTransport)
@@ -68,11 +68,11 @@ class ForwardedConnection:
     # -- IForwardedConnection ------------------------------------------------------------------
 
     def accept(self) -> IHalfCloseableTransport:
-        """Give the client's side as a transport."""
+        """Return the client's side as a transport."""
         return self
 
     def refuse(self, text: str) -> None:
-        """Tell the client why there is no connection."""
+        """Notify the client why there is no connection."""
         if self._sending:
             self._sending = False
             self._gate.discard()

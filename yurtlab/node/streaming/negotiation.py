@@ -53,7 +53,7 @@ class Refused(Exception):
 
 
 def upgrade_of(head: RequestHead) -> bytes:
-    """Give :data:`SPDY` or :data:`WEBSOCKET`; raises :class:`Refused` for all else."""
+    """Return :data:`SPDY` or :data:`WEBSOCKET`; raises :class:`Refused` for all else."""
     asked = requested_upgrade(head)
     if asked is not None:
         for protocol in asked.lower().split(b","):
@@ -131,7 +131,7 @@ def switch(exchange: IExchange, fields: Fields, connection: StreamingConnection)
 
 
 def _listed(head: RequestHead, name: bytes) -> list[str]:
-    """Give the members of a list in a field, in the client's order: what it likes best is first."""
+    """Return the members of a list in a field, in the client's order of preference."""
     members = b",".join(head.values(name)).decode("ascii", "replace").split(",")
     return [member.strip() for member in members if member.strip()]
 

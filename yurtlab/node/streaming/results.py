@@ -13,7 +13,7 @@ _MAX_CELLS: Final = 0xFFFF
 
 
 def error_stream_content(protocol: str, status: Mapping[str, Any]) -> bytes:
-    """Give what the error stream says of ``status``, a ``metav1.Status``.
+    """Return what the error stream says of ``status``, a ``metav1.Status``.
 
     v4 and later send it as JSON, earlier ones the message of a failure as text.
     """
@@ -25,7 +25,7 @@ def error_stream_content(protocol: str, status: Mapping[str, Any]) -> bytes:
 
 
 def resizes(protocol: str) -> bool:
-    """Tell whether a terminal may change its size in this version of SPDY's protocols."""
+    """Return whether a terminal may change its size in this version of SPDY's protocols."""
     return protocol.startswith(("v3.", "v4.", "v5."))
 
 
@@ -40,7 +40,7 @@ class SizeReader:
         self._broken = False
 
     def feed(self, data: bytes) -> list[tuple[int, int]]:
-        """Give the sizes, each width and height in characters, that ``data`` completes."""
+        """Return the sizes, each width and height in characters, that ``data`` completes."""
         sizes: list[tuple[int, int]] = []
         if self._broken:
             return sizes

@@ -163,7 +163,7 @@ class FrameReader:
         self._fin = False
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Give the frames that ``data`` completes, and the pieces of DATA in it.
+        """Yield the frames that ``data`` completes, and the pieces of DATA in it.
 
         To be exhausted before the next call. Raises :class:`SPDYError` at the first frame that is
         not allowed; the reader is of no use then.

@@ -106,7 +106,7 @@ class SPDYConnection(StreamingConnection):
             self.fail(str(error))
 
     def lost(self, reason: Failure) -> None:
-        """Tell the owner."""
+        """Notify the owner."""
         self._streams.clear()
         self._owner.connection_lost(reason)
 

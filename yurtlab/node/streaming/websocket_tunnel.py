@@ -32,7 +32,7 @@ class WebSocketTunnel(WebSocketConnection):
         self._inner.makeConnection(_TunnelTransport(self))
 
     def lost(self, reason: Failure) -> None:
-        """Tell the inner protocol."""
+        """Notify the inner protocol."""
         self._inner.connectionLost(reason)
 
     def payload_received(self, data: bytes, finished: bool) -> None:
@@ -71,11 +71,11 @@ class _TunnelTransport:
         self._tunnel.transport.abortConnection()
 
     def getPeer(self) -> IAddress:
-        """Give the client's address."""
+        """Return the client's address."""
         return self._tunnel.transport.getPeer()
 
     def getHost(self) -> IAddress:
-        """Give the address of this end."""
+        """Return the address of this end."""
         return self._tunnel.transport.getHost()
 
     def pauseProducing(self) -> None:

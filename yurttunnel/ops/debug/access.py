@@ -27,7 +27,7 @@ IsTunnelled = Callable[[IAddress, IAddress], bool]
 
 
 def refusal(request: Request, is_tunnelled: IsTunnelled) -> str | None:
-    """Say in one line why ``request`` is refused, ``None`` when it is not."""
+    """Return in one line why ``request`` is refused, ``None`` when it is not."""
     peer = request.getClientAddress()
     if not isinstance(peer, TcpAddress | Tcp6Address) or not is_loopback(peer.host):
         return "/debug is for this machine alone: connect to the meta port by a loopback address"

@@ -91,7 +91,7 @@ class MemoryTrace(Service):
 
 
 def _figures() -> list[str]:
-    """Give the resident set (proc(5), statm) and the collector's figures, a line each."""
+    """Return the resident set (proc(5), statm) and the collector's figures, a line each."""
     with open("/proc/self/statm", "rb") as statm:
         resident = int(statm.read().split()[1]) * _PAGE_SIZE
     lines = [f"resident: {resident / 2**20:.1f} MiB\n"]

@@ -61,7 +61,7 @@ def _thread_stacks() -> Iterable[str]:
 
 
 def _delayed_calls(reactor: Any) -> Iterable[str]:
-    """Give the pending calls by function: how many there are, and when the next is due."""
+    """Return the pending calls by function: how many there are, and when the next is due."""
     now = reactor.seconds()
     due: dict[str, list[float]] = {}
     for call in reactor.getDelayedCalls():

@@ -55,7 +55,7 @@ def _describe_all(sessions: list[TunnelSession], now: float) -> dict[str, object
 
 
 def _session(session: TunnelSession, streams: list[dict[str, object]]) -> dict[str, object]:
-    """Give a session: sizes in bytes, durations in seconds; SessionFigures says what they are."""
+    """Return a session: sizes in bytes, durations in seconds; SessionFigures says what they are."""
     total = len(session.wire.streams)
     return {
         "peer": session.peer_name,

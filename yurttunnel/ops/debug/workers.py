@@ -15,10 +15,10 @@ class AsksWorkers(Protocol):
     """The workers of a server, as far as they answer for pages."""
 
     def pids(self) -> Mapping[int, int]:
-        """Give the process of each worker that runs, by its number."""
+        """Return the process of each worker that runs, by its number."""
 
     def sessions_of(self, node: str | None) -> Mapping[int, int]:
-        """Give how many sessions each worker has, with ``node`` or with all, by its number."""
+        """Return how many sessions each worker has, with ``node`` or with all, by its number."""
 
     def ask_page(
         self, worker: int, name: str, method: bytes, parameters: Parameters
@@ -51,7 +51,7 @@ def with_workers(name: str, page: Page, find: FindWorkers) -> Page:
 
 
 def describe_workers(find: FindWorkers, node: str | None) -> dict[str, object]:
-    """Say, beside this process's sessions, who has others; nothing without workers."""
+    """Return, beside this process's sessions, who has others; nothing without workers."""
     workers = find()
     if workers is None:
         return {}

@@ -114,7 +114,7 @@ def _collect(subject: Subject) -> Iterator[Part]:
 
 
 def _connectable(host: str) -> str:
-    """Give the address to connect to, for one to listen on: the unspecified one means every."""
+    """Return the address to connect to, for one to listen on: the unspecified one means every."""
     address = ip_address(host)
     if not address.is_unspecified:
         return host

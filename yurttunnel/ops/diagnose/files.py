@@ -106,7 +106,7 @@ def _problems(path: Path, certificate: x509.Certificate, now: datetime.datetime)
 
 
 def _is_old(path: Path) -> bool:
-    """Say whether ``path`` is an earlier certificate, to which no link leads any more."""
+    """Return whether ``path`` is an earlier certificate, to which no link leads any more."""
     if not _OLD_NAME.search(path.name):
         return False
     links = (each for each in path.parent.iterdir() if each.is_symlink())
@@ -121,7 +121,7 @@ def _content(path: Path) -> bytes:
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    """Give a directory and all that is in it, the first :data:`MOST_FILES`; links stay links."""
+    """Yield a directory and all that is in it, the first :data:`MOST_FILES`; links stay links."""
     yield directory
     count = 0
     for root, directories, names in os.walk(directory):

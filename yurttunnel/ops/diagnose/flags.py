@@ -31,7 +31,7 @@ DIAGNOSE_TABLE: tuple[Entry, ...] = (DIAGNOSE, OUTPUT)
 
 
 def bundle_path(options: CommandOptions[Any]) -> Path | None:
-    """Give the value of --output; raises ``UsageError`` when there is nothing to put out."""
+    """Return the value of --output; raises ``UsageError`` when there is nothing to put out."""
     if options["output"] is not None and not options["diagnose"]:
         raise usage.UsageError("--output has no effect without --diagnose: add it")
     return options.optional_value(OUTPUT, None)

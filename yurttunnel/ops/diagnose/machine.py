@@ -55,7 +55,7 @@ OwnLines = Callable[[bytes], list[bytes]]
 
 
 def versions_part() -> Part:
-    """Say what is installed here: the running process may be older."""
+    """Return what is installed here: the running process may be older."""
     lines = [
         f"python: {sys.version}",
         f"openssl: {ssl.OPENSSL_VERSION}",
@@ -67,7 +67,7 @@ def versions_part() -> Part:
 
 
 def machine_part(proc: Path = Path("/proc")) -> Part:
-    """Say what the kernel is set to, how busy it is, and whether anybody sets the clock."""
+    """Return what the kernel is set to, how busy it is, and whether anybody sets the clock."""
     lines = [f"{name}: {_setting(proc / 'sys' / name)}" for name in _SETTINGS]
     lines += [f"{name}: {_setting(proc / name)}" for name in ("loadavg", "uptime")]
     lines += [f"processors: {os.cpu_count()}", f"time: {time.strftime('%FT%TZ', time.gmtime())}"]
@@ -83,7 +83,7 @@ def machine_part(proc: Path = Path("/proc")) -> Part:
 
 
 def firewall_part(own_lines: OwnLines) -> Part:
-    """Give the program's own rules in each of the kernel's firewalls that is in use."""
+    """Return the program's own rules in each of the kernel's firewalls that is in use."""
     return Part("firewall", "".join(f"{line}\n" for line in _rules(own_lines)))
 
 

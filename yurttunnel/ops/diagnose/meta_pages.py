@@ -170,7 +170,7 @@ _FINDINGS = {"readyz": _readiness, "agents": _agents, "debug/reactor": _reactor}
 
 
 def _parsed(reply: Reply) -> Any:
-    """Give JSON as Python values, ``None`` where there is none."""
+    """Return JSON as Python values, ``None`` where there is none."""
     try:
         return json.loads(reply.body) if reply.status == 200 else None
     except ValueError:

@@ -50,7 +50,7 @@ _URL = re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://)([^\s/@\"']+@)?([^\s?#\"']*)(\?
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Give ``text`` without what looks like a secret, and without ``secrets`` themselves.
+    """Return ``text`` without what looks like a secret, and without ``secrets`` themselves.
 
     Of URLs user, password and query go.
     """
@@ -63,7 +63,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def redacted_arguments(arguments: Sequence[str], secret_flags: Iterable[str]) -> list[str]:
-    """Give a command line without the values of ``secret_flags`` (``--join-token``)."""
+    """Return a command line without the values of ``secret_flags`` (``--join-token``)."""
     shown: list[str] = []
     secret_follows = False
     for argument in arguments:

@@ -58,7 +58,7 @@ class RecentEvents(Service):
         self._events: OrderedDict[tuple[str, str, str], RecentEvent] = OrderedDict()
 
     def newest_first(self) -> Iterable[RecentEvent]:
-        """Give them."""
+        """Return them."""
         return reversed(self._events.values())
 
     def startService(self) -> None:

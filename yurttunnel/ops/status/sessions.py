@@ -67,7 +67,7 @@ def session_table(
 
 
 def certificate_left(not_after: datetime.datetime, now: datetime.datetime) -> Markup:
-    """Say for how long a certificate is still good."""
+    """Return for how long a certificate is still good."""
     left = (not_after - now).total_seconds()
     if left <= 0:
         text = mark("bad", f"ended {words.duration(-left)} ago")

@@ -35,7 +35,7 @@ class Rates:
         return [sum(each) for each in zip(self.received, self.sent, strict=True)]
 
     def newest(self) -> tuple[float, float]:
-        """Give the last sample, received and sent; nothing has been carried before the first."""
+        """Return the last sample, received and sent; nothing has been carried before the first."""
         return (self.received[-1], self.sent[-1]) if self.received else (0.0, 0.0)
 
 
@@ -79,11 +79,11 @@ class Throughput(Service):
         self._call: IDelayedCall | None = None
 
     def total(self) -> Rates:
-        """Give the rates of all sessions together."""
+        """Return the rates of all sessions together."""
         return self._total.rates
 
     def of(self, session_id: bytes) -> Rates:
-        """Give the rates of one session; there are none before its second sample."""
+        """Return the rates of one session; there are none before its second sample."""
         measured = self._measured.get(session_id)
         return Rates() if measured is None else measured.rates
 

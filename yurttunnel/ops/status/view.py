@@ -58,7 +58,7 @@ class View:
         return all(each.problem is None for each in self._findings if each.required)
 
     def sections(self) -> Iterator[Markup]:
-        """Give them in their order."""
+        """Yield them in their order."""
         yield _live("readiness", self._readiness())
         yield _live("overview", self._overview())
         yield self._filter()

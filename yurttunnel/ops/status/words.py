@@ -65,10 +65,10 @@ def moment(when: datetime.datetime, text: str) -> Markup:
 
 
 def ago(when: datetime.datetime, now: datetime.datetime) -> Markup:
-    """Say how long something is past."""
+    """Return how long something is past."""
     return moment(when, f"{duration((now - when).total_seconds())} ago")
 
 
 def at(seconds: float) -> datetime.datetime:
-    """Give the moment that is ``seconds`` after the epoch."""
+    """Return the moment that is ``seconds`` after the epoch."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC)

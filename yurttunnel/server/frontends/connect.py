@@ -146,12 +146,12 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         handler.refused(connection.transport, status, text, head)
 
     def handshake_failed(self, connection: ServerConnection, reason: Failure) -> None:
-        """Tell of a caller that TLS has refused."""
+        """Report a caller that TLS has refused."""
         if reason.check(SSL.Error):
             self.refused_peers.warn_of_caller(connection.transport, reason)
 
     def handshake_crowded_out(self, connection: ServerConnection) -> None:
-        """Tell of a flood."""
+        """Report a flood."""
         self.warnings.warn(
             "a caller from {address} is cut off: {max_handshakes} newer ones have not finished"
             " their TLS handshake either; see who holds them (ss -tn), and filter addresses in"
@@ -161,7 +161,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         )
 
     def handshake_overdue(self, connection: ServerConnection) -> None:
-        """Tell of a caller that does not get on."""
+        """Report a caller that does not get on."""
         self.warnings.warn(
             "a caller from {address} is cut off: its TLS handshake was not done within"
             " {seconds:g} s",

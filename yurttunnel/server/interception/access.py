@@ -59,7 +59,7 @@ class Access:
     node: str
 
     def __str__(self) -> str:
-        """Give it in the words of RBAC."""
+        """Return it in the words of RBAC."""
         where = f"node {self.node}" if self.node else "every node"
         return f"{self.verb or 'use'} nodes/{self.subresource} of {where}"
 
@@ -79,7 +79,7 @@ def accesses(head: RequestHead, node: str, is_kubelet: bool) -> list[Access]:
 
 
 def _first_segment(target: bytes) -> bytes | None:
-    """Give what tells a path's use; ``None`` if it may be served as another than it seems to be."""
+    """Return what tells a path's use; ``None`` if it may be served as another one."""
     path = target.partition(b"?")[0]
     first, *others = [unquote_to_bytes(segment) for segment in path.removeprefix(b"/").split(b"/")]
     if any(b"/" in each or each in (b".", b"..") for each in (first, *others)):

@@ -57,7 +57,7 @@ class CertificateUsers:
         self._users: WeakKeyDictionary[ITransport, CertificateUser | None] = WeakKeyDictionary()
 
     def behind(self, transport: ITransport) -> CertificateUser | None:
-        """Say who is at the other end of a TLS ``transport``; ``None`` when that is not known."""
+        """Return who is at the other end of a TLS ``transport``, ``None`` if that is not known."""
         try:
             return self._users[transport]
         except KeyError:
@@ -65,7 +65,7 @@ class CertificateUsers:
             return user
 
     def is_allowed(self, transport: ITransport) -> bool:
-        """Say whether it is one of the allowed names, and never a node's certificate for it."""
+        """Return whether it is one of the allowed names, and never a node's certificate for it."""
         certificate = self.behind(transport)
         return (
             certificate is not None
@@ -91,7 +91,7 @@ def _certificate_user(transport: Any) -> CertificateUser | None:
 
 
 def bearer_token(head: RequestHead) -> str | None:
-    """Give the bearer token of a request (RFC 6750 section 2.1), ``None`` when it has none.
+    """Return the bearer token of a request (RFC 6750 section 2.1), ``None`` when it has none.
 
     Raises :class:`BadToken`.
     """

@@ -335,7 +335,7 @@ class Deputies:
         return node.edge or self._finder.own_session(node.name) is not None
 
     def _is_led(self, led_from: SocketAddress) -> bool:
-        """Say whether our rules may have led a connection here; a Service's they have not."""
+        """Return whether our rules may have led a connection here; a Service's they have not."""
         return self._cluster.iptables and self._cluster.services.are_none(led_from.address)
 
     def _is_services(self, led_from: SocketAddress) -> bool:

@@ -57,7 +57,7 @@ def named_node(head: RequestHead) -> str:
 
 
 def names_destination(head: RequestHead) -> bool:
-    """Say whether ``X-Tunnel-Proxy-Dest`` names host and port; raises as the others."""
+    """Return whether ``X-Tunnel-Proxy-Dest`` names host and port; raises as the others."""
     return bool(_single(head, DESTINATION_FIELD))
 
 
@@ -77,7 +77,7 @@ def _host_and_port(head: RequestHead) -> tuple[str, int]:
 
 
 def _single(head: RequestHead, name: bytes) -> str:
-    """Give the value of a field that may be there once, an empty one when it is not."""
+    """Return the value of a field that may be there once, an empty one when it is not."""
     values = head.by_name.get(name)
     if not values:
         return ""

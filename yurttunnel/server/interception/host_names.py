@@ -128,7 +128,7 @@ class HostNames:
 
 
 def _chooses(head: RequestHead) -> bool:
-    """Say whether fields for the server choose the destination, and not ``Host``."""
+    """Return whether fields for the server choose the destination, and not ``Host``."""
     try:
         return names_destination(head) or bool(named_node(head))
     except HeadError:

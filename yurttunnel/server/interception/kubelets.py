@@ -48,7 +48,7 @@ class KubeletKey(NamedTuple):
     trust: object | None
 
     def __str__(self) -> str:
-        """Give the node and the address, for people."""
+        """Return the node and the address, for people."""
         return f"the kubelet of {self.session.node} at {join_authority(self.host, self.port)}"
 
 

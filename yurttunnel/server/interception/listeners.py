@@ -101,7 +101,7 @@ class Interception:
 
 
 def _warn_when_full(warnings: RateLimitedLog, flag: str, factory: HTTPFactory) -> None:
-    """Tell the operator that callers of one port are turned away."""
+    """Notify the operator that callers of one port are turned away."""
     settings = factory.settings
     warnings.warn(
         "{flag} turns callers away: it has {connections} connections ({max_connections} at most)"
@@ -127,7 +127,7 @@ class SecureFactory(HTTPFactory):
         self.refused_peers = RefusedPeers(clock, self.log)
 
     def handshake_failed(self, connection: ServerConnection, reason: Failure) -> None:
-        """Tell of a caller that did not get through the handshake.
+        """Report a caller that did not get through the handshake.
 
         What breaks TLS afterwards is the trouble of one that has been let in.
         """

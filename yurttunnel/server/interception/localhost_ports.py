@@ -58,6 +58,6 @@ class LocalhostPorts:
 
 
 def _node_behind(session: INodeSession) -> Node:
-    """Say what the agent proves of its node, of which the API has said nothing."""
+    """Return what the agent proves of its node, of which the API has said nothing."""
     addresses = tuple(("InternalIP", str(each)) for each in session.identifiers.addresses)
     return Node(session.node, addresses)

@@ -23,7 +23,7 @@ class IMiddleware(Interface):
     """Something around the handling of requests."""
 
     def wrap(handler: Handler) -> Handler:
-        """Give a handler that does its part, and has ``handler`` do the rest.
+        """Return a handler that does its part, and has ``handler`` do the rest.
 
         It may answer a request itself, see its end by ``request.exchange.on_end``, or set
         ``request.destination`` to send it elsewhere than its fields say.
@@ -65,7 +65,7 @@ class ClusterInformers:
     namespace: str
 
     def of_kind(self, kind: str) -> IInformer:
-        """Give an informer for whole objects; raises ``KeyError`` for a kind without one."""
+        """Return an informer for whole objects; raises ``KeyError`` for a kind without one."""
         return self.informers.informer(whole_objects(KINDS[kind], self.namespace))
 
 

@@ -106,7 +106,7 @@ def _caller_of(request: InterceptedRequest) -> str:
 
 
 def forwarded_fields(request: InterceptedRequest, destination: Destination) -> Fields:
-    """Give the fields for the kubelet: as the caller sent them, without those for the server.
+    """Return the fields for the kubelet: as the caller sent them, without those for the server.
 
     ``Host`` is the destination. What the caller proves itself by (``Authorization``) goes along
     when it is for the kubelet, but not when it was for the server: the server proves itself to
@@ -123,7 +123,7 @@ def forwarded_fields(request: InterceptedRequest, destination: Destination) -> F
 
 
 def _describe(request: InterceptedRequest, failure: Failure) -> tuple[int, str]:
-    """Tell a caller why there is no connection to the kubelet."""
+    """Return a caller why there is no connection to the kubelet."""
     error = failure.value
     if isinstance(error, RequestFailed):
         return error.status, error.text

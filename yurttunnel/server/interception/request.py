@@ -84,12 +84,12 @@ Handler = Callable[[InterceptedRequest], None]
 
 
 def verb_of(head: RequestHead) -> str:
-    """Give the method, or ``other`` for one that kubelets do not know."""
+    """Return the method, or ``other`` for one that kubelets do not know."""
     return head.method.decode("ascii") if head.method in _VERBS else "other"
 
 
 def path_class_of(head: RequestHead) -> str:
-    """Give the first segment of the path, as ``/metrics``, or ``other`` for one not known.
+    """Return the first segment of the path, as ``/metrics``, or ``other`` for one not known.
 
     There are few of them, and they say nothing of pods and of whatever else is in a path.
     """
@@ -99,5 +99,5 @@ def path_class_of(head: RequestHead) -> str:
 
 
 def follows(head: RequestHead) -> bool:
-    """Tell whether the query asks to follow a log, or to watch."""
+    """Return whether the query asks to follow a log, or to watch."""
     return _FOLLOWS.search(head.target.partition(b"?")[2]) is not None

@@ -50,7 +50,7 @@ class RequestMetrics:
 
 
 def _code(status: int) -> str:
-    """Give the status as a label; of those that nobody has heard of, only the class."""
+    """Return the status as a label; of those that nobody has heard of, only the class."""
     if not status:
         return "none"
     return str(status) if status in _KNOWN else f"{status // 100}xx"

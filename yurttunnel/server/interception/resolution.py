@@ -125,7 +125,7 @@ class Resolution:
         return Destination(node.name, self._finder.address(node), port)
 
     def _dialed(self, node: Node, host: str) -> str:
-        """Give ``host`` as it was asked for, if those who dial it understand it.
+        """Return ``host`` as it was asked for, if those who dial it understand it.
 
         An agent knows the name of its own node; other names of nodes may be known to the API
         alone, so the address is dialed.
@@ -136,7 +136,7 @@ class Resolution:
         return self._finder.address(node)
 
     def _only(self, host: str) -> Node | None:
-        """Give the one node that ``host`` means, ``None`` when it is none that is known."""
+        """Return the one node that ``host`` means, ``None`` when it is none that is known."""
         nodes = self._finder.meant(host)
         if len(nodes) > 1:
             raise HeadError(400, _ambiguous(host, sorted(node.name for node in nodes)))

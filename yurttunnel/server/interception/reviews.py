@@ -86,11 +86,11 @@ class Reviews(Service):
         return stopped.addCallback(lambda _: None)
 
     def problem(self) -> str | None:
-        """Say why callers cannot be reviewed, as the last reviews have shown."""
+        """Return why callers cannot be reviewed, as the last reviews have shown."""
         return "; ".join(self._problems.values()) or None
 
     async def user_of(self, token: str) -> User | None:
-        """Say whose a bearer token is, ``None`` when it is nobody's.
+        """Return whose a bearer token is, ``None`` when it is nobody's.
 
         Raises :class:`ReviewFailed`.
         """
@@ -104,7 +104,7 @@ class Reviews(Service):
         return await _answer(self._users, token, ask)
 
     async def is_allowed(self, user: User, access: Access) -> bool:
-        """Say whether ``user`` may do something; raises :class:`ReviewFailed`."""
+        """Return whether ``user`` may do something; raises :class:`ReviewFailed`."""
         spec = _access_spec(user, access)
 
         async def ask() -> tuple[bool, float]:

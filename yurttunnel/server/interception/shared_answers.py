@@ -47,7 +47,7 @@ class SharedAnswers(Generic[Answer]):
     def get(
         self, key: bytes, ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]]
     ) -> Deferred[Answer]:
-        """Give the answer to ``key``; ``ask`` gives it and its time when it is not known.
+        """Return the answer to ``key``; ``ask`` gives it and its time when it is not known.
 
         Whoever leaves does not end the asking: the next one may want to know the same.
         """

@@ -31,7 +31,7 @@ class _Peer:
     names: str = ""
 
     def described(self, caller: str) -> str:
-        """Say who has asked; ``caller`` is as whom it has been authorized, if it was."""
+        """Return who has asked; ``caller`` is as whom it has been authorized, if it was."""
         names = repr(shortened(caller)) if caller else self.names
         return f"by {names} from {self.address}" if names else f"from {self.address}"
 
@@ -90,7 +90,7 @@ class Trace:
 
 
 def _peer_behind(transport: Any) -> _Peer:
-    """Say who is at the other end: the address, and over TLS the name in the certificate."""
+    """Return who is at the other end: the address, and over TLS the name in the certificate."""
     peer = transport.getPeer()
     address = join_authority(peer.host, peer.port) if hasattr(peer, "port") else str(peer)
     certificate = peer_certificate(transport) if is_secure(transport) else None

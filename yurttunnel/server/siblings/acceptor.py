@@ -131,7 +131,7 @@ class SiblingAcceptor:
         self._refused_peers = RefusedPeers(self._clock, self._log)
 
     def sessions(self) -> list[TunnelSession]:
-        """Give the sessions of all siblings."""
+        """Return the sessions of all siblings."""
         return list(self._sessions.values())
 
     def build(self) -> SessionConnection:
@@ -159,7 +159,7 @@ class SiblingAcceptor:
         """Wait for the sibling's HELLO."""
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
-        """Tell of connections that came to nothing."""
+        """Report connections that came to nothing."""
         self._unfinished.end(connection)
         if self._draining:
             self._close_disconnected()

@@ -88,7 +88,7 @@ class SiblingClient:
         return self.state is State.CONNECTED
 
     def sessions(self) -> list[TunnelSession]:
-        """Give the session, and those that still end their streams."""
+        """Return the session, and those that still end their streams."""
         siblings = [*self._leaving] if self._current is None else [self._current, *self._leaving]
         return [sibling.tunnel for sibling in siblings]
 

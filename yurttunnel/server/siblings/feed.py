@@ -129,7 +129,7 @@ class FeedWriter(Protocol):
         self._warned = False
 
     def node(self, number: int) -> str | None:
-        """Give the node that has been told under ``number``, ``None`` when there is none."""
+        """Return the node that has been told under ``number``, ``None`` when there is none."""
         return self._nodes.get(number)
 
     def connectionMade(self) -> None:
@@ -153,7 +153,7 @@ class FeedWriter(Protocol):
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """Tell what has changed, as long as there is room."""
+        """Report what has changed, as long as there is room."""
         self._paused = False
         while self._changed and not self._paused:
             node = next(iter(self._changed))
@@ -236,7 +236,7 @@ class FeedReader(LineOnlyReceiver):
         self._fail(f"a line has more than {MAX_LINE} bytes")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Tell of an end that was not asked for."""
+        """Report an end that was not asked for."""
         self._fail("it has ended")
 
     def _fail(self, text: str) -> None:

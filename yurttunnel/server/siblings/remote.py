@@ -130,7 +130,7 @@ class RemoteNodeSession:
         self._nodes = siblings
 
     def is_same(self, entry: NodeEntry) -> bool:
-        """Say whether ``entry`` is about this node, and it is found by the same identifiers."""
+        """Return whether ``entry`` is about this node, and it is found by the same identifiers."""
         return (entry.node, entry.identifiers) == (self.node, self.identifiers)
 
     @property

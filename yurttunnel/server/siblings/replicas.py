@@ -38,7 +38,7 @@ class Endpoint:
 
 
 def replica_slices(namespace: str) -> InformerSpec[tuple[Endpoint, ...]]:
-    """Say what is to be followed: the EndpointSlices of the server's Service."""
+    """Return what is to be followed: the EndpointSlices of the server's Service."""
     return InformerSpec(
         ENDPOINT_SLICES,
         endpoints_in,
@@ -48,7 +48,7 @@ def replica_slices(namespace: str) -> InformerSpec[tuple[Endpoint, ...]]:
 
 
 def server_name(namespace: str) -> str:
-    """Give the DNS name that every replica's certificate is for."""
+    """Return the DNS name that every replica's certificate is for."""
     return f"{SERVICE}.{namespace}.svc"
 
 

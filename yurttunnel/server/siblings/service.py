@@ -45,7 +45,7 @@ class SiblingContexts(Protocol):
     """TLS toward siblings: offers ``SIBLING_ALPN``, shows ``tunnel-proxy-client``."""
 
     def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
-        """Give what dials a server whose certificate is for ``server_name``."""
+        """Return what dials a server whose certificate is for ``server_name``."""
 
 
 class Siblings(Service):
@@ -101,7 +101,7 @@ class Siblings(Service):
     # -- for the composition -------------------------------------------------------------------
 
     def replicas(self) -> int | None:
-        """Say how many replicas there are, this server included; at least 1.
+        """Return how many replicas there are, this server included; at least 1.
 
         ``None`` while it is not known: the API has not told yet, or, for :data:`LISTED_SECONDS`
         from the start, it does not list this server. It does so when this server is ready, and then
@@ -116,7 +116,7 @@ class Siblings(Service):
         return max(1, len(self._clients) if listed else others + 1)
 
     def problem(self) -> str | None:
-        """Say which siblings are not connected, for ``/readyz``; not required to be absent."""
+        """Return which siblings are not connected, for ``/readyz``; not required to be absent."""
         missing = [
             f"{client.replica} ({client.last_error})"
             for client in self._others()
@@ -155,7 +155,7 @@ class Siblings(Service):
         self.close_sessions(Code.GOING_AWAY, "the server has stopped")
 
     def sessions(self) -> list[TunnelSession]:
-        """Give the sessions in both directions, those too that only end their streams."""
+        """Return the sessions in both directions, those too that only end their streams."""
         return [*self._outgoing(), *self._acceptor.sessions()]
 
     def drain(self, text: str) -> None:
@@ -196,7 +196,7 @@ class Siblings(Service):
         self._agents.replicas_changed()
 
     def _found(self) -> None:
-        """Tell agents what it comes to that it is known where an address leads."""
+        """Notify agents what it comes to that it is known where an address leads."""
         self._listed = self._listed or len(self._others()) < len(self._clients)
         self._agents.replicas_changed()
 

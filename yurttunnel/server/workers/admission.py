@@ -67,12 +67,12 @@ class AdmittedAgents(AgentListener):
         connection.go_on()
 
     def servers_changed(self, servers: int) -> None:
-        """Tell the agents that are there how many servers there are now, and those that come."""
+        """Notify the agents that are there how many servers there are now, and those that come."""
         self._servers = servers
         self.replicas_changed()
 
     def refused(self, number: int, code: Code, text: str) -> None:
-        """Tell an agent why it is not let in."""
+        """Notify an agent why it is not let in."""
         asked = self._asked.pop(number, None)
         if asked is not None:
             connection, _ = asked
@@ -87,7 +87,7 @@ class AdmittedAgents(AgentListener):
         super().connection_ended(connection, reason)
 
     def identities(self, node: str) -> list[NodeIdentity]:
-        """Say as whom the sessions of ``node`` have been let in."""
+        """Return as whom the sessions of ``node`` have been let in."""
         return [each.identity for each in self.node_sessions() if each.node == node]
 
     def end(self, node: str, code: Code, text: str, identity: NodeIdentity | None = None) -> None:
@@ -98,7 +98,7 @@ class AdmittedAgents(AgentListener):
 
 
 def _decided(identity: NodeIdentity) -> bool:
-    """Say that nobody is revoked whom the first process has let in."""
+    """Return whether nobody is revoked whom the first process has let in."""
     return False
 
 

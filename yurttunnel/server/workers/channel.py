@@ -142,7 +142,7 @@ class Channel:
         return True
 
     def all_sent(self) -> Deferred[None]:
-        """Give what fires when nothing waits to be sent, or nothing can be sent any more."""
+        """Return what fires when nothing waits to be sent, or nothing can be sent any more."""
         sent: Deferred[None] = Deferred()
         if self._waiting:
             self._when_sent.append(sent)
@@ -170,7 +170,7 @@ class Channel:
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Give the descriptor, -1 when it is closed."""
+        """Return the descriptor, -1 when it is closed."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:

@@ -34,7 +34,7 @@ class Growth:
         self._told: dict[str, float] = {}
 
     def take(self) -> dict[str, float]:
-        """Give what has grown, and by how much."""
+        """Return what has grown, and by how much."""
         now = dict(_amounts(self._counters, self._refusals))
         told, self._told = self._told, now
         return {
@@ -85,7 +85,7 @@ class SnapshotChanges:
         self._told: dict[str, SessionSnapshot] = {}
 
     def take(self, sessions: Iterable[SessionSnapshot]) -> tuple[list[SessionSnapshot], list[str]]:
-        """Give those of ``sessions`` that are new or changed, and the ids of those that ended."""
+        """Return those of ``sessions`` that are new or changed, and the ids of those that ended."""
         now = {session.session_id: session for session in sessions}
         told, self._told = self._told, now
         changed = [session for name, session in now.items() if told.get(name) != session]

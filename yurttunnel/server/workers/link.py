@@ -56,7 +56,7 @@ class Link:
         self._session = session
 
     def sessions(self) -> list[TunnelSession]:
-        """Give it, until it is over."""
+        """Return it, until it is over."""
         return [] if self._session.closed else [self._session]
 
     def drain(self, text: str) -> None:
@@ -88,7 +88,7 @@ class LinkConnection(Protocol):
         self._session.carry(self, 0)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Tell the session and the owner."""
+        """Notify the session and the owner."""
         session, self._session = self._session, None
         if session is not None:
             session.connection_lost(told=True)

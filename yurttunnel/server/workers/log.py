@@ -54,7 +54,7 @@ def write_log(written: dict[str, Any], worker: int) -> None:
 
 
 def _plain(event: LogEvent) -> dict[str, Any]:
-    """Give a format and fields for it that JSON has, which make the text of ``event``."""
+    """Return a format and fields for it that JSON has, which make the text of ``event``."""
     fields = {
         name: value
         for name, value in event.items()
@@ -75,7 +75,7 @@ def _plain(event: LogEvent) -> dict[str, Any]:
 
 
 def _fill(event: LogEvent, fields: dict[str, Any]) -> str:
-    """Give the format with what is in ``fields``, to which texts are added for all else."""
+    """Return the format with what is in ``fields``, to which texts are added for all else."""
     format = ""
     for number, (literal, name, spec, conversion) in enumerate(Formatter().parse(_format(event))):
         format += literal.replace("{", "{{").replace("}", "}}")

@@ -45,7 +45,7 @@ class WorkerNodes(RemoteNodes):
         registry.on_direct_changed.append(self._direct_changed)
 
     def has(self, node: str) -> bool:
-        """Say whether the worker has a session with ``node``, as far as is known."""
+        """Return whether the worker has a session with ``node``, as far as is known."""
         return node in self._by_name
 
     def clear(self) -> None:

@@ -52,7 +52,7 @@ class AskedPages:
         self._answer(fields["number"], Answer(content_type, fields["body"].encode(), status))
 
     def end(self) -> None:
-        """Say that the worker has ended, to whoever waits."""
+        """Report that the worker has ended, to whoever waits."""
         for number in list(self._asked):
             self._answer(number, text(f"worker {self._worker} has ended\n", 503))
 

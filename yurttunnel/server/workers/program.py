@@ -178,7 +178,7 @@ class Worker:
         self._agents.admitted(fields["number"], identity, fields["servers"])
 
     def tell_servers(self, message: Message) -> None:
-        """Tell agents how many servers there are now."""
+        """Notify agents how many servers there are now."""
         self._agents.servers_changed(message.fields["servers"])
 
     def refused(self, message: Message) -> None:
@@ -187,7 +187,7 @@ class Worker:
         self._agents.refused(fields["number"], Code(fields["code"]), fields["text"])
 
     def check(self, message: Message) -> None:
-        """Say who has been let in as a node, of which something has been revoked."""
+        """Report who has been let in as a node, of which something has been revoked."""
         for identity in self._agents.identities(message.fields["node"]):
             self._channel.send(messages.CHECKED, messages.identity_to_fields(identity))
 

@@ -219,7 +219,7 @@ class RunningWorker(ProcessProtocol):
         self._signal(signal.SIGKILL)
 
     def exited(self) -> Deferred[None]:
-        """Give what fires when the process has ended."""
+        """Return what fires when the process has ended."""
         exited: Deferred[None] = Deferred()
         if self._running:
             self._exited.append(exited)
@@ -409,7 +409,7 @@ _HANDLERS: dict[str, Callable[[RunningWorker, Message], None]] = {
 
 
 def _status(reason: Failure) -> str:
-    """Say how the process has ended."""
+    """Return how the process has ended."""
     if reason.check(ProcessDone):
         return "it has exited"
     error = reason.value

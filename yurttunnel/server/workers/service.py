@@ -77,7 +77,7 @@ class Workers(Service):
     # -- for the composition -------------------------------------------------------------------
 
     def problem(self) -> str | None:
-        """Say which workers take no connections, for ``/readyz``."""
+        """Return which workers take no connections, for ``/readyz``."""
         missing = [
             str(number)
             for number in range(1, self._count)
@@ -86,21 +86,21 @@ class Workers(Service):
         return f"these workers are not running: {', '.join(missing)}" if missing else None
 
     def snapshots(self) -> Iterator[SessionSnapshot]:
-        """Give the sessions of all workers, as they were a second ago."""
+        """Yield the sessions of all workers, as they were a second ago."""
         for worker in self._running.values():
             yield from worker.snapshots.values()
 
     def streams(self) -> Iterator[StreamReport]:
-        """Give the oldest streams of all workers, as they were some seconds ago."""
+        """Yield the oldest streams of all workers, as they were some seconds ago."""
         for worker in self._running.values():
             yield from worker.streams
 
     def memory(self) -> int:
-        """Give what their streams are promised, bytes."""
+        """Return what their streams are promised, bytes."""
         return sum(worker.memory for worker in self._running.values())
 
     def lag(self) -> float:
-        """Give the worst lag of their reactors, in seconds."""
+        """Return the worst lag of their reactors, in seconds."""
         return max((worker.lag for worker in self._running.values()), default=0.0)
 
     def be_verbose(self, verbose: bool) -> None:
@@ -110,7 +110,7 @@ class Workers(Service):
             worker.be_verbose(verbose)
 
     def figures(self) -> WorkerFigures:
-        """Give what the metrics show of the workers themselves."""
+        """Return what the metrics show of the workers themselves."""
         running = [worker for worker in self._running.values() if worker.pid is not None]
         return WorkerFigures(
             ready=sum(worker.is_ready for worker in running),
@@ -121,12 +121,12 @@ class Workers(Service):
     # -- AsksWorkers ---------------------------------------------------------------------------
 
     def pids(self) -> dict[int, int]:
-        """Give the process of each worker that runs, by its number."""
+        """Return the process of each worker that runs, by its number."""
         running = {number: worker.pid for number, worker in sorted(self._running.items())}
         return {number: pid for number, pid in running.items() if pid is not None}
 
     def sessions_of(self, node: str | None) -> dict[int, int]:
-        """Give how many sessions each worker had a second ago, with ``node`` or with all."""
+        """Return how many sessions each worker had a second ago, with ``node`` or with all."""
         return {
             number: sum(node in (None, each.node) for each in worker.snapshots.values())
             for number, worker in self._running.items()
@@ -141,7 +141,7 @@ class Workers(Service):
     # -- TakesAgents ---------------------------------------------------------------------------
 
     def worker_for(self, placement: int) -> int:
-        """Give the number of the worker for a placement, 0 for this process."""
+        """Return the number of the worker for a placement, 0 for this process."""
         return placement % self._count
 
     def take_agent(self, number: int, connection: socket.socket, received: bytes) -> bool:
@@ -152,7 +152,7 @@ class Workers(Service):
     # -- SessionHolder -------------------------------------------------------------------------
 
     def sessions(self) -> list[TunnelSession]:
-        """Give the sessions with workers, by which callers have streams."""
+        """Return the sessions with workers, by which callers have streams."""
         sessions = [worker.session for worker in self._running.values()]
         return [session for session in sessions if session.connected]
 

@@ -29,7 +29,7 @@ class TakesAgents(Structure):
     """Who is told of a worker, by its number, that takes connections again."""
 
     def worker_for(self, placement: int) -> int:
-        """Give the number of the worker for a placement, 0 for the first process."""
+        """Return the number of the worker for a placement, 0 for the first process."""
 
     def take_agent(self, number: int, connection: socket.socket, received: bytes) -> bool:
         """Pass a connection on; ``False`` when the worker cannot take it now."""
@@ -121,7 +121,7 @@ class UnsortedConnection(Protocol):
         self.transport.abortConnection()
 
     def pass_on(self) -> bool:
-        """Give it to its worker, or keep it until that can take it; say which."""
+        """Hand it to its worker, or keep it until that can take it; return which."""
         sorter, transport = self._sorter, self.transport
         taken = sorter.workers.take_agent(self.worker, transport.getHandle(), self._reader.received)
         if taken:

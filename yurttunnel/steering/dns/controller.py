@@ -140,11 +140,11 @@ class DnsController(Service):
         return self._reconciler.stopService()
 
     def problem(self) -> str | None:
-        """Say what keeps records or ports from being right; for the server that leads."""
+        """Return what keeps records or ports from being right; for the server that leads."""
         return "; ".join(self._all_problems()) or None
 
     def figures(self) -> DnsFigures:
-        """Give what is counted and known."""
+        """Return what is counted and known."""
         return DnsFigures(
             bool(self.running),
             self._records,
@@ -225,7 +225,7 @@ class DnsController(Service):
         return await self._writer.write(SERVICES, INTERNAL_SERVICE, service, new)
 
     def _tell(self, involved: Object, reason: str, problem: str) -> None:
-        """Tell an operator of a problem, once until it is solved."""
+        """Notify an operator of a problem, once until it is solved."""
         is_new = reason not in self._problems
         self._problems[reason] = problem
         if is_new:
@@ -244,7 +244,7 @@ def _one(resource: Resource, namespace: str, name: str) -> InformerSpec[Object]:
 
 
 def _reference(resource: Resource, namespace: str, name: str, obj: Object | None) -> Object:
-    """Say, for an event, which object is meant, which need not be there."""
+    """Return the reference, for an event, to an object that need not be there."""
     metadata = {"namespace": namespace, "name": name}
     if obj is not None:
         metadata["uid"] = text(mapping(obj.get("metadata")).get("uid"))

@@ -39,7 +39,7 @@ class Records:
 
 
 def make_records(nodes: Iterable[Node], tunnel: Address) -> Records:
-    """Give each node one record: ``tunnel`` for those behind the tunnel, else its own address.
+    """Return each node one record: ``tunnel`` for those behind the tunnel, else its own address.
 
     That is the first ``InternalIP``, or the first ``ExternalIP`` when there is none. A node behind
     the tunnel needs no address of its own.
@@ -94,7 +94,7 @@ def _check_size(records: str, others: int) -> None:
 
 
 def shortened(problems: Collection[str], most: int) -> list[str]:
-    """Give the first ``most`` sentences, and how many there are beside them."""
+    """Return the first ``most`` sentences, and how many there are beside them."""
     shown = list(problems)[:most]
     more = len(problems) - len(shown)
     return [*shown, f"and {more} more nodes have no DNS record"] if more else shown

@@ -48,7 +48,7 @@ class ServicePorts:
 
 
 def service_ports(configured: Ports, server: ServerPorts) -> ServicePorts:
-    """Say what is to be, by the ConfigMap of ports and the flags."""
+    """Return what is to be, by the ConfigMap of ports and the flags."""
     wanted = dict.fromkeys(configured.http, server.insecure)
     wanted |= dict.fromkeys(configured.https, server.secure)
     if server.passthrough is not None:
@@ -69,7 +69,7 @@ def with_ports(service: Object, ports: ServicePorts) -> Object | None:
 
 
 def reconciled(entries: Iterable[Mapping[str, object]], ports: ServicePorts) -> list[Object]:
-    """Give the entries that there have to be (``ServicePort`` of k8s.io/api core/v1).
+    """Return the entries that there have to be (``ServicePort`` of k8s.io/api core/v1).
 
     Those that stay keep their order and everything but a wrong ``targetPort``; others are added
     behind them, by their numbers. A name that begins with :data:`PREFIX` always has the number of

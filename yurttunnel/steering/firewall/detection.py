@@ -78,7 +78,7 @@ async def installed(programs: IPrograms) -> BackEnds:
 
 
 def legacy_tables(version: int, proc_net: Path) -> frozenset[str]:
-    """Give the tables that legacy has; to ask its programs would make those that it has not."""
+    """Return the tables that legacy has; to ask its programs would make those that it has not."""
     try:
         return frozenset((proc_net / _LEGACY_TABLES[version]).read_text().split())
     except OSError:
@@ -102,7 +102,7 @@ async def _used(programs: IPrograms, back_ends: BackEnds, proc_net: Path) -> str
 
 
 async def _has_hint(programs: IPrograms, back_ends: BackEnds, name: str, proc_net: Path) -> bool:
-    """Say whether kubelet's chains are there, in either family."""
+    """Return whether kubelet's chains are there, in either family."""
     for version in _BASES:
         back_end = back_ends.get((version, name))
         if back_end is None:
@@ -119,7 +119,7 @@ async def _has_hint(programs: IPrograms, back_ends: BackEnds, name: str, proc_ne
 
 
 async def _has_chain(programs: IPrograms, back_end: BackEnd, chain: str) -> bool:
-    """Say whether the table ``mangle`` has a chain, and read no more than that takes."""
+    """Return whether the table ``mangle`` has a chain, and read no more than that takes."""
     if back_end.name == "nft":
         # To save a table reads all rules of it, one by one.
         finished = await programs.run([back_end.prefix, "-t", "mangle", "-S", chain])
@@ -132,7 +132,7 @@ async def _has_chain(programs: IPrograms, back_end: BackEnd, chain: str) -> bool
 async def _texts(
     programs: IPrograms, back_ends: BackEnds, name: str, proc_net: Path
 ) -> list[bytes]:
-    """Give what ``iptables-save`` shows of all tables; nothing where it shows nothing."""
+    """Return what ``iptables-save`` shows of all tables; nothing where it shows nothing."""
     texts = []
     for version in _BASES:
         back_end = back_ends.get((version, name))
@@ -158,7 +158,7 @@ def _foreign_rules(text: bytes) -> int:
 
 
 async def _name_of(programs: IPrograms, program: str) -> str | None:
-    """Say which back end a program is for; those before 1.8 knew legacy only and do not say."""
+    """Return which back end a program is for; those before 1.8 knew legacy only and do not say."""
     try:
         finished = await programs.run([program, "--version"])
     except ProgramFailed:

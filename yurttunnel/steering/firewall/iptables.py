@@ -57,7 +57,7 @@ class BackEnd:
     prefix: str
 
     def describe(self) -> str:
-        """Say which it is, for people."""
+        """Return which it is, for people."""
         return f"IPv{self.version} ({self.name})"
 
 
@@ -83,12 +83,12 @@ class Iptables:
 
     @property
     def version(self) -> int:
-        """Give the version of IP."""
+        """The version of IP."""
         return self._back_end.version
 
     @property
     def backend(self) -> str:
-        """Give the kernel's firewall, ``nft`` or ``legacy``."""
+        """The kernel's firewall, ``nft`` or ``legacy``."""
         return self._back_end.name
 
     def apply(self, wanted: Interception, set_name: str | None) -> Deferred[Applied]:
@@ -100,7 +100,7 @@ class Iptables:
         return Deferred.fromCoroutine(self._remove())
 
     def generation(self) -> int | None:
-        """Give what nftables counts; the kernel counts no changes of its legacy tables."""
+        """Return what nftables counts; the kernel counts no changes of its legacy tables."""
         return nft_generation() if self._back_end.name == "nft" else None
 
     def check(self) -> Deferred[None]:
@@ -186,13 +186,13 @@ class Iptables:
 
 
 def _saved_of(rules: Rules) -> Saved:
-    """Give what is there after a change to ``rules``."""
+    """Return what is there after a change to ``rules``."""
     jumps = [(chain, rule) for chain, some in rules.jumps.items() for rule in some]
     return Saved({chain: list(some) for chain, some in rules.chains.items()}, jumps)
 
 
 def _explained(finished: Finished, said: str) -> str:
-    """Say what a program has complained about, and what to do."""
+    """Return what a program has complained about, and what to do."""
     if _LOCKED in said:
         return (
             "the lock /run/xtables.lock was held by another program for too long"

@@ -53,18 +53,18 @@ class Rules:
 
 
 def is_ours(chain: str) -> bool:
-    """Say whether a chain is one that this program, or yurttunnel 1.2, may have made."""
+    """Return whether a chain is one that this program, or yurttunnel 1.2, may have made."""
     return any(chain == first or chain.startswith(f"{first}-") for first in HOOKS)
 
 
 def port_of(chain: str) -> int | None:
-    """Give the port that a chain of ours is for."""
+    """Return the port that a chain of ours is for."""
     number = chain.rpartition("-")[2]
     return int(number) if is_ours(chain) and number.isdecimal() and number.isascii() else None
 
 
 def rules_of(wanted: Interception, set_name: str | None) -> Rules:
-    """Give the rules for what is ``wanted``; ``set_name`` is needed for ``Match.EDGE_SET``."""
+    """Return the rules for what is ``wanted``; ``set_name`` is needed for ``Match.EDGE_SET``."""
     if wanted.is_nothing:
         return Rules()
     chains: dict[str, tuple[str, ...]] = {}
@@ -79,7 +79,7 @@ def rules_of(wanted: Interception, set_name: str | None) -> Rules:
 def _chains(
     first: str, ports: Mapping[int, Target], wanted: Interception, set_name: str | None
 ) -> dict[str, tuple[str, ...]]:
-    """Give the chain that the hook jumps to, and those below it."""
+    """Return the chain that the hook jumps to, and those below it."""
     returns: tuple[str, ...] = ()
     among = ""
     if wanted.match is Match.CLOUD_RETURN:
@@ -115,7 +115,7 @@ def _chains(
 
 
 def _direct(wanted: Interception) -> tuple[str, ...]:
-    """Give the destinations that are reached directly, loopback first.
+    """Return the destinations that are reached directly, loopback first.
 
     That one is an address of this machine, and returned before; yurttunnel 1.2 has it here.
     """

@@ -49,7 +49,7 @@ class Saved:
 
 
 def own_lines(text: bytes) -> list[bytes]:
-    """Give the lines that may be about chains of ours; quickly, for there may be 100,000 others."""
+    """Return the lines that may be about our chains; quickly, for there may be 100,000 others."""
     first, second = _MARKS
     return [line for line in text.split(b"\n") if first in line or second in line]
 
@@ -71,12 +71,12 @@ def read(lines: Iterable[bytes]) -> Saved:
 
 
 def same(found: str, wanted: str) -> bool:
-    """Say whether two rules are one, whatever the order and spelling of their options."""
+    """Return whether two rules are one, whatever the order and spelling of their options."""
     return found == wanted or normalised(found) == normalised(wanted)
 
 
 def normalised(rule: str) -> tuple[Option, ...]:
-    """Give the options of a rule, each with its values, in an order of their own.
+    """Return the options of a rule, each with its values, in an order of their own.
 
     Back ends and versions differ in that order, in naming the match ``tcp`` that ``--dport``
     implies, and in spelling single addresses.

@@ -46,7 +46,7 @@ class _Edits:
 
 
 def transaction(saved: Saved, wanted: Rules) -> Transaction:
-    """Give what changes ``saved`` to ``wanted``, all in one ``COMMIT`` and no more than needed."""
+    """Return what changes ``saved`` to ``wanted`` in one ``COMMIT``, and no more than needed."""
     edits = _Edits([], [], [], [], [])
     for chain, rules in wanted.chains.items():
         _chain(edits, chain, saved.chains.get(chain), rules)
@@ -86,7 +86,7 @@ def _chain(edits: _Edits, chain: str, found: Sequence[str] | None, rules: Sequen
 def _changes(
     found: Sequence[str], wanted: Sequence[str]
 ) -> tuple[list[str], list[tuple[int, str]]] | None:
-    """Say which rules to delete, and then which to insert as which number, from 1.
+    """Return which rules to delete, and then which to insert as which number, from 1.
 
     There is no such answer where it would be long, or where what is kept has another order.
     """
@@ -131,7 +131,7 @@ def _jumps(
 
 
 def _emptied(chain: str) -> str:
-    """Give the line that makes a chain, or empties one that is there."""
+    """Return the line that makes a chain, or empties one that is there."""
     return f":{chain} - [0:0]"
 
 

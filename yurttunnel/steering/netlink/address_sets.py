@@ -72,7 +72,7 @@ class AddressSets:
         self._clock = clock
 
     def supported(self) -> Deferred[bool]:
-        """Say whether the kernel has such sets, and rules that refer to them.
+        """Return whether the kernel has such sets, and rules that refer to them.
 
         Fails with :class:`SteeringFailed` where the kernel cannot be asked.
         """

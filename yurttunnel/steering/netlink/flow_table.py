@@ -67,7 +67,7 @@ class FlowTable:
         self._conversation = conversation
 
     def to_port(self, version: int, port: int) -> Iterator[Entry]:
-        """Give the TCP connections that were meant for ``port``, whoever answers them.
+        """Yield the TCP connections that were meant for ``port``, whoever answers them.
 
         The kernel chooses them from Linux 5.8 on; older ones give all, and they are chosen here.
         """
@@ -95,7 +95,7 @@ class FlowTable:
 
 
 def own_addresses(conversation: Conversation, version: int) -> frozenset[bytes]:
-    """Give this machine's addresses, packed; the conversation is of ``NETLINK_ROUTE``."""
+    """Return this machine's addresses, packed; the conversation is of ``NETLINK_ROUTE``."""
     message = ifaddrmsg()
     message["family"] = _FAMILIES[version]
     found = set()
@@ -142,6 +142,6 @@ def _entry(body: bytes, version: int, port: int) -> Entry | None:
 
 
 def _tuple(content: bytes) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """Give the addresses and the ports of one direction, by the kinds of their attributes."""
+    """Return the addresses and the ports of one direction, by the kinds of their attributes."""
     parts = dict(attributes(content))
     return dict(attributes(parts[_TUPLE_IP])), dict(attributes(parts[_TUPLE_PROTO]))

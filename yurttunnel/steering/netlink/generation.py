@@ -21,7 +21,7 @@ _COUNT = struct.Struct("!I")
 
 
 def nft_generation() -> int | None:
-    """Give the number of the present state of all rules of nftables in this network namespace.
+    """Return the number of the present state of all rules of nftables in this network namespace.
 
     Each transaction of anybody leads to another one. The kernel answers from what it has in
     memory, so that this may be asked in the reactor's thread. ``None`` where it cannot be told.

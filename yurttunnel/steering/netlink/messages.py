@@ -42,7 +42,7 @@ def attribute(kind: int, content: bytes) -> bytes:
 
 
 def attributes(content: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Give the kind and the content of each attribute in ``content``, from ``start`` on."""
+    """Yield the kind and the content of each attribute in ``content``, from ``start`` on."""
     end = len(content)
     while start + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(content, start)

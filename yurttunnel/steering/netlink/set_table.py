@@ -85,7 +85,7 @@ class SetTable:
         self._conversation = conversation
 
     def has_type(self) -> bool:
-        """Say whether the kernel has sets of addresses, of both families."""
+        """Return whether the kernel has sets of addresses, of both families."""
         try:
             for family in _FAMILIES.values():
                 message = _message(family=family, typename=_TYPE)
@@ -97,7 +97,7 @@ class SetTable:
         return True
 
     def has_match(self) -> bool:
-        """Say whether rules can refer to sets, as far as the kernel can be asked.
+        """Return whether rules can refer to sets, as far as the kernel can be asked.
 
         That is through nftables' compatibility with iptables. A kernel without it, which has the
         legacy iptables only, is taken to have the match that has always come with sets.
@@ -116,7 +116,7 @@ class SetTable:
         return True
 
     def read(self, name: str, version: int) -> Content | None:
-        """Give what is in a set, ``None`` where there is none; ``version`` is what it should be."""
+        """Return what is in a set, ``None`` if there is none; ``version`` is what is expected."""
         asked = request(_message(name=name), _kind(IPSET_CMD_LIST), DUMP)
         found: set[bytes] = set()
         seen = False
@@ -197,7 +197,7 @@ def _kind(command: int) -> int:
 
 
 def _before_address(version: int, order: int = 0) -> bytes:
-    """Give the headers that stand before the bytes of an address of a set.
+    """Return the headers that stand before the bytes of an address of a set.
 
     The attribute DATA holds the attribute IP, and that one of the address. The kernel wants to be
     told ``_NETWORK_ORDER`` with it, and does not say so itself, but for some old ones.

@@ -80,13 +80,13 @@ class SocketConnector:
             self._transport.loseConnection()
 
     def getDestination(self) -> IAddress:
-        """Give the address."""
+        """Return the address."""
         return address_of(self._family, self._address)
 
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Give the descriptor of the socket that is being connected."""
+        """Return the descriptor of the socket that is being connected."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:
@@ -192,7 +192,7 @@ class SocketConnector:
 
 
 def _socket_address(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
-    """Give the family and what the socket module wants; raises ``OSError``."""
+    """Return the family and what the socket module wants; raises ``OSError``."""
     if ":" in host:
         # It is the one that turns the name of a zone into its number.
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV

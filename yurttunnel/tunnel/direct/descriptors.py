@@ -105,11 +105,11 @@ class DescriptorSet:
             self._forget(number)
 
     def readers(self) -> list[IReadWriteDescriptor]:
-        """Give what is read."""
+        """Return what is read."""
         return [one for number, one in self._members.items() if self._wanted[number] & _IN]
 
     def writers(self) -> list[IReadWriteDescriptor]:
-        """Give what waits to be written."""
+        """Return what waits to be written."""
         return [one for number, one in self._members.items() if self._wanted[number] & _OUT]
 
     def at_end_of_round(self, call: Callable[[], object]) -> bool:
@@ -138,7 +138,7 @@ class DescriptorSet:
     # -- IReadDescriptor -----------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Give the descriptor that the reactor watches."""
+        """Return the descriptor that the reactor watches."""
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def logPrefix(self) -> str:
@@ -273,7 +273,7 @@ class DescriptorSet:
             self._guard(self._disconnect, member, reason, reading)
 
     def _disconnect(self, member: IReadWriteDescriptor, reason: Exception, reading: bool) -> None:
-        """Tell ``member`` that it has ended, as the reactor would."""
+        """Notify ``member`` that it has ended, as the reactor would."""
         done = isinstance(reason, ConnectionDone)
         failure = connectionDone if done else Failure(reason)
         if reading and done and IHalfCloseableDescriptor.providedBy(member):

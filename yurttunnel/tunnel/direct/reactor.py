@@ -79,11 +79,11 @@ class DirectReactor:
         take_over(port, self._descriptors)
 
     def getReaders(self) -> list[Any]:
-        """Give what is read, here and by the reactor."""
+        """Return what is read, here and by the reactor."""
         return [*self._descriptors.readers(), *self._reactor.getReaders()]
 
     def getWriters(self) -> list[Any]:
-        """Give what waits to be written, here and by the reactor."""
+        """Return what waits to be written, here and by the reactor."""
         return [*self._descriptors.writers(), *self._reactor.getWriters()]
 
     def listenTCP(
@@ -112,7 +112,7 @@ class DirectReactor:
 
 
 def known_transports(name: str) -> str:
-    """Give ``name`` if :func:`with_transports` knows it; raises ``ValueError`` if not."""
+    """Return ``name`` if :func:`with_transports` knows it; raises ``ValueError`` if not."""
     if name not in TRANSPORTS:
         raise ValueError(f"{name!r} is none of these: {', '.join(TRANSPORTS)}")
     return name
@@ -121,7 +121,7 @@ def known_transports(name: str) -> str:
 def with_transports(
     reactor: Any, name: str, prepare: Callable[[socket.socket], object] | None = None
 ) -> Any:
-    """Give ``reactor`` with the transports ``name``: this package's, or Twisted's own.
+    """Return ``reactor`` with the transports ``name``: this package's, or Twisted's own.
 
     ``prepare`` is given the socket of each outgoing TCP connection, before any packet.
     """

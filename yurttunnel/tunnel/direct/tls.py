@@ -124,7 +124,7 @@ class TLSTransport(Protocol):
             self._read(records)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Tell the protocol; an end that TLS was not told of is a loss."""
+        """Notify the protocol; an end that TLS was not told of is a loss."""
         if not self._ended and isinstance(reason.value, ConnectionDone):
             reason = Failure(ConnectionLost("the peer did not end TLS"))
         self._closed = True
@@ -176,17 +176,17 @@ class TLSTransport(Protocol):
         self.transport.abortConnection()
 
     def getPeer(self) -> IAddress:
-        """Give the address of the other end."""
+        """Return the address of the other end."""
         return self.transport.getPeer()
 
     def getHost(self) -> IAddress:
-        """Give the address of this end."""
+        """Return the address of this end."""
         return self.transport.getHost()
 
     # -- what TLS adds -------------------------------------------------------------------------
 
     def getPeerCertificate(self) -> X509 | None:
-        """Give what the peer has shown, verified; there from the handshake until the end."""
+        """Return what the peer has shown, verified; there from the handshake until the end."""
         return self._tls.get_peer_certificate()
 
     @property
@@ -195,7 +195,7 @@ class TLSTransport(Protocol):
         return self._tls.get_alpn_proto_negotiated() or None
 
     def getHandle(self) -> SSL.Connection:
-        """Give the TLS state."""
+        """Return the TLS state."""
         return self._tls
 
     def failVerification(self, reason: Failure) -> None:
@@ -328,7 +328,7 @@ class TLSTransport(Protocol):
 
 
 def lacks_first_record(data: bytes) -> bool:
-    """Say whether more has to come before a server has what a client begins TLS with.
+    """Return whether more has to come before a server has what a client begins TLS with.
 
     What cannot become a record of a handshake lacks nothing: OpenSSL says what it is.
     """
@@ -353,7 +353,7 @@ class RecordCounter:
         self._missing = 0
 
     def feed(self, data: bytes) -> int:
-        """Give how many records ``data`` completes, counting one that is too long to be true."""
+        """Return how many records ``data`` completes, counting one that is too long to be true."""
         end = len(data)
         if self._between and end > HEADER and end == HEADER + (data[3] << 8 | data[4]):
             # One record, as most of what is not bulk.

@@ -147,7 +147,7 @@ class SocketTransport:
             self._fail(ConnectionAborted())
 
     def release(self) -> socket.socket:
-        """Give the open socket up, of which the protocol is told nothing any more.
+        """Return the open socket up, of which the protocol is told nothing any more.
 
         For a connection that another process goes on with. Nothing may wait to be sent, and
         the connection must not have been closed or lost.
@@ -159,15 +159,15 @@ class SocketTransport:
         return self._socket
 
     def getPeer(self) -> IAddress:
-        """Give the address of the other end."""
+        """Return the address of the other end."""
         return self._peer
 
     def getHost(self) -> IAddress:
-        """Give the address of this end; the socket must be open."""
+        """Return the address of this end; the socket must be open."""
         return address_of(self._socket.family, self._socket.getsockname())
 
     def getHandle(self) -> socket.socket:
-        """Give the socket, for its options."""
+        """Return the socket, for its options."""
         return self._socket
 
     def setTcpNoDelay(self, enabled: bool) -> None:
@@ -222,7 +222,7 @@ class SocketTransport:
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Give the descriptor, -1 when it is closed."""
+        """Return the descriptor, -1 when it is closed."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
@@ -283,7 +283,7 @@ class SocketTransport:
                     self._on_lost(reason)
 
     def readConnectionLost(self, reason: Failure) -> None:
-        """Tell a protocol that knows half-close; close for any other."""
+        """Notify a protocol that knows half-close; close for any other."""
         if IHalfCloseableProtocol.providedBy(self.protocol):
             self._call(IHalfCloseableProtocol(self.protocol).readConnectionLost)
         else:
@@ -376,7 +376,7 @@ class SocketTransport:
 
 
 def address_of(family: int, address: Any) -> IAddress:
-    """Give what the socket module calls ``address`` as Twisted's object."""
+    """Return what the socket module calls ``address`` as Twisted's object."""
     if family == socket.AF_INET:
         return IPv4Address("TCP", *address)
     if family == socket.AF_INET6:

@@ -43,7 +43,7 @@ DOWNWARD = random.Random(2).randbytes(SIZE)
 
 
 def digest(data):
-    """Give the SHA-256."""
+    """Return the SHA-256."""
     return hashlib.sha256(data).hexdigest()
 
 

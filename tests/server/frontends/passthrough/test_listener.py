@@ -42,7 +42,7 @@ class Accepted(MemoryConnection):
         self.source = source
 
     def getPeer(self):
-        """Say who has connected."""
+        """Return who has connected."""
         return IPv4Address("TCP", self.source, 40000)
 
     def getHandle(self):
@@ -100,7 +100,7 @@ class ListenerTestCase(SynchronousTestCase):
             connection.turn()
 
     def warnings(self):
-        """Give the texts that were logged."""
+        """Return the texts that were logged."""
         return [
             formatEvent(event)
             for event in self.events

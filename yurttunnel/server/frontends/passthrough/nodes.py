@@ -29,7 +29,7 @@ class PassthroughNodes:
         self._is_led = is_led
 
     def by_address(self, address: Address, port: int) -> Destination | None:
-        """Give the destination of a connection to ``address`` and ``port``.
+        """Return the destination of a connection to ``address`` and ``port``.
 
         ``None`` where the address tells nothing: it is that of no node, or of several, or our
         rules have not led it here.
@@ -39,7 +39,7 @@ class PassthroughNodes:
         return None if node is None else Destination(node.name, host, port)
 
     def by_name(self, name: str) -> Destination | None:
-        """Give the kubelet of the node ``name``, in lower case.
+        """Return the kubelet of the node ``name``, in lower case.
 
         ``None`` if there is no such node behind the tunnel.
         """
@@ -49,7 +49,7 @@ class PassthroughNodes:
         return Destination(node.name, self._finder.address(node), node.kubelet_port)
 
     def _only(self, host: str) -> Node | None:
-        """Give the one node that ``host`` means, if that is behind the tunnel."""
+        """Return the one node that ``host`` means, if that is behind the tunnel."""
         nodes = self._nodes.find(host)
         node = next(iter(nodes)) if len(nodes) == 1 else None
         return node if node is not None and node.edge else None

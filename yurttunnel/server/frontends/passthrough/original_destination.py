@@ -36,7 +36,7 @@ class SocketAddress:
 
 
 def original_destination(connection: socket.socket) -> SocketAddress | None:
-    """Give the address and port that the peer of an accepted TCP connection asked for.
+    """Return the address and port that the peer of an accepted TCP connection asked for.
 
     A listener on ``::`` accepts IPv4 as well; of such connections it is the IPv4 address.
     ``None`` when the kernel does not track the connection.
@@ -54,7 +54,7 @@ def original_destination(connection: socket.socket) -> SocketAddress | None:
 
 
 def led_here_from(connection: socket.socket) -> SocketAddress | None:
-    """Give what the peer asked for when the kernel has led it here from there.
+    """Return what the peer asked for when the kernel has led it here from there.
 
     ``None`` when the peer has asked for this very address and port, as far as the kernel knows.
     """
