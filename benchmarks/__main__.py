@@ -123,12 +123,12 @@ def measure_ratios(
 
 def measure_idle(settings: Settings, lines: Sequence[IdleLine], repeats: int) -> Iterator[Result]:
     """Start the tunnel as often as asked, and let it be."""
-    figures = []
+    stats = []
     for _ in range(repeats):
         with working_directory() as directory:
-            figures.append(idle.measure(directory, settings))
+            stats.append(idle.measure(directory, settings))
     for line in lines:
-        yield Result(line, [each[line.name] for each in figures], [], [])
+        yield Result(line, [each[line.name] for each in stats], [], [])
 
 
 def run(chosen: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import Request, Site
 
-from benchmarks.crowd import Crowd
+from benchmarks.crowd import EvictingSet
 from yurttunnel.tunnel.direct.reactor import with_transports
 
 RATE = 50.0
@@ -49,21 +49,21 @@ class _Page(Resource):
 
     isLeaf = True
 
-    def __init__(self, crowd: Crowd, wanted: int) -> None:
+    def __init__(self, crowd: EvictingSet, desired: int) -> None:
         super().__init__()
         self._crowd = crowd
-        self._wanted = wanted
+        self._desired = desired
 
     def render_GET(self, request: Request) -> bytes:
         """Return how far it is."""
-        figures = self._crowd.figures()
-        connected = len(figures.connected_since)
+        stats = self._crowd.stats()
+        connected = len(stats.connected_since)
         if request.path == b"/readyz":
-            ready = self._crowd.has_certificates and connected >= self._wanted
+            ready = self._crowd.has_certificates and connected >= self._desired
             request.setResponseCode(200 if ready else 503)
             return f"{connected} are connected\n".encode()
         if request.path == b"/figures":
-            return json.dumps(dataclasses.asdict(figures)).encode()
+            return json.dumps(dataclasses.asdict(stats)).encode()
         request.setResponseCode(404)
         return b"no such page\n"
 
@@ -73,8 +73,8 @@ class _Page(Resource):
             request.setResponseCode(404)
             return b"no such page\n"
         arguments: Any = request.args
-        self._wanted = int(arguments[b"count"][0])
-        self._crowd.connect(self._wanted, float(arguments[b"rate"][0]))
+        self._desired = int(arguments[b"count"][0])
+        self._crowd.connect(self._desired, float(arguments[b"rate"][0]))
         return b"ok\n"
 
 
@@ -99,7 +99,7 @@ def _log_warnings() -> None:
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
 
 
-def _stop(crowd: Crowd) -> Deferred[None]:
+def _stop(crowd: EvictingSet) -> Deferred[None]:
     crowd.stop()
     return deferLater(reactor, ENDING_SECONDS)
 
@@ -113,7 +113,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _log_warnings()
     host, _, port = arguments.server.rpartition(":")
-    crowd = Crowd(
+    crowd = EvictingSet(
         with_transports(reactor, arguments.transport),
         host,
         int(port),

@@ -16,7 +16,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IStreamClientEndpoint
 
-from yurttunnel.agent.company import ClientSettings
+from yurttunnel.agent.connection_group import ClientSettings
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.process import server_endpoint
@@ -54,7 +54,7 @@ NODE_NAME = "many-%d"
 
 
 @dataclass(slots=True)
-class Figures:
+class Stats:
     """What can be told of the crowd at a moment.
 
     ``enrolled`` of them have enrolled, in ``enrolment_seconds`` together. ``failed_attempts`` ended
@@ -68,7 +68,7 @@ class Figures:
     connected_since: list[float] = field(default_factory=list)
 
 
-class Crowd:
+class EvictingSet:
     """``count`` agents of the server at ``host`` and ``port`` whose state is in ``server_state``.
 
     :meth:`get_certificates` has ``enrolling`` of them enrol; the others get certificates of the
@@ -163,9 +163,9 @@ class Crowd:
         """Return all sessions."""
         return [session for agent in self._agents for session in agent.sessions()]
 
-    def figures(self) -> Figures:
+    def stats(self) -> Stats:
         """Count."""
-        return Figures(
+        return Stats(
             enrolled=self._enrolling,
             enrolment_seconds=self._enrolment_seconds,
             failed_attempts=sum(agent.failed_attempts() for agent in self._agents),

@@ -45,7 +45,7 @@ INCOMPLETE = "has not told all yet"
 
 
 @dataclass
-class Figures:
+class Stats:
     """What was measured of one start: seconds, and bytes."""
 
     seconds: float
@@ -63,11 +63,11 @@ async def main(reactor: Any) -> None:
         _fill(store)
         full = await _measure(reactor, directory / "full", kubeconfig)
     growth = (full.memory - empty.memory) / crowd.PODS
-    for what, figures in (("empty", empty), ("full", full)):
+    for what, stats in (("empty", empty), ("full", full)):
         print(
-            f"{what:6} caches complete after {figures.seconds:.1f} s, longest lag"
-            f" {figures.lag * 1000:.0f} ms, waited {figures.waited:.2f} s for a CPU,"
-            f" resident {figures.memory / 2**20:.1f} MiB"
+            f"{what:6} caches complete after {stats.seconds:.1f} s, longest lag"
+            f" {stats.lag * 1000:.0f} ms, waited {stats.waited:.2f} s for a CPU,"
+            f" resident {stats.memory / 2**20:.1f} MiB"
         )
     print(f"{growth:.0f} bytes of resident memory per pod, with all nodes")
 
@@ -94,7 +94,7 @@ def _fill(store: Store) -> None:
         store.create(resources.PODS, pod["metadata"]["namespace"], pod)
 
 
-async def _measure(reactor: Any, directory: Path, kubeconfig: Path) -> Figures:
+async def _measure(reactor: Any, directory: Path, kubeconfig: Path) -> Stats:
     directory.mkdir()
     with _server(directory, kubeconfig) as (process, meta_port):
         began = reactor.seconds()
@@ -111,7 +111,7 @@ async def _measure(reactor: Any, directory: Path, kubeconfig: Path) -> Figures:
             raise BenchmarkFailed("the server does not tell the lag of its reactor")
         waited = _waited(process.pid)
         await deferLater(reactor, CALM_SECONDS)
-        return Figures(seconds, float(found[1]), waited, resident(process.pid))
+        return Stats(seconds, float(found[1]), waited, resident(process.pid))
 
 
 def _waited(pid: int) -> float:

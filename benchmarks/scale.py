@@ -132,8 +132,8 @@ def run(chosen: argparse.Namespace) -> None:
         # What there is of a run of many minutes is kept when a part fails.
         if measured:
             used = {"quick": chosen.quick, "agents": chosen.agents, **asdict(settings)}
-            figures = [{**asdict(each), "verdict": each.verdict} for each in measured]
-            document = {"format": record.FORMAT, **facts, "settings": used, "figures": figures}
+            stats = [{**asdict(each), "verdict": each.verdict} for each in measured]
+            document = {"format": record.FORMAT, **facts, "settings": used, "figures": stats}
             record.write(chosen.output, document)
     print(f"\neverything is in {chosen.output}")
 

@@ -116,7 +116,7 @@ def growth(directory: Path, settings: Settings, steps: Sequence[int]) -> Iterato
     """Have more and more agents connect, and look at the server when they do nothing."""
     with ExitStack() as stack:
         world = World(stack, directory, settings, steps[-1])
-        enrolled = world.agents.figures()
+        enrolled = world.agents.stats()
         count = enrolled["enrolled"]
         yield Figure("enrolments", count, count / enrolled["enrolment_seconds"], "/s")
         yield Figure("CPU of an enrolment", count, world.enrolling / count * 1e3, "ms")
@@ -162,17 +162,17 @@ def restarts(directory: Path, settings: Settings, count: int) -> Iterator[Figure
         world.connect(count)
         calm = world.memory()
         for name, end in (("SIGKILL", world.server.kill), ("SIGTERM", world.server.stop)):
-            failed = world.agents.figures()["failed_attempts"]
+            failed = world.agents.stats()["failed_attempts"]
             ended = time.time()
             end()
             world.server.start_again()
             world.agents.all_connected(PATIENCE)
-            figures = world.agents.figures()
-            since = [moment - ended for moment in figures["connected_since"]]
+            stats = world.agents.stats()
+            since = [moment - ended for moment in stats["connected_since"]]
             most = Counter(int(moment) for moment in since).most_common(1)[0][1]
             peak = peak_resident(world.server.pid)
             cost = world.processor() / count
-            tried = (figures["failed_attempts"] - failed) / count
+            tried = (stats["failed_attempts"] - failed) / count
             yield Figure(f"{name}: ready again", count, world.server.seconds, "s")
             yield Figure(f"{name}: half are back", count, statistics.median(since), "s")
             yield Figure(f"{name}: all are back", count, max(since), "s", MOST_RETURN)

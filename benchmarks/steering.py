@@ -133,7 +133,7 @@ def _syncs(backend: str, match: Match, nodes: int) -> Mapping[str, Any]:
         return run_manager(backend, match, nodes)
 
 
-def figures(nodes: int, repeats: int, rounds: int) -> Iterator[Figure]:
+def stats(nodes: int, repeats: int, rounds: int) -> Iterator[Figure]:
     """Measure everything."""
     for backend in BACK_ENDS:
         for match in Match:
@@ -154,7 +154,7 @@ def run(chosen: argparse.Namespace) -> None:
     facts = machine.facts(None)
     print(_ROW.format("backend", "match", "figure", "median", "demanded", "").rstrip(), flush=True)
     measured = []
-    for figure in figures(chosen.nodes, repeats, rounds):
+    for figure in stats(chosen.nodes, repeats, rounds):
         measured.append(asdict(figure))
         print(figure.row(), flush=True)
     document = {"format": record.FORMAT, **facts, "settings": settings, "figures": measured}

@@ -19,6 +19,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater, react
+from yurttunnel.steering.desired_state import Listeners, SteeringSettings
 from zope.interface import implementer
 
 from benchmarks.processes import BenchmarkFailed
@@ -31,13 +32,12 @@ from yurttunnel.steering.firewall.cleanup import remove_leftovers_elsewhere
 from yurttunnel.steering.firewall.detection import find_firewalls
 from yurttunnel.steering.interception import Match, Target
 from yurttunnel.steering.interfaces import Firewalls
-from yurttunnel.steering.looks import LEAST_PAUSE
 from yurttunnel.steering.manager import SteeringManager
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.flows import Flows
 from yurttunnel.steering.netlink.worker import KernelWorker
+from yurttunnel.steering.probe_schedule import LEAST_PAUSE
 from yurttunnel.steering.programs import Finished, IPrograms, Programs, spent
-from yurttunnel.steering.wanted import Listeners, SteeringSettings
 
 FIRST_EDGE, FIRST_CLOUD = IPv4Address("10.64.0.1"), IPv4Address("10.32.0.1")
 SECURE_PORT, INSECURE_PORT = 10263, 10264
@@ -231,14 +231,14 @@ async def main(reactor: Any, chosen: argparse.Namespace) -> None:
         command = [f"{base}-{chosen.backend}", "-w", "-t", "mangle", "-N", _KUBELET_CHAIN]
         subprocess.run(command, check=True, timeout=30)
     steered = Steered(reactor, Match(chosen.match), chosen.nodes)
-    figures = {"first": await steered.first()}
+    stats = {"first": await steered.first()}
     if steered.back_end() != chosen.backend:
         raise BenchmarkFailed(f"the rules were made by {steered.back_end()}, not {chosen.backend}")
     if not chosen.leave:
-        figures["unchanged"] = await steered.unchanged()
-        figures["changed"] = await steered.changed()
-        figures["removed"] = await steered.stop()
-    print(json.dumps({name: asdict(sync) for name, sync in figures.items()}))
+        stats["unchanged"] = await steered.unchanged()
+        stats["changed"] = await steered.changed()
+        stats["removed"] = await steered.stop()
+    print(json.dumps({name: asdict(sync) for name, sync in stats.items()}))
 
 
 def parse() -> argparse.Namespace:

@@ -188,7 +188,7 @@ class ManyAgents(MetaProgram):
         """Wait until those are connected that are to be."""
         self.wait_until(self.is_ready, "all were connected", seconds, interval=0.1)
 
-    def figures(self) -> dict[str, Any]:
-        """Return :class:`benchmarks.crowd.Figures`."""
-        figures: dict[str, Any] = json.loads(self.get("/figures")[1])
-        return figures
+    def stats(self) -> dict[str, Any]:
+        """Return :class:`benchmarks.crowd.Stats`."""
+        stats: dict[str, Any] = json.loads(self.get("/figures")[1])
+        return stats

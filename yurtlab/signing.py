@@ -186,9 +186,9 @@ def _check_common_name(request: x509.CertificateSigningRequest) -> None:
 
 
 def _check_usages(usages: frozenset[str], purpose: str) -> None:
-    wanted = {_SIGNATURE, _ENCIPHERMENT, purpose}
-    if usages not in (wanted, wanted - {_ENCIPHERMENT}):
-        raise NotSigned(f"usages did not match [{' '.join(sorted(wanted))}]")
+    desired = {_SIGNATURE, _ENCIPHERMENT, purpose}
+    if usages not in (desired, desired - {_ENCIPHERMENT}):
+        raise NotSigned(f"usages did not match [{' '.join(sorted(desired))}]")
 
 
 def _names_of(request: x509.CertificateSigningRequest, kind: type[x509.GeneralName]) -> bool:
@@ -210,15 +210,15 @@ def _alternative_names(
     return x509.SubjectAlternativeName(kept) if kept else None
 
 
-def _key_usage(wanted: set[str]) -> x509.KeyUsage:
+def _key_usage(desired: set[str]) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature="digital_signature" in wanted,
-        content_commitment="content_commitment" in wanted,
-        key_encipherment="key_encipherment" in wanted,
-        data_encipherment="data_encipherment" in wanted,
-        key_agreement="key_agreement" in wanted,
-        key_cert_sign="key_cert_sign" in wanted,
-        crl_sign="crl_sign" in wanted,
+        digital_signature="digital_signature" in desired,
+        content_commitment="content_commitment" in desired,
+        key_encipherment="key_encipherment" in desired,
+        data_encipherment="data_encipherment" in desired,
+        key_agreement="key_agreement" in desired,
+        key_cert_sign="key_cert_sign" in desired,
+        crl_sign="crl_sign" in desired,
         encipher_only=False,
         decipher_only=False,
     )

@@ -8,12 +8,7 @@ from twisted.internet.error import TimeoutError
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.test.iosim import FakeTransport
 from twisted.trial.unittest import TestCase
-
-from tests.network import MemoryNetwork, context_with
-from tests.pki.support import Issuer, clock_now
-from tests.tunnel.memory import Acceptor, HalfCloseUser
-from yurttunnel.agent.client import REPLACED_WARNINGS, ServerClient
-from yurttunnel.agent.company import (
+from yurttunnel.agent.connection_group import (
     FIRST_DELAY,
     FIRST_LOOKS,
     LONGEST_DELAY,
@@ -25,9 +20,14 @@ from yurttunnel.agent.company import (
     URGENT_DELAY,
     URGENT_LOOKS,
     ClientSettings,
-    Company,
+    ConnectionGroup,
     advertised_servers,
 )
+
+from tests.network import MemoryNetwork, context_with
+from tests.pki.support import Issuer, clock_now
+from tests.tunnel.memory import Acceptor, HalfCloseUser
+from yurttunnel.agent.client import REPLACED_WARNINGS, ServerClient
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
 from yurttunnel.server.registry import SessionRegistry
@@ -49,8 +49,8 @@ class ClientTests(TestCase):
         self.revoked = False
         self.start_server()
         self.acceptor = Acceptor()
-        self.company = Company()
-        self.clients = self.company.clients
+        self.group = ConnectionGroup()
+        self.clients = self.group.clients
         self.settings = ClientSettings("edge-1", lambda: "host=edge-1", Limits(), "test 1")
         self.client = self.make_client(self.issuer.node())
         self.events = []
@@ -90,7 +90,7 @@ class ClientTests(TestCase):
         creator = ClientContexts(credentials).creator("server.test")
         endpoint = tls.SessionEndpoint(self.clock, creator, self.network)
         server = "server.test:10262"
-        client = ServerClient(self.context, server, endpoint, self.settings, self.company)
+        client = ServerClient(self.context, server, endpoint, self.settings, self.group)
         self.clients.append(client)
         return client
 
@@ -220,7 +220,7 @@ class DelayTests(ClientTests):
 
     def test_while_wanting(self):
         """While a server is missing the bound stays at URGENT_DELAY, until it is gone for good."""
-        self.company.wanting = True
+        self.group.wanting = True
         self.network.refuse()
         self.patch(random, "uniform", lambda low, high: high)
         self.client.start()
@@ -243,8 +243,8 @@ class DelayTests(ClientTests):
 
     def test_herd(self):
         """Agents that wait for one server come back evenly spread over URGENT_DELAY."""
-        company = Company(wanting=True)
-        delays = [company.next_delay(20) for _ in range(2000)]
+        group = ConnectionGroup(wanting=True)
+        delays = [group.next_delay(20) for _ in range(2000)]
         for second in range(5):
             number = sum(second <= delay < second + 1 for delay in delays)
             self.assertTrue(340 < number < 460, number)
@@ -730,7 +730,7 @@ class OtherAgentTests(ClientTests):
         self.connect()
         self.replace()
         delay = self.delay()
-        self.company.wanting = True
+        self.group.wanting = True
         self.client.look_soon()
         self.client.sibling_lost_session()
         self.assertEqual(delay, self.delay())
@@ -919,7 +919,7 @@ class HeldTests(ClientTests):
 
     def test_wanting(self):
         """While servers are missing it looks soon at first, and then more and more seldom."""
-        self.company.wanting = True
+        self.group.wanting = True
         self.patch(random, "uniform", lambda low, high: high)
         self.other.look_soon()
         delays = []
@@ -982,7 +982,7 @@ class AdvertisedTests(ClientTests):
         self.patch(self.listener, "_replicas", lambda: text)
         self.client.start()
         self.network.settle()
-        return self.company.advertised
+        return self.group.advertised
 
     def test_number(self):
         """It is known from the newest HELLO, also from one that resumes."""
@@ -990,7 +990,7 @@ class AdvertisedTests(ClientTests):
         self.patch(self.listener, "_replicas", lambda: 2)
         self.network.cut()
         self.attempt()
-        self.assertEqual(2, self.company.advertised)
+        self.assertEqual(2, self.group.advertised)
 
     def test_none(self):
         """A server that does not say it leaves it unknown."""
@@ -1004,7 +1004,7 @@ class AdvertisedTests(ClientTests):
         self.start_server()
         self.attempt()
         self.assertTrue(self.client.connected)
-        self.assertEqual(3, self.company.advertised)
+        self.assertEqual(3, self.group.advertised)
 
     def test_nonsense(self):
         """So does one that talks nonsense, and no number makes an agent connect without end."""

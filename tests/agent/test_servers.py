@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import astuple
 
+from yurttunnel.agent.connection_group import LONGEST_LOOK, URGENT_DELAY, ClientSettings
+
 from tests.agent.replicas import ReplicaTests
-from yurttunnel.agent.company import LONGEST_LOOK, URGENT_DELAY, ClientSettings
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.ops.agent_servers import agent_server_families
 from yurttunnel.wire.codes import Code
@@ -28,7 +29,7 @@ class BalancerTests(ReplicaTests):
         """There is a session with each server, soon, and nothing has failed."""
         self.pass_time(5)
         self.assertEqual([1, 1, 1], self.counts())
-        self.assertEqual((3, 3), (self.servers.connected, self.servers.wanted))
+        self.assertEqual((3, 3), (self.servers.connected, self.servers.desired))
         self.assertEqual((0, []), (self.servers.failed_attempts(), self.warnings()))
         self.assertIsNone(self.servers.not_connected())
         self.assertIsNone(self.servers.partly_connected())
@@ -157,13 +158,13 @@ class BalancerTests(ReplicaTests):
     def test_figures(self):
         """A scrape shows how many servers are wanted and connected."""
         self.pass_time(5)
-        self.assertEqual((3, 3, 1), astuple(self.servers.figures())[:3])
+        self.assertEqual((3, 3, 1), astuple(self.servers.stats())[:3])
         self.pass_time(LONGEST_LOOK, 5)
-        figures = self.servers.figures()
-        self.assertGreater(figures.refusals, 0)
+        stats = self.servers.stats()
+        self.assertGreater(stats.refusals, 0)
         samples = {
             (sample.name, *sample.labels.values()): sample.value
-            for family in agent_server_families(figures)
+            for family in agent_server_families(stats)
             for sample in family.samples
         }
         self.assertEqual(
@@ -171,7 +172,7 @@ class BalancerTests(ReplicaTests):
                 ("yurttunnel_agent_servers", "wanted"): 3,
                 ("yurttunnel_agent_servers", "connected"): 3,
                 ("yurttunnel_agent_server_addresses",): 1,
-                ("yurttunnel_agent_already_connected_total",): figures.refusals,
+                ("yurttunnel_agent_already_connected_total",): stats.refusals,
             },
             samples,
         )
@@ -226,7 +227,7 @@ class FirstContactTests(ReplicaTests):
         self.hangs = True
         self.settle()
         self.assertEqual((1, 2), (self.servers.connected, len(self.dialed)))
-        self.assertEqual(5, self.servers.wanted)
+        self.assertEqual(5, self.servers.desired)
 
     def test_same_moment(self):
         """Two that have reached one server at the same moment lose no time over it."""
@@ -350,7 +351,7 @@ class SeparateTests(ReplicaTests):
         self.cut()
         self.pass_time(5)
         self.assertEqual([1, 1], self.counts())
-        self.assertEqual((2, 2), (self.servers.connected, self.servers.wanted))
+        self.assertEqual((2, 2), (self.servers.connected, self.servers.desired))
         self.replica("c")
         self.behind["a"] = self.behind["c"]
         self.pass_time(3 * LONGEST_LOOK, 5)
@@ -362,7 +363,7 @@ class SeparateTests(ReplicaTests):
         self.kill(self.replicas[0])
         self.replicas[0].up = True
         self.pass_time(5)
-        self.assertEqual(([1, 1], 2), (self.counts(), self.servers.wanted))
+        self.assertEqual(([1, 1], 2), (self.counts(), self.servers.desired))
 
     def test_two_agents_of_one_node(self):
         """They take the sessions from each other only every few minutes."""
@@ -660,12 +661,12 @@ class UncountedTests(ReplicaTests):
         """When servers begin to say how many they are, their word is taken."""
         self.replica("a", "b", "c")
         self.use("a", "b", "c")
-        self.assertEqual(3, len(self.servers._company.clients))
+        self.assertEqual(3, len(self.servers._group.clients))
         self.told = 1
         self.cut()
         self.pass_time(5)
-        self.assertEqual((1, [1]), (self.servers.wanted, self.counts()))
-        self.assertEqual(2, len(self.servers._company.clients))
+        self.assertEqual((1, [1]), (self.servers.desired, self.counts()))
+        self.assertEqual(2, len(self.servers._group.clients))
 
     def test_bad_name(self):
         """A name that cannot be asked for is a failed attempt, not the end of attempts."""

@@ -11,9 +11,9 @@ from yurttunnel.pki.identity import Identifiers, parse_identifiers
 class ClaimableTests(SynchronousTestCase):
     """A server refuses an agent that claims more than its certificate covers."""
 
-    def assert_claimed(self, expected, wanted, covered):
+    def assert_claimed(self, expected, desired, covered):
         """Check it, in the text form."""
-        claimed = claimable(parse_identifiers(wanted), parse_identifiers(covered))
+        claimed = claimable(parse_identifiers(desired), parse_identifiers(covered))
         self.assertEqual(parse_identifiers(expected), claimed)
 
     def test_all(self):
@@ -39,5 +39,5 @@ class ClaimableTests(SynchronousTestCase):
 
     def test_without_certificate(self):
         """Before there is one nothing is known to be missing."""
-        wanted = Identifiers(frozenset({"a"}))
-        self.assertIs(wanted, claimable(wanted, None))
+        desired = Identifiers(frozenset({"a"}))
+        self.assertIs(desired, claimable(desired, None))

@@ -68,10 +68,10 @@ class RunTests(SynchronousTestCase):
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)
 
-    def by_name(self, figures: Iterable[Figure]) -> dict[str, Figure]:
+    def by_name(self, stats: Iterable[Figure]) -> dict[str, Figure]:
         """Return the last figure of each name, and print them all."""
         found: dict[str, Figure] = {}
-        for figure in figures:
+        for figure in stats:
             print(row(figure))
             found[figure.name] = figure
         return found

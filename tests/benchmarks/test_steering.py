@@ -50,11 +50,11 @@ class FigureTests(SynchronousTestCase):
     def test_figures_of_syncs_are_medians(self):
         """One slow run changes nothing; CPU time is that of the process and its children."""
         runs = [printed(0.5), printed(9.0), printed(0.4)]
-        figures = {each.name: each for each in sync_figures("nft", Match.EDGE_SET, runs)}
-        self.assertEqual(figures["first sync, s"].value, 0.5)
-        self.assertTrue(figures["first sync, s"].holds)
-        self.assertEqual(figures["unchanged sync, CPU s"].value, 0.75)
-        self.assertFalse(figures["unchanged sync, CPU s"].holds)
+        stats = {each.name: each for each in sync_figures("nft", Match.EDGE_SET, runs)}
+        self.assertEqual(stats["first sync, s"].value, 0.5)
+        self.assertTrue(stats["first sync, s"].holds)
+        self.assertEqual(stats["unchanged sync, CPU s"].value, 0.75)
+        self.assertFalse(stats["unchanged sync, CPU s"].holds)
 
     def test_the_growth_with_the_number_of_nodes(self):
         """That of ``edge-set`` is judged, from the fewest nodes to the most."""
@@ -92,10 +92,10 @@ class RunTests(TestCase):
             with closing(namespace), namespace.inside():
                 return run_manager("nft", Match.EDGE_SET, 3)
 
-        figures = await deferToThread(work)
-        self.assertEqual(set(figures), {"first", "unchanged", "changed", "removed"})
-        self.assertLessEqual(figures["unchanged"]["cost"]["processes"], 2)
-        for each in figures.values():
+        stats = await deferToThread(work)
+        self.assertEqual(set(stats), {"first", "unchanged", "changed", "removed"})
+        self.assertLessEqual(stats["unchanged"]["cost"]["processes"], 2)
+        for each in stats.values():
             self.assertGreater(each["seconds"], 0)
 
     async def test_connections(self):

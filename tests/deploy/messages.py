@@ -61,7 +61,7 @@ HANDED_ON = {
     "yurttunnel/steering/families.py": set(),
     "yurttunnel/steering/firewall/detection.py": {"missing"},
     "yurttunnel/steering/record.py": {"without_sets", "_flows_problem"},
-    "yurttunnel/steering/wanted.py": {"_shared", "_crowded", "_not_heard"},
+    "yurttunnel/steering/desired_state.py": {"_shared", "_crowded", "_not_heard"},
 }
 """What makes the sentences that messages without words of their own pass on: calls, attributes,
 names, and functions by what they return, by file."""

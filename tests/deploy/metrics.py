@@ -10,10 +10,10 @@ from tests.deploy.rendering import DEPLOY, REPOSITORY
 from tests.deploy.steering import all_steering_families
 from tests.ops.snapshots import snapshot
 from yurttunnel.http.pool import PoolStatistics
-from yurttunnel.ops.agent_servers import ServerFigures, agent_server_families
+from yurttunnel.ops.agent_servers import ServerStats, agent_server_families
 from yurttunnel.ops.agents import agent_families
 from yurttunnel.ops.approval import ApprovalCounters, approval_families
-from yurttunnel.ops.audit import AuditFigures, audit_families
+from yurttunnel.ops.audit import AuditStats, audit_families
 from yurttunnel.ops.authorization import (
     PROOFS,
     RESULTS,
@@ -21,7 +21,7 @@ from yurttunnel.ops.authorization import (
     authorization_families,
 )
 from yurttunnel.ops.cluster_trust import (
-    ClusterTrustFigures,
+    ClusterTrustStats,
     CommonCertificateCounters,
     RequestCounters,
     cluster_trust_families,
@@ -29,13 +29,13 @@ from yurttunnel.ops.cluster_trust import (
 from yurttunnel.ops.families import MetricRegistry
 from yurttunnel.ops.interception import (
     InterceptionCounters,
-    InterceptionFigures,
+    InterceptionStats,
     interception_families,
 )
-from yurttunnel.ops.metrics import Figures, agent_registry, server_registry
+from yurttunnel.ops.metrics import Stats, agent_registry, server_registry
 from yurttunnel.ops.nodes import cloud_node_families
-from yurttunnel.ops.siblings import SiblingFigures, sibling_families
-from yurttunnel.ops.workers import Resources, WorkerFigures, worker_families
+from yurttunnel.ops.siblings import SiblingStats, sibling_families
+from yurttunnel.ops.workers import Resources, WorkerStats, worker_families
 from yurttunnel.pki.approval import Reason
 from yurttunnel.pki.approval_requests import Kind
 from yurttunnel.tunnel.statistics import TunnelCounters
@@ -50,7 +50,7 @@ CLOSING = re.compile(r"\.close\(\s*Code\.([A-Z_]+)")
 
 def registries() -> tuple[MetricRegistry, MetricRegistry]:
     """Return what a scrape of server and agent shows when everything is switched on."""
-    figures = Figures(
+    stats = Stats(
         counters=TunnelCounters(),
         sessions=lambda: [snapshot()],
         certificates=lambda: {"server": datetime.datetime.now(datetime.UTC)},
@@ -68,11 +68,11 @@ def registries() -> tuple[MetricRegistry, MetricRegistry]:
     callers = AuthorizationCounters(
         decisions=Counter((result, proof) for result in RESULTS for proof in PROOFS)
     )
-    server = server_registry(figures)
+    server = server_registry(stats)
     server.add(
         lambda: [
             *interception_families(
-                InterceptionFigures(
+                InterceptionStats(
                     counters=interception, pool=PoolStatistics, refusals=lambda: {503: 1}
                 )
             ),
@@ -80,17 +80,17 @@ def registries() -> tuple[MetricRegistry, MetricRegistry]:
             *authorization_families(callers),
             *all_steering_families(),
             *agent_families(Counter()),
-            *audit_families(AuditFigures()),
-            *worker_families(WorkerFigures(ready=1, restarts=0, resources={1: Resources(1.0, 1)})),
+            *audit_families(AuditStats()),
+            *worker_families(WorkerStats(ready=1, restarts=0, resources={1: Resources(1.0, 1)})),
             *cloud_node_families(int),
             *cluster_trust_families(
                 "yurttunnel_server_",
-                ClusterTrustFigures(
+                ClusterTrustStats(
                     {"server": RequestCounters()}, common_certificates=CommonCertificateCounters()
                 ),
             ),
             *sibling_families(
-                SiblingFigures(
+                SiblingStats(
                     known=int,
                     connected=int,
                     remote_nodes=int,
@@ -103,12 +103,12 @@ def registries() -> tuple[MetricRegistry, MetricRegistry]:
             ),
         ],
     )
-    agent = agent_registry(figures, lambda: 0)
+    agent = agent_registry(stats, lambda: 0)
     agent.add(
         lambda: [
-            *agent_server_families(ServerFigures()),
+            *agent_server_families(ServerStats()),
             *cluster_trust_families(
-                "yurttunnel_agent_", ClusterTrustFigures({"agent": RequestCounters()})
+                "yurttunnel_agent_", ClusterTrustStats({"agent": RequestCounters()})
             ),
         ],
     )

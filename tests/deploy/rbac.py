@@ -112,9 +112,9 @@ def audit(
     grants = list(grants_of(objects))
     requests = sorted(set(used))
     if users is not None:
-        wanted = set(users)
-        requests = [request for request in requests if request.user in wanted]
-        subjects = {subject for user in wanted for subject in _subjects_of(user)}
+        desired = set(users)
+        requests = [request for request in requests if request.user in desired]
+        subjects = {subject for user in desired for subject in _subjects_of(user)}
         grants = [grant for grant in grants if grant.subject in subjects]
     missing = [r for r in requests if not any(grant.allows(r) for grant in grants)]
     superfluous = []

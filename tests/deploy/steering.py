@@ -14,7 +14,7 @@ from yurttunnel.ops.steering import (
     SteeringReport,
     steering_families,
 )
-from yurttunnel.server.frontends.passthrough.figures import Refusal
+from yurttunnel.server.frontends.passthrough.stats import Refusal
 
 
 def all_steering_families() -> Iterable[MetricFamily]:

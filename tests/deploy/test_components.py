@@ -69,9 +69,9 @@ class PlacementTests(KustomizationTestCase):
             for components in ([PLACEMENT], [PLACEMENT, IPTABLES], [IPTABLES, PLACEMENT]):
                 directory = self.kustomization(DNS, components=components)
                 objects = list(yaml.safe_load_all(rendered_text(directory, kubectl)))
-                wanted = pod_of(server_of(objects))["affinity"]["nodeAffinity"]
+                desired = pod_of(server_of(objects))["affinity"]["nodeAffinity"]
                 affinity = pod_of(named(objects, "Deployment", "yurt-tunnel-dns"))["affinity"]
-                self.assertEqual(wanted, affinity["nodeAffinity"])
+                self.assertEqual(desired, affinity["nodeAffinity"])
                 self.assertIn("podAntiAffinity", affinity)
 
     def test_no_other_workload_is_touched(self):
@@ -238,8 +238,8 @@ class EventsTests(KustomizationTestCase):
                 is_events = each["metadata"]["name"] == "yurt-tunnel-server-events"
                 count += is_events
                 if "namespace" in each["metadata"]:
-                    wanted = "default" if is_events else "mine"
-                    self.assertEqual(wanted, each["metadata"]["namespace"])
+                    desired = "default" if is_events else "mine"
+                    self.assertEqual(desired, each["metadata"]["namespace"])
             moved = {
                 (
                     grant.subject.replace(":kube-system:", ":mine:"),

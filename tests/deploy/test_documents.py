@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 from twisted.trial import unittest
+from yurttunnel.steering.desired_state import MOST_OF_A_NODE
 
 from tests.deploy.rendering import (
     DEPLOY,
@@ -31,7 +32,7 @@ from yurttunnel.quickstart.options import Options as QuickstartOptions
 from yurttunnel.server import client_hello
 from yurttunnel.server.frontends.passthrough import listener
 from yurttunnel.server.options import Options as ServerOptions
-from yurttunnel.steering import looks
+from yurttunnel.steering import probe_schedule
 from yurttunnel.steering.dns.controller import LEASE
 from yurttunnel.steering.dns.records import CONFIG_MAP as RECORDS
 from yurttunnel.steering.dns.records import KEY, MAX_BYTES
@@ -43,7 +44,6 @@ from yurttunnel.steering.marks import MARK, MASK
 from yurttunnel.steering.netlink import set_table, worker
 from yurttunnel.steering.programs import MAX_OUTPUT
 from yurttunnel.steering.programs import SECONDS as PROGRAM_SECONDS
-from yurttunnel.steering.wanted import MOST_OF_A_NODE
 
 MIGRATION = REPOSITORY / "docs" / "migration.md"
 STEERING = REPOSITORY / "docs" / "steering.md"
@@ -340,8 +340,8 @@ class LimitsTests(unittest.SynchronousTestCase):
             ("time for a program", worker.DEADLINE),
             ("output of a program", MAX_OUTPUT / 2**20),
             ("between two looks", LOOK_SECONDS),
-            ("between two readings", looks.LEAST_PAUSE),
-            ("the same where the kernel", looks.BLIND_PAUSE),
+            ("between two readings", probe_schedule.LEAST_PAUSE),
+            ("the same where the kernel", probe_schedule.BLIND_PAUSE),
             ("all DNS records", MAX_BYTES / 2**20),
         ):
             self.assertEqual(value, self.bound(beginning), beginning)
@@ -349,7 +349,7 @@ class LimitsTests(unittest.SynchronousTestCase):
     def test_a_look_that_takes_long_is_made_rarely(self):
         """The share of time that looks may take is in both documents."""
         for text in (LIMITS.read_text(), STEERING.read_text()):
-            self.assertRegex(text, rf"\b{looks.MOST_SHARE} times\b")
+            self.assertRegex(text, rf"\b{probe_schedule.MOST_SHARE} times\b")
 
 
 class BlockTests(unittest.TestCase):

@@ -209,8 +209,8 @@ class SelectorTests(RenderedTestCase):
                 selector = each.get("spec", {}).get("selector")
                 if selector is None:
                     continue
-                wanted = selector.get("matchLabels", selector).items()
-                matched = [name for name, has in labels.items() if wanted <= has.items()]
+                desired = selector.get("matchLabels", selector).items()
+                matched = [name for name, has in labels.items() if desired <= has.items()]
                 self.assertEqual(1, len(matched), key(each))
                 if each["kind"] in ("Deployment", "DaemonSet"):
                     self.assertEqual([each["metadata"]["name"]], matched)

@@ -128,7 +128,7 @@ class Page:
         self._browser = browser
         self._session = session
         self._loaded: set[str] = set()
-        self._wanted: str | None = None
+        self._desired: str | None = None
         self._waiting: Deferred[None] | None = None
         self.complaints: list[str] = []
         self.requested: list[str] = []
@@ -150,8 +150,8 @@ class Page:
         if "errorText" in answer:
             raise BrowserFailed(f"{url}: {answer['errorText']}")
         # What the page held before may be loaded completely only now, too.
-        self._wanted = answer["loaderId"]
-        if self._wanted not in self._loaded:
+        self._desired = answer["loaderId"]
+        if self._desired not in self._loaded:
             loaded = self._waiting = Deferred()
             await loaded.addTimeout(SECONDS, self._browser._reactor)
 
@@ -175,7 +175,7 @@ class Page:
         """Note what the browser tells."""
         if method == "Page.lifecycleEvent" and event["name"] == "load":
             self._loaded.add(event["loaderId"])
-            if self._waiting is not None and self._wanted == event["loaderId"]:
+            if self._waiting is not None and self._desired == event["loaderId"]:
                 loaded, self._waiting = self._waiting, None
                 loaded.callback(None)
         elif method == "Runtime.exceptionThrown":

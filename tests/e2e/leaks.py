@@ -51,13 +51,13 @@ class Holdings:
 
 async def holdings_of(program: Program) -> Holdings:
     """Count what a program that runs holds now, the page that is asked for included."""
-    figures = json.loads(await page(program, "/debug/reactor"))
+    stats = json.loads(await page(program, "/debug/reactor"))
     prefix = program.arguments[0].replace("-", "_")
     return Holdings(
         descriptors=len(program.descriptors()),
         threads=program.threads(),
-        readers=sum(figures["readers"].values()),
-        writers=sum(figures["writers"].values()),
+        readers=sum(stats["readers"].values()),
+        writers=sum(stats["writers"].values()),
         streams=int(await program.metric(f"{prefix}_open_streams")),
         kept_bytes=int(await program.metric(f"{prefix}_memory_budget_used_bytes")),
         delayed_calls=delayed_calls(await page(program, "/debug/stacks")),

@@ -60,8 +60,10 @@ class Dials:
 
     async def more(self, seconds: float) -> None:
         """Wait until further dials have succeeded."""
-        wanted = len(self.succeeded) + ENOUGH
-        await self._case.eventually(lambda: len(self.succeeded) >= wanted, "dials succeed", seconds)
+        desired = len(self.succeeded) + ENOUGH
+        await self._case.eventually(
+            lambda: len(self.succeeded) >= desired, "dials succeed", seconds
+        )
 
     async def end(self) -> None:
         """Make no more, and wait for the last one."""

@@ -280,15 +280,15 @@ class SmallStreamTests(CutTunnelTestCase):
 
         for number in range(20):
             if number % 4:
-                wanted = progress() + 5
+                desired = progress() + 5
                 await self.eventually(
-                    lambda wanted=wanted: progress() >= wanted, f"the echoes go on, {number}", 20
+                    lambda desired=desired: progress() >= desired, f"the echoes go on, {number}", 20
                 )
             await self.eventually(
                 lambda: self.proxy.for_all("reset") > 0, f"a connection to cut, {number}", 20
             )
-        wanted = progress() + 20
-        await self.eventually(lambda: progress() >= wanted, "the echoes go on", 20)
+        desired = progress() + 20
+        await self.eventually(lambda: progress() >= desired, "the echoes go on", 20)
         running = False
         await self.within(10, gatherResults(echoes), "each echo gets its last answer")
 

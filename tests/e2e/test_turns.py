@@ -47,10 +47,10 @@ class TurnTests(TestCase):
     def waits(self, process: subprocess.Popen) -> bool:
         """Whether the process has to wait for its turn, or else has it."""
         deadline = time.monotonic() + SECONDS
-        wanted = f" {process.pid} "
+        desired = f" {process.pid} "
         while time.monotonic() < deadline:
             locks = Path("/proc/locks").read_text().splitlines()
-            mine = [line for line in locks if " POSIX " in line and wanted in line]
+            mine = [line for line in locks if " POSIX " in line and desired in line]
             if mine:
                 return "->" in mine[0]
             time.sleep(0.01)

@@ -10,7 +10,7 @@ from tests.wire.harness import REQUEST, SESSION_ID, End, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code, CodedError
 from yurttunnel.wire.hello import HELLO_LIMIT, Hello, HelloReader, Limits
-from yurttunnel.wire.outbox import MAX_CONTROL, MAX_KEPT
+from yurttunnel.wire.send_queue import MAX_CONTROL, MAX_KEPT
 from yurttunnel.wire.session import Side
 from yurttunnel.wire.session_events import SessionState
 

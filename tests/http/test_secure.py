@@ -17,7 +17,7 @@ from tests.tunnel.test_connection import Link
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.server import HTTPFactory, ServerSettings
-from yurttunnel.http.upgrade import JoinedSide, join
+from yurttunnel.http.upgrade import SplicedSide, join
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.direct.reactor import with_transports
 
@@ -190,7 +190,7 @@ class TLSContract:
 
     def test_joined_side_that_was_paused(self):
         """A side that was paused for another that has gone sees its own peer close, and ends."""
-        closing = Deadlines(self.clock, 60, JoinedSide.close_overdue)
+        closing = Deadlines(self.clock, 60, SplicedSide.close_overdue)
         self.addCleanup(closing.stop)
         origin = MemoryConnection(self.clock)
 

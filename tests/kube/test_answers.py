@@ -546,11 +546,11 @@ class WatchTests(AnswersTestCase):
 class PageTests(AnswersTestCase):
     """How many objects are asked for at a time."""
 
-    def limits(self, size, count=4, wanted=250):
+    def limits(self, size, count=4, desired=250):
         """Read pages of objects of this size; give what was asked for."""
         found = []
         for _ in range(count):
-            asked = self.client.list(PODS, limit=wanted)
+            asked = self.client.list(PODS, limit=desired)
             found.append(int(self.requests().partition("limit=")[2].split()[0].split("&")[0]))
             self.answer(200, {"items": ["x" * size] * found[-1]})
             self.successResultOf(asked)
@@ -569,7 +569,7 @@ class PageTests(AnswersTestCase):
 
     def test_huge_objects(self):
         """At least one is asked for."""
-        self.assertEqual([2, 1], self.limits(2 * PAGE_BYTES, 2, wanted=2))
+        self.assertEqual([2, 1], self.limits(2 * PAGE_BYTES, 2, desired=2))
 
     def test_unlimited(self):
         """A whole list is asked for when no limit is wanted."""

@@ -186,12 +186,12 @@ def stages_for(path: str, root: Path) -> list[str]:
 def _importers(root: Path, directory: Path, module: Path) -> str:
     """Return the names of a directory's test modules that import a module themselves."""
     package, name = re.escape(_dotted(module.parent)), re.escape(module.name)
-    wanted = re.compile(
+    desired = re.compile(
         rf"^(from|import) {package}\.{name}\b(?!\.)|^from {package} import .*\b{name}\b",
         re.MULTILINE,
     )
     found = [
-        path for path in (root / directory).rglob("test_*.py") if wanted.search(path.read_text())
+        path for path in (root / directory).rglob("test_*.py") if desired.search(path.read_text())
     ]
     found.sort(key=lambda path: (path.stem != f"test_{module.name}", path))
     return " ".join(_dotted(path.relative_to(root).with_suffix("")) for path in found)

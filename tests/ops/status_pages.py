@@ -124,6 +124,6 @@ class PageUnderTest:
             ),
         )
 
-    def render(self, wanted: str = "") -> ParsedPage:
+    def render(self, desired: str = "") -> ParsedPage:
         """Make the page and take it apart."""
-        return ParsedPage(self.page.render(wanted, [("healthz", "the process runs")]))
+        return ParsedPage(self.page.render(desired, [("healthz", "the process runs")]))

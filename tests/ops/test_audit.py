@@ -124,7 +124,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(self.written(), b"")
         self.clock.advance(FLUSH_DELAY)
         self.assertEqual(self.written(), b"1\n2\n")
-        self.assertEqual((self.log.figures.written, self.log.figures.lost), (2, 0))
+        self.assertEqual((self.log.stats.written, self.log.stats.lost), (2, 0))
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.log.write(b"3\n")
         self.clock.advance(FLUSH_DELAY)
@@ -140,7 +140,7 @@ class LogTests(SynchronousTestCase):
             self.log.write(line)
         self.clock.advance(1)
         self.assertEqual(len(self.calls), 1)
-        self.assertEqual(self.log.figures.lost, 3)
+        self.assertEqual(self.log.stats.lost, 3)
         (warning,) = self.texts()
         self.assertIn("lines come faster than they are written", warning)
         self.slow = False
@@ -152,7 +152,7 @@ class LogTests(SynchronousTestCase):
             self.texts()[1:], ["The audit log is written again; 3 lines were lost meanwhile"]
         )
         self.assertEqual(len(self.written()), len(b"first\n") + MAX_WAITING)
-        self.assertEqual(self.log.figures.written, 1 + MAX_WAITING // 1024)
+        self.assertEqual(self.log.stats.written, 1 + MAX_WAITING // 1024)
 
     def test_a_write_that_hangs(self):
         """It is told before lines are lost by it, and over when it has ended."""
@@ -166,7 +166,7 @@ class LogTests(SynchronousTestCase):
         self.calls[0].callback(None)
         self.assertIsNone(self.log.problem)
         self.assertEqual(len(self.texts()), 2)
-        self.assertEqual(self.log.figures.lost, 0)
+        self.assertEqual(self.log.stats.lost, 0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_trouble_is_told_once_and_ends_by_itself(self):
@@ -175,7 +175,7 @@ class LogTests(SynchronousTestCase):
         for _ in range(3):
             self.log.write(b"lost\n")
             self.clock.advance(FLUSH_DELAY)
-        self.assertEqual((self.log.figures.written, self.log.figures.lost), (0, 3))
+        self.assertEqual((self.log.stats.written, self.log.stats.lost), (0, 3))
         self.assertIn(str(self.path), self.log.problem)
         (warning,) = self.texts()
         self.assertIn(f"The audit log is in trouble: {self.path} cannot be written", warning)
@@ -193,7 +193,7 @@ class LogTests(SynchronousTestCase):
         self.log.write(b"1\n")
         self.clock.advance(FLUSH_DELAY)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertEqual(self.log.figures.lost, 1)
+        self.assertEqual(self.log.stats.lost, 1)
         self.log._in_thread = self.in_thread
         self.log.write(b"2\n")
         self.clock.advance(FLUSH_DELAY)
@@ -211,7 +211,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(self.written(), b"1\n2\n")
         self.assertIsNone(self.file._descriptor)
         self.log.write(b"3\n")
-        self.assertEqual(self.log.figures.lost, 1)
+        self.assertEqual(self.log.stats.lost, 1)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_stop_does_not_wait_for_ever(self):
@@ -229,7 +229,7 @@ class LogTests(SynchronousTestCase):
         self.log.write(b"1\n")
         self.clock.advance(FLUSH_DELAY)
         registry = MetricRegistry()
-        registry.add(lambda: audit_families(self.log.figures))
+        registry.add(lambda: audit_families(self.log.stats))
         text = exposition(registry).decode()
         self.assertIn("yurttunnel_server_audit_lines_total 1\n", text)
         self.assertIn("yurttunnel_server_audit_lines_lost_total 0\n", text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.cluster_trust import (
-    ClusterTrustFigures,
+    ClusterTrustStats,
     CommonCertificateCounters,
     RequestCounters,
     cluster_trust_families,
@@ -17,11 +17,11 @@ SERVER, AGENT = "yurttunnel_server_", "yurttunnel_agent_"
 class ClusterTrustTests(SynchronousTestCase):
     """The families of metrics."""
 
-    def scrape(self, prefix, figures):
+    def scrape(self, prefix, stats):
         """Return a function that gives a sample's value."""
         values = {
             (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in cluster_trust_families(prefix, figures)
+            for family in cluster_trust_families(prefix, stats)
             for sample in family.samples
         }
         return lambda name, **labels: values.get((prefix + name, frozenset(labels.items())))
@@ -29,7 +29,7 @@ class ClusterTrustTests(SynchronousTestCase):
     def test_requests(self):
         """Requests are counted by certificate and result, from the first scrape on."""
         requests = {"server": RequestCounters(1, 2, 3), "kubelet-client": RequestCounters()}
-        value = self.scrape(SERVER, ClusterTrustFigures(requests))
+        value = self.scrape(SERVER, ClusterTrustStats(requests))
         for certificate, counts in (("server", (1, 2, 3)), ("kubelet-client", (0, 0, 0))):
             for result, count in zip(("issued", "denied", "failed"), counts, strict=True):
                 found = value("certificate_requests_total", certificate=certificate, result=result)
@@ -38,14 +38,14 @@ class ClusterTrustTests(SynchronousTestCase):
     def test_broken_bundle(self):
         """A bundle that cannot be used is 1."""
         for broken in (False, True):
-            value = self.scrape(AGENT, ClusterTrustFigures({}, broken))
+            value = self.scrape(AGENT, ClusterTrustStats({}, broken))
             self.assertEqual(value("authorities_broken"), int(broken))
 
     def test_common_certificates(self):
         """Those of yurttunnel 1.2 are counted by a server, and an agent has no such family."""
         counters = CommonCertificateCounters(accepted=4, refused=5)
-        value = self.scrape(SERVER, ClusterTrustFigures({}, False, counters))
+        value = self.scrape(SERVER, ClusterTrustStats({}, False, counters))
         self.assertEqual(value("common_agent_certificates_total", result="accepted"), 4)
         self.assertEqual(value("common_agent_certificates_total", result="refused"), 5)
-        value = self.scrape(AGENT, ClusterTrustFigures({}))
+        value = self.scrape(AGENT, ClusterTrustStats({}))
         self.assertIsNone(value("common_agent_certificates_total", result="accepted"))

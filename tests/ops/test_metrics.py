@@ -16,10 +16,10 @@ from yurttunnel.ops.exposition import exposition
 from yurttunnel.ops.families import MetricRegistry
 from yurttunnel.ops.interception import (
     InterceptionCounters,
-    InterceptionFigures,
+    InterceptionStats,
     interception_families,
 )
-from yurttunnel.ops.metrics import Figures, agent_registry, server_registry
+from yurttunnel.ops.metrics import Stats, agent_registry, server_registry
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
@@ -92,7 +92,7 @@ class ScrapeTestCase(SynchronousTestCase):
         self.failed_attempts = 0
         budget = MemoryBudget(100)
         budget.reserve(10)
-        self.figures = Figures(
+        self.stats = Stats(
             counters=self.counters,
             sessions=lambda: self.sessions,
             certificates=lambda: self.certificates,
@@ -102,12 +102,12 @@ class ScrapeTestCase(SynchronousTestCase):
         self.pool = PoolStatistics()
         self.refusals: Counter[int] = Counter()
         self.interception = InterceptionCounters()
-        interception = InterceptionFigures(
+        interception = InterceptionStats(
             counters=self.interception, pool=lambda: self.pool, refusals=lambda: self.refusals
         )
-        self.server = server_registry(self.figures)
+        self.server = server_registry(self.stats)
         self.server.add(lambda: interception_families(interception))
-        self.agent = agent_registry(self.figures, lambda: self.failed_attempts)
+        self.agent = agent_registry(self.stats, lambda: self.failed_attempts)
 
     def samples(self, registry: MetricRegistry, name: str) -> dict[tuple[str, ...], float]:
         """Scrape, and give the samples of one name by their label values."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.siblings import SiblingFigures, sibling_families
+from yurttunnel.ops.siblings import SiblingStats, sibling_families
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
 
@@ -19,7 +19,7 @@ class SiblingFamiliesTests(SynchronousTestCase):
         incoming.dials[Code.TIMEOUT] = 1
         outgoing.bytes_sent, outgoing.bytes_received = 10, 20
         incoming.bytes_sent, incoming.bytes_received = 300, 400
-        figures = SiblingFigures(
+        stats = SiblingStats(
             known=lambda: 3,
             connected=lambda: 2,
             remote_nodes=lambda: 5,
@@ -29,7 +29,7 @@ class SiblingFamiliesTests(SynchronousTestCase):
             open_incoming=lambda: 12,
             failed_attempts=lambda: 13,
         )
-        self.families = list(sibling_families(figures))
+        self.families = list(sibling_families(stats))
         self.samples = {
             (sample.name.removeprefix("yurttunnel_server_"), *sample.labels.values()): sample.value
             for family in self.families

@@ -229,8 +229,8 @@ class ServerPageTests(SynchronousTestCase):
         """It looks into names, addresses and versions without regard to case, and says so."""
         self.status.snapshots = [node("edge-1"), node("Mill-2", address="198.51.100.2:4")]
         self.status.lost = [LostNode("mill-3", None, "x"), LostNode("edge-4", None, "x")]
-        for wanted in ("mill", " MILL ", "mill-"):
-            page = self.status.render(wanted)
+        for desired in ("mill", " MILL ", "mill-"):
+            page = self.status.render(desired)
             self.assertEqual(["Mill-2"], [row[0].split()[0] for row in page.rows["sessions"]])
             self.assertEqual(["mill-3"], [row[0] for row in page.rows["lost"]])
             self.assertIn("Show all", page.text)

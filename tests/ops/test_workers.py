@@ -6,7 +6,7 @@ import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.workers import Resources, WorkerFigures, resources_of, worker_families
+from yurttunnel.ops.workers import Resources, WorkerStats, resources_of, worker_families
 
 
 class FamilyTests(SynchronousTestCase):
@@ -15,7 +15,7 @@ class FamilyTests(SynchronousTestCase):
     def test_samples(self) -> None:
         """Each worker is shown by its number, unless it has just ended."""
         resources = {1: Resources(1.5, 4096), 2: None, 3: Resources(0.5, 8192)}
-        families = worker_families(WorkerFigures(ready=2, restarts=7, resources=resources))
+        families = worker_families(WorkerStats(ready=2, restarts=7, resources=resources))
         self.assertEqual(
             {
                 ("yurttunnel_server_workers_ready", None): 2,

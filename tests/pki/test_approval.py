@@ -495,8 +495,8 @@ class AgentTests(World):
     def test_account_in_pod(self):
         """Where tokens do not name the node, that of the pod counts."""
         csr = for_agent(AGENT, extra=BOUND_TO_POD)
-        wanted = lookups(recognize(csr), NAMESPACE)
-        self.assertEqual(Lookups("edge-1", "yurt-tunnel-agent-x7x7x"), wanted)
+        desired = lookups(recognize(csr), NAMESPACE)
+        self.assertEqual(Lookups("edge-1", "yurt-tunnel-agent-x7x7x"), desired)
         self.approves(csr, AGENT, node=node(), pod=POD)
 
     def test_account_on_other_node(self):

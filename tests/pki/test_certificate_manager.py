@@ -16,8 +16,8 @@ from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.certificate_manager import CertificateManager
 from yurttunnel.pki.certificate_store import CertificateStore, open_certificate_directory
 from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
+from yurttunnel.pki.desired_template import SETTLE_TIME, TemplateUnknown
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.wanted_template import SETTLE_TIME, TemplateUnknown
 
 LIFE = 3600.0
 
@@ -44,7 +44,7 @@ class Managed(SynchronousTestCase):
 
         self.api.create = timed
 
-    def wanted(self):
+    def desired(self):
         """Return what is wanted, or that it is not known."""
         if self.unknown is not None:
             raise self.unknown
@@ -59,7 +59,7 @@ class Managed(SynchronousTestCase):
             store,
             "serving certificate",
             serving_template(),
-            self.wanted,
+            self.desired,
             (self.issuer.authority.certificate,),
             accepts,
         )

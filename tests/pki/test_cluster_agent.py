@@ -83,7 +83,7 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual((trust.problem(), trust.warning()), (None, None))
         self.assertEqual(set(trust.certificates()), {"agent", "ca"})
         self.assertEqual(trust.covered(), EDGE_1)
-        self.assertEqual(trust.figures().requests["agent"].issued, 1)
+        self.assertEqual(trust.stats().requests["agent"].issued, 1)
 
     def test_waiting(self):
         """Until it has one, the problem names the request."""
@@ -175,7 +175,7 @@ class AgentTests(SynchronousTestCase):
         self.connect(contexts)
         self.assertIn("bundle", trust.warning())
         self.assertIsNone(trust.problem())
-        self.assertTrue(trust.figures().broken_bundle)
+        self.assertTrue(trust.stats().broken_bundle)
 
     def test_bad_beginnings(self):
         """Names that no node can have and a bundle without certificates are refused."""

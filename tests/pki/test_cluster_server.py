@@ -421,7 +421,7 @@ class LifeTests(World):
         self.serving(trust)
         self.assertIn("bundle", trust.warning())
         self.assertIsNone(trust.problem())
-        self.assertTrue(trust.figures().broken_bundle)
+        self.assertTrue(trust.stats().broken_bundle)
 
     def test_bundle_that_cannot_be_used(self):
         """When one listener cannot take a new bundle, none does, and it is tried again."""
@@ -474,10 +474,10 @@ class LifeTests(World):
         certificate = self.credentials(COMMON).certificate
         trust = self.ready()
         self.assertRaises(BadIdentity, trust.identify, certificate)
-        self.assertEqual(trust.figures().common_certificates.refused, 1)
+        self.assertEqual(trust.stats().common_certificates.refused, 1)
         trust = self.ready(accept_common_certificates=True)
         self.assertEqual(trust.identify(certificate).node, "edge-1")
-        self.assertEqual(trust.figures().common_certificates.accepted, 1)
+        self.assertEqual(trust.stats().common_certificates.accepted, 1)
         self.assertRaises(
             BadIdentity, trust.identify, self.credentials(proxy_client_template()).certificate
         )

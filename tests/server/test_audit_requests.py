@@ -34,8 +34,8 @@ class Audited(World):
             self.settings,
             audit=Audit(self.clock, self.audited.append),
         )
-        self.figures = self.interception.figures
-        self.counters = self.figures.counters
+        self.stats = self.interception.stats
+        self.counters = self.stats.counters
 
     def behind(self):
         """Return the middlewares."""

@@ -134,14 +134,14 @@ class EveryEntryTests(World):
 
     def each(self, made_of, *refusals, canonical=SPELLINGS):
         """Check what ``made_of`` makes of every spelling, if it does not raise a refusal."""
-        for wanted in canonical:
-            self.assertEqual(wanted, made_of(wanted), "the canonical form")
-            for spelling in SPELLINGS[wanted]:
+        for desired in canonical:
+            self.assertEqual(desired, made_of(desired), "the canonical form")
+            for spelling in SPELLINGS[desired]:
                 try:
                     made = made_of(spelling)
                 except refusals:
                     continue
-                self.assertEqual(wanted, made, repr(spelling))
+                self.assertEqual(desired, made, repr(spelling))
 
     def test_texts(self):
         """CONNECT, X-Tunnel-Proxy-Host, X-Tunnel-Proxy-Dest and Host."""
@@ -213,7 +213,8 @@ class EveryEntryTests(World):
     def test_policy(self):
         """What --allow-destination allows, and what is dialed."""
         policies = {
-            wanted: DestinationPolicy("edge-1", (), [parse_pattern(wanted)]) for wanted in SPELLINGS
+            desired: DestinationPolicy("edge-1", (), [parse_pattern(desired)])
+            for desired in SPELLINGS
         }
 
         def allowed(spelling, by):
@@ -222,16 +223,16 @@ class EveryEntryTests(World):
                 return policies[by].may_look_up(host, 80)
             return policies[by].may_connect(host, 80)
 
-        for wanted, spellings in SPELLINGS.items():
+        for desired, spellings in SPELLINGS.items():
             for spelling in spellings:
                 try:
                     pattern = parse_pattern(spelling)
                 except ValueError:
                     continue
-                self.assertEqual(wanted, str(pattern), repr(spelling))
+                self.assertEqual(desired, str(pattern), repr(spelling))
             for spelling in spellings:
                 try:
-                    self.assertTrue(allowed(spelling, wanted), repr(spelling))
+                    self.assertTrue(allowed(spelling, desired), repr(spelling))
                 except ValueError:
                     continue
 
@@ -240,8 +241,8 @@ class EveryEntryTests(World):
         registry = SessionRegistry(self.clock)
         session = FakeSession("edge-2", hosts=[NAME], addresses=[ADDRESS, SIX])
         registry.add(session)
-        for wanted, spellings in SPELLINGS.items():
-            self.assertIs(session, registry.find(wanted))
+        for desired, spellings in SPELLINGS.items():
+            self.assertIs(session, registry.find(desired))
             for spelling in spellings:
                 try:
                     self.assertIs(session, registry.find(spelling), repr(spelling))
@@ -278,16 +279,16 @@ class EveryEntryTests(World):
         """A node renews its certificate for what it has, in any spelling, and for no more."""
         mine = self.ask("edge-2", ALL)
         other = self.ask("edge-1", "host=edge-1")
-        for wanted, spellings in SPELLINGS.items():
+        for desired, spellings in SPELLINGS.items():
             for spelling in spellings:
                 identifiers = f"host=edge-2&{item_of(spelling)}"
                 try:
                     again = self.identity(self.ask("edge-2", identifiers, presented=mine))
                 except EnrolmentRefused:
-                    self.assertNotEqual(wanted, spelling)
+                    self.assertNotEqual(desired, spelling)
                 else:
                     has = again.identifiers.hosts | set(map(str, again.identifiers.addresses))
-                    self.assertEqual({"edge-2", wanted}, has, repr(spelling))
+                    self.assertEqual({"edge-2", desired}, has, repr(spelling))
                 self.assertRaises(
                     EnrolmentRefused,
                     self.ask,
@@ -355,10 +356,10 @@ class EveryEntryTests(World):
 
     def test_api(self):
         """Nodes of the API have addresses in any spelling, and are found by the canonical one."""
-        for wanted, spellings in SPELLINGS.items():
+        for desired, spellings in SPELLINGS.items():
             for spelling in spellings:
                 kept = node_from(node("edge-1", ("InternalIP", spelling)))
-                self.assertLessEqual(set(map(str, kept.hosts())), {"edge-1", wanted}, spelling)
+                self.assertLessEqual(set(map(str, kept.hosts())), {"edge-1", desired}, spelling)
 
     def test_revocation(self):
         """What is revoked is the node of that very name, or nothing."""

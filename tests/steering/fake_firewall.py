@@ -36,21 +36,21 @@ class FakeFirewall:
         """See :class:`IFirewall`; a test that changes ``rules`` adds to ``changes``."""
         return self.changes if self.counts_changes else None
 
-    def apply(self, wanted, set_name):
+    def apply(self, desired, set_name):
         """See :class:`IFirewall`."""
-        return Deferred.fromCoroutine(self._apply(wanted, set_name))
+        return Deferred.fromCoroutine(self._apply(desired, set_name))
 
     def remove(self):
         """See :class:`IFirewall`."""
         return Deferred.fromCoroutine(self._remove())
 
-    async def _apply(self, wanted, set_name):
+    async def _apply(self, desired, set_name):
         await self._called("apply")
         if set_name is not None and set_name not in self.sets.sets:
             raise AssertionError(f"there is no set {set_name}")
         if set_name is not None and self.refuses_sets:
             raise SetsRefused("iptables-restore: Can't open socket to ipset")
-        rules = self.made_of(wanted, set_name)
+        rules = self.made_of(desired, set_name)
         former, self.rules = self.rules, rules
         self.changes += rules != former
         self._hold_sets()
@@ -81,12 +81,12 @@ class FakeFirewall:
         self.sets.busy = {name for name in self.sets.busy if not name.endswith(str(self.version))}
         self.sets.busy |= {rule[0] for rule in self.rules.values() if isinstance(rule[0], str)}
 
-    def made_of(self, wanted, set_name):
+    def made_of(self, desired, set_name):
         """Return what rules are wanted: by the port, the match, and where it leads to."""
-        if wanted.is_nothing:
+        if desired.is_nothing:
             return {}
-        match = set_name if wanted.match is Match.EDGE_SET else wanted.cloud
+        match = set_name if desired.match is Match.EDGE_SET else desired.cloud
         return {
-            port: (match, wanted.ports.get(port), wanted.pod_ports.get(port))
-            for port in wanted.all_ports()
+            port: (match, desired.ports.get(port), desired.pod_ports.get(port))
+            for port in desired.all_ports()
         }

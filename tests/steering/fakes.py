@@ -42,9 +42,9 @@ class FakeAddressSets:
         self.calls.append(("put", name))
         if self.failure is not None:
             return fail(self.failure)
-        wanted = frozenset(addresses)
-        changed = self.sets.get(name) != wanted or self.versions[name] != version
-        self.sets[name] = wanted
+        desired = frozenset(addresses)
+        changed = self.sets.get(name) != desired or self.versions[name] != version
+        self.sets[name] = desired
         self.versions[name] = version
         return succeed(changed)
 

@@ -9,6 +9,7 @@ from twisted.internet.defer import fail, succeed
 from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
+from yurttunnel.steering.desired_state import Listeners, SteeringSettings
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, config_map, node
 from tests.steering.fake_firewall import FakeFirewall
@@ -20,7 +21,6 @@ from yurttunnel.kube.resources import CONFIG_MAPS, NODES
 from yurttunnel.steering.interception import Target
 from yurttunnel.steering.interfaces import Firewalls, Flow
 from yurttunnel.steering.manager import SETTLE_SECONDS, SteeringManager
-from yurttunnel.steering.wanted import Listeners, SteeringSettings
 
 PERIOD = 60.0
 SECURE = Target(ip_address("10.0.0.1"), 10263)

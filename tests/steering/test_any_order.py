@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from tests.cluster.fakes import CLOUD, EDGE
 from tests.steering.steered import PERIOD, SteeredTestCase
 from yurttunnel.steering.interfaces import SteeringFailed
-from yurttunnel.steering.looks import BLIND_PAUSE, LEAST_PAUSE
 from yurttunnel.steering.manager import LOOK_SECONDS
+from yurttunnel.steering.probe_schedule import BLIND_PAUSE, LEAST_PAUSE
 
 REFUSED = SteeringFailed("iptables-restore: line 3 failed")
 

@@ -20,7 +20,7 @@ class JudgementTests(SynchronousTestCase):
 
     def is_wrong(self, flow, match=Match.EDGE_SET, secure=SECURE, **changes):
         """Judge a flow where one edge and one cloud node are."""
-        wanted = {
+        desired = {
             "version": 4,
             "match": match,
             "edge": addresses(EDGE),
@@ -29,7 +29,7 @@ class JudgementTests(SynchronousTestCase):
             **changes,
         }
         nodes = addresses(EDGE, CLOUD)
-        return wrong_flows(Interception(**wanted), {secure, INSECURE}, nodes)(flow)
+        return wrong_flows(Interception(**desired), {secure, INSECURE}, nodes)(flow)
 
     def test_right_listener(self):
         """A flow to an edge node that the right listener answers goes on."""

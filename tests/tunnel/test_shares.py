@@ -48,19 +48,19 @@ class SharesTestCase(SynchronousTestCase):
         """Begin with none."""
         self.shares = Shares("to edge-1", MOST, lambda: MOST - self.shares.held.total())
 
-    def take(self, wanted: Holder, most: int = 10 * MOST) -> int:
+    def take(self, desired: Holder, most: int = 10 * MOST) -> int:
         """Take what there is for a holder; give how much that is."""
         for number in range(most):
             try:
-                self.shares.check(wanted)
+                self.shares.check(desired)
             except ShareUsedUp:
                 return number
-            self.shares.take(wanted)
+            self.shares.take(desired)
         return most
 
-    def refused(self, wanted: Holder) -> ShareUsedUp:
+    def refused(self, desired: Holder) -> ShareUsedUp:
         """Require that there is nothing; give what is said of it."""
-        return self.assertRaises(ShareUsedUp, self.shares.check, wanted)
+        return self.assertRaises(ShareUsedUp, self.shares.check, desired)
 
 
 class SharesTests(SharesTestCase):
@@ -96,18 +96,18 @@ class SharesTests(SharesTestCase):
     def test_however_many_take_what_is_kept(self) -> None:
         """Whoever comes anew finds room, and half is left to the ports."""
         for number in range(4):
-            wanted = holder(str(number), kind=Kind.CONNECT).reaching(10255)
-            self.assertGreater(self.take(wanted), 1, number)
+            desired = holder(str(number), kind=Kind.CONNECT).reaching(10255)
+            self.assertGreater(self.take(desired), 1, number)
         self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE // 2)
 
     def test_what_goes_to_kubelets(self) -> None:
         """It is told by its port, but for the entries that lead to nothing else."""
         for kind in Kind:
-            wanted = holder("a", kind=kind)
-            self.assertTrue(wanted.reaching(10250).to_kubelet, kind)
+            desired = holder("a", kind=kind)
+            self.assertTrue(desired.reaching(10250).to_kubelet, kind)
             leads_there = kind in (Kind.KUBELETS, Kind.PASSTHROUGH)
-            self.assertEqual(leads_there, wanted.reaching(443).to_kubelet, kind)
-            self.assertEqual(wanted[:3], wanted.reaching(10250)[:3])
+            self.assertEqual(leads_there, desired.reaching(443).to_kubelet, kind)
+            self.assertEqual(desired[:3], desired.reaching(10250)[:3])
 
     def test_however_many_entries_are_greedy_the_next_one_finds_room(self) -> None:
         """And the kubelets have what is kept for them."""
@@ -188,9 +188,9 @@ class SharesTests(SharesTestCase):
         """Up to a third of all streams nobody is refused, whoever holds them."""
         self.setUp()
         for entry, caller in takers:
-            wanted = holder(str(entry), str(caller))
-            self.shares.check(wanted)
-            self.shares.take(wanted)
+            desired = holder(str(entry), str(caller))
+            self.shares.check(desired)
+            self.shares.take(desired)
 
 
 class HolderTests(SynchronousTestCase):
@@ -199,11 +199,11 @@ class HolderTests(SynchronousTestCase):
     @given(st.sampled_from(Kind), st.text(), st.text())
     def test_what_is_written_can_be_read(self, kind: Kind, flag: str, caller: str) -> None:
         """In twelve characters, of which none is a slash."""
-        wanted = Holder.of(kind, flag, caller)
-        written = str(wanted)
+        desired = Holder.of(kind, flag, caller)
+        written = str(desired)
         self.assertEqual(12, len(written))
         self.assertNotIn("/", written)
-        self.assertEqual(wanted, Holder.parse(written))
+        self.assertEqual(desired, Holder.parse(written))
 
     def test_what_nobody_has_written_cannot_be_read(self) -> None:
         """Kinds that there are not, the first as well as the last that there is room for."""
@@ -236,9 +236,9 @@ class SessionTests(SynchronousTestCase):
         self.pair = SessionPair()
         self.addCleanup(self.pair.close)
 
-    def open(self, wanted: Holder = OTHER, port: int = 80):
+    def open(self, desired: Holder = OTHER, port: int = 80):
         """Ask for a stream."""
-        return self.pair.server.open_stream("192.0.2.80", port, 15.0, "r", wanted)
+        return self.pair.server.open_stream("192.0.2.80", port, 15.0, "r", desired)
 
     def held(self) -> dict[str, int]:
         """Return what is held, as /agents has it."""
@@ -261,14 +261,14 @@ class SessionTests(SynchronousTestCase):
 
     def test_what_is_kept_goes_by_the_destination(self) -> None:
         """The API's connections to a kubelet by CONNECT find what is kept, and give it back."""
-        wanted = holder("a", kind=Kind.CONNECT)
+        desired = holder("a", kind=Kind.CONNECT)
         for _ in range(MOST):
-            self.open(wanted).addErrback(lambda _: None)
+            self.open(desired).addErrback(lambda _: None)
         for _ in range(2):
-            dials = [self.open(wanted, 10250) for _ in range(MOST // RESERVE // 2)]
+            dials = [self.open(desired, 10250) for _ in range(MOST // RESERVE // 2)]
             for dial in dials:
                 self.assertNoResult(dial)
-            self.failureResultOf(self.open(wanted, 10250), StreamFailed)
+            self.failureResultOf(self.open(desired, 10250), StreamFailed)
             for dial in dials:
                 dial.cancel()
                 self.failureResultOf(dial)

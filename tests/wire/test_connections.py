@@ -71,8 +71,8 @@ class SendingTests(SynchronousTestCase):
 
     def test_credit_to_send(self) -> None:
         """Credit for a stream, or for the session, that is due is something to send."""
-        for wanted in (limits(stream_window=16 * KIB), limits(session_window=128 * KIB)):
-            end = End(local=wanted)
+        for desired in (limits(stream_window=16 * KIB), limits(session_window=128 * KIB)):
+            end = End(local=desired)
             end.session.resume(end.opened_by_peer(), end.now)
             end.sent()
             end.feed(frames.frame(DATA, 2, bytes(16 * KIB)))
@@ -160,7 +160,7 @@ class AcknowledgementTests(SynchronousTestCase):
         self.end.open()
         self.end.sent()
         self.assertGreater(self.end.session.kept, 0)
-        self.end.feed(frames.offset_frame(ACK, 0, self.end.session._outbox.log.end))
+        self.end.feed(frames.offset_frame(ACK, 0, self.end.session._send_queue.log.end))
         self.assertEqual(0, self.end.session.kept)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
+from yurttunnel.wire.bdp_estimate import MAX_KEPT
 
 from tests.wire.conformance import conformance
 from tests.wire.harness import End, Frame, Pair, frames_in, limits, user_of
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.outbox import MAX_CONTROL
-from yurttunnel.wire.pace import MAX_KEPT
+from yurttunnel.wire.send_queue import MAX_CONTROL
 from yurttunnel.wire.session import Side
 
 DATA, CREDIT, FIN = frames.DATA, frames.CREDIT, frames.FIN
@@ -82,7 +82,7 @@ class SendingCreditTests(SynchronousTestCase):
             end.session.send(stream, b"abc")
             end.sent()
             end.session.reset(stream, Code.CANCELLED, "")
-        self.assertFalse(end.session._outbox.queue.new)
+        self.assertFalse(end.session._send_queue.queue.new)
 
     def test_fin_needs_no_credit(self) -> None:
         """FIN is sent without credit when no data are before it."""
@@ -133,7 +133,7 @@ class SendingCreditTests(SynchronousTestCase):
             end.session.refuse(request, Code.DENIED, "x" * 1000)
             end.sent(64 * KIB)
             self.assertLess(end.session.kept, MAX_KEPT + MAX_CONTROL + 200 * KIB)
-            self.assertLess(end.session._outbox.control_size, 2 * KIB * KIB)
+            self.assertLess(end.session._send_queue.control_size, 2 * KIB * KIB)
             number += 2
         self.assertEqual(Code.FLOOD, end.closed)
 
@@ -380,7 +380,7 @@ class OrderTests(SynchronousTestCase):
             self.assertNotEqual(b"", end.session.data_to_send(50_000))
             acknowledge(end)
             sent = [stream.sent for stream in streams]
-            self.assertLessEqual(max(sent) - min(sent), end.session._outbox.queue.quantum)
+            self.assertLessEqual(max(sent) - min(sent), end.session._send_queue.queue.quantum)
 
     @conformance("C-094")
     def test_small_stream_within_a_round(self) -> None:
@@ -424,7 +424,7 @@ class OrderTests(SynchronousTestCase):
 
 def acknowledge(end: End, but: int = 0) -> None:
     """Have the peer acknowledge what was sent, ``but`` for so many bytes."""
-    end.feed(frames.offset_frame(frames.ACK, 0, end.session._outbox.log.end - but))
+    end.feed(frames.offset_frame(frames.ACK, 0, end.session._send_queue.log.end - but))
 
 
 def frames_of(end: End, limit: int) -> list[Frame]:

@@ -237,7 +237,7 @@ class FloodTests(SynchronousTestCase):
             end.now += 0.001
             end.feed(F.open_frame(number, REQUEST))
             number += 2
-            self.assertLess(end.session._outbox.control_size, MAX_ANSWERS + 2000)
+            self.assertLess(end.session._send_queue.control_size, MAX_ANSWERS + 2000)
         self.assertEqual(Code.FLOOD, end.closed)
 
 

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from twisted.trial.unittest import SynchronousTestCase
+from yurttunnel.wire.bdp_estimate import MAX_KEPT
 
 from tests.wire.conformance import conformance
 from tests.wire.harness import Pair, examples, limits, user_of
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.outbox import MAX_CONTROL
-from yurttunnel.wire.pace import MAX_KEPT
+from yurttunnel.wire.send_queue import MAX_CONTROL
 from yurttunnel.wire.session import Side
 from yurttunnel.wire.session_events import OpenRefused, SessionState
 from yurttunnel.wire.stream import FULL_ABOVE, Stream, StreamState
@@ -200,7 +200,7 @@ class TwoSessions(RuleBasedStateMachine):
             assert session.memory.used <= session.memory.limit
             assert session.kept <= MAX_KEPT + MAX_CONTROL + 10_000
             backlog = sum(len(piece) for stream in streams for piece in stream.backlog)
-            assert session._inflow.window.received - session._inflow.window.consumed == backlog
+            assert session._receiver.window.received - session._receiver.window.consumed == backlog
             assert backlog <= session.memory.used
             assert all(stream.pending_size <= FULL_ABOVE + 20_000 for stream in streams)
 
@@ -249,8 +249,8 @@ class TwoSessions(RuleBasedStateMachine):
             assert end.session.state is SessionState.ATTACHED
             assert not end.session.streams
             assert end.session.memory.used == 0
-            assert not end.session._outbox.queue.new
-            assert not end.session._outbox.queue.old
+            assert not end.session._send_queue.queue.new
+            assert not end.session._send_queue.queue.old
 
 
 class TwoSessionsTests(SynchronousTestCase):

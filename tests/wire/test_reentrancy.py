@@ -47,7 +47,9 @@ class CallingBackTests(SynchronousTestCase):
         used = sum(stream.window.size for stream in session.streams.values())
         self.assertEqual(used, session.memory.used)
         backlog = sum(sum(map(len, s.backlog)) for s in session.streams.values())
-        self.assertEqual(session._inflow.window.received, session._inflow.window.consumed + backlog)
+        self.assertEqual(
+            session._receiver.window.received, session._receiver.window.consumed + backlog
+        )
 
     def test_reset_while_data_are_delivered(self) -> None:
         """A user that resets its stream gets nothing more, and the other frames are dealt with."""
@@ -227,7 +229,7 @@ class FailingUserTests(SynchronousTestCase):
             pair.server.session.send(near, b"data")
             pair.server.session.finish(near)
             self.assert_reset(pair, near, far)
-            window = pair.agent.session._inflow.window
+            window = pair.agent.session._receiver.window
             self.assertEqual(window.received, window.consumed)
 
     def test_deliver_after_a_reset(self) -> None:

@@ -10,7 +10,7 @@ from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import OpenRequest
-from yurttunnel.wire.outbox import MAX_CONTROL
+from yurttunnel.wire.send_queue import MAX_CONTROL
 from yurttunnel.wire.session import Side
 from yurttunnel.wire.session_events import OpenRefused
 from yurttunnel.wire.stream import StreamState
@@ -161,7 +161,7 @@ class OpeningTests(SynchronousTestCase):
                 self.end.session.reset(stream, Code.CANCELLED, "x" * 100)
             self.assertLess(opened, 2000)
         self.assertEqual(Code.OVERLOADED, refused.code)
-        waiting = sum(map(len, self.end.session._outbox._control))
+        waiting = sum(map(len, self.end.session._send_queue._control))
         self.assertTrue(MAX_CONTROL < waiting < MAX_CONTROL + 2000)
         self.end.session.attach(0, 1.0)
         self.end.sent()
@@ -320,7 +320,7 @@ class AnsweringTests(SynchronousTestCase):
         end.session.reset(first, Code.CANCELLED, "")
         # What is left are the answers, until the peer has acknowledged them.
         self.assertEqual(end.session.kept, shared.used)
-        end.feed(frames.offset_frame(ACK, 0, end.session._outbox.log.end))
+        end.feed(frames.offset_frame(ACK, 0, end.session._send_queue.log.end))
         self.assertEqual(0, shared.used)
         end.opened_by_peer(6)
 
@@ -335,7 +335,7 @@ class AnsweringTests(SynchronousTestCase):
             frames.coded_frame(RESET, 2, Code.CANCELLED, ""),
         )
         self.assertIsNone(self.end.closed)
-        self.assertEqual(5, self.end.session._inflow.window.consumed)
+        self.assertEqual(5, self.end.session._receiver.window.consumed)
 
 
 class LifeTests(SynchronousTestCase):
@@ -438,7 +438,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual((0, 0), (self.server.memory.used, self.agent.memory.used))
         for end, stream in ((self.server, near), (self.agent, far)):
             self.assertFalse(stream.pending or stream.backlog or stream.queued)
-            self.assertEqual(end._inflow.window.received, end._inflow.window.consumed)
+            self.assertEqual(end._receiver.window.received, end._receiver.window.consumed)
 
     def test_nothing_after_the_end(self) -> None:
         """What is sent on a stream that is closed or has ended is dropped, as is nothing."""
@@ -483,7 +483,7 @@ class LifeTests(SynchronousTestCase):
         """A user that refills at once is asked once, though several turns went by."""
         other = self.pair.server.open()
         near, far = self.pair.open()
-        self.server._outbox.queue.quantum = 4096
+        self.server._send_queue.queue.quantum = 4096
         user_of(near).on["writable"] = lambda: self.server.send(near, bytes(65_537))
         self.server.send(other, bytes(65_536))
         self.server.send(near, bytes(65_537))
@@ -519,7 +519,7 @@ class ClosedStreamTests(SynchronousTestCase):
                 end.session.reset(stream, Code.CANCELLED, "")
                 end.feed(self.for_stream(frame, stream.number))
                 self.assertIsNone(end.closed)
-                window = end.session._inflow.window
+                window = end.session._receiver.window
                 self.assertEqual(window.received, window.consumed)
 
     @conformance("C-074")

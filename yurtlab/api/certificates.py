@@ -118,8 +118,8 @@ def _forbidden(body: Object, text: str) -> errors.ApiError:
     return errors.forbidden(kind.group, kind.plural, name, text)
 
 
-def _of_type(status: Object, wanted: str) -> list[Object]:
-    return [one for one in status.get("conditions", ()) if one.get("type") == wanted]
+def _of_type(status: Object, desired: str) -> list[Object]:
+    return [one for one in status.get("conditions", ()) if one.get("type") == desired]
 
 
 def _keep_decisions(status: Object, before: Object) -> None:

@@ -128,10 +128,10 @@ def _node_roles(node: dict[str, Any], now: float) -> str:
     return ",".join(sorted(roles - {""})) or NONE
 
 
-def _node_address(wanted: str) -> Cell:
+def _node_address(desired: str) -> Cell:
     def cell(node: dict[str, Any], now: float) -> str:
         for address in value_at(node, ["status", "addresses"], []):
-            if address.get("type") == wanted:
+            if address.get("type") == desired:
                 return str(address.get("address"))
         return NONE
 

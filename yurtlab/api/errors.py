@@ -172,9 +172,9 @@ def expired_continue(token: str) -> ApiError:
     return ApiError(410, "Expired", message, metadata={"continue": token})
 
 
-def too_large_version(wanted: int, current: int) -> ApiError:
+def too_large_version(desired: int, current: int) -> ApiError:
     """Return the error that a version is not there yet."""
-    message = f"Timeout: Too large resource version: {wanted}, current: {current}"
+    message = f"Timeout: Too large resource version: {desired}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return ApiError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
 

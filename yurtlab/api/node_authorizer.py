@@ -88,9 +88,9 @@ class NodeAuthorizer:
     def _related(self, node: str, attributes: Attributes) -> Decision:
         if not attributes.name:
             return _no("No Object name found")
-        wanted = (attributes.resource, attributes.name)
+        desired = (attributes.resource, attributes.name)
         for pod in self._store.view(PODS, attributes.namespace or None):
-            if pod["spec"].get("nodeName") == node and wanted in _references(pod):
+            if pod["spec"].get("nodeName") == node and desired in _references(pod):
                 return _ALLOWED
         return _no(f"no relationship found between node '{node}' and this object")
 

@@ -247,13 +247,13 @@ def _check_identity(target: Target, metadata: Object) -> None:
 
 def _check_preconditions(kind: Resource, current: Object, options: DeleteOptions) -> None:
     metadata = current["metadata"]
-    for label, wanted, actual in (
+    for label, desired, actual in (
         ("UID", options.uid, metadata["uid"]),
         ("ResourceVersion", options.version, metadata["resourceVersion"]),
     ):
-        if wanted and wanted != actual:
+        if desired and desired != actual:
             text = (
-                f"Precondition failed: {label} in precondition: {wanted},"
+                f"Precondition failed: {label} in precondition: {desired},"
                 f" {label} in object meta: {actual}"
             )
             raise errors.conflict(kind.group, kind.plural, metadata["name"], text)

@@ -106,9 +106,9 @@ def delete_options(query: Query, body: Mapping[str, Any]) -> DeleteOptions:
 
 
 def _dry_run(values: Sequence[str]) -> bool:
-    wanted = [value for value in values if value]
-    if wanted and wanted != ["All"]:
+    desired = [value for value in values if value]
+    if desired and desired != ["All"]:
         raise errors.bad_request(
-            f'dryRun: Unsupported value: "{wanted[0]}": supported values: "All"'
+            f'dryRun: Unsupported value: "{desired[0]}": supported values: "All"'
         )
-    return bool(wanted)
+    return bool(desired)

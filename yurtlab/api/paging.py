@@ -68,17 +68,17 @@ def _version(store: Store, query: Query, position: _Position | None) -> int:
     """Return at which version the list is."""
     text, match = first(query, "resourceVersion"), first(query, "resourceVersionMatch")
     _check_match(text, match, position is not None)
-    wanted = number(query, "resourceVersion") or 0
+    desired = number(query, "resourceVersion") or 0
     if position is not None:
-        if wanted:
+        if desired:
             raise errors.bad_request(
                 "specifying resource version is not allowed when using continue"
             )
         return store.version if position.version == _LATEST else position.version
-    if wanted > store.version:
-        raise errors.too_large_version(wanted, store.version)
+    if desired > store.version:
+        raise errors.too_large_version(desired, store.version)
     limited = bool(number(query, "limit"))
-    return wanted if wanted and (match == _EXACT or (not match and limited)) else store.version
+    return desired if desired and (match == _EXACT or (not match and limited)) else store.version
 
 
 def _check_match(version: str, match: str, continued: bool) -> None:

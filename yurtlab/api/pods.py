@@ -115,10 +115,10 @@ def _pull_policy(image: str) -> str:
 
 def _quality_of_service(spec: Object) -> str:
     """Return the class by pkg/apis/core/helper/qos."""
-    wanted = [one.get("resources", {}) for one in containers(spec, "initContainers", "containers")]
-    if not any(one.get("requests") or one.get("limits") for one in wanted):
+    desired = [one.get("resources", {}) for one in containers(spec, "initContainers", "containers")]
+    if not any(one.get("requests") or one.get("limits") for one in desired):
         return "BestEffort"
-    for one in wanted:
+    for one in desired:
         limits = one.get("limits", {})
         requests = {**limits, **one.get("requests", {})}
         if not {"cpu", "memory"} <= limits.keys() or requests != limits:

@@ -100,8 +100,8 @@ def allows(rule: Rule, attributes: Attributes) -> bool:
     )
 
 
-def _matches(granted: Sequence[str], wanted: str) -> bool:
-    return "*" in granted or wanted in granted
+def _matches(granted: Sequence[str], desired: str) -> bool:
+    return "*" in granted or desired in granted
 
 
 def _resource_matches(granted: str, attributes: Attributes) -> bool:

@@ -83,8 +83,8 @@ def _model_schemas(names: Iterable[str]) -> dict[str, Schema]:
 
     All at once, since most of it is in many of them: one by one it takes four times as long.
     """
-    wanted = [(getattr(models, name), MODE) for name in sorted(names)]
-    _, whole = models_json_schema(wanted)
+    desired = [(getattr(models, name), MODE) for name in sorted(names)]
+    _, whole = models_json_schema(desired)
     made: dict[str, Schema] = whole["$defs"]
     return made
 

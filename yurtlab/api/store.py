@@ -304,15 +304,15 @@ class Store:
             raise errors.forbidden(kind.group, kind.plural, name, text)
 
     def _check_preconditions(self, kind: Resource, current: Object, body: Object) -> None:
-        wanted, actual = body.get("metadata") or {}, current["metadata"]
+        desired, actual = body.get("metadata") or {}, current["metadata"]
         name = actual["name"]
-        if wanted.get("uid") not in (None, "", actual["uid"]):
+        if desired.get("uid") not in (None, "", actual["uid"]):
             text = (
-                f"Precondition failed: UID in precondition: {wanted['uid']},"
+                f"Precondition failed: UID in precondition: {desired['uid']},"
                 f" UID in object meta: {actual['uid']}"
             )
             raise errors.conflict(kind.group, kind.plural, name, text)
-        if wanted.get("resourceVersion") not in (None, "", actual["resourceVersion"]):
+        if desired.get("resourceVersion") not in (None, "", actual["resourceVersion"]):
             raise errors.modified(kind.group, kind.plural, name)
 
     def _update(self, kind: Resource, current: Object, updated: Object, dry_run: bool) -> Object:

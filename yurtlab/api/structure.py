@@ -68,15 +68,15 @@ class _Reader:
         return value
 
     def _check_type(self, schema: Schema, value: Any, path: str) -> None:
-        wanted = schema.get("type")
-        if wanted == "integer":
+        desired = schema.get("type")
+        if desired == "integer":
             right = _is_integer(value)
-        elif wanted == "number":
+        elif desired == "number":
             right = isinstance(value, int | float) and not isinstance(value, bool)
         else:
-            right = wanted is None or isinstance(value, _EXPECTED[wanted])
+            right = desired is None or isinstance(value, _EXPECTED[desired])
         if not right:
-            raise _wrong(value, path, str(wanted))
+            raise _wrong(value, path, str(desired))
 
     def _read_object(self, properties: dict[str, Schema], value: Object, path: str) -> Object:
         result: Object = {}
@@ -112,6 +112,6 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _wrong(value: Any, path: str, wanted: str) -> WrongType:
+def _wrong(value: Any, path: str, desired: str) -> WrongType:
     actual = _JSON_TYPES.get(type(value), "null")
-    return WrongType(f"json: cannot unmarshal {actual} into field {path or '.'} of type {wanted}")
+    return WrongType(f"json: cannot unmarshal {actual} into field {path or '.'} of type {desired}")

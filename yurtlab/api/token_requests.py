@@ -67,11 +67,11 @@ def _validate(seconds: int) -> None:
 
 def _bound(store: Store, target: Target, reference: Object) -> tuple[Resource, Object]:
     """Find the object that the token is to be bound to."""
-    api_version, wanted = reference.get("apiVersion", ""), reference.get("kind", "")
-    kind = _BINDABLE.get(wanted)
+    api_version, desired = reference.get("apiVersion", ""), reference.get("kind", "")
+    kind = _BINDABLE.get(desired)
     if kind is None or api_version != kind.api_version:
         raise errors.bad_request(
-            f"cannot bind token to object of type {api_version}, Kind={wanted}"
+            f"cannot bind token to object of type {api_version}, Kind={desired}"
         )
     name = reference.get("name", "")
     namespace = target.namespace if kind.namespaced else None

@@ -72,7 +72,7 @@ class Kubelet:
             "healthz": self._healthz,
             "configz": self._configuration,
             "pods": self._pods,
-            "metrics": self._figures,
+            "metrics": self._stats,
             "stats": self._summary,
             "containerLogs": self._logs,
             "exec": self._exec,
@@ -121,7 +121,7 @@ class Kubelet:
         pods = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self._list_pods()}
         exchange.respond(200, _JSON, json.dumps(pods).encode())
 
-    def _figures(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
+    def _stats(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         _only_reading(exchange)
         if list(parts) == ["resource"]:
             families = self._metrics.resource_metrics()

@@ -118,7 +118,7 @@ def _conditions(
     now: float,
 ) -> list[Status]:
     ready = _readiness(its_phase, main)
-    wanted = {
+    desired = {
         "PodReadyToStartContainers": _yes(),
         "Initialized": _initialization(first),
         "Ready": ready,
@@ -126,16 +126,16 @@ def _conditions(
         "PodScheduled": _yes(),
     }
     known = {one["type"]: one for one in previous.get("conditions") or ()}
-    return [_condition(name, wanted[name], known.get(name), now) for name in wanted]
+    return [_condition(name, desired[name], known.get(name), now) for name in desired]
 
 
-def _condition(name: str, wanted: Status, known: Status | None, now: float) -> Status:
+def _condition(name: str, desired: Status, known: Status | None, now: float) -> Status:
     """Write a condition, with the time of its last change."""
-    if known is not None and known.get("status") == wanted["status"]:
+    if known is not None and known.get("status") == desired["status"]:
         since = known.get("lastTransitionTime") or timestamp(now)
     else:
         since = timestamp(now)
-    return {"type": name, "lastProbeTime": None, "lastTransitionTime": since, **wanted}
+    return {"type": name, "lastProbeTime": None, "lastTransitionTime": since, **desired}
 
 
 def _yes() -> Status:

@@ -13,15 +13,15 @@ from twisted.internet.protocol import ReconnectingClientFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.agent.company import (
+from yurttunnel.agent.connector import EndpointConnector
+from yurttunnel.agent.connection_group import (
     FIRST_DELAY,
     LONGEST_REPLACED_DELAY,
     ClientSettings,
-    Company,
+    ConnectionGroup,
     advertised_servers,
     delay_after_replacements,
 )
-from yurttunnel.agent.connector import EndpointConnector
 from yurttunnel.agent.routes import Answer
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.problems import problem_with_server
@@ -53,7 +53,7 @@ class ServerClient(ReconnectingClientFactory):
     a new session begins on a new one.
 
     Several addresses may lead to one server process, and one address to several. A process keeps
-    one session for each node, so HELLO says with which processes the others of ``company`` have
+    one session for each node, so HELLO says with which processes the others of ``group`` have
     sessions: such a process refuses, and the client stands by. It looks again soon while there
     are sessions with too few servers, and seldom otherwise, for a server that is new.
 
@@ -77,7 +77,7 @@ class ServerClient(ReconnectingClientFactory):
         server: str,
         endpoint: IStreamClientEndpoint,
         settings: ClientSettings,
-        company: Company,
+        group: ConnectionGroup,
     ) -> None:
         self.server = server
         self.failed_attempts = 0
@@ -88,7 +88,7 @@ class ServerClient(ReconnectingClientFactory):
         self.connector = self._connector = EndpointConnector(endpoint, self)
         self._context = context
         self._settings = settings
-        self._company = company
+        self._group = group
         self._warnings = RateLimitedLog(context.clock, self._log, REPLACED_WARNINGS)
         self._held_by_sibling = False
         self._looks = 0
@@ -223,7 +223,7 @@ class ServerClient(ReconnectingClientFactory):
             )
         self._callID = self._context.clock.callLater(self.delay, self._try_again)
         if self.standing_by:
-            self._company.changed()
+            self._group.changed()
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """Note why, and try again."""
@@ -258,12 +258,12 @@ class ServerClient(ReconnectingClientFactory):
         self._looks = 0
         servers = advertised_servers(hello)
         self.tells_servers = servers is not None
-        self._company.told(servers)
+        self._group.told(servers)
         session = self._session
         if session is not None and session.session_id == hello.session:
             self._log.info("{server}: back, the session goes on", server=self.server)
             connection.start(session, hello)
-            self._company.changed()
+            self._group.changed()
             return
         if self._draining:
             # Forgotten first: the end of the session would abort it, with the answer.
@@ -306,17 +306,17 @@ class ServerClient(ReconnectingClientFactory):
         if resumes and self._held_by_sibling and self.retries < MISDIRECTED_RETRIES:
             # The session and its streams wait at another server behind the same address.
             return random.uniform(0, MISDIRECTED_DELAY)
-        return self._company.next_delay(self.retries, self._looks, self.standing_by, resumes)
+        return self._group.next_delay(self.retries, self._looks, self.standing_by, resumes)
 
     def _held(self) -> list[bytes]:
-        return self._company.held_by_others(self)
+        return self._group.held_by_others(self)
 
     def _lost_session(self) -> None:
         """Have the others know."""
-        for sibling in list(self._company.clients):
+        for sibling in list(self._group.clients):
             if sibling is not self:
                 sibling.sibling_lost_session()
-        self._company.changed()
+        self._group.changed()
 
     def _has_streams(self, session: TunnelSession) -> bool:
         """Return whether coming back would save streams of the present session."""
@@ -349,11 +349,11 @@ class ServerClient(ReconnectingClientFactory):
         self._began = self._context.clock.seconds()
         self._log.info("{server}: connected", server=self.server)
         connection.start(session, hello)
-        self._company.changed()
+        self._group.changed()
 
     def _told_meanwhile(self, servers: int) -> None:
         self.tells_servers = True
-        self._company.told_meanwhile(servers)
+        self._group.told_meanwhile(servers)
 
     def _leave(self, session: TunnelSession) -> None:
         """Leave a server that goes away."""
@@ -381,13 +381,13 @@ class ServerClient(ReconnectingClientFactory):
             self._come_back_no_more()
         if current and code is Code.REPLACED:
             self._note_replacement()
-            self._company.changed()
+            self._group.changed()
             return
         self._log.info("{server}: session ended: {text}", server=self.server, text=text)
         if current:
             self._lost_session()
         elif not self.sessions():
-            self._company.changed()
+            self._group.changed()
 
     def _note_replacement(self) -> None:
         """Remember that another agent has taken the session: two that fight help nobody."""
@@ -407,7 +407,7 @@ class ServerClient(ReconnectingClientFactory):
             self._held_by_sibling = True
             self._looks += 1
             self.answer = Answer.ALREADY_CONNECTED
-            self._company.refusals += 1
+            self._group.refusals += 1
             return
         self.failed_attempts += 1
         error = problem_with_server(reason)

@@ -57,7 +57,7 @@ def build(reactor: Any, settings: Settings, mode: ClusterSettings) -> IService:
         server_name=None if settings.servers else f"{SERVICE_NAME}.{mode.namespace}.svc",
         expected=EXPECTED_SERVERS,
     )
-    process.metrics.add(lambda: cluster_trust_families("yurttunnel_agent_", trust.figures()))
+    process.metrics.add(lambda: cluster_trust_families("yurttunnel_agent_", trust.stats()))
     parts = Supervised(reactor, process.readiness)
     # The port comes first: when it is taken, nothing else has begun, and it is closed last.
     for part in (process.meta, ClosedAtTheEnd(client.close), informers, trust, process.lag):

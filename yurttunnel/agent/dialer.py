@@ -122,7 +122,7 @@ class Dialer:
             begin(dial)
         except Exception:
             dial.log_defect()
-            dial.fail(Code.INTERNAL, f"connect {dial.wanted} from {self.node}: internal error")
+            dial.fail(Code.INTERNAL, f"connect {dial.desired} from {self.node}: internal error")
 
     def _begin(self, dial: _Dial) -> None:
         """Refuse ``dial``, or start it in the shortest way that its destination allows."""
@@ -198,14 +198,14 @@ class _Dial:
         "request",
         "started",
         "target",
-        "wanted",
+        "desired",
     )
 
     def __init__(self, dialer: Dialer, request: IStreamRequest) -> None:
         self._dialer = dialer
         self.request: IStreamRequest = request
         self.ends = dialer.ends
-        self.wanted = destination(request.host, request.port)
+        self.desired = destination(request.host, request.port)
         self.started = dialer.clock.seconds()
         self.deadline = self.started + min(request.timeout, dialer.limits.longest_dial)
         self.answered = False
@@ -273,8 +273,8 @@ class _Dial:
         ]
         if not allowed:
             text = self._dialer.policy.denial(addresses[0], port)
-            if destination(addresses[0], port) != self.wanted:
-                text = f"{self.wanted} leads to {destination(addresses[0], port)}: {text}"
+            if destination(addresses[0], port) != self.desired:
+                text = f"{self.desired} leads to {destination(addresses[0], port)}: {text}"
             self.fail(Code.DENIED, text)
             return
         if len(allowed) > 1:
@@ -358,7 +358,7 @@ class _Dial:
 
     def fail_connect(self, code: Code, text: str) -> None:
         """Answer with a sentence that begins with what was tried, and where."""
-        self.fail(code, f"connect {self.wanted} from {self._dialer.node}: {text}")
+        self.fail(code, f"connect {self.desired} from {self._dialer.node}: {text}")
 
     def _left(self) -> float:
         """Return the seconds until the deadline."""
@@ -374,7 +374,7 @@ class _Dial:
         self._dialer.log.failure(
             "Defect: dialing {destination} for {request_id} failed",
             reason,
-            destination=self.wanted,
+            destination=self.desired,
             request_id=self.request.request_id,
         )
 

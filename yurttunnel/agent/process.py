@@ -10,9 +10,9 @@ from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from yurttunnel import __version__
-from yurttunnel.agent.company import MOST_SERVERS, ClientSettings
 from yurttunnel.agent.connector import EndpointWithDeadline
 from yurttunnel.agent.dialer import Dialer
+from yurttunnel.agent.connection_group import MOST_SERVERS, ClientSettings
 from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.resolver import NodeResolver
 from yurttunnel.agent.server_addresses import IServerAddresses
@@ -28,7 +28,7 @@ from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_site
-from yurttunnel.ops.metrics import Figures, agent_registry
+from yurttunnel.ops.metrics import Stats, agent_registry
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
@@ -96,15 +96,15 @@ class AgentProcess:
             reactor, trust, addresses, make_servers, dialer, settings.drain_timeout
         )
         self.lag = ReactorLag(reactor)
-        figures = Figures(
+        stats = Stats(
             counters=counters,
             sessions=lambda: [session.snapshot() for session in self.agent.sessions()],
             certificates=trust.certificates,
             memory=budget,
             reactor_lag=self.lag.worst,
         )
-        self.metrics = agent_registry(figures, self.agent.failed_attempts)
-        self.metrics.add(lambda: agent_server_families(self.agent.figures()))
+        self.metrics = agent_registry(stats, self.agent.failed_attempts)
+        self.metrics.add(lambda: agent_server_families(self.agent.stats()))
         self.readiness = Readiness()
         self.readiness.add("servers", self.agent.not_connected)
         self.readiness.add("every server", self.agent.partly_connected, required=False)
@@ -118,13 +118,13 @@ class AgentProcess:
                 readiness=self.readiness,
                 counters=counters,
                 sessions=self.agent.sessions,
-                snapshots=figures.sessions,
+                snapshots=stats.sessions,
                 certificates=trust.certificates,
                 reactor_lag=self.lag.worst,
                 destinations=policy.described,
             ),
         )
-        site = meta_site(reactor, status, self.readiness, self.metrics, figures.sessions)
+        site = meta_site(reactor, status, self.readiness, self.metrics, stats.sessions)
         host, port = settings.meta_host, settings.meta_port
         debug = Debug(reactor, self.agent.sessions, self.lag, shown_levels, dialer.ends.has)
         site.root.putChild(b"debug", debug.pages)

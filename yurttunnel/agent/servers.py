@@ -8,15 +8,15 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
 
 from yurttunnel.agent.client import ServerClient
-from yurttunnel.agent.company import (
+from yurttunnel.agent.connection_group import (
     FIRST_DELAY,
     MOST_SERVERS,
     URGENT_DELAY,
     ClientSettings,
-    Company,
+    ConnectionGroup,
 )
 from yurttunnel.agent.routes import Location, Route, Routes
-from yurttunnel.ops.agent_servers import ServerFigures
+from yurttunnel.ops.agent_servers import ServerStats
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code
 
@@ -55,7 +55,7 @@ class ServerSet:
         self._limit = min(limit or MOST_SERVERS, MOST_SERVERS)
         self._routes = Routes(secured)
         self._route_of: dict[ServerClient, Route] = {}
-        self._company = Company(
+        self._group = ConnectionGroup(
             advertised=expected,
             changed=self._adjust,
             # What all agents are told at the same moment they do not act upon at the same moment.
@@ -74,8 +74,8 @@ class ServerSet:
         if not locations or self._stopping or tuple(locations) == self._routes.locations:
             return
         self._routes.use(locations)
-        any_session = any(client.process is not None for client in self._company.clients)
-        for client in self._company.clients:
+        any_session = any(client.process is not None for client in self._group.clients)
+        for client in self._group.clients:
             if client.waiting:
                 client.look_soon(NEW_LOCATION_DELAY if any_session else FIRST_DELAY)
         self._adjust()
@@ -86,7 +86,7 @@ class ServerSet:
         Others serve meanwhile: call it again for the next one.
         """
         claim = self._settings.identifiers()
-        for client in self._company.clients:
+        for client in self._group.clients:
             if client.connected and not client.draining and client.claimed != claim:
                 self._log.info(
                     "{server}: the certificate covers other identifiers now; begins a new session",
@@ -101,30 +101,30 @@ class ServerSet:
         Until then each server may have something new for the node, and perhaps no other way.
         """
         self._stopping = True
-        self._company.changed = self._end_if_idle
-        for client in self._company.clients:
+        self._group.changed = self._end_if_idle
+        for client in self._group.clients:
             client.drain(text, self._is_idle)
 
     def close(self, code: Code, text: str) -> None:
         """End all sessions now."""
         self._stopping = True
-        for client in self._company.clients:
+        for client in self._group.clients:
             client.close(code, text)
 
     # -- figures -------------------------------------------------------------------------------
 
     def sessions(self) -> list[TunnelSession]:
         """Return all sessions, those too that only end their streams."""
-        return [session for client in self._company.clients for session in client.sessions()]
+        return [session for client in self._group.clients for session in client.sessions()]
 
     def failed_attempts(self) -> int:
         """Count the connection attempts that ended before a server's HELLO."""
-        return self._failed_before + sum(client.failed_attempts for client in self._company.clients)
+        return self._failed_before + sum(client.failed_attempts for client in self._group.clients)
 
-    def figures(self) -> ServerFigures:
+    def stats(self) -> ServerStats:
         """Return what is counted, for the metrics."""
-        return ServerFigures(
-            self.wanted, self.connected, len(self._routes.locations), self._company.refusals
+        return ServerStats(
+            self.desired, self.connected, len(self._routes.locations), self._group.refusals
         )
 
     @property
@@ -135,17 +135,15 @@ class ServerSet:
     @property
     def connected(self) -> int:
         """With how many different servers there are sessions over a connection."""
-        return len(
-            {client.process for client in self._company.clients if client.connected} - {None}
-        )
+        return len({client.process for client in self._group.clients if client.connected} - {None})
 
     @property
-    def wanted(self) -> int:
+    def desired(self) -> int:
         """With how many different servers there are to be sessions.
 
         Not with fewer than there are: a server may not know of all the others.
         """
-        told = self._company.advertised or len(self._routes.locations)
+        told = self._group.advertised or len(self._routes.locations)
         return min(max(told, len(self._held(self._current()))), self._limit)
 
     def not_connected(self) -> str | None:
@@ -160,22 +158,22 @@ class ServerSet:
         """Return what is missing beside what is connected."""
         if not self.connected:
             return None
-        if self._company.advertised is None:
+        if self._group.advertised is None:
             missing = self._missing()
             return f"not connected: {', '.join(missing)}" if missing else None
-        if self.connected >= self.wanted:
+        if self.connected >= self.desired:
             return self._not_known()
         failed = [
             client.problem
-            for client in self._company.clients
+            for client in self._group.clients
             if client.failed_at and not (client.connected or client.draining)
         ]
-        sentence = f"connected to {self.connected} of {self.wanted} servers"
+        sentence = f"connected to {self.connected} of {self.desired} servers"
         return f"{sentence}; not reached: {', '.join(failed)}" if failed else sentence
 
     def _not_known(self) -> str | None:
         """Return a sentence while there may be servers that nobody has told of."""
-        if any(client.connected and client.tells_servers for client in self._company.clients):
+        if any(client.connected and client.tells_servers for client in self._group.clients):
             return None
         return (
             f"connected to {self.connected}; how many servers there are is not known, since none of"
@@ -185,7 +183,7 @@ class ServerSet:
     def _missing(self) -> list[str]:
         return [
             client.problem
-            for client in self._company.clients
+            for client in self._group.clients
             if not (client.connected or client.standing_by or client.draining)
         ]
 
@@ -217,11 +215,11 @@ class ServerSet:
     def _adjust_once(self, within: float) -> None:
         self._remove_ended()
         self._routes.note_sessions()
-        self._routes.shared = self._company.advertised is not None
+        self._routes.shared = self._group.advertised is not None
         current = self._current()
         held, held_before = self._held(current), self._held_before
-        wanting, before = len(held) < self.wanted, self._company.wanting
-        self._company.wanting, self._held_before = wanting, held
+        wanting, before = len(held) < self.desired, self._group.wanting
+        self._group.wanting, self._held_before = wanting, held
         begins = wanting and not before
         if begins or held_before - held:
             self._routes.begin_anew()
@@ -229,10 +227,10 @@ class ServerSet:
             for client in current:
                 if client.waiting:
                     client.look_soon(within or FIRST_DELAY)
-        looks = self._routes.shared and not wanting and self.wanted < self._limit
-        wanted = self.wanted + looks
-        self._remove_surplus(current, wanted)
-        self._add_missing(current, wanted, within)
+        looks = self._routes.shared and not wanting and self.desired < self._limit
+        desired = self.desired + looks
+        self._remove_surplus(current, desired)
+        self._add_missing(current, desired, within)
         if any(client.connected or self._leads_to_held(client) for client in current):
             self._drain_elsewhere(current)
 
@@ -240,7 +238,7 @@ class ServerSet:
         """Return the clients that are to have a session at an address in use."""
         return [
             client
-            for client in self._company.clients
+            for client in self._group.clients
             if not client.draining and not self._is_elsewhere(client)
         ]
 
@@ -260,51 +258,51 @@ class ServerSet:
         return client.standing_by and client.waiting and location in self._routes.locations
 
     def _remove_ended(self) -> None:
-        for client in list(self._company.clients):
+        for client in list(self._group.clients):
             if client.draining and not client.sessions():
                 self._remove(client)
 
-    def _remove_surplus(self, current: list[ServerClient], wanted: int) -> None:
+    def _remove_surplus(self, current: list[ServerClient], desired: int) -> None:
         """Remove clients of which nobody needs a session; those that have one keep it."""
         idle = [client for client in current if client.waiting]
         idle.sort(key=lambda client: client.standing_by)
-        while len(current) > wanted and idle:
+        while len(current) > desired and idle:
             client = idle.pop()
             client.close(Code.GOING_AWAY, "there are sessions with enough servers")
             current.remove(client)
             self._remove(client)
 
-    def _add_missing(self, current: list[ServerClient], wanted: int, within: float) -> None:
+    def _add_missing(self, current: list[ServerClient], desired: int, within: float) -> None:
         """Add clients: those that share an address one by one, not all to the same server."""
-        at_once = min(wanted, len(self._routes.locations))
-        while len(current) < wanted and (
+        at_once = min(desired, len(self._routes.locations))
+        while len(current) < desired and (
             len(current) < at_once or not any(client.on_its_way for client in current)
         ):
             client = self._new_client()
             current.append(client)
-            if len(current) > self.wanted:
+            if len(current) > self.desired:
                 client.start_by_looking()
             else:
                 client.start(within)
 
     def _new_client(self) -> ServerClient:
         route = self._routes.new_route()
-        client = ServerClient(self._context, "a server", route, self._settings, self._company)
+        client = ServerClient(self._context, "a server", route, self._settings, self._group)
         route.client = client
         self._route_of[client] = route
-        self._company.clients.append(client)
+        self._group.clients.append(client)
         return client
 
     def _remove(self, client: ServerClient) -> None:
         self._failed_before += client.failed_attempts
-        self._company.clients.remove(client)
+        self._group.clients.remove(client)
         self._routes.end_route(self._route_of.pop(client))
 
     def _drain_elsewhere(self, current: list[ServerClient]) -> None:
         """Drain what is not at an address in use; its server may be given to another client."""
         elsewhere = [
             client
-            for client in self._company.clients
+            for client in self._group.clients
             if client not in current and not client.draining
         ]
         for client in elsewhere:

@@ -13,7 +13,7 @@ from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.server_addresses import IServerAddresses
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.trust import NodeTrust
-from yurttunnel.ops.agent_servers import ServerFigures
+from yurttunnel.ops.agent_servers import ServerStats
 from yurttunnel.ops.fatal import end_process
 from yurttunnel.ops.waiting import within
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
@@ -61,9 +61,9 @@ class AgentService(Service):
         """Count the connection attempts that ended before a server's HELLO."""
         return 0 if self._servers is None else self._servers.failed_attempts()
 
-    def figures(self) -> ServerFigures:
+    def stats(self) -> ServerStats:
         """Return what is counted of servers, for the metrics."""
-        return ServerFigures() if self._servers is None else self._servers.figures()
+        return ServerStats() if self._servers is None else self._servers.stats()
 
     def not_connected(self) -> str | None:
         """Return why no server can reach the node, for ``/readyz``; one that does is enough."""

@@ -121,8 +121,8 @@ def node_facts(node: Object) -> NodeFacts:
         (_text(each.get("type")), _text(each.get("address")))
         for each in _mappings(_mapping(node.get("status")).get("addresses"))
     ]
-    for wanted in ("ExternalIP", "InternalIP"):
-        chosen = (address for kind, address in addresses if kind == wanted and address)
+    for desired in ("ExternalIP", "InternalIP"):
+        chosen = (address for kind, address in addresses if kind == desired and address)
         kept = tuple(islice(chosen, _MOST_REPORTED))
         if kept:
             return NodeFacts(kept)

@@ -64,21 +64,21 @@ class EnrolledTrust:
         return {} if renewal is None else {"agent": renewal.not_after}
 
 
-def claimable(wanted: Identifiers, covered: Identifiers | None) -> Identifiers:
-    """Return what of ``wanted`` a certificate covers: a server refuses who claims more.
+def claimable(desired: Identifiers, covered: Identifiers | None) -> Identifiers:
+    """Return what of ``desired`` a certificate covers: a server refuses who claims more.
 
     Without a certificate (``None``) that is all of it.
     """
     if covered is None:
-        return wanted
+        return desired
     return Identifiers(
-        hosts=wanted.hosts & covered.hosts,
+        hosts=desired.hosts & covered.hosts,
         addresses=frozenset(
             address
-            for address in wanted.addresses
+            for address in desired.addresses
             if address in covered.addresses
             or any(address in network for network in covered.networks)
         ),
-        networks=wanted.networks & covered.networks,
-        default_route=wanted.default_route and covered.default_route,
+        networks=desired.networks & covered.networks,
+        default_route=desired.default_route and covered.default_route,
     )

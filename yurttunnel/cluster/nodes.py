@@ -66,10 +66,10 @@ class Node:
     def is_called(self, host: str) -> bool:
         """Return whether ``host`` is its name or one of its addresses, in any spelling."""
         try:
-            wanted = canonical_host(host)
+            desired = canonical_host(host)
         except BadAuthority:
             return False
-        return wanted in self.hosts()
+        return desired in self.hosts()
 
 
 def node_from(node: Object) -> Node:
@@ -144,20 +144,20 @@ class Nodes:
         tells nothing, since the others that have it may be missing.
         """
         try:
-            wanted = canonical_host(host)
+            desired = canonical_host(host)
         except BadAuthority:
             return ()
-        if isinstance(wanted, str) and (node := self.get(wanted)) is not None:
+        if isinstance(desired, str) and (node := self.get(desired)) is not None:
             return (node,)
         if not self.synced:
             return ()
-        found = self._by_host.get(wanted, {}).values()
+        found = self._by_host.get(desired, {}).values()
         if len(found) < 2:
             return found
         return [
             node
             for node in found
-            if node.name == str(wanted) or wanted in set[object](node.internal())
+            if node.name == str(desired) or desired in set[object](node.internal())
         ] or found
 
     def is_anothers(self, node: str, host: str) -> bool:
@@ -166,15 +166,15 @@ class Nodes:
         The name of a node is its own alone, whatever others are called besides.
         """
         try:
-            wanted = canonical_host(host)
+            desired = canonical_host(host)
         except BadAuthority:
             return False
-        if str(wanted) == node:
+        if str(desired) == node:
             # The API may not have told of it yet.
             return False
-        if self.get(str(wanted)) is not None:
+        if self.get(str(desired)) is not None:
             return True
-        having = self._by_host.get(wanted, {}) if self.synced else {}
+        having = self._by_host.get(desired, {}) if self.synced else {}
         return bool(having) and node not in having
 
     def cloud_addresses(self) -> int:

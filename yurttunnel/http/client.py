@@ -120,7 +120,7 @@ class ClientConnection(HTTPConnection):
         elif not self._closing and not self.lost:
             self._closing = True
             self._take = None
-            self.outlet.release()
+            self.writer.release()
             self._closing_timer = self._clock.callLater(self._linger, self._linger_over)
             self.transport.loseConnection()
 
@@ -184,7 +184,7 @@ class ClientConnection(HTTPConnection):
         self._exchange = exchange
         self._reader = ResponseHeadReader(self._limits)
         self._take = self._take_head
-        self.outlet.write(head)
+        self.writer.write(head)
         return exchange
 
     # -- responses -----------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class ClientConnection(HTTPConnection):
         self._exchange = None
         self._take = self._take_unexpected
         self._body_paused = False
-        self.outlet.unregister_producer()
+        self.writer.unregister_producer()
         keep = exchange.keeps_alive and not (self._held or self._input_ended or self.lost)
         self._held = b""
         self.set_reading()

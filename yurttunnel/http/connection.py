@@ -1,8 +1,8 @@
 """What both sides of an HTTP connection have in common: its two directions, and their end.
 
 A transport reads too much (what follows may not be wanted yet) and is told to write in pieces
-that belong together. :class:`Outlet` is the direction that sends, :class:`HTTPConnection` deals
-with the one that receives, and with handing both over after an upgrade.
+that belong together. :class:`ConnectionWriter` is the direction that sends, :class:`HTTPConnection`
+deals with the one that receives, and with handing both over after an upgrade.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def socket_all_taken(transport: Any) -> bool:
 
 
 @implementer(IPushProducer)
-class Outlet:
+class ConnectionWriter:
     """The sending direction of ``transport``.
 
     It is the transport's producer from the beginning: so ``congested`` is known also while
@@ -188,7 +188,7 @@ class HTTPConnection(Protocol):
     lost = False
     """The connection has ended."""
 
-    outlet: Outlet
+    writer: ConnectionWriter
     """The sending direction; for exchanges."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class HTTPConnection(Protocol):
     def makeConnection(self, transport: ITransport) -> None:
         """Begin on ``transport``."""
         self.secure = is_secure(transport)
-        self.outlet = Outlet(transport, self.room_made)
+        self.writer = ConnectionWriter(transport, self.room_made)
         super().makeConnection(transport)
 
     def dataReceived(self, data: bytes) -> None:
@@ -256,7 +256,7 @@ class HTTPConnection(Protocol):
 
         ``transport`` is what it writes to: that of the connection, or one around it.
         """
-        self.outlet.release()
+        self.writer.release()
         self._take = None
         if not self._reading and not self._input_ended:
             self._reading = True
@@ -294,7 +294,7 @@ class HTTPConnection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Notify whoever uses the connection that it has ended."""
         self.lost = True
-        self.outlet.unregister_producer()
+        self.writer.unregister_producer()
         user = self._user
         if user is not None:
             user.connectionLost(reason)

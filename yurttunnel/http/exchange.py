@@ -81,7 +81,7 @@ class ServerExchange(ExchangeSide):
             raise ValueError(f"{status} is not the status of an interim response")
         if self._state is _State.WAITING and self.head.version == "1.1":
             head = format_response_head(status, _REASONS.get(status, b""), _without_length(fields))
-            self._outlet.write(head)
+            self._connection_writer.write(head)
             if status == 100:
                 self.awaits_continue = False
 
@@ -118,7 +118,7 @@ class ServerExchange(ExchangeSide):
         self._persistent = persistent
         self._bodiless = framing is NO_BODY
         self._writer = BodyWriter(framing)
-        self._outlet.write(head)
+        self._connection_writer.write(head)
 
     def write(self, data: bytes) -> None:
         """See ``IBodySink``."""
@@ -137,7 +137,7 @@ class ServerExchange(ExchangeSide):
             return
         if not self._send_last(trailers):
             return
-        self._outlet.uncork()
+        self._connection_writer.uncork()
         self.end(None)
         self._connection.exchange_complete(self, self._persistent)
 
@@ -147,13 +147,13 @@ class ServerExchange(ExchangeSide):
             return
         if status not in (204, 304):
             fields = [*fields, (b"Content-Length", b"%d" % len(body))]
-        self._outlet.cork()
+        self._connection_writer.cork()
         try:
             self._begin(status, fields, b"", False)
             self.write(body)
             self.finish()
         finally:
-            self._outlet.uncork()
+            self._connection_writer.uncork()
 
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
@@ -161,14 +161,14 @@ class ServerExchange(ExchangeSide):
         """See ``IExchange``."""
         if self._state is _State.ENDED:
             return
-        self._outlet.cork()
+        self._connection_writer.cork()
         try:
             reads_on = (self._delivering or source is self) and status < 400
             self._begin(status, fields, reason, reads_on)
             self.registerProducer(source, True)
             source.deliver_body(self)
         finally:
-            self._outlet.uncork()
+            self._connection_writer.uncork()
 
     def fail(self, status: int, text: str) -> None:
         """See ``IExchange``."""
@@ -218,7 +218,7 @@ class ServerExchange(ExchangeSide):
         """See ``IExchange``."""
         if self._state is not _State.ENDED:
             # Who has begun to answer is seen to break off, not to have said nothing.
-            self._outlet.uncork()
+            self._connection_writer.uncork()
             self.end(ExchangeFailed("the exchange was aborted"))
             self._connection.abort()
 
@@ -266,7 +266,7 @@ class ServerExchange(ExchangeSide):
         """Note the end and tell of it; for the connection."""
         if self._state is _State.ENDED:
             return
-        self._outlet.unregister_producer()
+        self._connection_writer.unregister_producer()
         self._state = _State.ENDED
         self._error = error
         callbacks, self._callbacks = self._callbacks, []

@@ -22,7 +22,7 @@ class ExchangeSide:
 
     def __init__(self, connection: HTTPConnection) -> None:
         self._connection = connection
-        self._outlet = connection.outlet
+        self._connection_writer = connection.writer
 
     @property
     def ended(self) -> bool:
@@ -45,12 +45,12 @@ class ExchangeSide:
         if not streaming:
             raise ValueError("only push producers are served")
         if not self.ended:
-            self._outlet.register_producer(producer)
+            self._connection_writer.register_producer(producer)
 
     def unregisterProducer(self) -> None:
         """Forget the producer."""
         if not self.ended:
-            self._outlet.unregister_producer()
+            self._connection_writer.unregister_producer()
 
     def _send(self, data: bytes) -> bool:
         """Send a piece; tell whether the body has room for it."""
@@ -59,7 +59,7 @@ class ExchangeSide:
         except BodyError as error:
             self.wrong_length(error)
             return False
-        self._outlet.write(encoded)
+        self._connection_writer.write(encoded)
         return True
 
     def _send_last(self, trailers: Fields) -> bool:
@@ -70,7 +70,7 @@ class ExchangeSide:
             self.wrong_length(error)
             return False
         if last:
-            self._outlet.write(last)
+            self._connection_writer.write(last)
         return True
 
     # -- the body that comes in ----------------------------------------------------------------

@@ -34,7 +34,7 @@ from yurttunnel.http.head import ResponseHead
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange, IResponseReceiver
 from yurttunnel.http.pool import PoolBusy
 from yurttunnel.http.request_body import BodyBeginning
-from yurttunnel.http.upgrade import JoinedSide, join
+from yurttunnel.http.upgrade import SplicedSide, join
 
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 """Methods that may be sent twice (RFC 9110 section 9.2.1)."""
@@ -98,7 +98,7 @@ class Relay:
         self.upload_timeout = UPLOAD_TIMEOUT if timeout is None else timeout
         self.uploads = Deadlines(clock, self.upload_timeout, _Forwarding.upload_overdue)
         self.beginnings = Deadlines(clock, BODY_PATIENCE, _Forwarding.body_is_slow)
-        self.closing = Deadlines(clock, settings.linger, JoinedSide.close_overdue)
+        self.closing = Deadlines(clock, settings.linger, SplicedSide.close_overdue)
 
     def forward(
         self,

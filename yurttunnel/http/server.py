@@ -11,8 +11,8 @@ from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.internet.protocol import ServerFactory
 from twisted.python.failure import Failure
 
-from yurttunnel.http.crowd import Crowd
 from yurttunnel.http.deadlines import Deadlines
+from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.http.head import HeadLimits, RequestHead
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.server_connection import ServerConnection
@@ -72,7 +72,9 @@ class ConnectionsFactory(ServerFactory):
         self.settings = settings
         self.connections: set[ServerConnection] = set()
         """Those that count; over TLS after the handshake."""
-        self.handshakes: Crowd[ServerConnection] = Crowd(settings.max_handshakes, self._crowded_out)
+        self.handshakes: EvictingSet[ServerConnection] = EvictingSet(
+            settings.max_handshakes, self._evicted
+        )
         self.refusals: Counter[int] = Counter()
         self.draining = False
         connection = ServerConnection
@@ -130,12 +132,12 @@ class ConnectionsFactory(ServerFactory):
     def handshake_overdue(self, connection: ServerConnection) -> None:
         """See a connection whose TLS handshake has taken too long; for subclasses."""
 
-    def handshake_crowded_out(self, connection: ServerConnection) -> None:
+    def handshake_evicted(self, connection: ServerConnection) -> None:
         """See a connection whose TLS handshake makes room for a newer one; for subclasses."""
 
-    def _crowded_out(self, connection: ServerConnection) -> None:
+    def _evicted(self, connection: ServerConnection) -> None:
         self.tell_full()
-        self.handshake_crowded_out(connection)
+        self.handshake_evicted(connection)
         connection.abort()
 
     def forget(self, connection: ServerConnection) -> None:

@@ -221,7 +221,7 @@ class ServerConnection(HTTPConnection):
             self._close(True)
             return
         self._await(self._factory.idle)
-        if not self.outlet.congested:
+        if not self.writer.congested:
             self._take = self._take_head
             self.advance()
 
@@ -239,10 +239,10 @@ class ServerConnection(HTTPConnection):
         where it is asked to end its sending direction.
         """
         if not alone:
-            self.outlet.write(answer)
+            self.writer.write(answer)
             self.hand_over(protocol, self.transport)
             return
-        self.outlet.release()
+        self.writer.release()
         # What comes before the connection is handed over is held, and looked at once.
         self._take = self._client_spoke
         transport = _ClosesWhole(self) if self.secure else self.transport
@@ -265,7 +265,7 @@ class ServerConnection(HTTPConnection):
 
     def detach(self) -> None:
         """Forget the connection, whose socket is another's; nobody is told anything more."""
-        self.outlet.release()
+        self.writer.release()
         self._held = b""
         self._exchange = None
         self.lost = True
@@ -376,7 +376,7 @@ class ServerConnection(HTTPConnection):
             self.abort()
             return
         answer = error_response(status, text, head, headers=headers, in_status_line=in_status_line)
-        self.outlet.write(answer)
+        self.writer.write(answer)
         self._close(False)
 
     def _close(self, answered: bool) -> None:
@@ -396,7 +396,7 @@ class ServerConnection(HTTPConnection):
         if self._input_ended:
             factory.half_closed.discard(self)
         self._forget_body()
-        self.outlet.release()
+        self.writer.release()
         self.set_reading()
         if self.secure or self._input_ended:
             self.transport.loseConnection()

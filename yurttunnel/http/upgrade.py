@@ -15,7 +15,7 @@ from yurttunnel.http.deadlines import Deadlines
 
 
 @implementer(IHalfCloseableProtocol, IPushProducer)
-class JoinedSide(Protocol):
+class SplicedSide(Protocol):
     """One of two connections: what ``transport`` receives is written to ``other``.
 
     An end of one direction is passed on alone where the other side is able to: TLS is not, and
@@ -27,9 +27,9 @@ class JoinedSide(Protocol):
 
     transport: Any  # ITransport, its consumer and producer, and what sockets add to it
 
-    def __init__(self, transport: Any, other: Any, closing: Deadlines[JoinedSide]) -> None:
+    def __init__(self, transport: Any, other: Any, closing: Deadlines[SplicedSide]) -> None:
         self.transport = transport
-        self.other: JoinedSide
+        self.other: SplicedSide
         # Found once, so that each read is one call into the other side's transport.
         self.dataReceived = other.write  # type: ignore[method-assign] # see above
         self._closing = closing
@@ -112,8 +112,8 @@ class JoinedSide(Protocol):
             self.transport.unregisterProducer()
 
 
-def join(one: Any, other: Any, closing: Deadlines[JoinedSide]) -> tuple[JoinedSide, JoinedSide]:
+def join(one: Any, other: Any, closing: Deadlines[SplicedSide]) -> tuple[SplicedSide, SplicedSide]:
     """Make the protocols that join two transports, to be connected to them in whatever order."""
-    sides = JoinedSide(one, other, closing), JoinedSide(other, one, closing)
+    sides = SplicedSide(one, other, closing), SplicedSide(other, one, closing)
     sides[0].other, sides[1].other = sides[1], sides[0]
     return sides

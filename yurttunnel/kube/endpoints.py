@@ -75,18 +75,18 @@ class ApiEndpoints:
         """
         if not self._configuration.host.startswith("https:"):
             return
-        wanted = (self._configuration.authorities(), credentials.certificate, credentials.key)
-        if wanted in (self._used, self._refused):
+        desired = (self._configuration.authorities(), credentials.certificate, credentials.key)
+        if desired in (self._used, self._refused):
             return
         try:
-            creator = self._made(*wanted)
+            creator = self._made(*desired)
         except CredentialsUnavailable as error:
             if self._creator is None:
                 raise
-            self._refused = wanted
+            self._refused = desired
             self._log.warn("{error}; those before stay in use", error=error)
             return
-        self._creator, self._used, self._refused = creator, wanted, None
+        self._creator, self._used, self._refused = creator, desired, None
         self._rotated()
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:

@@ -17,11 +17,11 @@ class PageLimits:
     def __init__(self) -> None:
         self._bytes_per_object: dict[Resource, float] = {}
 
-    def limit(self, resource: Resource, wanted: int) -> int:
-        """Return how many objects to ask for when ``wanted`` are enough for now."""
+    def limit(self, resource: Resource, desired: int) -> int:
+        """Return how many objects to ask for when ``desired`` are enough for now."""
         size = self._bytes_per_object.get(resource)
         fitting = FIRST_PAGE if size is None else int(PAGE_BYTES / size)
-        return max(1, min(wanted, fitting))
+        return max(1, min(desired, fitting))
 
     def seen(self, resource: Resource, size: int, page: Object) -> None:
         """Learn from a page of ``size`` bytes."""

@@ -12,19 +12,19 @@ from yurttunnel.ops.families import CounterMetricFamily, GaugeMetricFamily, Metr
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFigures:
+class ServerStats:
     """How many servers there are to be, are connected, and at how many addresses.
 
     ``refusals`` counts attempts that a server has refused because it was connected already.
     """
 
-    wanted: int = 0
+    desired: int = 0
     connected: int = 0
     addresses: int = 0
     refusals: int = 0
 
 
-def agent_server_families(figures: ServerFigures) -> Iterator[MetricFamily]:
+def agent_server_families(stats: ServerStats) -> Iterator[MetricFamily]:
     """Yield the families of metrics."""
     servers = GaugeMetricFamily(
         "yurttunnel_agent_servers",
@@ -33,19 +33,19 @@ def agent_server_families(figures: ServerFigures) -> Iterator[MetricFamily]:
         "on /readyz. Requests reach the node as long as one is connected.",
         labels=["state"],
     )
-    servers.add_metric(["wanted"], figures.wanted)
-    servers.add_metric(["connected"], figures.connected)
+    servers.add_metric(["wanted"], stats.desired)
+    servers.add_metric(["connected"], stats.connected)
     yield servers
     yield GaugeMetricFamily(
         "yurttunnel_agent_server_addresses",
         "Addresses at which servers can be dialed, as known now. 0: none has been found, see "
         "server addresses on /readyz.",
-        figures.addresses,
+        stats.addresses,
     )
     yield CounterMetricFamily(
         "yurttunnel_agent_already_connected",
         "Attempts that have led to a server with which there is a session already. Some are "
         "normal where several servers are behind one address. A rate that stays high, with fewer "
         "connected than wanted, means that a load balancer does not spread connections.",
-        figures.refusals,
+        stats.refusals,
     )

@@ -69,23 +69,23 @@ class IAuditSink(Interface):
 
 
 @dataclass(slots=True)
-class AuditFigures:
+class AuditStats:
     """Totals of lines since the process started."""
 
     written: int = 0
     lost: int = 0
 
 
-def audit_families(figures: AuditFigures) -> Iterator[MetricFamily]:
+def audit_families(stats: AuditStats) -> Iterator[MetricFamily]:
     """Yield the families of metrics."""
     yield CounterMetricFamily(
-        "yurttunnel_server_audit_lines", "Lines written to the audit log.", figures.written
+        "yurttunnel_server_audit_lines", "Lines written to the audit log.", stats.written
     )
     yield CounterMetricFamily(
         "yurttunnel_server_audit_lines_lost",
         "Lines of the audit log that could not be written: the disk is full or too slow, or the "
         "file or its directory is not writable; the log says what it is. Alert on any increase.",
-        figures.lost,
+        stats.lost,
     )
 
 
@@ -125,7 +125,7 @@ class AuditLog(Service):
         sink: IAuditSink,
         in_thread: Callable[[Callable[[list[bytes]], Written], list[bytes]], Deferred[Written]],
     ) -> None:
-        self.figures = AuditFigures()
+        self.stats = AuditStats()
         self.problem: str | None = None
         """Why lines are lost now, or are about to be; ``None`` when they are not."""
         self._clock = clock
@@ -142,7 +142,7 @@ class AuditLog(Service):
         """Have ``line``, with its end, written soon."""
         if self._closed or self._waiting_bytes + len(line) > MAX_WAITING:
             self._begin_trouble(f"lines come faster than they are written: {_LOOK}")
-            self.figures.lost += 1
+            self.stats.lost += 1
             return
         self._waiting.append(line)
         self._waiting_bytes += len(line)
@@ -176,7 +176,7 @@ class AuditLog(Service):
         self._task = None
 
     async def _write(self, lines: list[bytes]) -> None:
-        lost = self.figures.lost
+        lost = self.stats.lost
         slow = self._clock.callLater(
             SLOW, self._begin_trouble, f"a write takes more than {SLOW:g} s: {_LOOK}"
         )
@@ -189,11 +189,11 @@ class AuditLog(Service):
         finally:
             if slow.active():
                 slow.cancel()
-        self.figures.written += written.lines
+        self.stats.written += written.lines
         if written.problem:
             self._begin_trouble(written.problem)
-            self.figures.lost += len(lines) - written.lines
-        elif self.problem is not None and self.figures.lost == lost:
+            self.stats.lost += len(lines) - written.lines
+        elif self.problem is not None and self.stats.lost == lost:
             self._log.info(
                 "The audit log is written again; {lost} lines were lost meanwhile",
                 lost=lost - self._lost_before,
@@ -203,7 +203,7 @@ class AuditLog(Service):
     def _begin_trouble(self, problem: str) -> None:
         """Report a problem, before lines are counted as lost by it."""
         if self.problem is None:
-            self._lost_before = self.figures.lost
+            self._lost_before = self.stats.lost
             self._warnings.warn(
                 "The audit log is in trouble: {problem}; traffic goes on", problem=problem
             )

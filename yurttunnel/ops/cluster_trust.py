@@ -26,7 +26,7 @@ class CommonCertificateCounters:
 
 
 @dataclass(slots=True)
-class ClusterTrustFigures:
+class ClusterTrustStats:
     """All of it: ``requests`` by the name of the certificate.
 
     ``broken_bundle`` says that the cluster's authorities cannot be read at present.
@@ -38,7 +38,7 @@ class ClusterTrustFigures:
     common_certificates: CommonCertificateCounters | None = field(default=None)
 
 
-def cluster_trust_families(prefix: str, figures: ClusterTrustFigures) -> Iterator[MetricFamily]:
+def cluster_trust_families(prefix: str, stats: ClusterTrustStats) -> Iterator[MetricFamily]:
     """Yield the families of metrics, whose names begin with ``prefix``: ``yurttunnel_agent_``."""
     requests = CounterMetricFamily(
         f"{prefix}certificate_requests",
@@ -49,7 +49,7 @@ def cluster_trust_families(prefix: str, figures: ClusterTrustFigures) -> Iterato
         "again at least every 32 seconds.",
         labels=["certificate", "result"],
     )
-    for name, counters in sorted(figures.requests.items()):
+    for name, counters in sorted(stats.requests.items()):
         requests.add_metric([name, "issued"], counters.issued)
         requests.add_metric([name, "denied"], counters.denied)
         requests.add_metric([name, "failed"], counters.failed)
@@ -58,10 +58,10 @@ def cluster_trust_families(prefix: str, figures: ClusterTrustFigures) -> Iterato
         f"{prefix}authorities_broken",
         "1 while the bundle of the cluster's authorities cannot be read or used. Those from "
         "before stay in use; mend it before the cluster changes its authority.",
-        int(figures.broken_bundle),
+        int(stats.broken_bundle),
     )
-    if figures.common_certificates is not None:
-        yield _common(prefix, figures.common_certificates)
+    if stats.common_certificates is not None:
+        yield _common(prefix, stats.common_certificates)
 
 
 def _common(prefix: str, counters: CommonCertificateCounters) -> MetricFamily:

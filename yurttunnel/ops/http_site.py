@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from twisted.web import http
 from twisted.web.resource import Resource, getChildForRequest
 
-from yurttunnel.http.crowd import Crowd
+from yurttunnel.http.evicting_set import EvictingSet
 
 REQUEST_SECONDS = 15
 """How long a connection may take to send its request completely, and then to read the answer."""
@@ -130,7 +130,7 @@ class _LimitedChannel(http.HTTPChannel):
         self.factory.unasked.end(self)
         self.factory.asked.begin(self)
 
-    def crowded_out(self) -> None:
+    def evicted(self) -> None:
         """Make room for a connection that is newer."""
         cast(ITCPTransport, self.transport).abortConnection()
 
@@ -180,8 +180,8 @@ class LimitedSite(ServerFactory):
     ) -> None:
         self.root = root
         self.clock = clock
-        self.unasked = Crowd(max_unasked, _LimitedChannel.crowded_out)
-        self.asked = Crowd(max_asked, _LimitedChannel.crowded_out)
+        self.unasked = EvictingSet(max_unasked, _LimitedChannel.evicted)
+        self.asked = EvictingSet(max_asked, _LimitedChannel.evicted)
         self._turns: deque[tuple[_LimitedChannel, Callable[[], object]]] = deque()
 
     def buildProtocol(self, addr: IAddress | None) -> Any:

@@ -42,7 +42,7 @@ class InterceptionCounters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InterceptionFigures:
+class InterceptionStats:
     """Where the figures come from.
 
     ``pool`` is about the connections to kubelets, ``refusals`` about what was refused before any
@@ -54,12 +54,12 @@ class InterceptionFigures:
     refusals: Callable[[], Mapping[int, int]]
 
 
-def interception_families(figures: InterceptionFigures) -> Iterator[MetricFamily]:
+def interception_families(stats: InterceptionStats) -> Iterator[MetricFamily]:
     """Yield the families of metrics."""
-    counters = figures.counters
+    counters = stats.counters
     yield from _in_hand(counters.in_hand)
     yield _answered(counters.answered)
-    yield _refused(figures.refusals())
+    yield _refused(stats.refusals())
     yield _durations(counters.durations)
     yield _by_label(
         "kubelet_tls_handshakes",
@@ -79,7 +79,7 @@ def interception_families(figures: InterceptionFigures) -> Iterator[MetricFamily
         VERDICTS,
         counters.verdicts,
     )
-    yield from _pool(figures.pool())
+    yield from _pool(stats.pool())
 
 
 def _pool(statistics: PoolStatistics) -> Iterator[MetricFamily]:

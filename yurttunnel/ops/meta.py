@@ -130,9 +130,9 @@ class _StatusPage(_Root):
     def _page(self, request: PageRequest) -> _Answer:
         request.setHeader(b"content-security-policy", POLICY)
         request.setHeader(b"referrer-policy", b"no-referrer")
-        wanted = (request.args or {}).get(b"q", [b""])[0].decode("utf-8", "replace")
+        desired = (request.args or {}).get(b"q", [b""])[0].decode("utf-8", "replace")
         pages = _PAGES if self._steering() is None else (*_PAGES, _STEERING_PAGE)
-        return _Answer(200, _HTML, self._status.render(wanted, pages))
+        return _Answer(200, _HTML, self._status.render(desired, pages))
 
 
 class _Missing(_Root):

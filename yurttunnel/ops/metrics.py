@@ -31,7 +31,7 @@ from yurttunnel.ops.families import (
     MetricRegistry,
 )
 from yurttunnel.ops.histograms import duration_histogram
-from yurttunnel.ops.process_figures import process_figures
+from yurttunnel.ops.process_stats import process_figures
 from yurttunnel.tunnel.shares import Kind, Share
 from yurttunnel.tunnel.statistics import (
     SessionSnapshot,
@@ -55,7 +55,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Stats:
     """Where the figures of a process come from; each function is called once a scrape.
 
     ``certificates`` gives the end of validity of each certificate in use by a short fixed name
@@ -70,29 +70,29 @@ class Figures:
     reactor_lag: Callable[[], float]
 
 
-def server_registry(figures: Figures) -> MetricRegistry:
+def server_registry(stats: Stats) -> MetricRegistry:
     """Build the registry of a server process; its parts add theirs."""
     registry = MetricRegistry()
-    registry.add(lambda: _server_families(figures))
+    registry.add(lambda: _server_families(stats))
     registry.add(process_figures())
     return registry
 
 
-def agent_registry(figures: Figures, failed_attempts: Callable[[], int]) -> MetricRegistry:
+def agent_registry(stats: Stats, failed_attempts: Callable[[], int]) -> MetricRegistry:
     """Build the registry of an agent process; its parts add theirs.
 
     ``failed_attempts`` gives the number of attempts to connect to a server, since the process
     started, that did not get as far as the server's HELLO.
     """
     registry = MetricRegistry()
-    registry.add(lambda: _agent_families(figures, failed_attempts()))
+    registry.add(lambda: _agent_families(stats, failed_attempts()))
     registry.add(process_figures())
     return registry
 
 
-def _server_families(figures: Figures) -> Iterator[MetricFamily]:
+def _server_families(stats: Stats) -> Iterator[MetricFamily]:
     """Read all figures once and give their families."""
-    sessions = list(figures.sessions())
+    sessions = list(stats.sessions())
     newest = _newest(sessions, lambda session: session.node)
     yield from _registered_agents(newest)
     yield duration_histogram(
@@ -100,10 +100,10 @@ def _server_families(figures: Figures) -> Iterator[MetricFamily]:
         "How long agents took to reach a target, seen from the server; successful dials "
         "only. Compare with the round trip times: a dial is one round trip more than what "
         "the node itself needs.",
-        figures.counters.dial_durations,
+        stats.counters.dial_durations,
     )
-    yield from _process_wide("yurttunnel_server_", figures, sessions)
-    yield _refused_streams(figures.counters.refused)
+    yield from _process_wide("yurttunnel_server_", stats, sessions)
+    yield _refused_streams(stats.counters.refused)
     yield from _per_peer("yurttunnel_server_", "node", newest)
 
 
@@ -123,10 +123,10 @@ def _refused_streams(refused: Counter[str]) -> MetricFamily:
     return family
 
 
-def _agent_families(figures: Figures, failed_attempts: int) -> Iterator[MetricFamily]:
+def _agent_families(stats: Stats, failed_attempts: int) -> Iterator[MetricFamily]:
     """Read all figures once and give their families."""
-    sessions = list(figures.sessions())
-    counters = figures.counters
+    sessions = list(stats.sessions())
+    counters = stats.counters
     yield duration_histogram(
         f"{_KONNECTIVITY}agent_dial_duration_seconds",
         "How long targets took to accept a connection of this agent; successful dials "
@@ -134,7 +134,7 @@ def _agent_families(figures: Figures, failed_attempts: int) -> Iterator[MetricFa
         counters.dial_durations,
     )
     yield _connection_failures(counters.connections_lost, failed_attempts)
-    yield from _process_wide("yurttunnel_agent_", figures, sessions)
+    yield from _process_wide("yurttunnel_agent_", stats, sessions)
     newest = _newest(sessions, lambda session: session.address)
     yield from _per_peer("yurttunnel_agent_", "server", newest)
 
@@ -192,12 +192,12 @@ def _connection_failures(lost: int, failed_attempts: int) -> MetricFamily:
 
 
 def _process_wide(
-    prefix: str, figures: Figures, sessions: list[SessionSnapshot]
+    prefix: str, stats: Stats, sessions: list[SessionSnapshot]
 ) -> Iterator[MetricFamily]:
-    yield from _traffic(prefix, figures.counters)
-    yield from _endings(prefix, figures.counters)
-    yield from _sessions(prefix, figures.counters, sessions)
-    yield from _resources(prefix, figures)
+    yield from _traffic(prefix, stats.counters)
+    yield from _endings(prefix, stats.counters)
+    yield from _sessions(prefix, stats.counters, sessions)
+    yield from _resources(prefix, stats)
 
 
 def _traffic(prefix: str, counters: TunnelCounters) -> Iterator[MetricFamily]:
@@ -295,8 +295,8 @@ def _sessions(
     )
 
 
-def _resources(prefix: str, figures: Figures) -> Iterator[MetricFamily]:
-    memory = figures.memory
+def _resources(prefix: str, stats: Stats) -> Iterator[MetricFamily]:
+    memory = stats.memory
     yield GaugeMetricFamily(
         f"{prefix}memory_budget_used_bytes",
         "Promised to streams as windows, and kept until peers acknowledge it. Near the limit "
@@ -312,9 +312,9 @@ def _resources(prefix: str, figures: Figures) -> Iterator[MetricFamily]:
         f"{prefix}reactor_lag_seconds",
         "By how much the latest timer of the last minute was late. Above 0.1 every stream "
         "feels it: the process needs more CPU, or something blocks it.",
-        figures.reactor_lag(),
+        stats.reactor_lag(),
     )
-    yield _certificate_expiry(prefix, figures.certificates())
+    yield _certificate_expiry(prefix, stats.certificates())
     build = GaugeMetricFamily(
         f"{prefix}build_info",
         "Always 1; the labels say which versions run.",

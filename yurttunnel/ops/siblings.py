@@ -14,7 +14,7 @@ _PREFIX = "yurttunnel_server_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiblingFigures:
+class SiblingStats:
     """Where the figures come from.
 
     ``known`` and ``connected`` count siblings, without this server. ``remote_nodes`` counts nodes
@@ -33,7 +33,7 @@ class SiblingFigures:
     failed_attempts: Callable[[], int]
 
 
-def sibling_families(figures: SiblingFigures) -> Iterator[MetricFamily]:
+def sibling_families(stats: SiblingStats) -> Iterator[MetricFamily]:
     """Yield the families of metrics."""
     siblings = GaugeMetricFamily(
         f"{_PREFIX}siblings",
@@ -42,14 +42,14 @@ def sibling_families(figures: SiblingFigures) -> Iterator[MetricFamily]:
         "servers on the agents' port.",
         labels=["state"],
     )
-    siblings.add_metric(["known"], figures.known())
-    siblings.add_metric(["connected"], figures.connected())
+    siblings.add_metric(["known"], stats.known())
+    siblings.add_metric(["connected"], stats.connected())
     yield siblings
     yield GaugeMetricFamily(
         f"{_PREFIX}remote_nodes",
         "Nodes that this server reaches by a sibling only. Many for long: agents do not connect "
         "to all servers; look at what they know of them (/readyz of the agent, its log).",
-        figures.remote_nodes(),
+        stats.remote_nodes(),
     )
     streams = GaugeMetricFamily(
         f"{_PREFIX}sibling_streams",
@@ -58,17 +58,17 @@ def sibling_families(figures: SiblingFigures) -> Iterator[MetricFamily]:
         "the list of nodes.",
         labels=["direction"],
     )
-    streams.add_metric(["out"], figures.open_outgoing())
-    streams.add_metric(["in"], figures.open_incoming())
+    streams.add_metric(["out"], stats.open_outgoing())
+    streams.add_metric(["in"], stats.open_incoming())
     yield streams
-    yield _openings(figures.outgoing.dials, figures.incoming.dials)
+    yield _openings(stats.outgoing.dials, stats.incoming.dials)
     transferred = CounterMetricFamily(
         f"{_PREFIX}sibling_bytes",
         "Payload of the streams between servers, out and in by the way of the bytes. Much of it "
         "beside little of other traffic: see remote_nodes.",
         labels=["direction"],
     )
-    counters = figures.outgoing, figures.incoming
+    counters = stats.outgoing, stats.incoming
     transferred.add_metric(["out"], sum(each.bytes_sent for each in counters))
     transferred.add_metric(["in"], sum(each.bytes_received for each in counters))
     yield transferred
@@ -76,7 +76,7 @@ def sibling_families(figures: SiblingFigures) -> Iterator[MetricFamily]:
         f"{_PREFIX}sibling_connection_failures",
         "Attempts to connect to siblings that ended before the sibling's HELLO. Some are normal "
         "while a replica starts or stops; the log has the reason of each that is new.",
-        figures.failed_attempts(),
+        stats.failed_attempts(),
     )
 
 

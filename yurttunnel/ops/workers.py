@@ -22,7 +22,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerFigures:
+class WorkerStats:
     """How many workers are ``ready``, what they use by their numbers, and ``restarts``."""
 
     ready: int
@@ -42,19 +42,19 @@ def resources_of(pid: int | None) -> Resources | None:
     return Resources((int(user) + int(system)) / _TICKS, int(resident) * _PAGE)
 
 
-def worker_families(figures: WorkerFigures) -> Iterator[MetricFamily]:
+def worker_families(stats: WorkerStats) -> Iterator[MetricFamily]:
     """Yield the families of metrics."""
     yield GaugeMetricFamily(
         "yurttunnel_server_workers_ready",
         "Further processes of this server (--workers) that take connections. Fewer than one less "
         "than --workers means that the nodes of one cannot be reached: the log says why it ended.",
-        figures.ready,
+        stats.ready,
     )
     yield CounterMetricFamily(
         "yurttunnel_server_worker_restarts",
         "Workers that have ended by themselves and were started again. Each took the streams of "
         "its nodes with it; please report what the log says of it.",
-        figures.restarts,
+        stats.restarts,
     )
     cpu = CounterMetricFamily(
         "yurttunnel_server_worker_cpu_seconds",
@@ -68,7 +68,7 @@ def worker_families(figures: WorkerFigures) -> Iterator[MetricFamily]:
         "process.",
         labels=["worker"],
     )
-    for number, used in figures.resources.items():
+    for number, used in stats.resources.items():
         if used is not None:
             cpu.add_metric([str(number)], used.cpu_seconds)
             resident.add_metric([str(number)], used.resident_bytes)

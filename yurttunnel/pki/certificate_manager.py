@@ -25,10 +25,10 @@ from yurttunnel.pki.certificate_requests import RequestFailed, request_certifica
 from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.certificate_template import CertificateTemplate, IssuedCertificate
 from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.desired_template import DesiredTemplate
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.held_certificate import HeldCertificate
 from yurttunnel.pki.request_history import RequestHistory
-from yurttunnel.pki.wanted_template import WantedTemplate
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at the template and at the clock."""
@@ -84,7 +84,7 @@ class CertificateManager(Reconciler):
         self._client = client
         self._store = store
         self._name = name
-        self._wanted = WantedTemplate(clock, name, template)
+        self._desired = DesiredTemplate(clock, name, template)
         self._attempt: _Attempt | None = None
         self._history = RequestHistory(clock, name)
         self._not_stored: str | None = None
@@ -152,8 +152,8 @@ class CertificateManager(Reconciler):
                 f"the {self._name}, good until {self.not_after:%F %T} UTC, is not replaced:"
                 f" {self._state()}"
             )
-        if self._wanted.unknown is not None:
-            return f"the {self._name} is not kept up to date: {self._wanted.unknown}"
+        if self._desired.unknown is not None:
+            return f"the {self._name} is not kept up to date: {self._desired.unknown}"
         if self._held is not None and self._held.is_foreign:
             return f"the {self._name} {_FOREIGN}"
         return self._not_stored
@@ -164,7 +164,7 @@ class CertificateManager(Reconciler):
         if self._attempt is not None:
             before = f" (before that: {failure})" if failure else ""
             return f"{self._attempt.waits}{before}"
-        return failure or self._wanted.unknown or "it is about to be asked for"
+        return failure or self._desired.unknown or "it is about to be asked for"
 
     def stopService(self) -> Deferred[bool]:
         """Give up what is under way."""
@@ -173,27 +173,27 @@ class CertificateManager(Reconciler):
         return stopped if ended is None else Deferred.fromCoroutine(_both(stopped, ended))
 
     async def _look(self) -> None:
-        wanted = self._wanted.look()
-        if wanted is None:
+        desired = self._desired.look()
+        if desired is None:
             return
         attempt = self._attempt
         if attempt is not None:
-            if self._wanted.is_settled and not attempt.template.covers(wanted):
+            if self._desired.is_settled and not attempt.template.covers(desired):
                 self._log.info(
                     "the {name} is asked for again: what is wanted of it has changed",
                     name=self._name,
                 )
                 self._abandon(attempt)
         elif self._history.is_due:
-            reason = self._reason(wanted)
+            reason = self._reason(desired)
             if reason is not None:
-                self._begin(wanted, reason)
+                self._begin(desired, reason)
 
-    def _reason(self, wanted: CertificateTemplate) -> str | None:
+    def _reason(self, desired: CertificateTemplate) -> str | None:
         """Return why a certificate is to be asked for; ``None`` when the one in use does."""
         if self._held is None:
             return "there is none"
-        settled = wanted if self._wanted.is_settled else None
+        settled = desired if self._desired.is_settled else None
         fault = self._held.fault(utc_now(self._clock), settled)
         return None if fault is None else f"the one in use {fault}"
 

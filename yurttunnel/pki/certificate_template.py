@@ -81,13 +81,13 @@ class CertificateTemplate:
             names = _extension(certificate, x509.SubjectAlternativeName)
         except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
             return f"is malformed: {error}"
-        for kind, wanted in (
+        for kind, desired in (
             (NameOID.COMMON_NAME, self.common_name),
             (NameOID.ORGANIZATION_NAME, self.organization),
         ):
             found = [attribute.value for attribute in subject.get_attributes_for_oid(kind)]
-            if found != [wanted]:
-                return f"is for {found!r} and not for {wanted!r}"
+            if found != [desired]:
+                return f"is for {found!r} and not for {desired!r}"
         if extended is None or _EXTENDED_USAGES[self.usage] not in extended:
             return f"is not meant for {self.usage}"
         missing = sorted(self._names() - _names_of(names))

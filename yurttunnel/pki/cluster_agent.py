@@ -11,7 +11,7 @@ from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.kube.interfaces import IKubeClient
-from yurttunnel.ops.cluster_trust import ClusterTrustFigures
+from yurttunnel.ops.cluster_trust import ClusterTrustStats
 from yurttunnel.pki.authorities import ClusterAuthorities
 from yurttunnel.pki.bundle import Authorities
 from yurttunnel.pki.certificate_manager import CertificateManager
@@ -111,9 +111,9 @@ class ClusterAgentTrust(MultiService):
         warnings = (self._manager.warning(), self._authorities.problem)
         return "; ".join(warning for warning in warnings if warning) or None
 
-    def figures(self) -> ClusterTrustFigures:
+    def stats(self) -> ClusterTrustStats:
         """Return what is counted, for the metrics."""
-        return ClusterTrustFigures(
+        return ClusterTrustStats(
             {"agent": self._manager.counters}, self._authorities.problem is not None
         )
 

@@ -13,7 +13,7 @@ from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.kube.interfaces import IKubeClient
-from yurttunnel.ops.cluster_trust import ClusterTrustFigures
+from yurttunnel.ops.cluster_trust import ClusterTrustStats
 from yurttunnel.pki.authorities import ClusterAuthorities
 from yurttunnel.pki.bundle import Authorities, AuthorityFile
 from yurttunnel.pki.callers import CallerContexts, OptionalCallerContexts
@@ -32,11 +32,11 @@ from yurttunnel.pki.certificate_template import (
 )
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.desired_template import TemplateUnknown
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY, KubeletContexts, KubeletVerification
 from yurttunnel.pki.live_contexts import LiveContexts
 from yurttunnel.pki.node_identification import NodeIdentification
-from yurttunnel.pki.wanted_template import TemplateUnknown
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.tunnel.connection import SIBLING_ALPN as SIBLING_PROTOCOL
 
@@ -199,9 +199,9 @@ class ClusterServerTrust(MultiService):
             warnings.append(self._client_ca.problem)
         return _joined(warnings)
 
-    def figures(self) -> ClusterTrustFigures:
+    def stats(self) -> ClusterTrustStats:
         """Return what is counted, for the metrics."""
-        return ClusterTrustFigures(
+        return ClusterTrustStats(
             {name: manager.counters for name, manager in self._managers.items()},
             self._authorities.problem is not None,
             self._common_certificates,

@@ -8,7 +8,7 @@ from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 
-from yurttunnel.http.crowd import Crowd
+from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.contexts import peer_certificate
@@ -84,7 +84,7 @@ class EnrolmentProtocol(Int32StringReceiver):
         self,
         clock: IReactorTime,
         admission: Admission,
-        open_connections: Crowd[EnrolmentProtocol],
+        open_connections: EvictingSet[EnrolmentProtocol],
         troubles: EnrolmentTroubles,
     ) -> None:
         self._clock = clock
@@ -147,7 +147,7 @@ class EnrolmentProtocol(Int32StringReceiver):
             self._deadline.cancel()
             self._deadline = None
 
-    def crowded_out(self) -> None:
+    def evicted(self) -> None:
         """Hang up, so that there is room for a connection that is newer."""
         if not self._answered:
             text = f"no request had arrived when {MAX_CONNECTIONS} newer connections were there"
@@ -188,7 +188,7 @@ class EnrolmentFactory(Factory):
     def __init__(self, clock: IReactorTime, admission: Admission) -> None:
         self._clock = clock
         self._admission = admission
-        self._open = Crowd(MAX_CONNECTIONS, EnrolmentProtocol.crowded_out)
+        self._open = EvictingSet(MAX_CONNECTIONS, EnrolmentProtocol.evicted)
         self._troubles = EnrolmentTroubles(clock)
 
     def problem(self) -> str | None:

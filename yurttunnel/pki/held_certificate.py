@@ -69,13 +69,13 @@ class HeldCertificate:
         """Return whether it has not expired."""
         return now < self.not_after
 
-    def fault(self, now: datetime.datetime, wanted: CertificateTemplate | None) -> str | None:
-        """Complete "the one in use ..." when another is needed; ``wanted`` may be left out."""
+    def fault(self, now: datetime.datetime, desired: CertificateTemplate | None) -> str | None:
+        """Complete "the one in use ..." when another is needed; ``desired`` may be left out."""
         if not self.is_usable(now):
             return "has expired"
         if self.is_foreign and now >= self.foreign_until:
             return "is not from an authority of the cluster"
-        problem = None if wanted is None else wanted.problem(self.issued.certificate)
+        problem = None if desired is None else desired.problem(self.issued.certificate)
         if problem is None and now >= self.renewal_at:
             return "is near its end"
         return problem

@@ -30,8 +30,8 @@ class LiveContexts:
         """
         now = utc_now(self._clock)
         swaps = []
-        for contexts, wanted in self._followers:
-            credentials = wanted()
+        for contexts, desired in self._followers:
+            credentials = desired()
             expired = now >= credentials.certificate.not_valid_after_utc
             if credentials != contexts.credentials and not expired:
                 swaps.append(contexts.prepare(credentials, now))

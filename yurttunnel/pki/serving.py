@@ -113,8 +113,8 @@ class ServingCertificate(KeptCertificate):
         return self._authority.sign_server(key, self._hosts, self._addresses)
 
     def _is_good(self, certificate: x509.Certificate) -> bool:
-        wanted = self._hosts | {str(address) for address in self._addresses}
-        return wanted <= set(names_in(certificate)) and super()._is_good(certificate)
+        desired = self._hosts | {str(address) for address in self._addresses}
+        return desired <= set(names_in(certificate)) and super()._is_good(certificate)
 
 
 class KubeletClientCertificate(KeptCertificate):

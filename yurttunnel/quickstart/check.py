@@ -265,9 +265,9 @@ def _echoed(connection: socket.socket, sent: bytes) -> bytes:
     return bytes(received)
 
 
-def _require(seen: object, wanted: object, what: str) -> None:
-    if seen != wanted:
-        raise CheckFailed(f"{what}: {wanted!r} was expected, {seen!r} came")
+def _require(seen: object, desired: object, what: str) -> None:
+    if seen != desired:
+        raise CheckFailed(f"{what}: {desired!r} was expected, {seen!r} came")
 
 
 def _sha256(data: bytes) -> str:

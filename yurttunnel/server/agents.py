@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.http.crowd import Crowd
+from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.ops.agents import REFUSALS
 from yurttunnel.pki.identity import (
     BadIdentity,
@@ -96,7 +96,7 @@ class AgentListener(Factory):
         self._identify = identify
         self._replicas = replicas
         self._told: int | None = None
-        self._unfinished = Crowd(MAX_UNFINISHED, SessionConnection.crowded_out)
+        self._unfinished = EvictingSet(MAX_UNFINISHED, SessionConnection.evicted)
         self._handed_over: set[SessionConnection] = set()
         self._sessions: dict[bytes, NodeSession] = {}
         self._carried: dict[SessionConnection, NodeSession] = {}

@@ -206,10 +206,10 @@ class Approver(MultiService):
         )
 
     async def _facts(self, request: Request) -> Facts:
-        wanted = lookups(request, self._namespace)
-        node = await self._get(NODES, wanted.node) if wanted.node else None
-        pod = await self._get(PODS, wanted.pod, self._namespace) if wanted.pod else None
-        others = [each for each in wanted.further_names if await self._get(NODES, each)]
+        desired = lookups(request, self._namespace)
+        node = await self._get(NODES, desired.node) if desired.node else None
+        pod = await self._get(PODS, desired.pod, self._namespace) if desired.pod else None
+        others = [each for each in desired.further_names if await self._get(NODES, each)]
         return Facts(self._namespace, node, pod, frozenset(others))
 
     async def _get(

@@ -19,7 +19,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange
-from yurttunnel.http.upgrade import JoinedSide
+from yurttunnel.http.upgrade import SplicedSide
 from yurttunnel.ops.audit import Value
 from yurttunnel.server.audit import Audit, AuditEntry
 from yurttunnel.server.audit_peers import Peer, peer_behind
@@ -107,11 +107,11 @@ class _AuditedExchange:
         self._exchange.deliver_body(_CountedBody(self, sink))
 
     def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
-        if isinstance(protocol, JoinedSide):
+        if isinstance(protocol, SplicedSide):
             self._watch(protocol, protocol.other)
         self._exchange.switch(status, reason, fields, protocol)
 
-    def _watch(self, caller: JoinedSide, kubelet: JoinedSide) -> None:
+    def _watch(self, caller: SplicedSide, kubelet: SplicedSide) -> None:
         """Count what passes, and see which side ends the other."""
         to_kubelet, to_caller = caller.dataReceived, kubelet.dataReceived
         caller_lost, kubelet_lost = caller.connectionLost, kubelet.connectionLost

@@ -142,7 +142,7 @@ def worker_processes(
     agents.on_replicas_changed.append(workers.tell_servers)
     process.workers = workers
     process.readiness.add("workers", workers.problem)
-    process.metrics.add(lambda: worker_families(workers.figures()))
+    process.metrics.add(lambda: worker_families(workers.stats()))
     return workers
 
 
@@ -177,7 +177,7 @@ def cloud_end(
         audit=process.audit,
     )
     agents.on_sessions_drain.append(interception.sessions_drain)
-    process.metrics.add(partial(interception_families, interception.figures))
+    process.metrics.add(partial(interception_families, interception.stats))
     secured = tls.server_side(reactor, trust.secure, interception.secure)
     passing: list[Listener] = []
     if passthrough is not None:

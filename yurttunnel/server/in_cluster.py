@@ -37,6 +37,7 @@ from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.server.agents import AgentListener
 from yurttunnel.server.approver import Approver
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
+from yurttunnel.server.deferred_start import DeferredStart
 from yurttunnel.server.interception.authorization import Authorization
 from yurttunnel.server.interception.callers import CertificateUsers
 from yurttunnel.server.interception.connections import Aims
@@ -51,7 +52,6 @@ from yurttunnel.server.interception.middleware import (
 )
 from yurttunnel.server.interception.resolution import Resolution
 from yurttunnel.server.interception.reviews import Reviews
-from yurttunnel.server.late import LateService
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
@@ -133,7 +133,7 @@ class ClusterServer:
         self.middlewares = self._make_middlewares()
         """What requests pass before they go to kubelets, in their order."""
         self._replicas = self._informers.informer(replica_slices(self._namespace))
-        self._tunnel = LateService(reactor, self._ready, self._second_phase)
+        self._tunnel = DeferredStart(reactor, self._ready, self._second_phase)
 
     def service(self) -> IService:
         """Return all parts together, those first that serve the others to their end."""
@@ -148,7 +148,7 @@ class ClusterServer:
         readiness.add("approver", self._election.problem, required=False)
         readiness.add("reviews", self._reviews.problem, required=False)
         process.metrics.add(
-            lambda: cluster_trust_families("yurttunnel_server_", self._trust.figures()),
+            lambda: cluster_trust_families("yurttunnel_server_", self._trust.stats()),
         )
         process.metrics.add(lambda: cloud_node_families(self._nodes.cloud_addresses))
         parts = Supervised(self._reactor, readiness)
@@ -294,7 +294,7 @@ class ClusterServer:
         self._informers.informer(NODES_SPEC).add_handler(partial(_revoke_deleted, agents))
         process.readiness.add("kubelet trust", lambda: trust.kubelets.problem, required=False)
         process.readiness.add("siblings", siblings.problem, required=False)
-        process.metrics.add(lambda: sibling_families(siblings.figures))
+        process.metrics.add(lambda: sibling_families(siblings.stats))
         self._tunnel.not_accepting = server.not_accepting
         parts = StoppedInTurn()
         for part in (siblings, workers, server):

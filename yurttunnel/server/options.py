@@ -241,7 +241,7 @@ class Options(CommandOptions[Settings]):
 
 def _check_ports(settings: Settings) -> None:
     """Refuse flags that want the same address and port."""
-    wanted = [
+    desired = [
         ("--tunnel-agent-connect-port", settings.bind_address, settings.agent_port),
         ("--secure-port", settings.bind_address, settings.secure_port),
         ("--insecure-port", settings.insecure_address, settings.insecure_port),
@@ -250,16 +250,16 @@ def _check_ports(settings: Settings) -> None:
     if isinstance(settings.mode, ClusterSettings):
         passthrough = settings.mode.steering.passthrough_port
         if passthrough is not None:
-            wanted.append(("--passthrough-port", settings.bind_address, passthrough))
+            desired.append(("--passthrough-port", settings.bind_address, passthrough))
     for flag, endpoint in settings.connect_endpoints:
         if isinstance(endpoint, TcpEndpoint | TlsEndpoint):
-            wanted.append((flag, endpoint.interface, endpoint.port))
-    wanted += [
+            desired.append((flag, endpoint.interface, endpoint.port))
+    desired += [
         (f"--forward {forward.text}", forward.listen_host, forward.listen_port)
         for forward in settings.forwards
     ]
     flag_of: dict[tuple[str, int], str] = {}
-    for flag, host, port in wanted:
+    for flag, host, port in desired:
         first = flag_of.setdefault((host, port), flag)
         if first is not flag:
             where = join_authority(host, port)

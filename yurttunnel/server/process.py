@@ -18,7 +18,7 @@ from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_site
-from yurttunnel.ops.metrics import Figures, server_registry
+from yurttunnel.ops.metrics import Stats, server_registry
 from yurttunnel.ops.own_thread import in_own_thread
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
@@ -70,14 +70,14 @@ class ServerProcess:
         self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.readiness = Readiness()
         self.lag = ReactorLag(reactor)
-        figures = Figures(
+        stats = Stats(
             counters=counters,
             sessions=self._snapshots,
             certificates=certificates,
             memory=self,
             reactor_lag=self._worst_lag,
         )
-        self.metrics = server_registry(figures)
+        self.metrics = server_registry(stats)
         status = StatusPage(
             reactor,
             StatusSources(
@@ -86,7 +86,7 @@ class ServerProcess:
                 readiness=self.readiness,
                 counters=counters,
                 sessions=lambda: self.sessions(),
-                snapshots=figures.sessions,
+                snapshots=stats.sessions,
                 certificates=certificates,
                 reactor_lag=self._worst_lag,
                 steering=lambda: self.steering(),
@@ -100,7 +100,7 @@ class ServerProcess:
             status,
             self.readiness,
             self.metrics,
-            figures.sessions,
+            stats.sessions,
             lambda: self.steering(),
         )
         address, port = settings.insecure_address, settings.meta_port
@@ -155,6 +155,6 @@ class ServerProcess:
         log = AuditLog(reactor, sink, partial(in_own_thread, reactor, "yurttunnel audit log"))
         log.setServiceParent(self.meta)
         self.write_audit = log.write
-        self.metrics.add(lambda: audit_families(log.figures))
+        self.metrics.add(lambda: audit_families(log.stats))
         self.readiness.add("audit log", lambda: log.problem, required=False)
         return Audit(reactor, log.write)

@@ -244,10 +244,10 @@ class SessionRegistry:
             if newest.connected and not newest.draining:
                 return newest
         try:
-            wanted = canonical_host(host)
+            desired = canonical_host(host)
         except BadAuthority:
             raise NodeNotConnected(host, None, time_of_day(self._clock)) from None
-        return self._search(wanted, host)
+        return self._search(desired, host)
 
     def find_another(self, session: INodeSession) -> INodeSession | None:
         """Return the best other way to the node of ``session``, if any; see :meth:`find`."""
@@ -255,37 +255,37 @@ class SessionRegistry:
         others = [way for way in reversed(ways) if way.node == session.node and way is not session]
         return max(others, key=_fitness, default=None)
 
-    def _search(self, wanted: str | Address, host: str) -> INodeSession:
-        for key in self._keys_of_destination(wanted):
+    def _search(self, desired: str | Address, host: str) -> INodeSession:
+        for key in self._keys_of_destination(desired):
             claimants = [
                 claimant
                 for claimant in self._claims.get(key, ())
-                if not self.is_anothers(claimant.node, str(wanted))
+                if not self.is_anothers(claimant.node, str(desired))
             ]
             if claimants:
-                if key is wanted and len(claimants) > 1:
-                    self._check_unambiguous(wanted, claimants)
+                if key is desired and len(claimants) > 1:
+                    self._check_unambiguous(desired, claimants)
                 return max(reversed(claimants), key=_fitness)
-        raise NodeNotConnected(host, self._last_seen.get(str(wanted)), time_of_day(self._clock))
+        raise NodeNotConnected(host, self._last_seen.get(str(desired)), time_of_day(self._clock))
 
-    def _check_unambiguous(self, wanted: str | Address, claimants: list[INodeSession]) -> None:
+    def _check_unambiguous(self, desired: str | Address, claimants: list[INodeSession]) -> None:
         """Raise :class:`AmbiguousAddress` when an address is that of several nodes.
 
         Which of them is meant cannot be told, and the wrong one would be believed. Of loopback
         addresses every node has its own.
         """
         nodes = {claimant.node for claimant in claimants}
-        if len(nodes) > 1 and not isinstance(wanted, str) and not wanted.is_loopback:
-            raise AmbiguousAddress(str(wanted), sorted(nodes), time_of_day(self._clock))
+        if len(nodes) > 1 and not isinstance(desired, str) and not desired.is_loopback:
+            raise AmbiguousAddress(str(desired), sorted(nodes), time_of_day(self._clock))
 
-    def _keys_of_destination(self, wanted: str | Address) -> Iterator[_Key]:
-        yield _Own(str(wanted))
-        yield str(wanted)
-        if not isinstance(wanted, str):
-            yield wanted
-            bits = int(wanted)
-            for length in sorted(self._prefix_lengths[wanted.version], reverse=True):
-                yield wanted.version, length, bits >> (wanted.max_prefixlen - length)
+    def _keys_of_destination(self, desired: str | Address) -> Iterator[_Key]:
+        yield _Own(str(desired))
+        yield str(desired)
+        if not isinstance(desired, str):
+            yield desired
+            bits = int(desired)
+            for length in sorted(self._prefix_lengths[desired.version], reverse=True):
+                yield desired.version, length, bits >> (desired.max_prefixlen - length)
         yield None
 
     def _claim(self, session: INodeSession) -> None:

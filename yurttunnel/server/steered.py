@@ -13,8 +13,8 @@ from ipaddress import ip_address
 
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.steering_options import SteeringFlags
+from yurttunnel.steering.desired_state import Listeners
 from yurttunnel.steering.interception import Target
-from yurttunnel.steering.wanted import Listeners
 
 _LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}

@@ -29,10 +29,10 @@ from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.steered import listeners
-from yurttunnel.steering.dns.controller import LEASE, DnsController, DnsFigures
+from yurttunnel.steering.desired_state import SteeringSettings
+from yurttunnel.steering.dns.controller import LEASE, DnsController, DnsStats
 from yurttunnel.steering.dns.service_ports import ServerPorts
 from yurttunnel.steering.interfaces import Firewalls, SteeringFailed
-from yurttunnel.steering.wanted import SteeringSettings
 
 _log = Logger()
 
@@ -59,7 +59,7 @@ class ClusterSteering:
         self._ports = ports
         self._services = services
         self._rules: Callable[[], RulesReport] | None = None
-        self._dns: Callable[[], DnsFigures] | None = None
+        self._dns: Callable[[], DnsStats] | None = None
         self.passthrough = self._make_passthrough()
         """--passthrough-port with what takes connections there."""
         flags = self._flags
@@ -95,7 +95,7 @@ class ClusterSteering:
             flags.dns_period,
         )
         election = LeaderElection(self._reactor, client, namespace, LEASE, instance, controller)
-        self._dns = controller.figures
+        self._dns = controller.stats
         readiness = self._process.readiness
         readiness.add("DNS election", election.problem, required=False)
         readiness.add("DNS records", controller.problem, required=False)
@@ -197,20 +197,20 @@ class ClusterSteering:
         if self.passthrough is None:
             return None
         port, factory = self.passthrough
-        figures = factory.figures
+        stats = factory.stats
         return PassthroughReport(
             port=port,
             ports=tuple(sorted(self._flags.passthrough_ports)),
-            connections=figures.passed,
-            refused={reason.value: count for reason, count in figures.refused.items()},
+            connections=stats.passed,
+            refused={reason.value: count for reason, count in stats.refused.items()},
         )
 
 
-def _dns_report(figures: DnsFigures) -> DnsReport:
+def _dns_report(stats: DnsStats) -> DnsReport:
     return DnsReport(
-        leader=figures.leading,
-        records=figures.records,
-        writes=figures.writes,
-        last_write=figures.last_write,
-        problem="; ".join(figures.problems) or None,
+        leader=stats.leading,
+        records=stats.records,
+        writes=stats.writes,
+        last_write=stats.last_write,
+        problem="; ".join(stats.problems) or None,
     )

@@ -10,11 +10,11 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.steering import FamilyReport
+from yurttunnel.steering.desired_state import SteeringSettings
 from yurttunnel.steering.family import Family
 from yurttunnel.steering.interception import Interception, Match
 from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows, SteeringFailed
-from yurttunnel.steering.looks import Looks
-from yurttunnel.steering.wanted import SteeringSettings
+from yurttunnel.steering.probe_schedule import ProbeSchedule
 
 _OVERDUE = (
     "other programs may have changed the rules of the firewall, and it takes too long to read them"
@@ -54,7 +54,7 @@ class Families:
         self._missing: Mapping[int, str] = {}
         self._needed: frozenset[int] = frozenset()
         self._searched_at: float | None = None
-        self._looks = Looks(clock, settings.period)
+        self._looks = ProbeSchedule(clock, settings.period)
 
     def may_be_disturbed(self) -> bool:
         """Return whether there should be a sync, since somebody may have changed something.
@@ -63,13 +63,13 @@ class Families:
         """
         return self._looks.wants_sync(self._generations())
 
-    async def sync(self, wanted: Mapping[int, Interception]) -> bool:
+    async def sync(self, desired: Mapping[int, Interception]) -> bool:
         """Make everything as wanted; says whether it is so, where there is a firewall.
 
         Raises :class:`SteeringFailed` when it cannot be found out what there is.
         """
         self._needed = frozenset(
-            version for version, interception in wanted.items() if not interception.is_nothing
+            version for version, interception in desired.items() if not interception.is_nothing
         )
         await self._find()
         for why in self._needed_and_missing():
@@ -79,7 +79,7 @@ class Families:
         spent = self._spent()
         changes = self._changes()
         results = [
-            await family.sync(wanted[version], look) for version, family in self._families.items()
+            await family.sync(desired[version], look) for version, family in self._families.items()
         ]
         if not all(results):
             self._looks.failed()

@@ -8,6 +8,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.steering import FamilyReport
+from yurttunnel.steering.desired_state import SteeringSettings, left_out
 from yurttunnel.steering.interception import SET_NAMES, Address, Interception, Match
 from yurttunnel.steering.interfaces import (
     IAddressSets,
@@ -18,7 +19,6 @@ from yurttunnel.steering.interfaces import (
 )
 from yurttunnel.steering.judgement import wrong_flows
 from yurttunnel.steering.record import Record
-from yurttunnel.steering.wanted import SteeringSettings, left_out
 
 
 class Family:
@@ -75,7 +75,7 @@ class Family:
         """Whether there are rules that were made here."""
         return self._in_force is not None and not self._in_force.is_nothing
 
-    async def sync(self, wanted: Interception, look: bool) -> bool:
+    async def sync(self, desired: Interception, look: bool) -> bool:
         """Make set and rules those that are wanted, then cut flows that go elsewhere.
 
         Rules that need not become others are read if ``look`` says so, since that may take long.
@@ -83,7 +83,7 @@ class Family:
         """
         self._record.began()
         try:
-            await self._make(replace(wanted, match=self._match), look)
+            await self._make(replace(desired, match=self._match), look)
             await self._cut_flows()
             await self._remove_unused_set()
         except CancelledError:
@@ -92,7 +92,7 @@ class Family:
             # A defect here must not hold up the other family any more than a refusal does.
             self._record.failed(error)
             return False
-        self._record.succeeded(left_out(self._settings, wanted))
+        self._record.succeeded(left_out(self._settings, desired))
         return True
 
     async def remove(self) -> None:
@@ -107,38 +107,38 @@ class Family:
         """Return what is in force, and what has happened."""
         return self._record.report(self._firewall.backend, self._match, self._in_force)
 
-    async def _make(self, wanted: Interception, look: bool) -> None:
+    async def _make(self, desired: Interception, look: bool) -> None:
         """Make set and rules; without a set, if that is open and there are no rules with sets."""
         try:
-            differed = await self._make_by_match(wanted, look)
+            differed = await self._make_by_match(desired, look)
         except SetsRefused as error:
             if not self._may_fall_back:
                 raise
-            wanted = replace(wanted, match=Match.CLOUD_RETURN)
-            differed = await self._make_by_match(wanted, look)
-            self._match = wanted.match
+            desired = replace(desired, match=Match.CLOUD_RETURN)
+            differed = await self._make_by_match(desired, look)
+            self._match = desired.match
             self._record.fell_back(error)
-        if not wanted.is_nothing:
+        if not desired.is_nothing:
             self._may_fall_back = False
-        self._record.made(self._in_force, wanted, differed)
-        self._in_force = wanted
+        self._record.made(self._in_force, desired, differed)
+        self._in_force = desired
 
-    async def _make_by_match(self, wanted: Interception, look: bool) -> list[str]:
+    async def _make_by_match(self, desired: Interception, look: bool) -> list[str]:
         """Make the set, then the rules; give what was not as wanted."""
-        if wanted.is_nothing and self._in_force is not None and self._in_force.is_nothing:
+        if desired.is_nothing and self._in_force is not None and self._in_force.is_nothing:
             # It was seen that there is nothing, and nobody else makes rules of ours.
             return []
         differed = []
         set_name = None
-        if self._sets is not None and _uses_set(wanted):
+        if self._sets is not None and _uses_set(desired):
             set_name = self._set_name
             self._set_may_exist = True
-            if await self._sets.put(set_name, self._version, wanted.edge):
+            if await self._sets.put(set_name, self._version, desired.edge):
                 differed.append(f"the set {set_name} had other addresses")
                 self._flows_due = True
-        if not look and _rules(wanted) == _rules(self._in_force):
+        if not look and _rules(desired) == _rules(self._in_force):
             return differed
-        applied = await self._firewall.apply(wanted, set_name)
+        applied = await self._firewall.apply(desired, set_name)
         if applied.differences:
             self._flows_due = True
         self._former_ports |= applied.former_ports
@@ -146,15 +146,15 @@ class Family:
 
     async def _cut_flows(self) -> None:
         """Cut the flows that go elsewhere than the rules say; without that the rules do as well."""
-        wanted = self._in_force
-        if not self._flows_due or wanted is None:
+        desired = self._in_force
+        if not self._flows_due or desired is None:
             return
-        ports = self._former_ports.union(_ports(wanted), _ports(self._judged))
+        ports = self._former_ports.union(_ports(desired), _ports(self._judged))
         listeners = self._settings.listeners.get(self._version)
         is_wrong = wrong_flows(
-            wanted,
+            desired,
             frozenset() if listeners is None else listeners.targets(),
-            _nodes(wanted) | _nodes(self._judged),
+            _nodes(desired) | _nodes(self._judged),
         )
         try:
             cut = await self._flows.cut(self._version, ports, is_wrong) if ports else 0
@@ -164,7 +164,7 @@ class Family:
         self._record.flows_judged(cut)
         self._flows_due = False
         self._former_ports = frozenset()
-        self._judged = wanted
+        self._judged = desired
 
     async def _remove_unused_set(self) -> None:
         """Remove the set when no rule refers to it any more."""

@@ -48,7 +48,7 @@ class IFirewall(Interface):
     version = Attribute("`int`: 4 or 6.")
     backend = Attribute("`str`: which of the kernel's two firewalls, ``nft`` or ``legacy``.")
 
-    def apply(wanted: Interception, set_name: str | None) -> Deferred[Applied]:
+    def apply(desired: Interception, set_name: str | None) -> Deferred[Applied]:
         """Make the rules those that are wanted: read them, and change them at once if need be.
 
         One process reads. Where anything differs, leftovers included, one more changes it, in one

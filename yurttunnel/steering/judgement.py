@@ -9,7 +9,7 @@ from yurttunnel.steering.interfaces import Flow
 
 
 def wrong_flows(
-    wanted: Interception, listeners: Collection[Target], node_addresses: Collection[Address]
+    desired: Interception, listeners: Collection[Target], node_addresses: Collection[Address]
 ) -> Callable[[Flow], bool]:
     """Return a function that says whether a flow has to be cut; it may be called in any thread.
 
@@ -24,8 +24,8 @@ def wrong_flows(
     """
 
     def is_wrong(flow: Flow) -> bool:
-        target = (wanted.ports if flow.local else wanted.pod_ports).get(flow.port)
-        if target is not None and not flow.to_self and wanted.intercepts(flow.destination):
+        target = (desired.ports if flow.local else desired.pod_ports).get(flow.port)
+        if target is not None and not flow.to_self and desired.intercepts(flow.destination):
             return not _is_answered_by(flow, target)
         return flow.destination in node_addresses and any(
             _is_answered_by(flow, listener) for listener in listeners

@@ -19,10 +19,10 @@ from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Phase, Reconciler
 from yurttunnel.ops.steering import RulesReport
 from yurttunnel.ops.waiting import ended_within
+from yurttunnel.steering.desired_state import SteeringSettings, desired
 from yurttunnel.steering.families import Families
 from yurttunnel.steering.interception import Interception, Match
 from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows, SteeringFailed
-from yurttunnel.steering.wanted import SteeringSettings, wanted
 
 LOOK_SECONDS = 0.5
 """How often what nobody tells is looked at: whether all nodes are known, listeners accept, and
@@ -100,7 +100,7 @@ class SteeringManager(Service):
         self._limited = RateLimitedLog(clock, self._log)
         self._state = State.STOPPED
         # What is wanted, until nodes, ports or Services change.
-        self._wanted: dict[int, Interception] | None = None
+        self._desired: dict[int, Interception] | None = None
         self._failure: str | None = None
         self._closed_since: float | None = None
         # A former process may have left some.
@@ -124,7 +124,7 @@ class SteeringManager(Service):
         """Begin; the first sync comes as soon as there is what it needs."""
         super().startService()
         self._state = State.WAITING
-        self._wanted = None
+        self._desired = None
         self._forget_nodes = self._nodes.add_handler(self._node_changed)
         self._ports.on_changed.append(self._changed)
         self._services.on_changed.append(self._changed)
@@ -178,7 +178,7 @@ class SteeringManager(Service):
             self._changed()
 
     def _changed(self) -> None:
-        self._wanted = None
+        self._desired = None
         self._reconciler.trigger()
 
     async def _sync(self) -> bool:
@@ -237,15 +237,15 @@ class SteeringManager(Service):
         )
 
     def _what_is_wanted(self) -> dict[int, Interception]:
-        if self._wanted is None:
-            self._wanted = wanted(
+        if self._desired is None:
+            self._desired = desired(
                 self._settings,
                 self._settings.match or Match.EDGE_SET,
                 self._nodes.all(),
                 self._ports.ports,
                 self._services.addresses,
             )
-        return self._wanted
+        return self._desired
 
     async def _end(self) -> None:
         await self._reconciler.stopService()

@@ -58,14 +58,14 @@ class Record:
         """A sync begins."""
         self._last_sync = time_of_day(self._clock)
 
-    def made(self, former: Interception | None, wanted: Interception, differed: list[str]) -> None:
-        """The rules are as ``wanted``; before, ``former`` had been made, and ``differed`` said."""
+    def made(self, former: Interception | None, desired: Interception, differed: list[str]) -> None:
+        """The rules are as ``desired``; before, ``former`` had been made, and ``differed`` said."""
         if not differed:
             self._syncs[UNCHANGED] += 1
             return
         self._differed = tuple(differed)
         self._last_change = time_of_day(self._clock)
-        if wanted == former:
+        if desired == former:
             self._syncs[REPAIRED] += 1
             self._limited.warn(
                 "IPv{version}: rules were not as wanted: {differed}; repaired. Another program has"
@@ -79,9 +79,9 @@ class Record:
             "IPv{version}: connections to {addresses} addresses of edge nodes on {ports} ports are"
             " led to this server ({match}). Changed: {differed}",
             version=self._version,
-            addresses=0 if wanted.is_nothing else len(wanted.edge),
-            ports=0 if wanted.is_nothing else len(wanted.all_ports()),
-            match=wanted.match.value,
+            addresses=0 if desired.is_nothing else len(desired.edge),
+            ports=0 if desired.is_nothing else len(desired.all_ports()),
+            match=desired.match.value,
             differed="; ".join(differed),
         )
 

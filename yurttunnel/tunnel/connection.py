@@ -191,7 +191,7 @@ class SessionConnection(Protocol):
         self.transport.write(frames.coded_frame(frames.CLOSE, 0, code, text))
         self.end()
 
-    def crowded_out(self) -> None:
+    def evicted(self) -> None:
         """Hang up, so that there is room for a connection that is newer."""
         text = f"{MAX_UNFINISHED} newer connections have not sent their HELLO either"
         self._error = self._error or Failure(Violation(Code.OVERLOADED, text))

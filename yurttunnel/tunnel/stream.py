@@ -75,7 +75,7 @@ class TunnelStream:
         self._end: Failure | None = None
         self._linger: IDelayedCall | None = None
         self._attached = False
-        self._wanted = True
+        self._desired = True
         self._resuming = False
         self._called = False
 
@@ -107,7 +107,7 @@ class TunnelStream:
         self._attached = True
         if self._end is not None:
             self._session.call_soon(self._lose_protocol, self._end)
-        elif self._wanted:
+        elif self._desired:
             self.resumeProducing()
 
     # -- ITransport ----------------------------------------------------------------------------
@@ -180,12 +180,12 @@ class TunnelStream:
 
     def pauseProducing(self) -> None:
         """Deliver no more for now."""
-        self._wanted = False
+        self._desired = False
         self._session.wire.pause(self._wire)
 
     def resumeProducing(self) -> None:
         """Deliver again."""
-        self._wanted = True
+        self._desired = True
         wire = self._wire
         if not wire.paused or not self._attached or self.disconnecting or wire.closed:
             return

@@ -39,18 +39,18 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from yurttunnel.wire import frames
+from yurttunnel.wire.bdp_estimate import ACK_DELAY, ACK_EVERY
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
-from yurttunnel.wire.figures import SessionFigures
 from yurttunnel.wire.flood import FloodGuard
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Hello
-from yurttunnel.wire.inflow import Inflow
 from yurttunnel.wire.liveness import Liveness
-from yurttunnel.wire.outbox import MAX_CONTROL, Outbox
-from yurttunnel.wire.pace import ACK_DELAY, ACK_EVERY
 from yurttunnel.wire.parser import FrameParser
+from yurttunnel.wire.receiver import Receiver
+from yurttunnel.wire.send_queue import MAX_CONTROL, SendQueue
 from yurttunnel.wire.session_events import OpenRefused, SessionEvents, SessionState
+from yurttunnel.wire.stats import SessionStats
 from yurttunnel.wire.stream import WRITABLE_BELOW, Stream, StreamEvents, StreamState
 from yurttunnel.wire.stream_table import Side, StreamTable
 
@@ -101,12 +101,12 @@ class Session:
         self._events = events
         self._now = now
         limits = local.limits
-        self._inflow = Inflow(limits, parent_budget, now)
-        self._table = StreamTable(side, limits, peer.limits, self._inflow.budget)
+        self._receiver = Receiver(limits, parent_budget, now)
+        self._table = StreamTable(side, limits, peer.limits, self._receiver.budget)
         # Found once, for each piece of data.
         self._streams = self._table.open
-        self._outbox = Outbox(peer.limits.session_window, now, parent_budget)
-        self._measured = self._outbox.round_trip
+        self._send_queue = SendQueue(peer.limits.session_window, now, parent_budget)
+        self._measured = self._send_queue.round_trip
         self._liveness = Liveness(max(limits.ping_interval, peer.limits.ping_interval) / 1000)
         self._flood = FloodGuard(now)
         self._refuses_streams = False
@@ -143,7 +143,7 @@ class Session:
     @property
     def kept(self) -> int:
         """Bytes kept because the peer has not acknowledged them."""
-        return self._outbox.log.kept
+        return self._send_queue.log.kept
 
     @property
     def streams(self) -> Mapping[int, Stream]:
@@ -153,7 +153,7 @@ class Session:
     @property
     def chunk(self) -> int:
         """How much :meth:`data_to_send` gives at a time, bytes."""
-        return self._outbox.pace.chunk
+        return self._send_queue.bdp.chunk
 
     @property
     def round_trip(self) -> float | None:
@@ -181,31 +181,31 @@ class Session:
     @property
     def memory(self) -> MemoryBudget:
         """What has been promised to the peer's streams, and how much may be."""
-        return self._inflow.budget
+        return self._receiver.budget
 
-    def figures(self) -> SessionFigures:
+    def stats(self) -> SessionStats:
         """Describe the session at this moment, for those who look for what holds it up."""
-        outbox, window = self._outbox, self._inflow.window
-        return SessionFigures(
+        send_queue, window = self._send_queue, self._receiver.window
+        return SessionStats(
             state=self.state.value,
             going_away=self.going_away,
             peer_going_away=self.peer_going_away,
             window=window.size,
             credit_given=window.limit - window.received,
             held=window.received - window.consumed,
-            credit_left=outbox.payload_limit - outbox.payload_sent,
-            control_queued=outbox.control_size,
+            credit_left=send_queue.payload_limit - send_queue.payload_sent,
+            control_queued=send_queue.control_size,
             unacknowledged=self.kept,
-            most_unacknowledged=outbox.pace.most_kept,
-            to_send_again=sum(map(len, outbox.log.again)),
-            chunk=outbox.pace.chunk,
+            most_unacknowledged=send_queue.bdp.most_kept,
+            to_send_again=sum(map(len, send_queue.log.again)),
+            chunk=send_queue.bdp.chunk,
             memory_used=self.memory.used,
             memory_limit=self.memory.limit,
         )
 
     def can_resume(self, peer_received: int) -> bool:
         """Whether a peer can have got so far that it has ``peer_received`` bytes."""
-        log = self._outbox.log
+        log = self._send_queue.log
         return log.acknowledged <= peer_received <= log.end
 
     def attach(self, peer_received: int, now: float) -> None:
@@ -221,12 +221,12 @@ class Session:
         self._now = now
         self.state = SessionState.DETACHED
         try:
-            self._outbox.log.acknowledge(peer_received)
+            self._send_queue.log.acknowledge(peer_received)
         except Violation as violation:
             self._end(violation.code, violation.text, by_peer=False)
             raise
         self.state = SessionState.ATTACHED
-        self._outbox.connected(now)
+        self._send_queue.connected(now)
         self._parser.restart()
         # The peer's HELLO is answered by one that says how much has been received.
         self._acknowledged = self._parser.received
@@ -239,7 +239,7 @@ class Session:
         if self.state is SessionState.ATTACHED:
             self._now = now
             self.state = SessionState.DETACHED
-            self._outbox.drop_link()
+            self._send_queue.drop_link()
             self._expires = now + keep
             self._want(self._expires)
 
@@ -261,7 +261,7 @@ class Session:
         self._refuses_streams = self.going_away
         self.going_away = True
         last = self._table.last_peer_number if self._refuses_streams else frames.MAX_STREAM
-        self._outbox.put(frames.goaway_frame(last, code, text))
+        self._send_queue.put(frames.goaway_frame(last, code, text))
         self._check_drained()
 
     def tell_servers(self, servers: int) -> None:
@@ -270,7 +270,7 @@ class Session:
         Without a connection nothing is told: the HELLO of the next one says it.
         """
         if self.state is SessionState.ATTACHED:
-            self._outbox.put_link(frames.SERVERS, frames.servers_frame(servers))
+            self._send_queue.put_link(frames.SERVERS, frames.servers_frame(servers))
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -294,14 +294,14 @@ class Session:
             self._events.connection_silent()
             return
         if self._liveness.is_ping_due(now, busy):
-            self._outbox.give_up_probe()
+            self._send_queue.give_up_probe()
             self._ping()
         if now >= self._ack_at:
             self._append_ack()
 
     def _ping(self) -> None:
         self._liveness.pinged(self._now)
-        self._outbox.ping(self._now)
+        self._send_queue.ping(self._now)
 
     def _next_deadline(self) -> float:
         deadlines = [stream.deadline for stream in self._table.openings.values()]
@@ -321,15 +321,15 @@ class Session:
     @property
     def may_send(self) -> bool:
         """Whether :meth:`data_to_send` may give something; it gives nothing when this is false."""
-        outbox = self._outbox
-        queue = outbox.queue
+        send_queue = self._send_queue
+        queue = send_queue.queue
         return bool(
             queue.new
             or queue.old
-            or outbox.control_size
-            or outbox.link
-            or self._inflow.is_due
-            or outbox.log.again
+            or send_queue.control_size
+            or send_queue.link
+            or self._receiver.is_due
+            or send_queue.log.again
         )
 
     def data_to_send(self, limit: int | None = None) -> bytes:
@@ -339,37 +339,37 @@ class Session:
         :attr:`chunk` does. After the session
         has been closed this gives the CLOSE, once.
         """
-        outbox = self._outbox
+        send_queue = self._send_queue
         if self.state is not ATTACHED:
-            return outbox.take_link()
+            return send_queue.take_link()
         if self._settling:
             # Asked by an event below: the bytes before have not been given to the caller yet.
             return b""
-        if outbox.log.again:
+        if send_queue.log.again:
             # It may begin in the middle of a frame, but always ends with one.
-            chunk = outbox.log.next_again()
+            chunk = send_queue.log.next_again()
             if self._parser.received - self._acknowledged >= ACK_ALONG:
                 self._append_ack()
-            return chunk + outbox.take_link()
-        if outbox.link and outbox.times_something:
+            return chunk + send_queue.take_link()
+        if send_queue.link and send_queue.times_something:
             # By itself: TLS gives a record when all of it has come, and data take their time. The
             # direct transport makes a record of each write; Twisted's may join some.
-            return outbox.take_link()
-        if self._inflow.is_due and not outbox.is_full:
-            for frame in self._inflow.credit(self._now):
-                outbox.put(frame)
-        chunk = outbox.next_chunk(outbox.pace.chunk if limit is None else limit)
-        self.bytes_sent = outbox.payload_sent
+            return send_queue.take_link()
+        if self._receiver.is_due and not send_queue.is_full:
+            for frame in self._receiver.credit(self._now):
+                send_queue.put(frame)
+        chunk = send_queue.next_chunk(send_queue.bdp.chunk if limit is None else limit)
+        self.bytes_sent = send_queue.payload_sent
         if chunk and self._parser.received - self._acknowledged >= ACK_ALONG:
             self._append_ack()
-        if outbox.link:
-            chunk = outbox.take_link() + chunk
-        if outbox.queue.touched:
+        if send_queue.link:
+            chunk = send_queue.take_link() + chunk
+        if send_queue.queue.touched:
             self._settle_touched()
         return chunk
 
     def _settle_touched(self) -> None:
-        queue = self._outbox.queue
+        queue = self._send_queue.queue
         touched, queue.touched = queue.touched, []
         self._settling = True
         try:
@@ -388,7 +388,9 @@ class Session:
     def _append_ack(self) -> None:
         self._acknowledged = self._parser.received
         self._ack_at = NEVER
-        self._outbox.put_link(frames.ACK, frames.offset_frame(frames.ACK, 0, self._acknowledged))
+        self._send_queue.put_link(
+            frames.ACK, frames.offset_frame(frames.ACK, 0, self._acknowledged)
+        )
 
     # -- streams, as their users drive them ----------------------------------------------------
 
@@ -406,7 +408,7 @@ class Session:
             raise OpenRefused(Code.OVERLOADED, "no memory left for another stream")
         stream.events = events
         stream.deadline = now + request.timeout / 1000 + ANSWER_GRACE
-        self._outbox.put(frame)
+        self._send_queue.put(frame)
         self._want(stream.deadline)
         self._watch_first()
         return stream
@@ -415,12 +417,12 @@ class Session:
         """Answer OK; the stream is paused until :meth:`resume`."""
         if stream.state is StreamState.ANSWERING:
             stream.state = StreamState.OPEN
-            self._outbox.put(frames.frame(frames.OK, stream.number))
+            self._send_queue.put(frames.frame(frames.OK, stream.number))
 
     def refuse(self, stream: Stream, code: Code, text: str) -> None:
         """Answer FAIL; ``stream_closed`` is not called, the caller knows."""
         if stream.state is StreamState.ANSWERING:
-            self._outbox.put(frames.coded_frame(frames.FAIL, stream.number, code, text))
+            self._send_queue.put(frames.coded_frame(frames.FAIL, stream.number, code, text))
             self._remove(stream)
             self._check_drained()
 
@@ -439,7 +441,7 @@ class Session:
             return
         stream.push(data)
         if not stream.queued and stream.send_limit > stream.sent:
-            self._outbox.queue.add(stream)
+            self._send_queue.queue.add(stream)
 
     def finish(self, stream: Stream) -> None:
         """End this side's direction after what has been sent so far.
@@ -452,7 +454,7 @@ class Session:
         stream.will_end = True
         if not stream.pending_size:
             stream.send_ended = True
-            self._outbox.put(frames.frame(frames.FIN, stream.number))
+            self._send_queue.put(frames.frame(frames.FIN, stream.number))
             self._check_ended(stream)
 
     def reset(self, stream: Stream, code: Code, text: str) -> None:
@@ -460,7 +462,7 @@ class Session:
         if stream.state is StreamState.CLOSED:
             return
         if self.state is not SessionState.CLOSED:
-            self._outbox.put(frames.coded_frame(frames.RESET, stream.number, code, text))
+            self._send_queue.put(frames.coded_frame(frames.RESET, stream.number, code, text))
         self._forget(stream, code, text)
 
     def pause(self, stream: Stream) -> None:
@@ -511,12 +513,12 @@ class Session:
         stream = self._streams.get(number) or self._table.find(number)
         size = len(piece)
         if stream is None:
-            self._inflow.dropped(size)
+            self._receiver.dropped(size)
             self.bytes_received += size
             return
         if stream.receive_ended or stream.state is OPENING:
             raise Violation(Code.PROTOCOL, f"data for stream {number}, which cannot have any now")
-        self._inflow.arrived(stream, size, self._now)
+        self._receiver.arrived(stream, size, self._now)
         self.bytes_received += size
         if stream.paused:
             stream.keep(piece)
@@ -528,7 +530,7 @@ class Session:
             stream.deliver(piece)
         except Exception as error:
             self._user_failed(stream, error)
-        self._inflow.delivered(stream, len(piece), self._now, self._measured.seconds)
+        self._receiver.delivered(stream, len(piece), self._now, self._measured.seconds)
 
     def _on_control(self, kind: int, number: int, payload: bytes) -> None:
         if self.state is SessionState.CLOSED:
@@ -547,7 +549,7 @@ class Session:
         request = frames.decode_open(payload)
         table = self._table
         table.take_number(number)
-        if self._outbox.control_size > MAX_ANSWERS:
+        if self._send_queue.control_size > MAX_ANSWERS:
             raise Violation(Code.FLOOD, "streams are opened and no answers read")
         if self._refuses_streams:
             self._fail_at_once(number, Code.GOING_AWAY, "the peer takes no new streams")
@@ -609,14 +611,14 @@ class Session:
     def _on_credit(self, number: int, payload: bytes) -> None:
         limit = frames.decode_offset(payload)
         if number == 0:
-            outbox = self._outbox
-            outbox.payload_limit = max(outbox.payload_limit, limit)
+            send_queue = self._send_queue
+            send_queue.payload_limit = max(send_queue.payload_limit, limit)
             return
         stream = self._table.find(number)
         if stream is not None and limit > stream.send_limit:
             stream.send_limit = limit
             if stream.pending_size:
-                self._outbox.queue.add(stream)
+                self._send_queue.queue.add(stream)
 
     def _on_goaway(self, number: int, payload: bytes) -> None:
         last, code, text = frames.decode_goaway(payload)
@@ -636,20 +638,20 @@ class Session:
 
     def _on_ack(self, number: int, payload: bytes) -> None:
         position = frames.decode_offset(payload)
-        if self._outbox.acknowledged(position, self._now):
+        if self._send_queue.acknowledged(position, self._now):
             self._liveness.answered()
-        if self._outbox.pace.has_fallen and self._outbox.is_probe_due(self._now):
+        if self._send_queue.bdp.has_fallen and self._send_queue.is_probe_due(self._now):
             self._ping()
 
     def _on_ping(self, number: int, payload: bytes) -> None:
         ping = frames.decode_offset(payload)
-        self._outbox.put_link(frames.PONG, frames.offset_frame(frames.PONG, 0, ping))
+        self._send_queue.put_link(frames.PONG, frames.offset_frame(frames.PONG, 0, ping))
 
     def _on_pong(self, number: int, payload: bytes) -> None:
         pong = frames.decode_offset(payload)
         if self._measured.has_sent(pong):
             self._liveness.answered()
-        if self._outbox.pong(pong, self._now):
+        if self._send_queue.pong(pong, self._now):
             self._liveness.pinged(self._now)
 
     def _on_close(self, number: int, payload: bytes) -> None:
@@ -668,7 +670,7 @@ class Session:
             raise OpenRefused(Code.GOING_AWAY, "the session takes no new streams")
         if self._table.opened_here >= self.peer.limits.max_streams:
             raise OpenRefused(Code.OVERLOADED, "too many streams are open to the node")
-        if self._outbox.control_size > MAX_CONTROL:
+        if self._send_queue.control_size > MAX_CONTROL:
             raise OpenRefused(Code.OVERLOADED, "too much waits to be sent to the node")
         if self._table.next_number > frames.MAX_STREAM:
             raise OpenRefused(Code.OVERLOADED, "the session has used up its stream numbers")
@@ -679,7 +681,7 @@ class Session:
             self._want(self._liveness.deadline(busy=True))
 
     def _fail_at_once(self, number: int, code: Code, text: str) -> None:
-        self._outbox.put(frames.coded_frame(frames.FAIL, number, code, text))
+        self._send_queue.put(frames.coded_frame(frames.FAIL, number, code, text))
 
     def _tell(self, stream: Stream, event: Callable[..., None], *details: object) -> None:
         """Call an event of ``stream``; a user that fails loses the stream and nothing else."""
@@ -701,8 +703,8 @@ class Session:
 
     def _remove(self, stream: Stream) -> None:
         self._table.remove(stream)
-        self._outbox.queue.remove(stream)
-        self._inflow.removed(stream, sum(map(len, stream.backlog)))
+        self._send_queue.queue.remove(stream)
+        self._receiver.removed(stream, sum(map(len, stream.backlog)))
         stream.drop_pending()
 
     def _end_received(self, stream: Stream) -> None:
@@ -720,14 +722,14 @@ class Session:
             self._events.no_stream_left()
 
     def _end(self, code: Code, text: str, by_peer: bool) -> None:
-        self._outbox.drop_link()
+        self._send_queue.drop_link()
         if self.state is SessionState.ATTACHED and not by_peer:
             # What is to be sent again may begin in the middle of a frame, where CLOSE would be
             # taken for data.
-            rest = self._outbox.log.next_again()
+            rest = self._send_queue.log.next_again()
             close = frames.coded_frame(frames.CLOSE, 0, code, text)
-            self._outbox.put_link(frames.CLOSE, rest + close)
-        self._outbox.log.drop()
+            self._send_queue.put_link(frames.CLOSE, rest + close)
+        self._send_queue.log.drop()
         self.state = SessionState.CLOSED
         for stream in list(self._table.open.values()):
             self._forget(stream, code if code is not Code.DONE else Code.GOING_AWAY, text)

@@ -51,13 +51,13 @@ class ClusterTestCase(EndToEndTestCase):
 
     async def connected(self, servers: list[Program], nodes) -> None:
         """Wait until each of the servers has the agents of all ``nodes``."""
-        wanted = set(nodes)
+        desired = set(nodes)
 
         async def complete():
             found = [{entry["node"] for entry in await server.agents()} for server in servers]
-            return all(names >= wanted for names in found)
+            return all(names >= desired for names in found)
 
-        await self.eventually(complete, f"all servers have {sorted(wanted)}", 40)
+        await self.eventually(complete, f"all servers have {sorted(desired)}", 40)
 
     async def whole_cluster(self, *nodes: str, **options) -> World:
         """Start everything."""

@@ -171,10 +171,10 @@ class LossTests(SiteTestCase):
         self.assertEqual(await self.reached("edge-1", sink, upload), 200)
         client = await self.echo("edge-1", echo)
 
-        def wanted() -> bool:
+        def desired() -> bool:
             return len(client.latencies.samples) < ECHOES or download.lost_reason is None
 
-        latencies = await self.within(60, client.run(wanted), "the echo goes on")
+        latencies = await self.within(60, client.run(desired), "the echo goes on")
         await self.within(60, upload.when_read_ended(), "the upload ends")
         print(f"\necho at a loss of 1 in {packets}: {latencies}")
         self.assertEqual(download.digest, source.peers[0].payload.digest)

@@ -46,7 +46,7 @@ from tests.e2e.outages.site import SERVER, SERVER_6, SiteTestCase, source_port
 from tests.e2e.programs import Program
 from tests.e2e.steering.support import EDGE_4, EDGE_6, FAMILIES, SteeringTestCase
 from tests.e2e.support import which
-from yurttunnel.steering.looks import LEAST_PAUSE
+from yurttunnel.steering.probe_schedule import LEAST_PAUSE
 
 Fault = Callable[[], Awaitable[None]]
 

@@ -28,8 +28,8 @@ class DnsTests(SteeringTestCase):
         have_listen(self, reactor, self.network, "edge-1", EDGE_4, 9100)
         await self.steer("--enable-dns-controller=true")
         cluster_ip = await self.cluster_ip()
-        wanted = f"{CLOUD_4}\tcloud-2\n{cluster_ip}\tedge-1"
-        await self.eventually_recorded("\n".join(sorted(wanted.split("\n"))))
+        desired = f"{CLOUD_4}\tcloud-2\n{cluster_ip}\tedge-1"
+        await self.eventually_recorded("\n".join(sorted(desired.split("\n"))))
         await self.stand_for_kube_proxy()
 
         page = await self.by_record("edge-1", "--insecure", "--header", "Host: kubernetes.default")
@@ -148,17 +148,17 @@ class DnsTests(SteeringTestCase):
         """Return the address of the Service."""
         return str(ipaddress.ip_address((await self.internal_service())["spec"]["clusterIP"]))
 
-    async def eventually_port(self, number: int, wanted: dict | None) -> None:
+    async def eventually_port(self, number: int, desired: dict | None) -> None:
         """Wait until a port of the Service is as wanted; ``None``: until it is not there."""
 
         async def as_wanted():
             ports = (await self.internal_service())["spec"]["ports"]
             found = [port for port in ports if port["port"] == number]
-            if wanted is None:
+            if desired is None:
                 return not found
-            return bool(found) and found[0].items() >= wanted.items()
+            return bool(found) and found[0].items() >= desired.items()
 
-        await self.eventually(as_wanted, f"port {number} is {wanted}", 20, 0.1)
+        await self.eventually(as_wanted, f"port {number} is {desired}", 20, 0.1)
 
     async def stand_for_kube_proxy(self) -> None:
         """Have the ports of the Service lead to the server, on the cloud's machine."""

@@ -22,7 +22,7 @@ from tests.e2e.steering.support import (
 )
 from tests.e2e.support import which
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS
-from yurttunnel.steering.looks import BLIND_PAUSE, LEAST_PAUSE
+from yurttunnel.steering.probe_schedule import BLIND_PAUSE, LEAST_PAUSE
 
 _BUSY_SECONDS = 8.0
 """What noticing and repairing may take beside the pause, on a machine that does other work."""

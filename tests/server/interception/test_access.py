@@ -13,8 +13,8 @@ class AccessTests(SynchronousTestCase):
 
     def needs(self, target, *subresources, is_kubelet=True, verb="get"):
         """Assert which subresources allow a request, each by itself."""
-        wanted = accesses(head(target=target), "edge-1", is_kubelet)
-        self.assertEqual([Access(verb, each, "edge-1") for each in subresources], wanted, target)
+        desired = accesses(head(target=target), "edge-1", is_kubelet)
+        self.assertEqual([Access(verb, each, "edge-1") for each in subresources], desired, target)
 
     def test_verbs(self):
         """The method becomes a verb of the API; those that have none need every verb."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.agent.company import URGENT_DELAY
+from yurttunnel.agent.connection_group import URGENT_DELAY
 from yurttunnel.agent.dialer import DialLimits
 from yurttunnel.agent.resolver import MOST_LOOKUPS
 from yurttunnel.http.body import BodyLimits
@@ -28,7 +28,7 @@ from yurttunnel.kube.responses import MAX_LINE as MAX_WATCH_LINE
 from yurttunnel.kube.work_queue import MAX_KEYS
 from yurttunnel.ops.interception import (
     InterceptionCounters,
-    InterceptionFigures,
+    InterceptionStats,
     interception_families,
 )
 from yurttunnel.pki.authorities import MAX_BUNDLE
@@ -48,7 +48,7 @@ from yurttunnel.server.frontends.connect import (
 from yurttunnel.server.interception.kubelets import HANDSHAKE_TIMEOUT
 from yurttunnel.server.interception.listeners import SETTINGS
 from yurttunnel.server.interception.reviews import MAX_REVIEWS, REVIEW_TIMEOUT
-from yurttunnel.server.interception.shared_answers import MAX_ENTRIES
+from yurttunnel.server.interception.single_flight_cache import MAX_ENTRIES
 from yurttunnel.server.node_session import HESITATION, RETURN_PATIENCE
 from yurttunnel.server.options import Options
 from yurttunnel.server.process import MEMORY_BUDGET
@@ -216,11 +216,11 @@ class LimitsTests(SynchronousTestCase):
 
     def test_metrics(self):
         """The metrics that it sends people to are there."""
-        figures = InterceptionFigures(
+        stats = InterceptionStats(
             counters=InterceptionCounters(), pool=PoolStatistics, refusals=dict
         )
         names = set()
-        for family in interception_families(figures):
+        for family in interception_families(stats):
             names.add(f"`{family.name.removeprefix('yurttunnel_server_')}`")
         told = {row[0] for row in self.rows() if len(row) == 2}
         self.assertEqual(5, len(told))

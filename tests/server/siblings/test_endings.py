@@ -46,8 +46,8 @@ class LossTests(TwoServersTests):
         for link in self.network.open_links():
             link.cut()
         self.network.pass_time(1.5)
-        self.assertEqual((1, 1), self.first.figures)
-        ends = self.first.siblings.figures.outgoing.session_ends
+        self.assertEqual((1, 1), self.first.stats)
+        ends = self.first.siblings.stats.outgoing.session_ends
         self.assertEqual({Code.SESSION_LOST: 1}, dict(ends))
 
     def test_killed(self):

@@ -44,7 +44,7 @@ class FindingTests(WorldTests):
                 servers[number - 1].start()
             self.network.pass_time(1)
             for server in servers:
-                self.assertEqual((2, 2), server.figures, order)
+                self.assertEqual((2, 2), server.stats, order)
             for server in servers:
                 server.kill()
                 self.unlist(server)
@@ -63,7 +63,7 @@ class FindingTests(WorldTests):
         third = self.server(3)
         self.network.pass_time(1)
         for server in (first, second, third):
-            self.assertEqual((2, 2), server.figures)
+            self.assertEqual((2, 2), server.stats)
             self.assertEqual(3, server.siblings.replicas())
 
     def test_restarted_in_place(self):
@@ -73,12 +73,12 @@ class FindingTests(WorldTests):
         self.network.pass_time(0.1)
         second.kill()
         self.network.pass_time(20)
-        self.assertEqual((1, 0), first.figures)
+        self.assertEqual((1, 0), first.stats)
         self.assertIn("server-2", first.siblings.problem())
         again = self.server(2)
         self.agent(again, "edge-2")
         self.network.pass_time(0.2)
-        self.assertEqual((1, 1), first.figures)
+        self.assertEqual((1, 1), first.stats)
         self.assertTrue(first.knows("edge-2"))
         self.assertFalse(first.knows("edge-1"))
         self.assertIsNone(first.siblings.problem())
@@ -109,12 +109,12 @@ class FindingTests(WorldTests):
         second.host = "10.0.0.2"
         second.listen()
         self.network.pass_time(4)
-        self.assertEqual((1, 0), first.figures)
+        self.assertEqual((1, 0), first.stats)
         # The last attempt was a while ago, the next one is not due yet.
         self.network.pass_time(1.5)
         self.list(second)
         self.network.pass_time(0.1)
-        self.assertEqual((1, 1), first.figures)
+        self.assertEqual((1, 1), first.stats)
 
     def test_not_serving(self):
         """A replica that does not serve is not dialed; one that does not say so is."""
@@ -122,10 +122,10 @@ class FindingTests(WorldTests):
         second = self.server(2, listed=False)
         self.list(second, serving=False, ready=False)
         self.network.pass_time(1)
-        self.assertEqual((0, 0), first.figures)
+        self.assertEqual((0, 0), first.stats)
         self.list(second, serving=True, ready=False, terminating=True)
         self.network.pass_time(1)
-        self.assertEqual((1, 1), first.figures)
+        self.assertEqual((1, 1), first.stats)
 
     def test_number_of_replicas(self):
         """It counts who is listed, and this server where it is not; there is at least one."""
@@ -197,14 +197,14 @@ class FindingTests(WorldTests):
         endpoint = {**self.listed[second.pod], "addresses": ["2001:db8::2"]}
         self.put_slice("v6", "IPv6", [endpoint])
         self.network.pass_time(1)
-        self.assertEqual((1, 1), first.figures)
+        self.assertEqual((1, 1), first.stats)
         self.assertEqual(2, first.siblings.replicas())
         second.stop_listening()
         self.network.open_links()[0].cut()
         for link in self.network.open_links():
             link.cut()
         self.network.pass_time(5)
-        self.assertEqual((1, 1), first.figures)
+        self.assertEqual((1, 1), first.stats)
         self.assertIn("2001:db8::2", self.network.attempts)
         del self.network.listening["2001:db8::2"]
 
@@ -216,7 +216,7 @@ class FindingTests(WorldTests):
         self.assertTrue(first.knows("edge-1"))
         self.unlist(second)
         self.network.pass_time(1)
-        self.assertEqual((0, 0), first.figures)
+        self.assertEqual((0, 0), first.stats)
         self.assertFalse(first.knows("edge-1"))
         self.assertEqual([], second.siblings._acceptor.sessions())
 
@@ -245,11 +245,11 @@ class FindingTests(WorldTests):
         self.network.pass_time(30)
         attempts = self.network.attempts.count("10.0.0.2")
         self.assertGreaterEqual(attempts, 3)
-        self.assertEqual((1, 0), first.figures)
+        self.assertEqual((1, 0), first.stats)
         # It cannot be known that the other one of the two is the second itself.
-        self.assertEqual((2, 1), second.figures)
+        self.assertEqual((2, 1), second.stats)
         self.assertIn("server-2", first.siblings.problem())
-        failed = [server.siblings.figures.failed_attempts() for server in (first, second)]
+        failed = [server.siblings.stats.failed_attempts() for server in (first, second)]
         self.assertGreaterEqual(failed[0], 3)
         # The last one of each may still be under way.
         self.assertIn(attempts - sum(failed), (0, 1, 2))

@@ -220,10 +220,10 @@ class Server:
         return all(session is not None and session.connected for session in found)
 
     @property
-    def figures(self):
+    def stats(self):
         """Return the numbers of siblings known and connected."""
-        figures = self.siblings.figures
-        return figures.known(), figures.connected()
+        stats = self.siblings.stats
+        return stats.known(), stats.connected()
 
 
 class WorldTests(TestCase):
@@ -276,7 +276,7 @@ class WorldTests(TestCase):
         servers = [self.server(number) for number in range(1, count + 1)]
         self.network.pass_time(1)
         for server in servers:
-            self.assertEqual((count - 1, count - 1), server.figures)
+            self.assertEqual((count - 1, count - 1), server.stats)
         return servers
 
     def list(self, server, **conditions):

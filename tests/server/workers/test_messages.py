@@ -11,7 +11,7 @@ from tests.ops.snapshots import snapshot
 from tests.pki.support import Issuer
 from yurttunnel.pki.identity import identity_from_certificate
 from yurttunnel.server.workers import messages
-from yurttunnel.server.workers.figures import Growth, SnapshotChanges, add_growth
+from yurttunnel.server.workers.stats import Growth, SnapshotChanges, add_growth
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
 

@@ -86,7 +86,7 @@ class WorkersTests(SynchronousTestCase):
         self.assertEqual(self.rooms, [2])
         self.be_ready(self.one)
         self.assertIsNone(self.workers.problem())
-        self.assertEqual(self.workers.figures().ready, 2)
+        self.assertEqual(self.workers.stats().ready, 2)
 
     def test_a_worker_is_started_again(self):
         """Soon, and later each time that it ends at once; the other is left alone."""
@@ -98,7 +98,7 @@ class WorkersTests(SynchronousTestCase):
         expected = [min(FIRST_DELAY * 2**number, LONGEST_DELAY) for number in range(9)]
         for delay, least in zip(delays, expected, strict=True):
             self.assertLess(abs(delay - least), 2 * STEP)
-        self.assertEqual(self.workers.figures().restarts, 9)
+        self.assertEqual(self.workers.stats().restarts, 9)
         self.assertFalse(self.two.killed)
         # One that has worked for long begins with the shortest delay.
         for _ in range(int(SETTLED) + 1):
@@ -111,7 +111,7 @@ class WorkersTests(SynchronousTestCase):
         self.processes.fails = True
         self.one.end(11)
         self.clock.advance(FIRST_DELAY)
-        self.assertEqual(self.workers.figures().restarts, 2)
+        self.assertEqual(self.workers.stats().restarts, 2)
         self.processes.fails = False
         self.restarted_after()
         self.assertEqual(len(self.processes.started), 3)

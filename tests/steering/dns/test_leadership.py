@@ -38,7 +38,7 @@ class LeadershipTests(ControllerTestCase):
     def test_losing_the_lease_stops_only_this(self):
         """D1: the process goes on, and the controller does when it leads again."""
         election = self.elect()
-        self.assertTrue(self.controller.figures().leading)
+        self.assertTrue(self.controller.stats().leading)
         self.take("server-2")
         self.settle(5)
         self.assertFalse(self.controller.running)
@@ -60,7 +60,7 @@ class LeadershipTests(ControllerTestCase):
         self.settle()
         self.assertEqual([], self.writes())
         self.assertIsNone(self.controller.problem())
-        self.assertFalse(self.controller.figures().leading)
+        self.assertFalse(self.controller.stats().leading)
         self.client.put(SERVICES, service())
         self.settle()
         calls = len(self.client.calls)
@@ -85,13 +85,13 @@ class LeadershipTests(ControllerTestCase):
         """They say what was done, and when."""
         self.start()
         started = self.clock.seconds()
-        figures = self.controller.figures()
+        stats = self.controller.stats()
         self.assertEqual(
             (True, 2, {"ConfigMap": 1}, ()),
-            (figures.leading, figures.records, figures.writes, figures.problems),
+            (stats.leading, stats.records, stats.writes, stats.problems),
         )
-        self.assertTrue(started - 5 <= figures.last_write <= started)
+        self.assertTrue(started - 5 <= stats.last_write <= started)
         self.client.remove(SERVICES, SERVICE, NAMESPACE)
         self.settle()
-        [problem] = self.controller.figures().problems
+        [problem] = self.controller.stats().problems
         self.assertEqual(problem, self.controller.problem())

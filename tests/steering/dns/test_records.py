@@ -64,13 +64,13 @@ class RecordTests(SynchronousTestCase):
     def test_the_first_internal_address_counts(self):
         """Other nodes have their first InternalIP, and an ExternalIP only without one."""
         external = ("ExternalIP", "203.0.113.1")
-        for addresses, wanted in (
+        for addresses, desired in (
             ((external, "192.0.2.1", "192.0.2.2"), "192.0.2.1"),
             ((("Hostname", "n"), external, ("ExternalIP", "203.0.113.2")), "203.0.113.1"),
             (("2001:db8::1", "192.0.2.1"), "2001:db8::1"),
             (("nonsense", external), "203.0.113.1"),
         ):
-            self.assertEqual(f"{wanted}\tn", records(node("n", *addresses)).text)
+            self.assertEqual(f"{desired}\tn", records(node("n", *addresses)).text)
 
     def test_a_node_that_is_not_ready_has_a_record(self):
         """What is to be known of a node is asked when it is not well, too."""

@@ -25,7 +25,7 @@ def entry(port, target, name=None, **more):
     return {"name": name, "protocol": "TCP", "port": port, "targetPort": target, **more}
 
 
-def wanted(http=(), https=(), server=SERVER):
+def desired(http=(), https=(), server=SERVER):
     """Return what is to be."""
     return service_ports(Ports(http=frozenset(http), https=frozenset(https)), server)
 
@@ -35,14 +35,14 @@ class WantedTests(SynchronousTestCase):
 
     def test_configured_ports_lead_to_the_servers_own(self):
         """Those for HTTP and those for HTTPS lead to what the server really listens on."""
-        found = wanted([9100], [9443], ServerPorts(20263, 20264))
-        self.assertEqual({9100: 20264, 9443: 20263}, found.wanted)
+        found = desired([9100], [9443], ServerPorts(20263, 20264))
+        self.assertEqual({9100: 20264, 9443: 20263}, found.desired)
         self.assertEqual({10250: 20263, 10255: 20264}, found.kubelet)
 
     def test_pass_through_counts_first(self):
         """Ports that are passed through lead there, whether or not they are configured."""
-        found = wanted([9100], [9443], PASSING)
-        self.assertEqual({9100: 10264, 9443: 10270, 10250: 10270}, found.wanted)
+        found = desired([9100], [9443], PASSING)
+        self.assertEqual({9100: 10264, 9443: 10270, 10250: 10270}, found.desired)
         self.assertEqual({10255: 10264}, found.kubelet)
 
 
@@ -53,12 +53,12 @@ class ReconcilingTests(SynchronousTestCase):
         """They come behind the others, by their numbers."""
         self.assertEqual(
             [HTTPS, HTTP, entry(9100, 10264), entry(9443, 10263)],
-            reconciled([HTTPS, HTTP], wanted([9100], [9443])),
+            reconciled([HTTPS, HTTP], desired([9100], [9443])),
         )
 
     def test_those_of_the_kubelet_are_not_added(self):
         """Who takes them out has a reason; but pass-through that is asked for needs its ports."""
-        self.assertEqual([HTTPS], reconciled([HTTPS], wanted()))
+        self.assertEqual([HTTPS], reconciled([HTTPS], desired()))
         self.assertEqual([entry(9443, 10270), entry(10250, 10270)], _passing([]))
 
     def test_a_wrong_target_is_corrected(self):
@@ -66,14 +66,14 @@ class ReconcilingTests(SynchronousTestCase):
         by_hand = entry(9100, 9100, "node-exporter", nodePort=30000, appProtocol="http")
         self.assertEqual(
             [{**by_hand, "targetPort": 10264}, entry(9443, 10263)],
-            reconciled([by_hand, entry(9443, 10264)], wanted([9100], [9443])),
+            reconciled([by_hand, entry(9443, 10264)], desired([9100], [9443])),
         )
 
     def test_the_kubelets_ports_follow_pass_through(self):
         """They lead there while it is on, and back when it is off."""
         passing = _passing([HTTPS, HTTP])
         self.assertEqual([{**HTTPS, "targetPort": 10270}, HTTP, entry(9443, 10270)], passing)
-        self.assertEqual([HTTPS, HTTP], reconciled(passing, wanted()))
+        self.assertEqual([HTTPS, HTTP], reconciled(passing, desired()))
 
     def test_ours_that_are_no_longer_wanted_go(self):
         """Entries with our names are removed, and others stay whatever they are."""
@@ -82,37 +82,37 @@ class ReconcilingTests(SynchronousTestCase):
         udp = {**entry(9443, 1, "mine"), "protocol": "UDP"}
         self.assertEqual(
             [other, connect, udp],
-            reconciled([entry(9443, 10263), other, connect, udp, entry(9101, 1)], wanted()),
+            reconciled([entry(9443, 10263), other, connect, udp, entry(9101, 1)], desired()),
         )
 
     def test_protocols_are_told_apart(self):
         """An entry for UDP is none for TCP; one that does not say is for TCP."""
         udp = {**entry(9100, 1, "udp"), "protocol": "UDP"}
-        self.assertEqual([udp, entry(9100, 10264)], reconciled([udp], wanted([9100])))
+        self.assertEqual([udp, entry(9100, 10264)], reconciled([udp], desired([9100])))
         silent = {"port": 9100, "targetPort": 10264}
-        self.assertEqual([silent], reconciled([silent], wanted([9100])))
+        self.assertEqual([silent], reconciled([silent], desired([9100])))
         ours_for_udp = {**entry(9100, 1), "protocol": "UDP"}
-        self.assertEqual([entry(9100, 10264)], reconciled([ours_for_udp], wanted([9100])))
+        self.assertEqual([entry(9100, 10264)], reconciled([ours_for_udp], desired([9100])))
 
     def test_ports_that_are_no_numbers(self):
         """An entry without a number is nobody's port, neither the lowest nor any other."""
         for odd in ({"name": "odd"}, {"name": "odd", "port": "1"}):
-            self.assertEqual([odd, entry(1, 10264)], reconciled([odd], wanted([1])))
+            self.assertEqual([odd, entry(1, 10264)], reconciled([odd], desired([1])))
 
     def test_names_never_collide(self):
         """An entry with the name of another port gets its own, so that both have one."""
         misnamed = entry(9200, 10264, "dnat-9100", nodePort=30000)
         self.assertEqual(
             [{**misnamed, "name": "dnat-9200"}, entry(9100, 10264)],
-            reconciled([misnamed], wanted([9100, 9200])),
+            reconciled([misnamed], desired([9100, 9200])),
         )
-        self.assertEqual([entry(9100, 10264)], reconciled([misnamed], wanted([9100])))
+        self.assertEqual([entry(9100, 10264)], reconciled([misnamed], desired([9100])))
         swapped = [entry(1, 10264, "dnat-2"), entry(2, 10264, "dnat-1")]
-        self.assertEqual([entry(1, 10264), entry(2, 10264)], reconciled(swapped, wanted([1, 2])))
+        self.assertEqual([entry(1, 10264), entry(2, 10264)], reconciled(swapped, desired([1, 2])))
 
     def test_doing_it_again_changes_nothing(self):
         """What was reconciled once is as it should be."""
-        for ports in (wanted(), wanted([9100], [9443]), wanted([1], [2], PASSING)):
+        for ports in (desired(), desired([9100], [9443]), desired([1], [2], PASSING)):
             once = reconciled([HTTPS, entry(9100, 1, "dnat-5"), entry(7, 7)], ports)
             self.assertEqual(once, reconciled(once, ports))
 
@@ -127,7 +127,7 @@ class ServiceTests(SynchronousTestCase):
             "spec": {"clusterIP": "10.96.0.5", "selector": {"a": "b"}, "ports": [HTTPS]},
             "status": {"loadBalancer": {}},
         }
-        new = with_ports(old, wanted([9100]))
+        new = with_ports(old, desired([9100]))
         self.assertEqual({**old, "spec": {**old["spec"], "ports": new["spec"]["ports"]}}, new)
         self.assertEqual([HTTPS, entry(9100, 10264)], new["spec"]["ports"])
         self.assertEqual([HTTPS], old["spec"]["ports"])
@@ -135,13 +135,13 @@ class ServiceTests(SynchronousTestCase):
     def test_nothing_to_do(self):
         """One with the right ports is left alone."""
         service = {"spec": {"ports": [HTTPS, HTTP, entry(9100, 10264)]}}
-        self.assertIsNone(with_ports(service, wanted([9100])))
+        self.assertIsNone(with_ports(service, desired([9100])))
 
     def test_one_without_ports(self):
         """Those that are wanted are added to whatever is there."""
         for spec in ({}, {"spec": {}}, {"spec": {"ports": None}}):
-            self.assertEqual([entry(1, 10264)], with_ports(spec, wanted([1]))["spec"]["ports"])
+            self.assertEqual([entry(1, 10264)], with_ports(spec, desired([1]))["spec"]["ports"])
 
 
 def _passing(entries):
-    return reconciled(entries, wanted(server=PASSING))
+    return reconciled(entries, desired(server=PASSING))

@@ -314,8 +314,8 @@ class RealDetectionTests(TestCase):
         firewalls = await find_firewalls(self.programs)
         leads = {10250: Target(None, 10263)}
         edge = frozenset({IPv4Address("192.168.7.1")})
-        wanted = Interception(4, Match.CLOUD_RETURN, edge, ports=leads)
-        await firewalls.found[4].apply(wanted, None)
+        desired = Interception(4, Match.CLOUD_RETURN, edge, ports=leads)
+        await firewalls.found[4].apply(desired, None)
         removed = await remove_leftovers_elsewhere(self.programs, firewalls)
         self.assertEqual(["removed the chains TUNNEL-PORT of IPv4 (legacy)"], removed)
         removed = await remove_everything(self.programs, FakeAddressSets())

@@ -50,7 +50,7 @@ class FirewallContract:
         own, *cloud, edge = map(ip_address, ADDRESSES[self.version])
         self.own = own
         self.secure, self.insecure = Target(own, 10263), Target(None, 10264)
-        self.wanted = Interception(
+        self.desired = Interception(
             self.version,
             Match.CLOUD_RETURN,
             frozenset({edge}),
@@ -63,19 +63,19 @@ class FirewallContract:
         back_end = BackEnd(self.version, self.back_end, self.machine.prefix)
         return Iptables(self.machine.programs, back_end)
 
-    async def apply(self, wanted, set_name=None):
+    async def apply(self, desired, set_name=None):
         """Apply, and check that another time one process finds all as it should be."""
-        applied = await self.firewall.apply(wanted, set_name)
+        applied = await self.firewall.apply(desired, set_name)
         self.assertTrue(applied.differences)
-        await self.check_unchanged(wanted, set_name)
+        await self.check_unchanged(desired, set_name)
         return applied
 
-    async def check_unchanged(self, wanted, set_name=None):
+    async def check_unchanged(self, desired, set_name=None):
         """Check that one process finds that nothing is to be done, however often."""
         for firewall in (self.new_firewall(), self.firewall, self.firewall):
             del self.machine.programs.calls[:]
-            ports = frozenset(wanted.all_ports())
-            self.assertEqual(Applied((), ports), await firewall.apply(wanted, set_name))
+            ports = frozenset(desired.all_ports())
+            self.assertEqual(Applied((), ports), await firewall.apply(desired, set_name))
             (call,) = self.machine.programs.calls
             self.assertEqual([f"{self.machine.prefix}-save", "-t", "nat"], call)
 
@@ -91,7 +91,7 @@ class FirewallContract:
 
     async def test_apply(self):
         """Two processes make rules where there were none."""
-        applied = await self.firewall.apply(self.wanted, None)
+        applied = await self.firewall.apply(self.desired, None)
         self.assertEqual(2, len(self.machine.programs.calls))
         self.assertEqual(frozenset(), applied.former_ports)
         self.assertIn("the chain TUNNEL-PORT-10250 is missing", applied.differences)
@@ -102,31 +102,31 @@ class FirewallContract:
         self.assertEqual([lines[lines.index(lead[0])]], lead)
         jumps = [line for line in self.machine.save() if line.startswith("-A OUTPUT")]
         self.assertTrue(jumps[0].endswith("-j TUNNEL-PORT"), jumps)
-        await self.check_unchanged(self.wanted)
+        await self.check_unchanged(self.desired)
 
     async def test_everything(self):
         """Whatever can be wanted is found again as it was made."""
         self.machine.make_set("YURTTUNNEL-EDGES")
-        pods = replace(self.wanted, pod_ports={10250: self.secure, 9100: self.insecure})
+        pods = replace(self.desired, pod_ports={10250: self.secure, 9100: self.insecure})
         await self.apply(pods)
         await self.apply(replace(pods, match=Match.EDGE_SET), "YURTTUNNEL-EDGES")
         self.patch(rules_module, "MOST_RETURNS_BY_PORT", 3)
         await self.apply(pods)
         self.assert_foreign_untouched()
-        applied = await self.apply(self.wanted)
+        applied = await self.apply(self.desired)
         self.assertEqual({10250, 10255, 9100}, applied.former_ports)
 
     async def test_remove(self):
         """When rules are removed those of others are byte for byte what they were."""
-        await self.apply(replace(self.wanted, pod_ports={9100: self.secure}))
+        await self.apply(replace(self.desired, pod_ports={9100: self.secure}))
         self.assertTrue(await self.firewall.remove())
         self.assertEqual(self.foreign, self.machine.save())
         self.assertFalse(await self.firewall.remove())
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
 
     async def test_remove_at_once(self):
         """What is known to be there is removed by one process, which reads nothing."""
-        pods = replace(self.wanted, pod_ports={9100: self.secure})
+        pods = replace(self.desired, pod_ports={9100: self.secure})
         for again in range(3):
             await self.firewall.apply(pods, None)
             if again:
@@ -148,52 +148,52 @@ class FirewallContract:
             [f"-D OUTPUT -p tcp {comment} -j TUNNEL-PORT"],
             ["-I TUNNEL-PORT 1 -p udp -j RETURN"],
         ):
-            await self.firewall.apply(self.wanted, None)
+            await self.firewall.apply(self.desired, None)
             self.machine.restore(*lines)
             self.assertTrue(await self.firewall.remove())
             self.assertEqual(self.foreign, self.machine.save())
 
     async def test_nothing_wanted(self):
         """When nothing is wanted any more there are no rules; nor are any made."""
-        nothing = replace(self.wanted, edge=frozenset())
+        nothing = replace(self.desired, edge=frozenset())
         self.assertEqual(Applied(), await self.firewall.apply(nothing, None))
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
         await self.firewall.apply(nothing, None)
         self.assertEqual(self.foreign, self.machine.save())
 
     async def test_port_comes_and_goes(self):
         """A port that comes has a chain, and one that goes leaves none."""
-        more = {**self.wanted.ports, 9100: self.insecure}
-        applied = await self.apply(self.wanted)
-        applied = await self.apply(replace(self.wanted, ports=more))
+        more = {**self.desired.ports, 9100: self.insecure}
+        applied = await self.apply(self.desired)
+        applied = await self.apply(replace(self.desired, ports=more))
         self.assertEqual({10250, 10255}, applied.former_ports)
-        applied = await self.apply(self.wanted)
+        applied = await self.apply(self.desired)
         self.assertEqual({10250, 10255, 9100}, applied.former_ports)
         self.assertFalse([line for line in self.machine.save() if "9100" in line])
 
     async def test_nodes_come_and_go(self):
         """A node that comes or goes is a rule in each port's chain, and nothing else."""
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
         before = self.machine.save()
-        more = self.wanted.cloud | {self.own + 1, self.own - 190, self.own + 50}
-        applied = await self.apply(replace(self.wanted, cloud=more))
+        more = self.desired.cloud | {self.own + 1, self.own - 190, self.own + 50}
+        applied = await self.apply(replace(self.desired, cloud=more))
         expected = "in the chain TUNNEL-PORT-10250 3 rules are missing, 0 not wanted"
         self.assertEqual(expected, applied.differences[0])
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
         self.assertEqual(before, self.machine.save())
 
     async def test_target_changes(self):
         """When a target changes the old one is gone, and so cannot win (F1)."""
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
         moved = {10250: Target(self.own + 1, 10263), 10255: self.secure}
-        await self.apply(replace(self.wanted, ports=moved))
+        await self.apply(replace(self.desired, ports=moved))
         leads = [line for line in self.ours() if "dnat to tunnel" in line]
         self.assertEqual(2, len(leads))
         self.assertTrue(any(f"{self.own + 1}" in lead for lead in leads))
 
     async def test_disturbed(self):
         """What others destroy is made again (F7)."""
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
         good = self.machine.save()
         for lines in (
             [":TUNNEL-PORT - [0:0]"],
@@ -209,7 +209,7 @@ class FirewallContract:
         ):
             self.machine.restore(*lines)
             self.assertNotEqual(good, self.machine.save())
-            await self.apply(self.wanted)
+            await self.apply(self.desired)
             self.assertEqual(good, self.machine.save())
 
     async def test_leftovers_of_others_names(self):
@@ -221,7 +221,7 @@ class FirewallContract:
             "-A TUNNEL-PORT -p tcp -j TUNNEL-PORT-x9",
             "-A TUNNEL-PORT-x9 -j TUNNEL-PORT-9999",
         )
-        nothing = replace(self.wanted, edge=frozenset())
+        nothing = replace(self.desired, edge=frozenset())
         applied = await self.firewall.apply(nothing, None)
         self.assertEqual(frozenset({9999}), applied.former_ports)
         self.assertEqual(self.foreign, self.machine.save())
@@ -261,10 +261,10 @@ class KernelContract(FirewallContract):
 
     async def test_former_version(self):
         """Rules of yurttunnel 1.2 are recognised: what is right stays, what is stale goes (F2)."""
-        edge = min(self.wanted.edge)
+        edge = min(self.desired.edge)
         # The edge node was a cloud node then.
         self.former_version(edge, "127.0.0.1" if self.version == 4 else "::1")
-        applied = await self.apply(self.wanted)
+        applied = await self.apply(self.desired)
         self.assertIn("the chain TUNNEL-PORT-10255 is missing", applied.differences)
         self.assertNotIn("the jump from OUTPUT is missing", applied.differences)
         self.assertEqual({10250}, applied.former_ports)
@@ -280,7 +280,7 @@ class KernelContract(FirewallContract):
 
     async def test_shapes_of_the_former_version(self):
         """Rules are what the commands of yurttunnel 1.2 would have found to be there."""
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
         direct = '-m comment --comment "return request to access node directly"'
         for rule in (
             'OUTPUT -p tcp -m comment --comment "yurttunnel server port" -j TUNNEL-PORT',
@@ -294,20 +294,20 @@ class KernelContract(FirewallContract):
 
     async def test_flushed(self):
         """All is made again after another program has flushed the table (F7)."""
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
         good = self.ours()
         self.machine.iptables("-t nat -F")
         self.machine.iptables("-t nat -X")
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
         self.assertEqual(good, self.ours())
 
     async def test_no_set(self):
         """A change that the kernel refuses changes nothing, and is told in one line."""
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
         before = self.machine.save()
-        ports = {**self.wanted.ports, 9100: self.secure}
-        wanted = replace(self.wanted, match=Match.EDGE_SET, ports=ports)
-        applying = self.firewall.apply(wanted, "YURTTUNNEL-NONE")
+        ports = {**self.desired.ports, 9100: self.secure}
+        desired = replace(self.desired, match=Match.EDGE_SET, ports=ports)
+        applying = self.firewall.apply(desired, "YURTTUNNEL-NONE")
         error = await self.assertFailure(applying, SteeringFailed)
         self.assertNotIsInstance(error, SetsRefused)
         text = str(error)
@@ -315,11 +315,11 @@ class KernelContract(FirewallContract):
         self.assertIn("Set YURTTUNNEL-NONE doesn't exist", text)
         self.assertNotIn("\n", text)
         self.assertEqual(before, self.machine.save())
-        await self.check_unchanged(self.wanted)
+        await self.check_unchanged(self.desired)
 
     async def test_changed_meanwhile(self):
         """When others change what is about to be changed, it is all or nothing; then all."""
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
         programs = self.machine.programs
         run = programs.run
 
@@ -331,12 +331,12 @@ class KernelContract(FirewallContract):
             return run(arguments, *more)
 
         self.patch(programs, "run", disturbed)
-        fewer = self.wanted.cloud - {self.own}
-        wanted = replace(self.wanted, cloud=fewer, ports={10250: self.secure})
-        await self.assertFailure(self.firewall.apply(wanted, None), SteeringFailed)
+        fewer = self.desired.cloud - {self.own}
+        desired = replace(self.desired, cloud=fewer, ports={10250: self.secure})
+        await self.assertFailure(self.firewall.apply(desired, None), SteeringFailed)
         self.assertEqual(self.before, self.machine.save())
         self.patch(programs, "run", run)
-        await self.apply(wanted)
+        await self.apply(desired)
         self.assert_foreign_untouched()
 
 
@@ -360,13 +360,13 @@ class LegacyContract(KernelContract):
         self.patch(iptables_module, "LOCK_SECONDS", 1)
         with open(self.lock, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            applying = self.firewall.apply(self.wanted, None)
+            applying = self.firewall.apply(self.desired, None)
             error = await self.assertFailure(applying, SteeringFailed)
         text = str(error)
         self.assertIn("the lock /run/xtables.lock was held by another program", text)
         self.assertNotIsInstance(error, SetsRefused)
         self.assertEqual(self.foreign, self.machine.save())
-        await self.apply(self.wanted)
+        await self.apply(self.desired)
 
 
 class LegacyIPv4Tests(LegacyContract, TestCase):
@@ -433,8 +433,8 @@ class FailureTests(SynchronousTestCase):
         """The same, where rules are made and removed: nothing is taken for an empty table."""
         shown = Finished(0, b"# Table `nat' is incompatible, use 'nft' tool.\n", "")
         self.programs.programs["iptables-nft-save"] = lambda *_: shown
-        wanted = Interception(4, Match.CLOUD_RETURN)
-        for call in (partial(self.firewall.apply, wanted, None), self.firewall.remove):
+        desired = Interception(4, Match.CLOUD_RETURN)
+        for call in (partial(self.firewall.apply, desired, None), self.firewall.remove):
             failure = self.failureResultOf(call(), SteeringFailed)
             self.assertIn("iptables does not show it", str(failure.value))
 
@@ -459,8 +459,8 @@ class RefusalTests(SynchronousTestCase):
         self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(2, b"", said)
         match = Match.CLOUD_RETURN if set_name is None else Match.EDGE_SET
         ports = {10250: Target(None, 10263)}
-        wanted = Interception(4, match, frozenset({ip_address("192.168.7.1")}), ports=ports)
-        return self.failureResultOf(self.firewall.apply(wanted, set_name), SteeringFailed).value
+        desired = Interception(4, match, frozenset({ip_address("192.168.7.1")}), ports=ports)
+        return self.failureResultOf(self.firewall.apply(desired, set_name), SteeringFailed).value
 
     def test_no_sets(self):
         """The program, its extension, or the kernel has none."""
@@ -491,8 +491,8 @@ class RefusalTests(SynchronousTestCase):
         self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(0, b"", "")
         ports = {10250: Target(None, 10263)}
         edge = frozenset({ip_address("192.168.7.1")})
-        wanted = Interception(4, Match.CLOUD_RETURN, edge, ports=ports)
-        self.successResultOf(self.firewall.apply(wanted, None))
+        desired = Interception(4, Match.CLOUD_RETURN, edge, ports=ports)
+        self.successResultOf(self.firewall.apply(desired, None))
         del self.programs.calls[:]
         said = "Another app is currently holding the xtables lock"
         self.programs.programs["iptables-nft-restore"] = lambda *_: Finished(4, b"", said)

@@ -61,7 +61,7 @@ class PacketsContract:
             raise SkipTest(f"{self.prefix} or ipset is not installed")
         use_own_lock(self)
         addresses = ADDRESSES[self.version]
-        self.wanted = Interception(
+        self.desired = Interception(
             self.version,
             Match.CLOUD_RETURN,
             frozenset({ip_address(addresses[EDGE]), ip_address(addresses[BRIDGE])}),
@@ -138,9 +138,9 @@ class PacketsContract:
         connection.close()
         return "tunnel" if took is self.tunnel else "direct"
 
-    async def check(self, wanted, third):
+    async def check(self, desired, third):
         """Apply rules, and check all ways; ``third`` is that of a host that is no node."""
-        await self.firewall.apply(wanted, SET)
+        await self.firewall.apply(desired, SET)
         addresses = ADDRESSES[self.version]
         found = [self.way(address) for address in addresses]
         self.assertEqual(["direct", "direct", "direct", "tunnel", third], found)
@@ -152,25 +152,25 @@ class PacketsContract:
 
     async def test_edge_set(self):
         """With a set only connections to its addresses are led; a third host is not (F3)."""
-        await self.check(replace(self.wanted, match=Match.EDGE_SET), "direct")
+        await self.check(replace(self.desired, match=Match.EDGE_SET), "direct")
 
     async def test_cloud_return(self):
         """Without one all are led but those to loopback and cloud nodes."""
-        await self.check(self.wanted, "tunnel")
+        await self.check(self.desired, "tunnel")
 
     async def test_many_cloud_nodes(self):
         """The shape for many nodes leads as the other one does."""
         self.patch(rules_module, "MOST_RETURNS_BY_PORT", 0)
-        await self.check(self.wanted, "tunnel")
+        await self.check(self.desired, "tunnel")
 
     async def test_every_address(self):
         """A listener on all addresses is reached without any of them."""
         ports = {KUBELET: Target(None, TUNNEL)}
-        await self.check(replace(self.wanted, ports=ports), "tunnel")
+        await self.check(replace(self.desired, ports=ports), "tunnel")
 
     async def test_removed(self):
         """Without rules all is direct."""
-        await self.firewall.apply(self.wanted, None)
+        await self.firewall.apply(self.desired, None)
         await self.firewall.remove()
         self.assertEqual("direct", self.way(ADDRESSES[self.version][EDGE]))
 
@@ -186,10 +186,10 @@ class PacketsContract:
             (Match.CLOUD_RETURN, 0, "tunnel"),
         ):
             self.patch(rules_module, "MOST_RETURNS_BY_PORT", most)
-            wanted = replace(self.wanted, match=match)
-            await self.firewall.apply(wanted, SET)
+            desired = replace(self.desired, match=match)
+            await self.firewall.apply(desired, SET)
             self.assertEqual("direct", self.way(addresses[EDGE], client=pod.pop()))
-            await self.firewall.apply(replace(wanted, pod_ports=leads), SET)
+            await self.firewall.apply(replace(desired, pod_ports=leads), SET)
             found = [self.way(address, client=pod.pop()) for address in addresses]
             self.assertEqual(["direct", "direct", "direct", "tunnel", third], found)
 

@@ -42,8 +42,8 @@ class RulesTests(SynchronousTestCase):
 
     def test_cloud_return(self):
         """Loopback and cloud nodes are returned, loopback first, and the rest is led."""
-        wanted = Interception(4, Match.CLOUD_RETURN, EDGE, CLOUD, PORTS)
-        found = rules_of(wanted, None)
+        desired = Interception(4, Match.CLOUD_RETURN, EDGE, CLOUD, PORTS)
+        found = rules_of(desired, None)
         jumps = {"OUTPUT": ('-p tcp -m comment --comment "yurttunnel server port" -j TUNNEL-PORT',)}
         self.assertEqual(jumps, found.jumps)
         chains = {"TUNNEL-PORT": (OWN, SELF, jump(10250), jump(10255))}
@@ -58,52 +58,52 @@ class RulesTests(SynchronousTestCase):
 
     def test_edge_set(self):
         """With a set of addresses each port's chain has one rule."""
-        wanted = Interception(4, Match.EDGE_SET, EDGE, CLOUD, {10250: SECURE})
-        found = rules_of(wanted, "YURTTUNNEL-EDGE4").chains
+        desired = Interception(4, Match.EDGE_SET, EDGE, CLOUD, {10250: SECURE})
+        found = rules_of(desired, "YURTTUNNEL-EDGE4").chains
         lead = (
             f"-p tcp {LEAD} -m tcp --dport 10250 -m set --match-set YURTTUNNEL-EDGE4 dst"
             " -j DNAT --to-destination 172.16.1.199:10263"
         )
         self.assertEqual((lead,), found["TUNNEL-PORT-10250"])
         with self.assertRaises(ValueError):
-            rules_of(wanted, None)
+            rules_of(desired, None)
 
     def test_ipv6(self):
         """Addresses of IPv6 are whole, and in brackets before a port."""
         target = Target(IPv6Address("fd00::1"), 10263)
         cloud = frozenset({IPv6Address("fd00::2")})
-        wanted = Interception(6, Match.CLOUD_RETURN, EDGE6, cloud, {10250: target})
+        desired = Interception(6, Match.CLOUD_RETURN, EDGE6, cloud, {10250: target})
         expected = (
             f"-d ::1/128 -p tcp {RETURN} -m tcp --dport 10250 -j RETURN",
             f"-d fd00::2/128 -p tcp {RETURN} -m tcp --dport 10250 -j RETURN",
             f"-p tcp {LEAD} -m tcp --dport 10250 -j DNAT --to-destination [fd00::1]:10263",
         )
-        self.assertEqual(expected, rules_of(wanted, None).chains["TUNNEL-PORT-10250"])
+        self.assertEqual(expected, rules_of(desired, None).chains["TUNNEL-PORT-10250"])
 
     def test_mapped(self):
         """An address is spelled as the programs spell it; else it would differ for ever."""
-        wanted = Interception(
+        desired = Interception(
             6,
             Match.CLOUD_RETURN,
             EDGE6,
             frozenset({IPv6Address("::ffff:192.0.2.1"), IPv6Address("fd00:0:1:2:3:4:5:6")}),
             {10250: Target(IPv6Address("fd00::1"), 10263)},
         )
-        found = rules_of(wanted, None).chains["TUNNEL-PORT-10250"]
+        found = rules_of(desired, None).chains["TUNNEL-PORT-10250"]
         self.assertTrue(found[1].startswith("-d ::ffff:192.0.2.1/128 "), found)
         self.assertTrue(found[2].startswith("-d fd00:0:1:2:3:4:5:6/128 "), found)
 
     def test_every_address(self):
         """Connections stay on the machine where the server listens on all its addresses."""
-        wanted = Interception(6, Match.EDGE_SET, EDGE6, ports={10250: Target(None, 10263)})
-        (rule,) = rules_of(wanted, "S").chains["TUNNEL-PORT-10250"]
+        desired = Interception(6, Match.EDGE_SET, EDGE6, ports={10250: Target(None, 10263)})
+        (rule,) = rules_of(desired, "S").chains["TUNNEL-PORT-10250"]
         self.assertTrue(rule.endswith(" -j REDIRECT --to-ports 10263"), rule)
 
     def test_pods(self):
         """What comes from elsewhere has a hook and chains of its own; no mark is looked at."""
         target = Target(None, 10263)
-        wanted = Interception(4, Match.EDGE_SET, EDGE, CLOUD, PORTS, {10250: target})
-        found = rules_of(wanted, "S")
+        desired = Interception(4, Match.EDGE_SET, EDGE, CLOUD, PORTS, {10250: target})
+        found = rules_of(desired, "S")
         comment = '-m comment --comment "yurttunnel server port for pods"'
         self.assertEqual((f"-p tcp {comment} -j TUNNEL-PODS",), found.jumps["PREROUTING"])
         self.assertEqual((SELF, jump(10250, "TUNNEL-PODS")), found.chains["TUNNEL-PODS"])
@@ -115,8 +115,8 @@ class RulesTests(SynchronousTestCase):
     def test_many_cloud_nodes(self):
         """Where there are many, they stand once before all ports; what was gone to returns."""
         self.patch(rules, "MOST_RETURNS_BY_PORT", 5)
-        wanted = Interception(4, Match.CLOUD_RETURN, EDGE, CLOUD, PORTS)
-        chains = rules_of(wanted, None).chains
+        desired = Interception(4, Match.CLOUD_RETURN, EDGE, CLOUD, PORTS)
+        chains = rules_of(desired, None).chains
         to = tuple(
             f'-p tcp -m tcp --dport {port} -m comment --comment "cloud nodes before port {port}"'
             " -g TUNNEL-PORT-CLOUD"
@@ -137,8 +137,8 @@ class RulesTests(SynchronousTestCase):
     def test_nothing(self):
         """Without nodes behind the tunnel, or without ports, there are no rules."""
         for edge, ports in ((frozenset(), PORTS), (EDGE, {})):
-            wanted = Interception(4, Match.CLOUD_RETURN, edge, CLOUD, ports)
-            self.assertEqual(Rules(), rules_of(wanted, None))
+            desired = Interception(4, Match.CLOUD_RETURN, edge, CLOUD, ports)
+            self.assertEqual(Rules(), rules_of(desired, None))
 
 
 class NamesTests(SynchronousTestCase):

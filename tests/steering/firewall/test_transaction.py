@@ -52,9 +52,9 @@ OUR_RULES = st.sampled_from(
 )
 
 
-def changed(table, wanted):
+def changed(table, desired):
     """Make a table what is wanted; give the text."""
-    change = transaction(read(own_lines(table.save().encode())), wanted)
+    change = transaction(read(own_lines(table.save().encode())), desired)
     if change.text:
         table.restore(change.text)
     return change.text
@@ -111,15 +111,15 @@ class AnyStateTests(SynchronousTestCase):
     def test_any(self, table, interception, most_edits):
         """What is wanted is there, exactly, and what is not ours is as it was."""
         self.patch(transaction_module, "MOST_EDITS", most_edits)
-        wanted = rules_of(interception, "S")
+        desired = rules_of(interception, "S")
         others = foreign(table)
-        changed(table, wanted)
+        changed(table, desired)
         ours = {chain: tuple(rules) for chain, rules in table.chains.items() if is_ours(chain)}
-        self.assertEqual(dict(wanted.chains), ours)
+        self.assertEqual(dict(desired.chains), ours)
         self.assertEqual(others, foreign(table))
-        jumps = {(chain, rule): 1 for chain, rules in wanted.jumps.items() for rule in rules}
+        jumps = {(chain, rule): 1 for chain, rules in desired.jumps.items() for rule in rules}
         self.assertEqual(jumps, leading(table))
-        self.assertEqual("", changed(table, wanted))
+        self.assertEqual("", changed(table, desired))
 
     @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(tables())
@@ -146,9 +146,9 @@ class TransactionTests(SynchronousTestCase):
         self.table.chains["OUTPUT"].append("-j RETURN")
         changed(self.table, cloud(100))
 
-    def lines(self, wanted):
+    def lines(self, desired):
         """Return the lines of the change."""
-        return changed(self.table, wanted).split("\n")[1:-2]
+        return changed(self.table, desired).split("\n")[1:-2]
 
     def test_first(self):
         """The jump comes before what others have in the kernel's chain."""

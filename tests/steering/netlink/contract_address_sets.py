@@ -45,10 +45,10 @@ class AddressSetsContract:
 
     def test_a_new_set(self):
         """A set that was not there is made with its addresses."""
-        wanted = some("10.0.0.1", "192.168.7.255")
+        desired = some("10.0.0.1", "192.168.7.255")
         self.assertIsNone(self.content(NAME))
-        self.assertTrue(self.put(wanted))
-        self.assertEqual(wanted, self.content(NAME))
+        self.assertTrue(self.put(desired))
+        self.assertEqual(desired, self.content(NAME))
 
     def test_an_empty_set(self):
         """A set is there that has no addresses."""
@@ -70,9 +70,9 @@ class AddressSetsContract:
     def test_thousands(self):
         """There are more addresses than fit into one message, in both directions."""
         for name, version, first in ((NAME, 4, "10.0.0.1"), (NAME_6, 6, "fd00::1")):
-            wanted = many(first, 5000)
-            self.assertTrue(self.put(wanted, name, version))
-            self.assertEqual(wanted, self.content(name))
+            desired = many(first, 5000)
+            self.assertTrue(self.put(desired, name, version))
+            self.assertEqual(desired, self.content(name))
             self.assertTrue(self.put((), name, version))
             self.assertEqual(frozenset(), self.content(name))
 

@@ -86,14 +86,14 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
 
     def connect(self, flow):
         """Connect; a rule leads the connection there where it is answered, and goes away."""
-        target, wanted = flow.answers, Target(flow.destination, flow.port)
+        target, desired = flow.answers, Target(flow.destination, flow.port)
         self.listen(target)
-        if target != wanted:
-            self.lead("-A", wanted, target)
+        if target != desired:
+            self.lead("-A", desired, target)
         client = self.make(socket.socket(family(flow.destination)))
         client.connect((str(flow.destination), flow.port))
-        if target != wanted:
-            self.lead("-D", wanted, target)
+        if target != desired:
+            self.lead("-D", desired, target)
         server, _ = self.listeners[target].accept()
         return client, self.make(server)
 
@@ -113,13 +113,13 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         made.settimeout(SECONDS)
         return made
 
-    def lead(self, change, wanted, target):
+    def lead(self, change, desired, target):
         """Make a rule that leads connections elsewhere, or remove it."""
         program = "iptables" if target.address.version == 4 else "ip6tables"
         there = f"{target.address}" if target.address.version == 4 else f"[{target.address}]"
         command(
             *(program, "-w", "-t", "nat", change, "OUTPUT", "-p", "tcp"),
-            *("-d", str(wanted.address), "--dport", str(wanted.port)),
+            *("-d", str(desired.address), "--dport", str(desired.port)),
             *("-j", "DNAT", "--to-destination", f"{there}:{target.port}"),
         )
 

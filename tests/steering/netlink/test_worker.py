@@ -186,12 +186,12 @@ class NamespaceTests(KernelTestCase):
     def test_sets_and_flows_by_threads(self):
         """Both work there as they do here."""
         sets, flows = AddressSets(self.worker.run, self.reactor), Flows(self.worker.run)
-        for call, wanted in (
+        for call, desired in (
             (lambda: sets.put(NAME, 4, some("10.0.0.1")), True),
             (lambda: sets.remove(NAME), True),
             (lambda: flows.cut(4, {10250}, bool), 0),
         ):
             result = call()
             self.reactor.call_next()
-            self.assertEqual(wanted, self.successResultOf(result))
+            self.assertEqual(desired, self.successResultOf(result))
         self.assertEqual("", command("ipset", "list", "-n"))

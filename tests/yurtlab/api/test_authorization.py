@@ -86,7 +86,7 @@ class RuleTests(SynchronousTestCase):
 
     def test_resources(self):
         """A rule grants verbs on resources of groups, with or without subresources."""
-        wanted = Attributes("get", "g", "v1", "pods", "log", "n", "a")
+        desired = Attributes("get", "g", "v1", "pods", "log", "n", "a")
         for granted, allowed in (
             (rule("get", "g", "pods/log"), True),
             (rule("list get", "g", "cars", "pods/log"), True),
@@ -99,7 +99,7 @@ class RuleTests(SynchronousTestCase):
             ({"verbs": ["get"], "nonResourceURLs": ["*"]}, False),
             ({}, False),
         ):
-            self.assertEqual(allowed, allows(granted, wanted), granted)
+            self.assertEqual(allowed, allows(granted, desired), granted)
         self.assertFalse(allows(rule("get", "g", "pods/log"), Attributes("get", "g", "v1", "pods")))
 
     def test_names(self):

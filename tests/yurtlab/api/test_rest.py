@@ -444,8 +444,8 @@ class DeleteTests(ApiTestCase):
     def test_preconditions(self):
         """Another object of the same name is not deleted."""
         made = self.create(config_map(), MAPS)
-        for wanted in ({"uid": "other"}, {"resourceVersion": "1"}):
-            body = {"preconditions": wanted}
+        for desired in ({"uid": "other"}, {"resourceVersion": "1"}):
+            body = {"preconditions": desired}
             status, answer = self.call("DELETE", f"{MAPS}/settings", body)
             self.assertEqual((409, "Conflict"), (status, answer["reason"]))
         body = {"preconditions": {"uid": made["metadata"]["uid"]}}

@@ -423,7 +423,7 @@ class RestartTests(TestCase):
             self.world.reactor.advance(601)
             main._process.write(b"end\n")
             await self.world.reactor.until(
-                lambda wanted=restarts: main.restarts == wanted, "it runs again"
+                lambda desired=restarts: main.restarts == desired, "it runs again"
             )
 
     async def test_on_failure(self):

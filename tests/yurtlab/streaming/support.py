@@ -137,8 +137,8 @@ class Node:
 
 def command_node(session, command_options=None):
     """Return a node that serves exec."""
-    wanted = command_options or options()
-    return Node(lambda clock, exchange: command_upgrade(clock, exchange, wanted, session))
+    desired = command_options or options()
+    return Node(lambda clock, exchange: command_upgrade(clock, exchange, desired, session))
 
 
 def forward_node(forwarder):

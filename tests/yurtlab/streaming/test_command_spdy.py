@@ -38,10 +38,10 @@ ERROR, STDIN, STDOUT, STDERR, RESIZE = 1, 3, 5, 7, 9
 class SPDYCase(SynchronousTestCase):
     """A client that has asked for SPDY and opens streams."""
 
-    def start(self, streams=ALL_STREAMS, protocols=(V4,), **wanted):
+    def start(self, streams=ALL_STREAMS, protocols=(V4,), **desired):
         """Ask for exec and open ``streams``."""
         self.session = Session()
-        self.node = command_node(self.session, options(**wanted))
+        self.node = command_node(self.session, options(**desired))
         self.codec = SPDYCodec()
         self.answer = self.node.request(spdy_head(*protocols))
         for kind in streams:

@@ -35,10 +35,10 @@ STARTED = b"\x01"
 class WebSocketCase(SynchronousTestCase):
     """A client that has asked for a WebSocket."""
 
-    def start(self, protocols=V5, on_ready=None, early=b"", **wanted):
+    def start(self, protocols=V5, on_ready=None, early=b"", **desired):
         """Ask for exec."""
         self.session = Session(on_ready)
-        self.node = command_node(self.session, options(**wanted))
+        self.node = command_node(self.session, options(**desired))
         self.connection = self.node.connection
         self.codec = WebSocketCodec()
         self.answer = self.node.request(websocket_head(protocols), early)
@@ -100,13 +100,13 @@ class OpeningTests(WebSocketCase):
 
     def test_begins_on_the_first_output(self):
         """That message is on the first channel that the client reads."""
-        for wanted, channel in (
+        for desired, channel in (
             ({}, 1),
             ({"stdout": False}, 2),
             ({"stdout": False, "stderr": False}, 3),
             ({"stdout": False, "tty": True}, 3),
         ):
-            self.start(**wanted)
+            self.start(**desired)
             self.assertEqual([bytes((channel,))], self.messages())
 
     def test_choice(self):

@@ -41,8 +41,8 @@ class CommandOptions:
     @property
     def outputs(self) -> frozenset[Channel]:
         """The streams of output that the client gets; a terminal has no error output."""
-        wanted = {Channel.STDOUT: self.stdout, Channel.STDERR: self.stderr and not self.tty}
-        return frozenset(channel for channel, is_wanted in wanted.items() if is_wanted)
+        desired = {Channel.STDOUT: self.stdout, Channel.STDERR: self.stderr and not self.tty}
+        return frozenset(channel for channel, is_wanted in desired.items() if is_wanted)
 
 
 class CommandChannels(Protocol):

@@ -60,7 +60,7 @@ class ForwardedConnection:
         self._gate = InputGate(channels.budget, self._deliver, self._input_ended)
         self._protocol: IProtocol | None = None
         self._producer: IPushProducer | None = None
-        self._wanted = True
+        self._desired = True
         self._sending = True
         self._receiving = True
         self._end: Failure | None = None
@@ -84,7 +84,7 @@ class ForwardedConnection:
         protocol.makeConnection(self)
         if self._end is not None:
             self._clock.callLater(0, self._tell_end)
-        elif self._wanted:
+        elif self._desired:
             self._gate.open()
 
     # -- from the client -----------------------------------------------------------------------
@@ -160,12 +160,12 @@ class ForwardedConnection:
 
     def pauseProducing(self) -> None:
         """Deliver no more for now."""
-        self._wanted = False
+        self._desired = False
         self._gate.shut()
 
     def resumeProducing(self) -> None:
         """Deliver again."""
-        self._wanted = True
+        self._desired = True
         if self._protocol is not None and self._end is None:
             self._gate.open()
 

@@ -76,13 +76,13 @@ class MemoryTrace(Service):
         if not tracemalloc.is_tracing() or self._reading:
             why = "is being read by another request" if self._reading else "is off"
             hint = f"tracing {why}: POST /debug/memory?frames=1 begins it\n"
-            return succeed(text("".join([*_figures(), hint])))
+            return succeed(text("".join([*_stats(), hint])))
         self._reading = True
         # Of half a million traces the copy takes 0.3 s, which stops the reactor, and to sort it
         # 2.6 s, which does not.
         shown = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), _top_lines)
         return shown.addBoth(self._read).addCallback(
-            lambda lines: text("".join([*_figures(), *lines]))
+            lambda lines: text("".join([*_stats(), *lines]))
         )
 
     def _read(self, result: Any) -> Any:
@@ -90,7 +90,7 @@ class MemoryTrace(Service):
         return result
 
 
-def _figures() -> list[str]:
+def _stats() -> list[str]:
     """Return the resident set (proc(5), statm) and the collector's figures, a line each."""
     with open("/proc/self/statm", "rb") as statm:
         resident = int(statm.read().split()[1]) * _PAGE_SIZE

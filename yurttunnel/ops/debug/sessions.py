@@ -33,9 +33,9 @@ def sessions_page(
 
     def get(parameters: Parameters) -> Answer:
         node = parameters.get("node")
-        wanted = [each for each in sessions() if node is None or each.peer_name == node]
-        wanted.sort(key=lambda session: (session.peer_name, session.since))
-        described = _describe_all(wanted, clock.seconds())
+        desired = [each for each in sessions() if node is None or each.peer_name == node]
+        desired.sort(key=lambda session: (session.peer_name, session.since))
+        described = _describe_all(desired, clock.seconds())
         return as_json({**describe_workers(workers, node), **described})
 
     return Page(get, parameters=("node",))
@@ -66,7 +66,7 @@ def _session(session: TunnelSession, streams: list[dict[str, object]]) -> dict[s
         "connection_busy": session.busy,
         "resumptions": session.resumptions,
         "rtt_seconds": session.wire.round_trip,
-        **dataclasses.asdict(session.wire.figures()),
+        **dataclasses.asdict(session.wire.stats()),
         "streams_total": total,
         "streams_left_out": total - len(streams),
         "streams": streams,

@@ -155,10 +155,10 @@ def _agents(program: str, reply: Reply) -> Iterator[str]:
 
 
 def _reactor(program: str, reply: Reply) -> Iterator[str]:
-    figures = _parsed(reply)
-    if not isinstance(figures, dict):
+    stats = _parsed(reply)
+    if not isinstance(stats, dict):
         return
-    worst = figures.get("lag_seconds", {}).get("worst_of_last_minute", 0.0)
+    worst = stats.get("lag_seconds", {}).get("worst_of_last_minute", 0.0)
     if worst > LAG_SECONDS:
         yield (
             f"The reactor of {program} was late by up to {worst:.1f} s in the last minute: the"

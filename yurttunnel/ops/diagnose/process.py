@@ -82,7 +82,7 @@ def _findings(
 
 
 def _listening_inodes(host: str, port: int, proc: Path) -> Iterator[str]:
-    wanted = ip_address(host)
+    desired = ip_address(host)
     for table in ("tcp", "tcp6"):
         for line in _read(proc / "net" / table).splitlines()[1:]:
             fields = line.split()
@@ -90,7 +90,7 @@ def _listening_inodes(host: str, port: int, proc: Path) -> Iterator[str]:
                 continue
             address, _, number = fields[1].partition(":")
             local = _address(address)
-            if int(number, 16) == port and (local == wanted or local.is_unspecified):
+            if int(number, 16) == port and (local == desired or local.is_unspecified):
                 yield fields[9]
 
 
@@ -101,9 +101,9 @@ def _address(text: str) -> IPv4Address | IPv6Address:
 
 
 def _owner(inodes: set[str], proc: Path) -> int | None:
-    wanted = {f"socket:[{inode}]" for inode in inodes}
+    desired = {f"socket:[{inode}]" for inode in inodes}
     for directory in proc.iterdir():
-        if directory.name.isdecimal() and wanted & set(_links(directory)):
+        if directory.name.isdecimal() and desired & set(_links(directory)):
             return int(directory.name)
     return None
 

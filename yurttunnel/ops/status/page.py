@@ -61,18 +61,18 @@ class StatusPage(MultiService):
         for part in (self._throughput, self._events):
             part.setServiceParent(self)
 
-    def render(self, wanted: str, pages: Iterable[tuple[str, str]]) -> bytes:
+    def render(self, desired: str, pages: Iterable[tuple[str, str]]) -> bytes:
         """Make the page, as UTF-8.
 
-        ``wanted`` is a filter: sessions, nodes and streams are shown that have it in their text.
+        ``desired`` is a filter: sessions, nodes and streams are shown that have it in their text.
         ``pages`` are the further pages there are, by name, each with what it is.
         """
-        wanted = wanted[:LONGEST_FILTER].strip()
+        desired = desired[:LONGEST_FILTER].strip()
         view = View(
             self._sources,
             self._throughput,
             self._events,
-            wanted,
+            desired,
             words.at(time_of_day(self._clock)),
             self._clock.seconds() - self._started,
         )
@@ -80,7 +80,7 @@ class StatusPage(MultiService):
         title = f"{'' if view.ready else 'Not ready: '}{program} on {socket.gethostname()}"
         body = element(
             "body",
-            _header(program, wanted),
+            _header(program, desired),
             element("main", list(view.sections())),
             _footer(pages),
             element("script", Markup(SCRIPT)),
@@ -89,8 +89,8 @@ class StatusPage(MultiService):
         return f"<!DOCTYPE html>\n{document}".encode("utf-8", "replace")
 
 
-def _header(program: str, wanted: str) -> Markup:
-    again = f"/?q={quote(wanted, errors='replace')}" if wanted else "/"
+def _header(program: str, desired: str) -> Markup:
+    again = f"/?q={quote(desired, errors='replace')}" if desired else "/"
     facts = (
         f"version {__version__}",
         f"Python {platform.python_version()}",

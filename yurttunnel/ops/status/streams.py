@@ -33,14 +33,14 @@ class StreamReport:
 def oldest_streams(
     sessions: Iterable[TunnelSession],
     most: int,
-    wanted: Callable[[StreamReport], bool],
+    desired: Callable[[StreamReport], bool],
     others: Iterable[StreamReport] = (),
 ) -> list[StreamReport]:
-    """Give up to ``most`` of the streams that are ``wanted``, the oldest first.
+    """Give up to ``most`` of the streams that are ``desired``, the oldest first.
 
     ``others`` are streams that other processes have told of.
     """
-    reports = filter(wanted, islice(chain(others, _reports(sessions)), MOST_EXAMINED))
+    reports = filter(desired, islice(chain(others, _reports(sessions)), MOST_EXAMINED))
     return heapq.nlargest(most, reports, key=lambda report: report.age)
 
 

@@ -29,7 +29,7 @@ _NO_MATCH = "Nothing matches the filter."
 class View:
     """What is on the page at one moment, section by section.
 
-    ``wanted`` is what is looked for, ``age`` how old the process is in seconds.
+    ``desired`` is what is looked for, ``age`` how old the process is in seconds.
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class View:
         sources: StatusSources,
         throughput: Throughput,
         events: RecentEvents,
-        wanted: str,
+        desired: str,
         now: datetime.datetime,
         age: float,
     ) -> None:
         self._sources = sources
         self._throughput = throughput
         self._events = events
-        self._wanted = wanted
-        self._folded = wanted.casefold()
+        self._desired = desired
+        self._folded = desired.casefold()
         self._now = now
         self._age = age
         self._sessions = list(sources.snapshots())
@@ -111,12 +111,12 @@ class View:
                 type="search",
                 id="q",
                 name="q",
-                value=self._wanted,
+                value=self._desired,
                 placeholder="name, address, request id",
                 maxlength=str(LONGEST_FILTER),
             ),
             element("button", "Show"),
-            element("a", "Show all", href="/") if self._wanted else "",
+            element("a", "Show all", href="/") if self._desired else "",
             action="/",
             role="search",
         )

@@ -150,7 +150,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         if reason.check(SSL.Error):
             self.refused_peers.warn_of_caller(connection.transport, reason)
 
-    def handshake_crowded_out(self, connection: ServerConnection) -> None:
+    def handshake_evicted(self, connection: ServerConnection) -> None:
         """Report a flood."""
         self.warnings.warn(
             "a caller from {address} is cut off: {max_handshakes} newer ones have not finished"
@@ -221,7 +221,7 @@ class ConnectCall:
         """Answer 200, and join once nothing else can be read along with it."""
         self._opened = stream
         self._call.answered(200)
-        self._exchange.switch(200, b"Connection established", (), _JoinedCaller(self._take_stream))
+        self._exchange.switch(200, b"Connection established", (), _SplicedCaller(self._take_stream))
 
     def dial_failed(self, error: BaseException) -> None:
         """Answer with the status and the sentence of the failure."""
@@ -269,7 +269,7 @@ class ConnectCall:
             opened.abort(Code.CANCELLED, "the caller left before the answer was sent")
 
 
-class _JoinedCaller(LocalConnection):
+class _SplicedCaller(LocalConnection):
     """A caller that has its 200: it is joined to the stream that ``take_stream`` returns."""
 
     def __init__(self, take_stream: Callable[[], IStream]) -> None:

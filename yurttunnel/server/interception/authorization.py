@@ -171,13 +171,13 @@ class Authorization:
         destination = request.destination or destination_of(request.exchange.head)
         request.destination = destination
         node = self._node_of(request) or ""
-        wanted = accesses(request.exchange.head, node, destination.port in self._kubelet_ports)
+        desired = accesses(request.exchange.head, node, destination.port in self._kubelet_ports)
         try:
-            for access in wanted:
+            for access in desired:
                 if await self._reviews.is_allowed(user, access):
                     break
             else:
-                raise self._denied(request, user, wanted)
+                raise self._denied(request, user, desired)
         except ReviewFailed as error:
             raise _unavailable(f"what {user.name!r} may do", error) from None
         # The reviews take time, in which the address may have become another node's.
@@ -189,12 +189,12 @@ class Authorization:
                 "unavailable",
             )
 
-    def _denied(self, request: InterceptedRequest, user: User, wanted: list[Access]) -> _Refused:
-        what = " or ".join(map(str, wanted))
-        subresources = " or ".join(f"nodes/{access.subresource}" for access in wanted)
+    def _denied(self, request: InterceptedRequest, user: User, desired: list[Access]) -> _Refused:
+        what = " or ".join(map(str, desired))
+        subresources = " or ".join(f"nodes/{access.subresource}" for access in desired)
         text = (
             f"{user.name!r} may not {what}: bind it to a ClusterRole that has the verb"
-            f" {wanted[0].verb or '*'!r} on {subresources}"
+            f" {desired[0].verb or '*'!r} on {subresources}"
         )
         if request.proven:
             # The connection was for a node, as kube-apiserver's are.
@@ -202,7 +202,7 @@ class Authorization:
         self._warnings.warn(
             "request {request_id} is refused: {text}",
             request_id=request.request_id,
-            node=wanted[0].node,
+            node=desired[0].node,
             text=text,
         )
         return _Refused(403, text, "denied")

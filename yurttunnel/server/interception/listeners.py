@@ -17,7 +17,7 @@ from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.pool import ConnectionPool
 from yurttunnel.http.server import HTTPFactory, ServerSettings
 from yurttunnel.http.server_connection import ServerConnection
-from yurttunnel.ops.interception import InterceptionCounters, InterceptionFigures
+from yurttunnel.ops.interception import InterceptionCounters, InterceptionStats
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.audit import Audit
@@ -70,7 +70,7 @@ class Interception:
         handler = Interceptor(chain([*own, *middlewares], self._proxy.handle))
         self.secure = SecureFactory(reactor, handler, settings)
         self.insecure = HTTPFactory(reactor, handler, settings)
-        self.figures = InterceptionFigures(
+        self.stats = InterceptionStats(
             counters=counters,
             pool=lambda: self._pool.statistics,
             refusals=lambda: self.secure.refusals + self.insecure.refusals,

@@ -25,7 +25,7 @@ from yurttunnel.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Obj
 from yurttunnel.ops.authorization import AuthorizationCounters
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.interception.access import Access
-from yurttunnel.server.interception.shared_answers import SharedAnswers
+from yurttunnel.server.interception.single_flight_cache import SingleFlightCache
 
 # Seconds, as kubelets have them by default: authentication.webhook.cacheTTL and
 # authorization.webhook.cacheAuthorizedTTL and cacheUnauthorizedTTL of KubeletConfiguration.
@@ -75,8 +75,8 @@ class Reviews(Service):
         self._turns = DeferredSemaphore(MAX_REVIEWS)
         self._warnings = RateLimitedLog(clock, self._log)
         lookups = counters.lookups
-        self._users = SharedAnswers[User | None](clock, lookups["token"])
-        self._permissions = SharedAnswers[bool](clock, lookups["access"])
+        self._users = SingleFlightCache[User | None](clock, lookups["token"])
+        self._permissions = SingleFlightCache[bool](clock, lookups["access"])
         self._problems: dict[str, str] = {}
 
     def stopService(self) -> Deferred[None]:
@@ -134,7 +134,7 @@ class Reviews(Service):
 
 
 async def _answer(
-    answers: SharedAnswers[Answer],
+    answers: SingleFlightCache[Answer],
     question: str,
     ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]],
 ) -> Answer:

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.http.crowd import Crowd
+from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.pki.cluster_identity import check_sibling
 from yurttunnel.pki.identity import BadIdentity
 from yurttunnel.server.refused_peers import RefusedPeers
@@ -23,9 +23,9 @@ from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.tunnel.connection import MAX_UNFINISHED, SIBLING_ALPN, SessionConnection
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest
-from yurttunnel.tunnel.joining import join_streams
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
 from yurttunnel.tunnel.shares import Holder
+from yurttunnel.tunnel.splicing import splice_streams
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
@@ -85,7 +85,7 @@ class SiblingStreams:
         request.accept().attach(self._feed)
 
     def _dialed(self, stream: IStream, request: IStreamRequest) -> None:
-        join_streams(request.accept(), stream)
+        splice_streams(request.accept(), stream)
 
     def _not_dialed(self, reason: Failure, request: IStreamRequest, node: str) -> None:
         error = reason.value
@@ -125,7 +125,7 @@ class SiblingAcceptor:
         self._process = process
         self._settings = settings
         self._accepted = accepted
-        self._unfinished = Crowd(MAX_UNFINISHED, SessionConnection.crowded_out)
+        self._unfinished = EvictingSet(MAX_UNFINISHED, SessionConnection.evicted)
         self._sessions: dict[bytes, TunnelSession] = {}
         self._draining = False
         self._refused_peers = RefusedPeers(self._clock, self._log)

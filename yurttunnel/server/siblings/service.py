@@ -14,7 +14,7 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger
 
 from yurttunnel.kube.interfaces import IInformer
-from yurttunnel.ops.siblings import SiblingFigures
+from yurttunnel.ops.siblings import SiblingStats
 from yurttunnel.server.agents import AgentListener, RefuseStreams
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.acceptor import SiblingAcceptor
@@ -125,9 +125,9 @@ class Siblings(Service):
         return f"siblings that cannot be connected to: {', '.join(missing)}" if missing else None
 
     @property
-    def figures(self) -> SiblingFigures:
+    def stats(self) -> SiblingStats:
         """Where the metrics come from."""
-        return SiblingFigures(
+        return SiblingStats(
             known=lambda: len(self._others()),
             connected=lambda: sum(client.connected for client in self._others()),
             remote_nodes=lambda: self._registry.remote_nodes,
@@ -207,19 +207,19 @@ class Siblings(Service):
 
     def _apply(self) -> None:
         self._apply_call = None
-        wanted = by_replica(self._addresses.values())
-        if len(wanted) > MAX_SIBLINGS:
+        desired = by_replica(self._addresses.values())
+        if len(desired) > MAX_SIBLINGS:
             self._log.warn(
                 "there are {count} replicas; only {most} are connected to",
-                count=len(wanted),
+                count=len(desired),
                 most=MAX_SIBLINGS,
             )
-            wanted = dict(list(wanted.items())[:MAX_SIBLINGS])
-        for replica in self._clients.keys() - wanted.keys():
+            desired = dict(list(desired.items())[:MAX_SIBLINGS])
+        for replica in self._clients.keys() - desired.keys():
             client = self._clients.pop(replica)
             self._leaving.append(client)
             client.leave("the replica is not listed any longer")
-        for replica, addresses in wanted.items():
+        for replica, addresses in desired.items():
             client_there = self._clients.get(replica)
             if client_there is not None:
                 client_there.update(addresses)

@@ -35,7 +35,6 @@ from yurttunnel.server.siblings.acceptor import SiblingStreams
 from yurttunnel.server.workers import messages
 from yurttunnel.server.workers.admission import AdmittedAgents
 from yurttunnel.server.workers.channel import ENDED, Channel, Message
-from yurttunnel.server.workers.figures import Growth, SnapshotChanges
 from yurttunnel.server.workers.link import Link, carry_link, link_session
 from yurttunnel.server.workers.log import LogToFirst
 from yurttunnel.server.workers.settings import (
@@ -44,6 +43,7 @@ from yurttunnel.server.workers.settings import (
     STACK_DESCRIPTOR,
     WorkerSettings,
 )
+from yurttunnel.server.workers.stats import Growth, SnapshotChanges
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.session import SessionContext

@@ -29,7 +29,6 @@ from yurttunnel.server.siblings.session import SiblingSession
 from yurttunnel.server.workers import messages
 from yurttunnel.server.workers.admission import certificate_from_der
 from yurttunnel.server.workers.channel import ENDED, Channel, Message
-from yurttunnel.server.workers.figures import add_growth
 from yurttunnel.server.workers.link import carry_link, link_session
 from yurttunnel.server.workers.log import write_log
 from yurttunnel.server.workers.nodes import WorkerNodes
@@ -40,6 +39,7 @@ from yurttunnel.server.workers.settings import (
     STACK_DESCRIPTOR,
     WorkerSettings,
 )
+from yurttunnel.server.workers.stats import add_growth
 from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters

@@ -16,7 +16,7 @@ from yurttunnel.ops.backoff import doubled
 from yurttunnel.ops.debug.pages import Answer, Parameters
 from yurttunnel.ops.status.streams import StreamReport
 from yurttunnel.ops.waiting import within
-from yurttunnel.ops.workers import WorkerFigures, resources_of
+from yurttunnel.ops.workers import WorkerStats, resources_of
 from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.server.service import PORT_CLOSE_TIMEOUT
 from yurttunnel.server.workers.running import FirstProcess, RunningWorker, Spawn, spawn_worker
@@ -109,10 +109,10 @@ class Workers(Service):
         for worker in self._running.values():
             worker.be_verbose(verbose)
 
-    def figures(self) -> WorkerFigures:
+    def stats(self) -> WorkerStats:
         """Return what the metrics show of the workers themselves."""
         running = [worker for worker in self._running.values() if worker.pid is not None]
-        return WorkerFigures(
+        return WorkerStats(
             ready=sum(worker.is_ready for worker in running),
             restarts=self.restarts,
             resources={worker.number: resources_of(worker.pid) for worker in running},

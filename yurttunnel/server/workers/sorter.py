@@ -14,8 +14,8 @@ from twisted.internet.interfaces import IAddress, IProtocolFactory, IReactorTime
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from yurttunnel.http.crowd import Crowd
 from yurttunnel.http.deadlines import Deadlines
+from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.server.client_hello import BadClientHello, ClientHello, ClientHelloReader
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.direct.transport import SocketTransport
@@ -50,7 +50,7 @@ class AgentSorter(Factory):
         self.waiting: Deadlines[UnsortedConnection] = Deadlines(
             clock, HELLO_TIMEOUT, UnsortedConnection.give_up
         )
-        self.unsorted = Crowd(MAX_UNFINISHED, UnsortedConnection.give_up)
+        self.unsorted = EvictingSet(MAX_UNFINISHED, UnsortedConnection.give_up)
         """The same connections."""
         self._kept: dict[UnsortedConnection, None] = {}
         workers.on_room.append(self._try_again)

@@ -58,7 +58,7 @@ NO_SERVICE, NO_CLUSTER_IP, TOO_MANY_RECORDS = "NoService", "NoClusterIP", "TooMa
 
 
 @dataclass(frozen=True, slots=True)
-class DnsFigures:
+class DnsStats:
     """What is known of the controller of this server.
 
     ``records`` counts those that were made last; ``writes``, by the kind of object, what was
@@ -143,9 +143,9 @@ class DnsController(Service):
         """Return what keeps records or ports from being right; for the server that leads."""
         return "; ".join(self._all_problems()) or None
 
-    def figures(self) -> DnsFigures:
+    def stats(self) -> DnsStats:
         """Return what is counted and known."""
-        return DnsFigures(
+        return DnsStats(
             bool(self.running),
             self._records,
             dict(self._writer.writes),

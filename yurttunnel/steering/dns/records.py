@@ -59,9 +59,9 @@ def make_records(nodes: Iterable[Node], tunnel: Address) -> Records:
 
 
 def _own_address(node: Node) -> str | None:
-    for wanted in _PREFERRED:
+    for desired in _PREFERRED:
         for kind, address in node.addresses:
-            if kind == wanted and (parsed := address_in(address)) is not None:
+            if kind == desired and (parsed := address_in(address)) is not None:
                 return str(parsed)
     return None
 

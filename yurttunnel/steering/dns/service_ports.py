@@ -39,22 +39,22 @@ class ServerPorts:
 class ServicePorts:
     """Which port leads to which port of the server.
 
-    There has to be an entry for each of ``wanted``. Entries for ``kubelet`` may be left out of the
+    There has to be an entry for each of ``desired``. Entries for ``kubelet`` may be left out of the
     Service, which has them from the manifests; where they are, they lead to the right port.
     """
 
-    wanted: Mapping[int, int]
+    desired: Mapping[int, int]
     kubelet: Mapping[int, int]
 
 
 def service_ports(configured: Ports, server: ServerPorts) -> ServicePorts:
     """Return what is to be, by the ConfigMap of ports and the flags."""
-    wanted = dict.fromkeys(configured.http, server.insecure)
-    wanted |= dict.fromkeys(configured.https, server.secure)
+    desired = dict.fromkeys(configured.http, server.insecure)
+    desired |= dict.fromkeys(configured.https, server.secure)
     if server.passthrough is not None:
-        wanted |= dict.fromkeys(server.passthrough_ports, server.passthrough)
+        desired |= dict.fromkeys(server.passthrough_ports, server.passthrough)
     kubelet = {KUBELET_PORT: server.secure, KUBELET_READ_ONLY_PORT: server.insecure}
-    return ServicePorts(wanted, {port: kubelet[port] for port in kubelet.keys() - wanted.keys()})
+    return ServicePorts(desired, {port: kubelet[port] for port in kubelet.keys() - desired.keys()})
 
 
 def with_ports(service: Object, ports: ServicePorts) -> Object | None:
@@ -75,11 +75,11 @@ def reconciled(entries: Iterable[Mapping[str, object]], ports: ServicePorts) -> 
     behind them, by their numbers. A name that begins with :data:`PREFIX` always has the number of
     its own port behind that, so that no two are called the same.
     """
-    targets = {**ports.kubelet, **ports.wanted}
+    targets = {**ports.kubelet, **ports.desired}
     kept = list(_kept(entries, targets))
     present = {_key(entry) for entry in kept}
-    missing = sorted(port for port in ports.wanted if (_PROTOCOL, port) not in present)
-    return [*kept, *(_added(port, ports.wanted[port]) for port in missing)]
+    missing = sorted(port for port in ports.desired if (_PROTOCOL, port) not in present)
+    return [*kept, *(_added(port, ports.desired[port]) for port in missing)]
 
 
 def _kept(entries: Iterable[Mapping[str, object]], targets: Mapping[int, int]) -> Iterator[Object]:

@@ -138,10 +138,10 @@ async def _texts(
         back_end = back_ends.get((version, name))
         if back_end is None:
             continue
-        wanted: list[list[str]] = [[]]
+        desired: list[list[str]] = [[]]
         if name == "legacy":
-            wanted = [["-t", each] for each in sorted(legacy_tables(version, proc_net))]
-        for options in wanted:
+            desired = [["-t", each] for each in sorted(legacy_tables(version, proc_net))]
+        for options in desired:
             try:
                 finished = await programs.run([f"{back_end.prefix}-save", *options])
             except ProgramFailed:

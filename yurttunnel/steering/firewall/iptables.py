@@ -63,9 +63,9 @@ class BackEnd:
 
 @dataclass(frozen=True, slots=True)
 class _Right:
-    """The lines that were found when the rules were those of ``wanted`` and ``set_name``."""
+    """The lines that were found when the rules were those of ``desired`` and ``set_name``."""
 
-    wanted: Interception
+    desired: Interception
     set_name: str | None
     lines: list[bytes]
 
@@ -91,9 +91,9 @@ class Iptables:
         """The kernel's firewall, ``nft`` or ``legacy``."""
         return self._back_end.name
 
-    def apply(self, wanted: Interception, set_name: str | None) -> Deferred[Applied]:
+    def apply(self, desired: Interception, set_name: str | None) -> Deferred[Applied]:
         """Read the rules, and change them by one transaction where they are not as wanted."""
-        return Deferred.fromCoroutine(self._apply(wanted, set_name))
+        return Deferred.fromCoroutine(self._apply(desired, set_name))
 
     def remove(self) -> Deferred[bool]:
         """Remove all chains of ours, and what leads to them."""
@@ -115,15 +115,15 @@ class Iptables:
         else:
             await self._own_lines()
 
-    async def _apply(self, wanted: Interception, set_name: str | None) -> Applied:
+    async def _apply(self, desired: Interception, set_name: str | None) -> Applied:
         known, self._known = self._known, Saved()
         lines = await self._own_lines()
-        if self._right == _Right(wanted, set_name, lines):
+        if self._right == _Right(desired, set_name, lines):
             self._known = known
-            return Applied((), frozenset(wanted.all_ports()))
+            return Applied((), frozenset(desired.all_ports()))
         self._right = None
         saved = read(lines)
-        rules = rules_of(wanted, set_name)
+        rules = rules_of(desired, set_name)
         try:
             differences = await self._change(saved, rules, LOCK_SECONDS)
         except Refused as error:
@@ -131,7 +131,7 @@ class Iptables:
                 raise SetsRefused(str(error)) from error
             raise
         if not differences:
-            self._right = _Right(wanted, set_name, lines)
+            self._right = _Right(desired, set_name, lines)
         self._known = _saved_of(rules)
         ports = (port_of(chain) for chain in saved.chains)
         return Applied(differences, frozenset(port for port in ports if port is not None))
@@ -155,9 +155,9 @@ class Iptables:
         self._insist(b"*nat", finished.output)
         return own_lines(finished.output)
 
-    def _insist(self, wanted: bytes, shown: bytes) -> None:
-        """Raise :class:`SteeringFailed` where what is shown of the table has not ``wanted``."""
-        if wanted not in shown:
+    def _insist(self, desired: bytes, shown: bytes) -> None:
+        """Raise :class:`SteeringFailed` where what is shown of the table has not ``desired``."""
+        if desired not in shown:
             said = _one_line(shown.decode("utf-8", "replace"))
             raise SteeringFailed(
                 f"reading the nat table of {self._back_end.describe()}: iptables does not show it:"

@@ -63,27 +63,27 @@ def port_of(chain: str) -> int | None:
     return int(number) if is_ours(chain) and number.isdecimal() and number.isascii() else None
 
 
-def rules_of(wanted: Interception, set_name: str | None) -> Rules:
-    """Return the rules for what is ``wanted``; ``set_name`` is needed for ``Match.EDGE_SET``."""
-    if wanted.is_nothing:
+def rules_of(desired: Interception, set_name: str | None) -> Rules:
+    """Return the rules for what is ``desired``; ``set_name`` is needed for ``Match.EDGE_SET``."""
+    if desired.is_nothing:
         return Rules()
     chains: dict[str, tuple[str, ...]] = {}
     jumps: dict[str, tuple[str, ...]] = {}
-    for first, ports in ((OWN_CHAINS, wanted.ports), (POD_CHAINS, wanted.pod_ports)):
+    for first, ports in ((OWN_CHAINS, desired.ports), (POD_CHAINS, desired.pod_ports)):
         if ports:
             jumps[HOOKS[first]] = (f"-p tcp {_comment(_HOOK_COMMENTS[first])} -j {first}",)
-            chains |= _chains(first, ports, wanted, set_name)
+            chains |= _chains(first, ports, desired, set_name)
     return Rules(chains, jumps)
 
 
 def _chains(
-    first: str, ports: Mapping[int, Target], wanted: Interception, set_name: str | None
+    first: str, ports: Mapping[int, Target], desired: Interception, set_name: str | None
 ) -> dict[str, tuple[str, ...]]:
     """Return the chain that the hook jumps to, and those below it."""
     returns: tuple[str, ...] = ()
     among = ""
-    if wanted.match is Match.CLOUD_RETURN:
-        returns = _direct(wanted)
+    if desired.match is Match.CLOUD_RETURN:
+        returns = _direct(desired)
     elif set_name is None:
         raise ValueError("a set of addresses is needed for edge-set")
     else:
@@ -114,14 +114,14 @@ def _chains(
     return chains
 
 
-def _direct(wanted: Interception) -> tuple[str, ...]:
+def _direct(desired: Interception) -> tuple[str, ...]:
     """Return the destinations that are reached directly, loopback first.
 
     That one is an address of this machine, and returned before; yurttunnel 1.2 has it here.
     """
-    loopback = _LOOPBACK[wanted.version]
+    loopback = _LOOPBACK[desired.version]
     whole = f"/{loopback.max_prefixlen}"
-    cloud = sorted(each.packed for each in wanted.cloud)
+    cloud = sorted(each.packed for each in desired.cloud)
     return (str(loopback), *(_spelled(each) + whole for each in cloud))
 
 

@@ -70,9 +70,9 @@ def read(lines: Iterable[bytes]) -> Saved:
     return saved
 
 
-def same(found: str, wanted: str) -> bool:
+def same(found: str, desired: str) -> bool:
     """Return whether two rules are one, whatever the order and spelling of their options."""
-    return found == wanted or normalised(found) == normalised(wanted)
+    return found == desired or normalised(found) == normalised(desired)
 
 
 def normalised(rule: str) -> tuple[Option, ...]:

@@ -45,16 +45,16 @@ class _Edits:
     differences: list[str]
 
 
-def transaction(saved: Saved, wanted: Rules) -> Transaction:
-    """Return what changes ``saved`` to ``wanted`` in one ``COMMIT``, and no more than needed."""
+def transaction(saved: Saved, desired: Rules) -> Transaction:
+    """Return what changes ``saved`` to ``desired`` in one ``COMMIT``, and no more than needed."""
     edits = _Edits([], [], [], [], [])
-    for chain, rules in wanted.chains.items():
+    for chain, rules in desired.chains.items():
         _chain(edits, chain, saved.chains.get(chain), rules)
-    for chain in sorted(saved.chains.keys() - wanted.chains.keys()):
+    for chain in sorted(saved.chains.keys() - desired.chains.keys()):
         edits.differences.append(f"the chain {chain} is not wanted")
         edits.chains.append(_emptied(chain))
         edits.deletions.append(f"-X {chain}")
-    _jumps(edits, saved.jumps, wanted.jumps)
+    _jumps(edits, saved.jumps, desired.jumps)
     if not edits.differences:
         return Transaction("", ())
     lines = ["*nat", *edits.chains, *edits.rules, *edits.jumps, *edits.deletions, "COMMIT", ""]
@@ -84,20 +84,20 @@ def _chain(edits: _Edits, chain: str, found: Sequence[str] | None, rules: Sequen
 
 
 def _changes(
-    found: Sequence[str], wanted: Sequence[str]
+    found: Sequence[str], desired: Sequence[str]
 ) -> tuple[list[str], list[tuple[int, str]]] | None:
     """Return which rules to delete, and then which to insert as which number, from 1.
 
     There is no such answer where it would be long, or where what is kept has another order.
     """
-    exact = set(found).intersection(wanted)
+    exact = set(found).intersection(desired)
     keys = [rule if rule in exact else normalised(rule) for rule in found]
-    wanted_keys = [rule if rule in exact else normalised(rule) for rule in wanted]
+    wanted_keys = [rule if rule in exact else normalised(rule) for rule in desired]
     kept = set(keys) & set(wanted_keys)
     wrong = [rule for rule, key in zip(found, keys, strict=True) if key not in kept]
     missing = [
         (number, rule)
-        for number, (rule, key) in enumerate(zip(wanted, wanted_keys, strict=True), 1)
+        for number, (rule, key) in enumerate(zip(desired, wanted_keys, strict=True), 1)
         if key not in kept
     ]
     in_order = [key for key in keys if key in kept] == [key for key in wanted_keys if key in kept]
@@ -105,7 +105,7 @@ def _changes(
 
 
 def _jumps(
-    edits: _Edits, found: Sequence[tuple[str, str]], wanted: Mapping[str, Sequence[str]]
+    edits: _Edits, found: Sequence[tuple[str, str]], desired: Mapping[str, Sequence[str]]
 ) -> None:
     """Keep one jump of each that is wanted, wherever it stands, and delete all others.
 
@@ -114,7 +114,7 @@ def _jumps(
     would take turns for ever.
     """
     missing = Counter(
-        (chain, normalised(rule)) for chain, rules in wanted.items() for rule in rules
+        (chain, normalised(rule)) for chain, rules in desired.items() for rule in rules
     )
     for chain, rule in found:
         key = (chain, normalised(rule))
@@ -123,7 +123,7 @@ def _jumps(
         else:
             edits.differences.append(f"a rule of {chain} leads to our chains and is not wanted")
             edits.jumps.append(f"-D {chain} {rule}")
-    for chain, rules in wanted.items():
+    for chain, rules in desired.items():
         for rule in rules:
             if missing[chain, normalised(rule)]:
                 edits.differences.append(f"the jump from {chain} is missing")

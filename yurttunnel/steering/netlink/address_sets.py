@@ -80,8 +80,8 @@ class AddressSets:
 
     def put(self, name: str, version: int, addresses: Collection[Address]) -> Deferred[bool]:
         """See :class:`IAddressSets`; ``version`` is 4 or 6, and that of all ``addresses``."""
-        wanted = frozenset(address.packed for address in addresses)
-        job = partial(_put, name=name, version=version, wanted=wanted)
+        desired = frozenset(address.packed for address in addresses)
+        job = partial(_put, name=name, version=version, desired=desired)
         return self._run(partial(_with_table, f"cannot change the set {name}", job))
 
     def remove(self, name: str) -> Deferred[bool]:
@@ -107,26 +107,26 @@ def _supported(table: SetTable) -> bool:
     return table.has_type() and table.has_match()
 
 
-def _put(table: SetTable, name: str, version: int, wanted: frozenset[bytes]) -> bool:
+def _put(table: SetTable, name: str, version: int, desired: frozenset[bytes]) -> bool:
     left_over = table.destroy(name + NEW)
     content = table.read(name, version)
     if content is None:
         table.create(name, version)
-        table.add(name, version, wanted)
+        table.add(name, version, desired)
         return True
     if not content.fits:
-        _replace(table, name, version, wanted)
+        _replace(table, name, version, desired)
         return True
     # What is new comes first, so that there is no moment with less than before and after.
-    table.add(name, version, wanted - content.addresses)
-    table.delete(name, version, content.addresses - wanted)
-    return left_over or wanted != content.addresses
+    table.add(name, version, desired - content.addresses)
+    table.delete(name, version, content.addresses - desired)
+    return left_over or desired != content.addresses
 
 
-def _replace(table: SetTable, name: str, version: int, wanted: frozenset[bytes]) -> None:
+def _replace(table: SetTable, name: str, version: int, desired: frozenset[bytes]) -> None:
     """Put a set in the place of one that was made by somebody else, with other parameters."""
     table.create(name + NEW, version)
-    table.add(name + NEW, version, wanted)
+    table.add(name + NEW, version, desired)
     try:
         table.swap(name + NEW, name)
     except KernelRefused as refusal:
@@ -135,7 +135,7 @@ def _replace(table: SetTable, name: str, version: int, wanted: frozenset[bytes])
         # No rule of ours can refer to a set of another type or family.
         table.destroy(name)
         table.create(name, version)
-        table.add(name, version, wanted)
+        table.add(name, version, desired)
     table.destroy(name + NEW)
 
 

@@ -99,8 +99,8 @@ class Conversation:
         for start in range(0, len(waiting), _AT_ONCE):
             some = waiting[start : start + _AT_ONCE]
             self._send(some)
-            wanted = len(codes) + len(some)
-            while len(codes) < wanted:
+            desired = len(codes) + len(some)
+            while len(codes) < desired:
                 codes.extend(_code(body) for kind, body in self._received() if kind == NLMSG_ERROR)
         return codes
 

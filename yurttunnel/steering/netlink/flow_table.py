@@ -72,11 +72,11 @@ class FlowTable:
         The kernel chooses them from Linux 5.8 on; older ones give all, and they are chosen here.
         """
         family = _FAMILIES[version]
-        wanted = NFCTAttrTuple(family=family, proto=socket.IPPROTO_TCP, dport=port)
-        wanted.attrs()  # which reckons the flags
+        desired = NFCTAttrTuple(family=family, proto=socket.IPPROTO_TCP, dport=port)
+        desired.attrs()  # which reckons the flags
         message = nfct_msg.create_from(
-            tuple_orig=wanted,
-            cta_filter={"attrs": [["CTA_FILTER_ORIG_FLAGS", wanted.flags]]},
+            tuple_orig=desired,
+            cta_filter={"attrs": [["CTA_FILTER_ORIG_FLAGS", desired.flags]]},
         )
         message["nfgen_family"] = family
         asked = request(message, _kind(IPCTNL_MSG_CT_GET), DUMP)

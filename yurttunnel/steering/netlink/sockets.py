@@ -50,14 +50,14 @@ def destroy(conversation: Conversation, version: int, ends: Ends) -> None:
     There is none for a connection that only passes through this machine. A kernel that destroys
     no sockets (CONFIG_INET_DIAG_DESTROY) leaves it: then forgetting has to do.
     """
-    wanted = _REQUEST.pack(_FAMILIES[version], socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
-    wanted += _PORTS.pack(ends.source_port, ends.port)
-    wanted += ends.source.ljust(16, b"\0") + ends.destination.ljust(16, b"\0")
-    wanted += _NO_INTERFACE_NO_COOKIE
+    desired = _REQUEST.pack(_FAMILIES[version], socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
+    desired += _PORTS.pack(ends.source_port, ends.port)
+    desired += ends.source.ljust(16, b"\0") + ends.destination.ljust(16, b"\0")
+    desired += _NO_INTERFACE_NO_COOKIE
     try:
-        found = conversation.get(raw_request(wanted, _BY_FAMILY, GET))
+        found = conversation.get(raw_request(desired, _BY_FAMILY, GET))
     except KernelRefused:
         return
     mark = dict(attributes(found, _ANSWER_SIZE)).get(_MARK, b"")
     if int.from_bytes(mark, sys.byteorder) & MASK != MARK:
-        conversation.change_all([raw_request(wanted, _DESTROY, CHANGE)])
+        conversation.change_all([raw_request(desired, _DESTROY, CHANGE)])

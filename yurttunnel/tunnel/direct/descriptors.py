@@ -71,7 +71,7 @@ class DescriptorSet:
         self._members: dict[int, IReadWriteDescriptor] = {}
         # Their numbers, which they cannot tell any more once they are closed.
         self._numbers: dict[IReadWriteDescriptor, int] = {}
-        self._wanted: dict[int, int] = {}
+        self._desired: dict[int, int] = {}
         # Whether events are being served, and whether there were several.
         self._inside = False
         self._serving = False
@@ -106,11 +106,11 @@ class DescriptorSet:
 
     def readers(self) -> list[IReadWriteDescriptor]:
         """Return what is read."""
-        return [one for number, one in self._members.items() if self._wanted[number] & _IN]
+        return [one for number, one in self._members.items() if self._desired[number] & _IN]
 
     def writers(self) -> list[IReadWriteDescriptor]:
         """Return what waits to be written."""
-        return [one for number, one in self._members.items() if self._wanted[number] & _OUT]
+        return [one for number, one in self._members.items() if self._desired[number] & _OUT]
 
     def at_end_of_round(self, call: Callable[[], object]) -> bool:
         """Have ``call`` called once all that is ready now has been served.
@@ -185,37 +185,37 @@ class DescriptorSet:
 
     def _want(self, member: IReadWriteDescriptor, event: int) -> None:
         number = self._numbers.get(member)
-        wanted = 0 if number is None else self._wanted[number]
-        if wanted & event:
+        desired = 0 if number is None else self._desired[number]
+        if desired & event:
             return
         if self._epoll is None:
             self._epoll = select.epoll()
             self._reactor.addReader(self)
         if number is not None:
-            self._epoll.modify(number, wanted | event)
+            self._epoll.modify(number, desired | event)
         else:
             number = member.fileno()
             self._epoll.register(number, event)
             self._members[number] = member
             self._numbers[member] = number
-        self._wanted[number] = wanted | event
+        self._desired[number] = desired | event
 
     def _want_no_more(self, member: IReadWriteDescriptor, event: int) -> None:
         number = self._numbers.get(member)
         if number is None:
             return
-        wanted = self._wanted[number]
-        if not wanted & event:
+        desired = self._desired[number]
+        if not desired & event:
             return
-        if wanted == event:
+        if desired == event:
             self._forget(number)
         else:
-            self._wanted[number] = wanted & ~event
+            self._desired[number] = desired & ~event
             assert self._epoll is not None  # it has members
-            self._epoll.modify(number, wanted & ~event)
+            self._epoll.modify(number, desired & ~event)
 
     def _forget(self, number: int) -> None:
-        del self._numbers[self._members.pop(number)], self._wanted[number]
+        del self._numbers[self._members.pop(number)], self._desired[number]
         if self._serving:
             self._stale.add(number)
         assert self._epoll is not None  # it has had a member
@@ -260,7 +260,7 @@ class DescriptorSet:
             if reading:
                 reason = member.doRead()
             elif event & _BROKEN:
-                reading = bool(self._wanted[number] & _IN)
+                reading = bool(self._desired[number] & _IN)
                 reason = CONNECTION_DONE if reading else CONNECTION_LOST
             if event & _OUT and reason is None:
                 reading = False

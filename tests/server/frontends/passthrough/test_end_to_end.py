@@ -25,9 +25,9 @@ from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
 from yurttunnel.pki.callers import OptionalCallerContexts
-from yurttunnel.server.frontends.passthrough.figures import Refusal
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
+from yurttunnel.server.frontends.passthrough.stats import Refusal
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.direct.reactor import with_transports
@@ -214,7 +214,7 @@ class NamedTests(EndToEndTestCase):
         """Five megabytes go each way, the second after the first direction has ended."""
         await self.exchange("127.0.0.1", self.listening.getHost().port, "edge-1")
         self.assertEqual(self.session.dials, [(NODE_ADDRESSES[0], 10250)])
-        self.assertEqual(self.factory.figures.passed, 1)
+        self.assertEqual(self.factory.stats.passed, 1)
 
     async def test_a_name_of_no_node(self):
         """The caller's TLS says that the name is the matter."""
@@ -222,7 +222,7 @@ class NamedTests(EndToEndTestCase):
         calling = in_thread(self.call, "127.0.0.1", port, "edge-2")
         error = await self.assertFailure(calling, ssl.SSLError)
         self.assertIn("UNRECOGNIZED_NAME", error.reason)
-        self.assertEqual(self.factory.figures.refused, {Refusal.UNKNOWN_NAME: 1})
+        self.assertEqual(self.factory.stats.refused, {Refusal.UNKNOWN_NAME: 1})
 
     async def test_no_name(self):
         """TLS is with the server, as of who verifies nobody; the kubelet is not asked."""
@@ -251,7 +251,7 @@ class NamedTests(EndToEndTestCase):
                 return plain.recv(1)
 
         await self.assertFailure(in_thread(speak), ConnectionResetError)
-        self.assertEqual(self.factory.figures.refused, {Refusal.NOT_TLS: 1})
+        self.assertEqual(self.factory.stats.refused, {Refusal.NOT_TLS: 1})
 
 
 class NamedTwistedTests(NamedTests):
@@ -279,7 +279,7 @@ class LedTests(EndToEndTestCase):
                 await self.exchange(host, port, None)
                 expected.append((host, port))
         self.assertEqual(self.session.dials, expected)
-        self.assertEqual(self.factory.figures.passed, 4)
+        self.assertEqual(self.factory.stats.passed, 4)
 
     async def test_an_address_of_no_node(self):
         """As of a Service, from which kube-proxy leads callers here: the name tells the node."""

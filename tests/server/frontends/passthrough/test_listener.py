@@ -18,10 +18,10 @@ from tests.fakes import FakeSession, MemoryConnection, Recorder
 from tests.server.hellos import client_hello, fragmented
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
-from yurttunnel.server.frontends.passthrough.figures import Refusal
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
+from yurttunnel.server.frontends.passthrough.stats import Refusal
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.wire.codes import Code
@@ -115,7 +115,7 @@ class ListenerTestCase(SynchronousTestCase):
 
     def assert_refused(self, refusal, *words):
         """Check that one connection was refused, how it is counted and what the log says."""
-        self.assertEqual(self.factory.figures.refused, {refusal: 1})
+        self.assertEqual(self.factory.stats.refused, {refusal: 1})
         (warning,) = self.warnings()
         for word in (REFUSED, *words):
             self.assertIn(word, warning)
@@ -141,8 +141,8 @@ class LedTests(ListenerTestCase):
         self.assertEqual(connection.sent, b"hello answer")
         self.assertIsInstance(connection.closed_with, ConnectionDone)
         self.assertEqual(self.warnings(), [])
-        figures = self.factory.figures
-        self.assertEqual((figures.connections, figures.passed, figures.refused), (1, 1, {}))
+        stats = self.factory.stats
+        self.assertEqual((stats.connections, stats.passed, stats.refused), (1, 1, {}))
 
     def test_other_ports(self):
         """The kernel should not have led them here."""
@@ -172,7 +172,7 @@ class LedTests(ListenerTestCase):
         """Further connections are reset at once."""
         connections = [self.open("10.0.0.1") for _ in range(3)]
         self.assertEqual([each.aborted for each in connections], [False, False, True])
-        self.assertEqual(self.factory.figures.refused, {Refusal.DIAL: 1})
+        self.assertEqual(self.factory.stats.refused, {Refusal.DIAL: 1})
 
     def test_a_caller_that_breaks_while_the_dial_is_pending(self):
         """The dial is canceled and nothing is logged."""
@@ -195,7 +195,7 @@ class LedTests(ListenerTestCase):
         self.reactor.advance(61)
         self.open("10.0.0.1", 443)
         self.assertIn("(49 more like this were not shown)", self.warnings()[1])
-        self.assertEqual(self.factory.figures.refused, {Refusal.PORT: 51})
+        self.assertEqual(self.factory.stats.refused, {Refusal.PORT: 51})
 
 
 class NamedTests(ListenerTestCase):
@@ -264,7 +264,7 @@ class NamedTests(ListenerTestCase):
             self.assertEqual(connection.protocol.received, hello + b"more")
             self.assertIs(connection.protocol.transport, connection)
         self.assertEqual((self.session.dials, self.factory.connections), ([], set()))
-        self.assertEqual(self.factory.figures.refused, {})
+        self.assertEqual(self.factory.stats.refused, {})
         (warning,) = self.warnings()
         self.assertIn("--kubelet-certificate-authority", warning)
 
@@ -317,7 +317,7 @@ class NamedTests(ListenerTestCase):
         self.assertEqual(
             [each.aborted for each in (first, second, third, fourth)], [True, False, False, False]
         )
-        self.assertEqual(self.factory.figures.refused, {Refusal.OVERLOADED: 1})
+        self.assertEqual(self.factory.stats.refused, {Refusal.OVERLOADED: 1})
         (warning,) = self.warnings()
         self.assertIn("from 192.0.2.0 to a node that is not known yet is refused: 3", warning)
         fourth.receive(client_hello("edge-1"))
@@ -344,7 +344,7 @@ class NamedTests(ListenerTestCase):
         streams += [self.open(), self.open(source="192.0.2.2")]
         self.assertTrue(self.open(source="192.0.2.3").aborted)
         self.assertFalse(any(each.aborted for each in streams))
-        self.assertEqual(self.factory.figures.refused, {Refusal.OVERLOADED: 1})
+        self.assertEqual(self.factory.stats.refused, {Refusal.OVERLOADED: 1})
         self.assertIn("there are 4 others already", self.warnings()[0])
 
     def test_callers_that_leave(self):
@@ -356,7 +356,7 @@ class NamedTests(ListenerTestCase):
         breaks.break_off(ConnectionLost())
         self.assertFalse(self.open().aborted)
         self.assertEqual(self.warnings(), [])
-        self.assertEqual(self.factory.figures.refused, {})
+        self.assertEqual(self.factory.stats.refused, {})
 
     def test_a_node_that_is_not_connected(self):
         """That it is known is not enough."""

@@ -37,12 +37,12 @@ from yurttunnel.server.frontends.calls import (
     DialingConnection,
     DialingFactory,
 )
-from yurttunnel.server.frontends.passthrough.figures import PassthroughFigures, Refusal
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.frontends.passthrough.original_destination import (
     SocketAddress,
     led_here_from,
 )
+from yurttunnel.server.frontends.passthrough.stats import PassthroughStats, Refusal
 from yurttunnel.server.frontends.passthrough.unread import UnreadHellos
 from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
@@ -109,7 +109,7 @@ class PassthroughFactory(DialingFactory):
         self.hello_timeout = hello_timeout
         self.max_connections = max_connections
         self.led_here_from = led_here_from
-        self.figures = PassthroughFigures()
+        self.stats = PassthroughStats()
         self.warnings = RateLimitedLog(clock, PassthroughProtocol.log)
         self.unread_hellos: UnreadHellos[PassthroughProtocol] = UnreadHellos(
             clock,
@@ -117,7 +117,7 @@ class PassthroughFactory(DialingFactory):
             max_unread_hellos,
             max_unread_of_one,
             overdue=PassthroughProtocol.hello_overdue,
-            crowded_out=PassthroughProtocol.crowded_out,
+            evicted=PassthroughProtocol.evicted,
         )
 
     def buildProtocol(self, addr: IAddress | None) -> PassthroughProtocol:
@@ -144,7 +144,7 @@ class PassthroughProtocol(DialingConnection):
         """Dial where the kernel tells the destination, else read the ClientHello."""
         super().connectionMade()
         factory = self._factory
-        factory.figures.connections += 1
+        factory.stats.connections += 1
         self.call.request_id = factory.request_ids.make()
         self._source = getattr(self.transport.getPeer(), "host", "an unknown address")
         if len(factory.connections) > factory.max_connections:
@@ -202,7 +202,7 @@ class PassthroughProtocol(DialingConnection):
             seconds=self._factory.hello_timeout,
         )
 
-    def crowded_out(self, waiting: int) -> None:
+    def evicted(self, waiting: int) -> None:
         """Make room for a caller that is newer; ``waiting`` are as many as there may be."""
         self._reset(
             Refusal.OVERLOADED,
@@ -213,7 +213,7 @@ class PassthroughProtocol(DialingConnection):
 
     def stream_opened(self, stream: IStream) -> None:
         """Relay, beginning with what has been read already."""
-        self._factory.figures.passed += 1
+        self._factory.stats.passed += 1
         early = self._hello.received
         # There may be many connections, and they may last.
         del self._hello
@@ -285,7 +285,7 @@ class PassthroughProtocol(DialingConnection):
     def _refused(self, refusal: Refusal, problem: str, fields: dict[str, object]) -> None:
         """Count it and log it; ``problem`` is a literal that is filled with ``fields``."""
         factory = self._factory
-        factory.figures.refused[refusal] += 1
+        factory.stats.refused[refusal] += 1
         factory.unread_hellos.discard(self)
         asked = "" if self._asked is None else str(self._asked)
         self.call.refused(self.transport, problem.format(**fields), destination=asked)

@@ -27,12 +27,12 @@ class UnreadHellos(Generic[T]):
         most: int,
         most_of_one: int,
         overdue: Callable[[T], object],
-        crowded_out: Callable[[T, int], object],
+        evicted: Callable[[T, int], object],
     ) -> None:
         self._most = most
         self._most_of_one = most_of_one
         self._overdue = overdue
-        self._crowded_out = crowded_out
+        self._evicted = evicted
         self._deadlines: Deadlines[T] = Deadlines(clock, seconds, self._late)
         # All with their sources, and those of each source; the oldest first.
         self._sources: dict[T, str] = {}
@@ -46,9 +46,9 @@ class UnreadHellos(Generic[T]):
         """Give ``connection``, which must not be in, its time."""
         of_one = self._by_source.get(source, {})
         if len(of_one) >= self._most_of_one:
-            self._crowd_out(next(iter(of_one)), len(of_one))
+            self._evict(next(iter(of_one)), len(of_one))
         elif len(self) >= self._most:
-            self._crowd_out(next(iter(self._sources)), len(self))
+            self._evict(next(iter(self._sources)), len(self))
         self._sources[connection] = source
         self._by_source.setdefault(source, {})[connection] = None
         self._deadlines.add(connection)
@@ -70,9 +70,9 @@ class UnreadHellos(Generic[T]):
         self._sources.clear()
         self._by_source.clear()
 
-    def _crowd_out(self, connection: T, waiting: int) -> None:
+    def _evict(self, connection: T, waiting: int) -> None:
         self.discard(connection)
-        self._crowded_out(connection, waiting)
+        self._evicted(connection, waiting)
 
     def _late(self, connection: T) -> None:
         self.discard(connection)

@@ -1,7 +1,7 @@
 """What waits to be sent, in the order in which it goes: control, credit, then data by turns.
 
 What is sent for the first time goes through the log, which gives it again after a lost
-connection. How much may be under way unacknowledged is up to :mod:`~yurttunnel.wire.pace`.
+connection. How much may be under way unacknowledged is up to :mod:`~yurttunnel.wire.bdp_estimate`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from yurttunnel.wire import frames
+from yurttunnel.wire.bdp_estimate import MAX_KEPT, BdpEstimate
 from yurttunnel.wire.credit import MemoryBudget
-from yurttunnel.wire.pace import MAX_KEPT, Pace
 from yurttunnel.wire.round_trip import PROBE_AGAIN, Probe, RoundTrip
 from yurttunnel.wire.scheduler import FairQueue
 from yurttunnel.wire.send_log import SendLog
@@ -18,11 +18,11 @@ from yurttunnel.wire.stream import Buffer
 
 MAX_CONTROL: Final = 64 * 1024
 """No stream is opened while this much of control frames waits to be sent, bytes. It also is
-what control frames may add to :data:`~yurttunnel.wire.pace.MAX_KEPT`, so a peer that
+what control frames may add to :data:`~yurttunnel.wire.bdp_estimate.MAX_KEPT`, so a peer that
 acknowledges nothing costs no more than both."""
 
 
-class Outbox:
+class SendQueue:
     """The sending half of a session.
 
     What is kept until it is acknowledged counts in ``budget``; when that is used up, one chunk
@@ -35,11 +35,11 @@ class Outbox:
         self._budget = budget
         self.payload_limit = payload_limit
         self.payload_sent = 0
-        self.pace = Pace(now)
+        self.bdp = BdpEstimate(now)
         self.round_trip = RoundTrip()
         # How much was under way when the last probe began, bytes.
         self._probed_with = 0
-        self.queue = FairQueue(self.pace.quantum)
+        self.queue = FairQueue(self.bdp.quantum)
         self.control_size = 0
         self._control: list[bytes] = []
         # One frame of each type: a newer PING, PONG or ACK says all that an older one did.
@@ -76,7 +76,7 @@ class Outbox:
         self.drop_link()
         self.round_trip.connected(now)
         self.queue.is_draining = False
-        self.pace.begin(self.log.acknowledged, now)
+        self.bdp.begin(self.log.acknowledged, now)
         self.log.rewind()
 
     @property
@@ -112,7 +112,7 @@ class Outbox:
     def _may_keep_more(self, kept: int) -> bool:
         if self._budget is not None and self._budget.is_used_up:
             return not kept
-        return kept < self.pace.most_kept
+        return kept < self.bdp.most_kept
 
     # -- what is measured of the path ----------------------------------------------------------
 
@@ -122,9 +122,9 @@ class Outbox:
             # It goes before all else, and would be in the way.
             return False
         age = self.round_trip.age(now)
-        if self.pace.has_fallen and age >= PROBE_AGAIN:
+        if self.bdp.has_fallen and age >= PROBE_AGAIN:
             return True
-        is_filled = self._under_way > self.pace.most_kept // 2
+        is_filled = self._under_way > self.bdp.most_kept // 2
         return is_filled and age >= self.round_trip.longest_age
 
     def ping(self, now: float) -> None:
@@ -151,8 +151,8 @@ class Outbox:
             self._go_on()
         elif ended is Probe.MEASURING:
             after = measured.seconds or 0.0
-            self.pace.probed(before, after, measured.draining, self._probed_with)
-            self.pace.begin_later()
+            self.bdp.probed(before, after, measured.draining, self._probed_with)
+            self.bdp.begin_later()
         return ended is Probe.DRAINING
 
     @property
@@ -164,7 +164,7 @@ class Outbox:
 
     def _go_on(self) -> None:
         self.queue.is_draining = False
-        self.pace.begin_later()
+        self.bdp.begin_later()
 
     def acknowledged(self, position: int, now: float) -> bool:
         """Forget what the peer has, and adapt to the rate at which it gets there.
@@ -175,6 +175,6 @@ class Outbox:
         news = self.log.acknowledge(position)
         measured = self.round_trip
         if measured.probe is Probe.ENDED:
-            self.pace.acknowledged(position, self.log.end, now, measured.seconds)
-            self.queue.quantum = self.pace.quantum
+            self.bdp.acknowledged(position, self.log.end, now, measured.seconds)
+            self.queue.quantum = self.bdp.quantum
         return news > 0

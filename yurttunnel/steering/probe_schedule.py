@@ -25,7 +25,7 @@ Generations = Mapping[int, int | None]
 """What :meth:`IFirewall.generation` gives, by the version of IP."""
 
 
-class Looks:
+class ProbeSchedule:
     """Knows what the rules were at the last look, and says when there has to be another.
 
     ``longest_pause`` is in seconds: whatever a look costs, the pause after it is no longer, unless

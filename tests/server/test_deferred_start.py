@@ -7,8 +7,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from yurttunnel.ops.listen import CannotListen
-from yurttunnel.server import late
-from yurttunnel.server.late import LateService
+from yurttunnel.server import deferred_start
+from yurttunnel.server.deferred_start import DeferredStart
 
 
 class Made(Service):
@@ -23,7 +23,7 @@ class Made(Service):
         return self.ended
 
 
-class LateServiceTests(TestCase):
+class DeferredStartTests(TestCase):
     """It starts when what it waits for is there."""
 
     def setUp(self):
@@ -32,8 +32,8 @@ class LateServiceTests(TestCase):
         self.made = Made()
         self.problem = None
         self.said = []
-        self.patch(late, "end_process", lambda reactor, sentence: self.said.append(sentence))
-        self.service = LateService(object(), self.wait, self.make)
+        self.patch(deferred_start, "end_process", lambda reactor, sentence: self.said.append(sentence))
+        self.service = DeferredStart(object(), self.wait, self.make)
 
     async def wait(self):
         """Wait."""

@@ -65,7 +65,7 @@ class _Sides:
     crowded: list[str] = field(default_factory=list)
 
 
-def wanted(
+def desired(
     settings: SteeringSettings,
     match: Match,
     nodes: Iterable[Node],

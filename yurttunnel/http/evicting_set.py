@@ -9,16 +9,16 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Crowd(Generic[T]):
+class EvictingSet(Generic[T]):
     """Connections in a state that should soon be over, the oldest first; at most ``most`` of them.
 
-    Beyond that the oldest is given to ``crowded_out``, and counts no more. Who means it is through
+    Beyond that the oldest is given to ``evicted``, and counts no more. Who means it is through
     in a few round trips, so a flood of connections that never get on keeps nobody out.
     """
 
-    def __init__(self, most: int, crowded_out: Callable[[T], object]) -> None:
+    def __init__(self, most: int, evicted: Callable[[T], object]) -> None:
         self._most = most
-        self._crowded_out = crowded_out
+        self._evicted = evicted
         self._connections: OrderedDict[T, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class Crowd(Generic[T]):
         self._connections[connection] = None
         if len(self._connections) > self._most:
             oldest, _ = self._connections.popitem(last=False)
-            self._crowded_out(oldest)
+            self._evicted(oldest)
 
     def end(self, connection: T) -> None:
         """Count it no more, if it did."""

@@ -10,7 +10,7 @@ from yurttunnel.wire.hello import Limits
 from yurttunnel.wire.stream import Stream
 
 
-class Inflow:
+class Receiver:
     """Checks what the peer sends against its credit, and collects the credit to be given.
 
     ``budget`` backs the windows of the streams; it is three quarters of the session's window.

@@ -7,17 +7,17 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.ops.authorization import LookupCounters
-from yurttunnel.server.interception.shared_answers import SharedAnswers
+from yurttunnel.server.interception.single_flight_cache import SingleFlightCache
 
 
-class SharedAnswersTests(SynchronousTestCase):
+class SingleFlightCacheTests(SynchronousTestCase):
     """What is asked, and what is known."""
 
     def setUp(self):
         """Make room for two answers of either kind."""
         self.clock = Clock()
         self.counters = LookupCounters()
-        self.answers = SharedAnswers(self.clock, self.counters, max_entries=2)
+        self.answers = SingleFlightCache(self.clock, self.counters, max_entries=2)
         self.asked = []
 
     def get(self, key, answer="yes", seconds=10):

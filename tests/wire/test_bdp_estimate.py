@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
-
-from tests.wire.conformance import conformance
-from yurttunnel.wire.pace import (
+from yurttunnel.wire.bdp_estimate import (
     ACK_DELAY,
     ACK_EVERY,
     FIRST_RATE,
@@ -20,8 +18,10 @@ from yurttunnel.wire.pace import (
     QUEUE_TIME,
     TURN,
     UNKNOWN_ROUND_TRIP,
-    Pace,
+    BdpEstimate,
 )
+
+from tests.wire.conformance import conformance
 
 KIB = 1024
 MIB = KIB * KIB
@@ -32,7 +32,7 @@ class PaceTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Begin at time 0."""
-        self.pace = Pace(0.0)
+        self.bdp = BdpEstimate(0.0)
         self.now = 0.0
         self.position = 0
 
@@ -44,13 +44,13 @@ class PaceTests(SynchronousTestCase):
             in_time = round_trip * (1 + JITTER) + QUEUE_TIME
         begin = self.position
         end = begin + int(rate * (in_time + queue) + ACK_EVERY)
-        self.pace.begin(begin, self.now)
+        self.bdp.begin(begin, self.now)
         # The first acknowledgement begins the measurement, the last is its end.
         self.now += in_time + INTERVAL + 0.001
-        self.pace.acknowledged(begin, end, self.now, round_trip)
+        self.bdp.acknowledged(begin, end, self.now, round_trip)
         for elapsed in (in_time - 0.001, in_time + INTERVAL + 0.001):
             self.position = begin + int(rate * elapsed)
-            self.pace.acknowledged(self.position, end, self.now + elapsed, round_trip)
+            self.bdp.acknowledged(self.position, end, self.now + elapsed, round_trip)
         self.now += elapsed
 
     def assert_near(self, expected: float, value: float) -> None:
@@ -65,9 +65,9 @@ class PaceTests(SynchronousTestCase):
     @conformance("C-106")
     def test_before_the_first_measurement(self) -> None:
         """At first the highest bound holds, in small pieces."""
-        self.assertEqual(MAX_KEPT, self.pace.most_kept)
-        self.assertEqual(int(2 * FIRST_RATE * TURN), self.pace.chunk)
-        self.assertEqual(int(FIRST_RATE * TURN), self.pace.quantum)
+        self.assertEqual(MAX_KEPT, self.bdp.most_kept)
+        self.assertEqual(int(2 * FIRST_RATE * TURN), self.bdp.chunk)
+        self.assertEqual(int(FIRST_RATE * TURN), self.bdp.quantum)
 
     @conformance("C-106")
     def test_rate(self) -> None:
@@ -75,7 +75,7 @@ class PaceTests(SynchronousTestCase):
         for rate in (30e6, 50e6, 20e6):
             self.slow_down(rate)
             bound = 2 * (rate * 0.06 + ACK_EVERY) + rate * TURN
-            self.assert_near(bound, self.pace.most_kept)
+            self.assert_near(bound, self.bdp.most_kept)
 
     @conformance("C-106")
     def test_round_trip(self) -> None:
@@ -83,15 +83,15 @@ class PaceTests(SynchronousTestCase):
         for round_trip, seconds in ((0.03, 0.065), (0.09, 0.185), (None, 0.205)):
             self.slow_down(20e6, round_trip)
             bound = 20e6 * seconds + 2 * ACK_EVERY
-            self.assert_near(bound, self.pace.most_kept)
+            self.assert_near(bound, self.bdp.most_kept)
 
     @conformance("C-106")
     def test_bounds(self) -> None:
         """However slow or fast the path, 8 KiB and 16 MiB are the bounds."""
         self.slow_down(200e6, 3.0)
-        self.assertEqual(MAX_KEPT, self.pace.most_kept)
+        self.assertEqual(MAX_KEPT, self.bdp.most_kept)
         self.slow_down(1000, 0.5)
-        self.assertEqual(MIN_KEPT, self.pace.most_kept)
+        self.assertEqual(MIN_KEPT, self.bdp.most_kept)
 
     def test_sizes(self) -> None:
         """Chunk and quantum are ten and five milliseconds of the rate, within their bounds."""
@@ -101,30 +101,30 @@ class PaceTests(SynchronousTestCase):
             (1000, MIN_CHUNK, MIN_QUANTUM),
         ):
             self.slow_down(rate)
-            self.assert_near(chunk, self.pace.chunk)
-            self.assert_near(quantum, self.pace.quantum)
+            self.assert_near(chunk, self.bdp.chunk)
+            self.assert_near(quantum, self.bdp.quantum)
 
     def test_no_queue(self) -> None:
         """Without a queue at the end of a measurement the path may be faster, and is not slower."""
         self.slow_down(20e6)
-        kept, chunk = self.pace.most_kept, self.pace.chunk
+        kept, chunk = self.bdp.most_kept, self.bdp.chunk
         for rate, expected in ((1e6, chunk), (10e6, chunk), (24e6, 240_000)):
             self.measure(rate, -0.02)
-            self.assert_near(expected, self.pace.chunk)
-        self.assertGreater(self.pace.most_kept, kept)
+            self.assert_near(expected, self.bdp.chunk)
+        self.assertGreater(self.bdp.most_kept, kept)
 
     def test_short_queue(self) -> None:
         """On a short path a queue of more than 5 ms shows, although the measurement is longer."""
         for queue, expected in ((0.004, MAX_KEPT), (0.006, 2 * ACK_EVERY + 100e6 * TURN)):
             for _ in range(5):
                 self.measure(100e6, queue - QUEUE_TIME, 0.0)
-            self.assert_near(expected, self.pace.most_kept)
+            self.assert_near(expected, self.bdp.most_kept)
 
     def test_pause_of_the_peer(self) -> None:
         """One slow measurement halves the rate at most."""
         self.slow_down(16e6)
         self.measure(1e6, 1.0)
-        self.assert_near(8e6 * 2 * TURN, self.pace.chunk)
+        self.assert_near(8e6 * 2 * TURN, self.bdp.chunk)
 
     def test_little_acknowledged_late(self) -> None:
         """What the peer's timer for an ACK alone has held up has not waited in a queue."""
@@ -132,53 +132,53 @@ class PaceTests(SynchronousTestCase):
         for number in range(100):
             if number == 2:
                 # What was under way before has been dealt with.
-                kept = self.pace.most_kept
+                kept = self.bdp.most_kept
             end = self.position + 100
-            self.pace.acknowledged(self.position, end, self.now, 0.06)
+            self.bdp.acknowledged(self.position, end, self.now, 0.06)
             self.now += 0.06 + ACK_DELAY
             self.position = end
-            self.pace.acknowledged(end, end, self.now, 0.06)
+            self.bdp.acknowledged(end, end, self.now, 0.06)
             self.now += 0.1
-        self.assertEqual(kept, self.pace.most_kept)
+        self.assertEqual(kept, self.bdp.most_kept)
 
     def test_little_in_a_queue(self) -> None:
         """Little that takes longer than that has waited."""
         self.slow_down(16e6)
-        kept = self.pace.most_kept
+        kept = self.bdp.most_kept
         for _ in range(20):
             end = self.position + 100 * KIB
-            self.pace.acknowledged(self.position, end, self.now, 0.06)
+            self.bdp.acknowledged(self.position, end, self.now, 0.06)
             for part in range(1, 11):
                 self.now += 0.2
-                self.pace.acknowledged(self.position + part * 10 * KIB, end, self.now, 0.06)
+                self.bdp.acknowledged(self.position + part * 10 * KIB, end, self.now, 0.06)
             self.position = end
-        self.assertLess(self.pace.most_kept, kept)
+        self.assertLess(self.bdp.most_kept, kept)
 
     def test_pause_of_the_sender(self) -> None:
         """Time in which nothing was under way says nothing of the path."""
         self.slow_down(16e6)
-        kept = self.pace.most_kept
+        kept = self.bdp.most_kept
         end = self.position + 64 * KIB
-        self.pace.acknowledged(self.position, end, self.now + 1, 0.06)
-        self.pace.acknowledged(end, end, self.now + 2, 0.06)
-        kept = self.pace.most_kept
-        self.pace.acknowledged(end + 100, end + 100, self.now + 62, 0.06)
-        self.assertEqual(kept, self.pace.most_kept)
+        self.bdp.acknowledged(self.position, end, self.now + 1, 0.06)
+        self.bdp.acknowledged(end, end, self.now + 2, 0.06)
+        kept = self.bdp.most_kept
+        self.bdp.acknowledged(end + 100, end + 100, self.now + 62, 0.06)
+        self.assertEqual(kept, self.bdp.most_kept)
 
     def test_interval(self) -> None:
         """A measurement takes a round trip, a quarter of it and 20 ms."""
-        pace = self.pace
+        bdp = self.bdp
         for step in range(1, 10):
-            pace.acknowledged(step * MIB, 20 * MIB, step * 0.01, 0.06)
-            self.assertEqual(int(2 * FIRST_RATE * TURN), pace.chunk)
-        pace.acknowledged(10 * MIB, 20 * MIB, 0.0951, 0.06)
-        self.assertEqual(MAX_CHUNK, pace.chunk)
+            bdp.acknowledged(step * MIB, 20 * MIB, step * 0.01, 0.06)
+            self.assertEqual(int(2 * FIRST_RATE * TURN), bdp.chunk)
+        bdp.acknowledged(10 * MIB, 20 * MIB, 0.0951, 0.06)
+        self.assertEqual(MAX_CHUNK, bdp.chunk)
 
     def test_new_connection(self) -> None:
         """The time without a connection is no part of a measurement."""
         self.slow_down(16e6)
-        kept = self.pace.most_kept
+        kept = self.bdp.most_kept
         self.now = 100.0
-        self.pace.begin(self.position, self.now)
-        self.pace.acknowledged(self.position + 100, self.position + 100, self.now + 0.1, 0.06)
-        self.assertEqual(kept, self.pace.most_kept)
+        self.bdp.begin(self.position, self.now)
+        self.bdp.acknowledged(self.position + 100, self.position + 100, self.now + 0.1, 0.06)
+        self.assertEqual(kept, self.bdp.most_kept)

@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from yurttunnel.ops.fatal import end_process
 
 
-class LateService(Service):
+class DeferredStart(Service):
     """Makes and starts a service when ``ready()`` is over.
 
     What keeps it from starting, such as a port in use, ends the process with a sentence: whoever

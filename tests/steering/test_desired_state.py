@@ -5,13 +5,13 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
+from yurttunnel.steering.desired_state import Listeners, SteeringSettings, desired, left_out
 
 from tests.cluster.fakes import EDGE, node
 from tests.steering.steered import INSECURE, INSECURE6, SECURE, SECURE6, addresses
 from yurttunnel.cluster.nodes import node_from
 from yurttunnel.cluster.proxy_ports import Ports
 from yurttunnel.steering.interception import Interception, Match, Target
-from yurttunnel.steering.wanted import Listeners, SteeringSettings, left_out, wanted
 
 PASSTHROUGH = Target(ip_address("10.0.0.1"), 10261)
 
@@ -26,7 +26,7 @@ def settings(listeners=None, pods=False, passthrough_ports=(10250,)):
 def of(nodes, ports=None, **changes):
     """Return what is wanted of IPv4."""
     made = settings(**changes)
-    return wanted(made, Match.EDGE_SET, map(node_from, nodes), ports or Ports(), ())[4]
+    return desired(made, Match.EDGE_SET, map(node_from, nodes), ports or Ports(), ())[4]
 
 
 class AddressTests(SynchronousTestCase):
@@ -35,7 +35,7 @@ class AddressTests(SynchronousTestCase):
     def sides(self, *nodes, version=4, services=()):
         """Return the addresses of edge and cloud nodes."""
         kept = map(node_from, nodes)
-        found = wanted(settings(), Match.EDGE_SET, kept, Ports(), services)[version]
+        found = desired(settings(), Match.EDGE_SET, kept, Ports(), services)[version]
         return found.edge, found.cloud
 
     def test_labels(self):
@@ -147,7 +147,7 @@ class AddressTests(SynchronousTestCase):
         [sentence] = left_out(settings(), found)
         self.assertIn("IPv4 addresses of node a do not count, since it has more than 16", sentence)
         kept = map(node_from, nodes)
-        other = wanted(settings(), Match.EDGE_SET, kept, Ports(), ())[6]
+        other = desired(settings(), Match.EDGE_SET, kept, Ports(), ())[6]
         self.assertEqual(frozenset(), other.edge)
         [sentence] = left_out(settings(), other)
         self.assertIn("IPv6 addresses of node a do not count", sentence)
@@ -217,14 +217,14 @@ class PortTests(SynchronousTestCase):
     def test_no_listener(self):
         """A family in which the server does not listen has no ports, so nothing is intercepted."""
         nodes = [node_from(node("a", "2001:db8::1", labels=EDGE))]
-        found = wanted(settings(), Match.CLOUD_RETURN, nodes, Ports(), ())[6]
+        found = desired(settings(), Match.CLOUD_RETURN, nodes, Ports(), ())[6]
         self.assertTrue(found.is_nothing)
         [sentence] = left_out(settings(), found)
         self.assertIn("does not listen on IPv6: see --bind-address", sentence)
 
     def test_no_listener_needed(self):
         """There is nothing to tell of a family that no edge node has."""
-        found = wanted(settings(), Match.CLOUD_RETURN, [], Ports(), ())[6]
+        found = desired(settings(), Match.CLOUD_RETURN, [], Ports(), ())[6]
         self.assertEqual((), left_out(settings(), found))
 
     def test_pods(self):
@@ -253,7 +253,7 @@ class PortTests(SynchronousTestCase):
         """Each family has its own listeners."""
         listeners = {4: Listeners(SECURE, INSECURE), 6: Listeners(SECURE6, INSECURE6)}
         made = SteeringSettings(listeners, Match.CLOUD_RETURN, False, frozenset(), 60)
-        found = wanted(made, Match.CLOUD_RETURN, [], Ports(), ())
+        found = desired(made, Match.CLOUD_RETURN, [], Ports(), ())
         self.assertEqual({10250: SECURE6, 10255: INSECURE6}, found[6].ports)
         self.assertEqual(
             Interception(4, Match.CLOUD_RETURN, ports={10250: SECURE, 10255: INSECURE}), found[4]

@@ -17,7 +17,7 @@ class TemplateUnknown(Exception):
     """It is not known at this time what a certificate is to be like; one line says why."""
 
 
-class WantedTemplate:
+class DesiredTemplate:
     """Asks ``template()`` at each look, and notices changes.
 
     ``unknown`` says why it is not known at present, ``None`` when it is.

@@ -51,7 +51,7 @@ UNKNOWN_ROUND_TRIP: Final = 0.1
 """What a round trip counts as before one has been measured, seconds."""
 
 
-class Pace:
+class BdpEstimate:
     """What follows from the rate of acknowledgements.
 
     - ``most_kept``: how much data may be unacknowledged, bytes;

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFigures:
+class SessionStats:
     """The state of one session; sizes are in bytes.
 
     The peer may send ``credit_given`` more payload, and this end ``credit_left``; ``window`` is

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.steering.looks import (
+from yurttunnel.steering.probe_schedule import (
     BLIND_PAUSE,
     LEAST_PAUSE,
     MOST_SHARE,
     OVERDUE_SECONDS,
-    Looks,
+    ProbeSchedule,
 )
 
 PERIOD = 60.0
@@ -26,7 +26,7 @@ class LooksTests(SynchronousTestCase):
         """Begin without knowing anything."""
         self.clock = Clock()
         self.clock.advance(1_800_000_000)
-        self.looks = Looks(self.clock, PERIOD)
+        self.looks = ProbeSchedule(self.clock, PERIOD)
 
     def look(self, found, after=None, cost=0.0):
         """Look, and make changes if there is another state ``after`` it."""
@@ -98,7 +98,7 @@ class LooksTests(SynchronousTestCase):
         self.assertEqual((False, False), self.asked(2))
         self.clock.advance(1)
         self.assertEqual((True, True), self.asked(2))
-        self.looks = Looks(self.clock, LEAST_PAUSE - 1)
+        self.looks = ProbeSchedule(self.clock, LEAST_PAUSE - 1)
         self.look(1, cost=3600.0)
         self.clock.advance(LEAST_PAUSE - 0.5)
         self.assertEqual((False, False), self.asked(2))
@@ -148,7 +148,7 @@ class AnyOrderTests(SynchronousTestCase):
         """Whatever has happened, what others change now is looked at within the pause."""
         clock = Clock()
         clock.advance(100_000)
-        looks = Looks(clock, PERIOD)
+        looks = ProbeSchedule(clock, PERIOD)
         generation = 0
         for step, *arguments in steps:
             if step == "look":

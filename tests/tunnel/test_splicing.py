@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeStream, Recorder
 from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.joining import join_streams
+from yurttunnel.tunnel.splicing import splice_streams
 from yurttunnel.wire.codes import Code
 
 
@@ -22,7 +22,7 @@ class JoinTests(SynchronousTestCase):
         self.left_far.attach(self.left)
         self.right_far.attach(self.right)
         self.left_far.write(b"early")
-        join_streams(left_near, self.right_near)
+        splice_streams(left_near, self.right_near)
 
     def test_bytes(self):
         """Bytes go through both ways, those first that were there before."""

@@ -25,7 +25,7 @@ class _Entry(Generic[Answer]):
     until: float
 
 
-class SharedAnswers(Generic[Answer]):
+class SingleFlightCache(Generic[Answer]):
     """Keeps answers by a key, each for the time that came with it, in seconds.
 
     There is room for ``max_entries`` that are true, and for as many that are false: so whoever

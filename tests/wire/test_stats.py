@@ -23,23 +23,21 @@ class FiguresTests(SynchronousTestCase):
     def test_at_rest(self) -> None:
         """A session without data has all its credit, and nothing queued or held."""
         for end in (self.pair.agent, self.pair.server):
-            figures = end.session.figures()
-            self.assertEqual("attached", figures.state)
-            self.assertEqual(
-                (0, 0, 0), (figures.held, figures.control_queued, figures.to_send_again)
-            )
-            self.assertEqual(figures.window, figures.credit_given)
-            self.assertFalse(figures.going_away or figures.peer_going_away)
+            stats = end.session.stats()
+            self.assertEqual("attached", stats.state)
+            self.assertEqual((0, 0, 0), (stats.held, stats.control_queued, stats.to_send_again))
+            self.assertEqual(stats.window, stats.credit_given)
+            self.assertFalse(stats.going_away or stats.peer_going_away)
             self.assertEqual(self.stream.window.size, self.accepted.window.size)
-            self.assertGreaterEqual(figures.memory_used, self.stream.window.size)
+            self.assertGreaterEqual(stats.memory_used, self.stream.window.size)
 
     def test_data_that_nobody_takes(self) -> None:
         """What a paused stream has got is held, and credit is used at both ends."""
-        before = self.pair.server.session.figures()
+        before = self.pair.server.session.stats()
         self.pair.agent.session.pause(self.accepted)
         self.send()
         self.pair.settle()
-        agent, server = self.pair.agent.session.figures(), self.pair.server.session.figures()
+        agent, server = self.pair.agent.session.stats(), self.pair.server.session.stats()
         self.assertEqual(self.size, agent.held)
         self.assertEqual(agent.window - self.size, agent.credit_given)
         self.assertEqual(before.credit_left - self.size, server.credit_left)
@@ -51,9 +49,9 @@ class FiguresTests(SynchronousTestCase):
         self.send()
         self.pair.server.session.data_to_send(1 << 16)
         self.pair.lose()
-        self.assertEqual("detached", self.pair.server.session.figures().state)
+        self.assertEqual("detached", self.pair.server.session.stats().state)
         self.pair.connect()
-        self.assertGreater(self.pair.server.session.figures().to_send_again, self.size)
+        self.assertGreater(self.pair.server.session.stats().to_send_again, self.size)
 
     def test_age(self) -> None:
         """A stream knows when it began, by the session's clock."""

@@ -14,7 +14,7 @@ from yurttunnel.tunnel.relay import Flow
 from yurttunnel.wire.codes import Code
 
 
-def join_streams(one: IStream, other: IStream) -> None:
+def splice_streams(one: IStream, other: IStream) -> None:
     """Relay between two streams that have no user yet.
 
     Each is the other's push producer, an end of one direction is passed on alone, and a reset

@@ -10,10 +10,10 @@ import time
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.process_figures import process_figures
+from yurttunnel.ops.process_stats import process_figures
 
 
-def figures() -> dict[str, float]:
+def stats() -> dict[str, float]:
     """Return the values by the names of the samples."""
     return {
         sample.name: sample.value for family in process_figures()() for sample in family.samples
@@ -33,9 +33,9 @@ class ProcessFiguresTests(SynchronousTestCase):
         size = 32 * 2**20
         block = mmap.mmap(-1, size)
         self.addCleanup(block.close)
-        before = figures()
+        before = stats()
         block.write(b"x" * size)
-        after = figures()
+        after = stats()
         growth = after["process_resident_memory_bytes"] - before["process_resident_memory_bytes"]
         self.assertGreater(growth, size - 2**20)
         self.assertGreater(
@@ -44,21 +44,21 @@ class ProcessFiguresTests(SynchronousTestCase):
 
     def test_descriptors(self) -> None:
         """Open descriptors are counted; the limit is the soft one."""
-        before = figures()
+        before = stats()
         opened = os.open("/dev/null", os.O_RDONLY)
         self.addCleanup(os.close, opened)
-        after = figures()
+        after = stats()
         self.assertEqual(1, after["process_open_fds"] - before["process_open_fds"])
         self.assertEqual(resource.getrlimit(resource.RLIMIT_NOFILE)[0], after["process_max_fds"])
 
     def test_time(self) -> None:
         """It began before now, and uses processor time only when it works."""
-        before = figures()
+        before = stats()
         self.assertLess(before["process_start_time_seconds"], time.time())
         self.assertGreater(before["process_start_time_seconds"], time.time() - 86_400)
         while time.process_time() < before["process_cpu_seconds_total"] + 0.01:
             sum(range(1000))
-        used = figures()["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
+        used = stats()["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
         self.assertGreaterEqual(used, 0.01)
         self.assertLess(used, 10)
 
@@ -79,7 +79,7 @@ class ProcessFiguresTests(SynchronousTestCase):
             raise OSError(24, "Too many open files", path)
 
         self.patch(os, "listdir", exhausted)
-        left = figures()
+        left = stats()
         self.assertIn("process_cpu_seconds_total", left)
         self.assertIn("process_max_fds", left)
         self.assertNotIn("process_open_fds", left)

@@ -94,7 +94,7 @@ class ClientSettings:
 
 
 @dataclass(eq=False, slots=True)
-class Company:
+class ConnectionGroup:
     """What the clients of one agent know together.
 
     ``advertised`` is how many servers there are by the newest HELLO that says it, ``None`` when

@@ -27,7 +27,7 @@ class Refusal(enum.Enum):
 
 
 @dataclass(slots=True)
-class PassthroughFigures:
+class PassthroughStats:
     """Totals since the process started.
 
     What is neither refused nor passed on has left itself, or was served as on --secure-port,
