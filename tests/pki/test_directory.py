@@ -14,8 +14,9 @@ from unittest import SkipTest, mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.e2e.support import which
 from yurttunnel.pki import directory
-from yurttunnel.pki.directory import RESERVE, StateDirectory, StateError
+from yurttunnel.pki.directory import HELD, LOCK, RESERVE, StateDirectory, StateError
 
 
 def mode(path: Path) -> int:
@@ -220,10 +221,11 @@ class StateFileTests(SynchronousTestCase):
         os.chown(self.path, 12345, 12346)
         directory = StateDirectory.open_existing(self.path)
         directory.write("key", b"")
-        directory.reserve()
+        directory.reserve(1)
+        directory.hold()()
         with directory.lock():
             pass
-        for name in ("key", ".lock", RESERVE):
+        for name in ("key", LOCK, HELD, RESERVE):
             status = (self.path / name).stat()
             self.assertEqual((status.st_uid, status.st_gid), (12345, 12346))
 
@@ -279,8 +281,8 @@ class StateFileTests(SynchronousTestCase):
         if os.geteuid() != 0:
             raise SkipTest("only root can give files away")
         other = self.path.parent / f"{self.path.name}-other"
-        other.touch()
-        os.link(other, self.path / ".lock")
+        other.touch(mode=0o600)
+        os.link(other, self.path / LOCK)
         os.chown(self.path, 12345, 12346)
         with StateDirectory.open_existing(self.path).lock():
             pass
@@ -401,7 +403,7 @@ class LedElsewhereTests(SynchronousTestCase):
             partial(self.directory.fingerprint, "list"),
             self.lock,
             self.directory.hold,
-            self.directory.reserve,
+            partial(self.directory.reserve, 1),
             self.directory.use_reserve,
         ):
             self.assertRaises(StateError, access)
@@ -462,7 +464,7 @@ class HoldTests(SynchronousTestCase):
         StateDirectory.open(self.path).hold()()
 
     def test_the_end_of_a_process_lets_go(self) -> None:
-        """Whatever ends it, and nothing is left behind."""
+        """Whatever ends it, and what is left behind keeps nobody out."""
         program = (
             "import sys\n"
             "from yurttunnel.pki.directory import StateDirectory\n"
@@ -483,7 +485,73 @@ class HoldTests(SynchronousTestCase):
             other.kill()
         release = self.directory.hold()
         release()
-        self.assertEqual(os.listdir(self.path), [])
+        self.assertEqual(self.directory.names(), [])
+
+    def test_a_member_of_the_group(self) -> None:
+        """Who may enter and list the directory can lock nothing by which others are kept out."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can become a member of a group")
+        os.chown(self.path, -1, 12346)
+        self.path.chmod(0o750)
+        self.directory.hold()()
+        with self.directory.lock():
+            pass
+
+        def locks(name: str, *program: str) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [which("flock"), "--shared", "--nonblock", name, *program],
+                cwd=self.path,
+                user=12345,
+                group=12346,
+                extra_groups=(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+
+        for name in os.listdir(self.path):
+            self.assertIn(b"Permission denied", locks(name, "true").communicate()[1])
+        with locks(".", "sh", "-c", "echo locked; cat") as member:
+            assert member.stdout is not None
+            self.assertEqual(member.stdout.readline(), b"locked\n")
+            self.directory.hold()()
+            with self.directory.lock():
+                pass
+            member.communicate()
+
+    def test_files_that_are_locked(self) -> None:
+        """They are plain files of ours that nobody else can open, and no link is followed."""
+
+        def lock() -> None:
+            with self.directory.lock():
+                self.fail("locked")
+
+        def make_link(path: Path) -> None:
+            path.symlink_to(Path(self.mktemp()).absolute())
+
+        def make_open(path: Path) -> None:
+            path.touch()
+            path.chmod(0o640)
+
+        for name, access in ((HELD, self.directory.hold), (LOCK, lock)):
+            path = self.path / name
+            for make, phrase in (
+                (make_link, "is a symbolic link"),
+                (make_open, "is open to other users (mode 0640): chmod 0600 it"),
+                (lambda path: path.mkdir(), "is a directory where a file is due"),
+            ):
+                make(path)
+                self.assertIn(f"{path} {phrase}", str(self.assertRaises(StateError, access)))
+                path.rmdir() if path.is_dir() else path.unlink()
+
+    def test_foreign_files_that_are_locked(self) -> None:
+        """Another user's file is none by which that one could keep others out."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can give a file away")
+        path = self.path / HELD
+        path.touch(mode=0o600)
+        os.chown(path, 12345, 12345)
+        self.assertIn("belongs to another user (id 12345)", self.refused())
 
     def test_who_it_is_may_not_be_known(self) -> None:
         """A process of another container has no number here."""
@@ -514,19 +582,31 @@ class ReserveTests(SynchronousTestCase):
     def test_kept_and_used(self) -> None:
         """It takes room on the disk, is made once, and is no file of the directory."""
         self.assertFalse(self.directory.use_reserve())
-        self.directory.reserve()
+        self.directory.reserve(64 * 1024)
         status = (self.path / RESERVE).stat()
         self.assertGreaterEqual(status.st_blocks * 512, 64 * 1024)
         self.assertEqual(status.st_mode & 0o777, 0o600)
-        self.directory.reserve()
-        self.assertEqual((self.path / RESERVE).stat().st_ino, status.st_ino)
+        for size in (64 * 1024, 1):
+            self.directory.reserve(size)
+            again = (self.path / RESERVE).stat()
+            self.assertEqual((again.st_ino, again.st_size), (status.st_ino, 64 * 1024))
         self.assertEqual(self.directory.names(), [])
         self.assertTrue(self.directory.use_reserve())
-        self.assertEqual(os.listdir(self.path), [])
+        self.assertEqual(os.listdir(self.path), [LOCK])
+
+    def test_more(self) -> None:
+        """More is kept when more is wanted, and what there was where there is no more."""
+        for size in (64 * 1024, 256 * 1024):
+            self.directory.reserve(size)
+            self.assertGreaterEqual((self.path / RESERVE).stat().st_blocks * 512, size)
+        with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "full")):
+            error = self.assertRaises(StateError, self.directory.reserve, 512 * 1024)
+        self.assertTrue(error.disk_is_full)
+        self.assertEqual((self.path / RESERVE).stat().st_size, 256 * 1024)
 
     def test_no_room(self) -> None:
         """On a full disk nothing of it is left."""
         with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "full")):
-            error = self.assertRaises(StateError, self.directory.reserve)
+            error = self.assertRaises(StateError, self.directory.reserve, 1)
         self.assertTrue(error.disk_is_full)
-        self.assertEqual(os.listdir(self.path), [])
+        self.assertEqual(os.listdir(self.path), [LOCK])

@@ -8,7 +8,7 @@ in which others could put another one into its place. Only root looks into one o
 who may do all that at any time: so each access opens the directory, looks whose it is, and goes on
 by the descriptor, whatever its path leads to meanwhile. Group members may be allowed to enter and
 list it (0750), so that a socket in it can be shared with them: the files that hold secrets are 0600
-whatever the directory's mode is.
+whatever the directory's mode is, and so are those that are locked.
 
 One process has it at a time (:meth:`StateDirectory.hold`): what it has read would not follow what
 another one writes.
@@ -31,13 +31,16 @@ from yurttunnel.ops.private_files import ExposedPath, check_above
 RESERVE = ".reserve"
 """The file that keeps room on the disk for what has to be written though it is full."""
 
-_RESERVE_SIZE = 64 * 1024
-"""Bytes of it, at least: some hundred revocations, and what a file system takes for a file."""
+LOCK = ".lock"
+"""The file that is locked while something is changed."""
+
+HELD = ".held"
+"""The file that is locked as long as a process has the directory."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP)
-"""What flock(2) says where a file system has no locks for what is open to be read only."""
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+"""What flock(2) says where a file system has no locks."""
 
 _LOCKS = Path("/proc/locks")
 
@@ -187,9 +190,7 @@ class StateDirectory:
         Meant for the milliseconds of one change. Another process that holds the lock for
         longer is an error rather than a wait.
         """
-        with _explained(self.path / ".lock"), self._opened() as directory:
-            descriptor = os.open(".lock", os.O_RDWR | _FILE_FLAGS, 0o600, dir_fd=directory)
-            _give_to_owner(descriptor, directory)
+        descriptor = self._open_private(LOCK)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -205,10 +206,9 @@ class StateDirectory:
         """Keep other processes from using the directory, until the function returned is called.
 
         The end of this process lets go of it, too, whatever ends it. Some file systems of a
-        network know no locks on directories: there nobody is kept out.
+        network know no locks: there nobody is kept out.
         """
-        with _explained(self.path):
-            descriptor = self._open()
+        descriptor = self._open_private(HELD)
         release = weakref.finalize(self, os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,23 +225,30 @@ class StateDirectory:
                 raise StateError(f"{self.path} {_explanation(error)}") from error
         return release
 
-    def reserve(self) -> None:
-        """Keep room on the disk for :meth:`use_reserve`, unless it is kept already."""
-        with _explained(self.path / RESERVE), self._opened() as directory:
-            try:
-                descriptor = os.open(
-                    RESERVE, os.O_WRONLY | os.O_EXCL | _FILE_FLAGS, 0o600, dir_fd=directory
-                )
-            except FileExistsError:
+    def reserve(self, size: int) -> None:
+        """Keep ``size`` bytes on the disk for :meth:`use_reserve`, unless they are kept already.
+
+        The write that follows that is to need nothing else that a disk may be out of, so the
+        file that it locks is made here, too.
+        """
+        os.close(self._open_private(LOCK))
+        descriptor = self._open_private(RESERVE)
+        try:
+            kept = os.fstat(descriptor).st_size
+            if kept >= size:
                 return
-            try:
-                _give_to_owner(descriptor, directory)
-                os.posix_fallocate(descriptor, 0, _RESERVE_SIZE)
-            except BaseException:
-                os.unlink(RESERVE, dir_fd=directory)
-                raise
-            finally:
-                os.close(descriptor)
+            with _explained(self.path / RESERVE):
+                try:
+                    os.posix_fallocate(descriptor, 0, size)
+                except OSError:
+                    os.ftruncate(descriptor, kept)
+                    raise
+        except StateError:
+            if not kept:
+                self.remove(RESERVE)
+            raise
+        finally:
+            os.close(descriptor)
 
     def use_reserve(self) -> bool:
         """Free what :meth:`reserve` keeps, for a write that follows; ``False``: there is none."""
@@ -251,6 +258,25 @@ class StateDirectory:
             except FileNotFoundError:
                 return False
         return True
+
+    def _open_private(self, name: str) -> int:
+        """Return a descriptor of a file that nobody else can open, and so none can lock."""
+        path = self.path / name
+        with _explained(path), self._opened() as directory:
+            descriptor = os.open(name, os.O_RDWR | _FILE_FLAGS, 0o600, dir_fd=directory)
+            try:
+                status = os.fstat(descriptor)
+                _check_file(path, status, os.fstat(directory).st_uid)
+                if status.st_mode & 0o077:
+                    raise StateError(
+                        f"{path} is open to other users"
+                        f" (mode {stat.S_IMODE(status.st_mode):04o}): chmod 0600 it"
+                    )
+                _give_to_owner(descriptor, directory)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        return descriptor
 
     def _create(self) -> bool:
         # Those above would be open to whomever the umask lets in, if Path.mkdir made them.

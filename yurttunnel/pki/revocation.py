@@ -33,8 +33,11 @@ from yurttunnel.pki.records import NodeRecords, read_record
 from yurttunnel.pki.token import newest_token
 
 REVOCATIONS_FILE = "revoked.json"
+RESERVED = 64 * 1024
+"""Bytes that are kept besides twice the size of the file, which is written anew each time: some
+hundred revocations, and what a file system takes for a file."""
 RESERVE_INTERVAL = 10.0
-"""Seconds between attempts to keep room again, where there was none."""
+"""Seconds between looks whether as much is kept as the file needs that has grown."""
 CHECK_INTERVAL = 0.25
 """Seconds between looks at the file, so that a session ends within one second."""
 
@@ -191,8 +194,9 @@ class Revocations(Reconciler):
     def _keep_room(self) -> None:
         """Keep room on the disk for :func:`revoke_node`, unless it is kept already."""
         self._reserve_due = self._clock.seconds() + RESERVE_INTERVAL
+        size = 0 if self._seen is None else self._seen[2]
         try:
-            self._directory.reserve()
+            self._directory.reserve(2 * size + RESERVED)
         except StateError as error:
             if not self._no_reserve:
                 self._no_reserve = str(error)

@@ -110,7 +110,7 @@ class FullDiskTests(LeakTestCase):
         tunnel = self.make_tunnel()
         tunnel.server.start()
         await tunnel.server.ready()
-        first = f'{FILL}; ! "$@" && rm filler && test -z "$(ls -A)"'
+        first = f'{FILL}; ! "$@" && rm filler && test "$(ls -A)" = .held'
         agent = tunnel.another_agent(state=DISK, prefix=self.own_disk(first))
         agent.start()
         await agent.ready()
