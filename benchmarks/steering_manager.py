@@ -19,7 +19,6 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater, react
-from yurttunnel.steering.desired_state import Listeners, SteeringSettings
 from zope.interface import implementer
 
 from benchmarks.processes import BenchmarkFailed
@@ -28,6 +27,7 @@ from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES
+from yurttunnel.steering.desired_state import Listeners, SteeringSettings
 from yurttunnel.steering.firewall.cleanup import remove_leftovers_elsewhere
 from yurttunnel.steering.firewall.detection import find_firewalls
 from yurttunnel.steering.interception import Match, Target

@@ -10,13 +10,13 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
-from yurttunnel.agent.connection_group import ClientSettings
 from zope.interface import implementer
 
 from tests.network import context_with
 from tests.pki.support import Issuer, clock_now
 from tests.tunnel.memory import Acceptor, HalfCloseUser
 from tests.tunnel.test_connection import Link
+from yurttunnel.agent.connection_group import ClientSettings
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams

@@ -8,6 +8,11 @@ from twisted.internet.error import TimeoutError
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.test.iosim import FakeTransport
 from twisted.trial.unittest import TestCase
+
+from tests.network import MemoryNetwork, context_with
+from tests.pki.support import Issuer, clock_now
+from tests.tunnel.memory import Acceptor, HalfCloseUser
+from yurttunnel.agent.client import REPLACED_WARNINGS, ServerClient
 from yurttunnel.agent.connection_group import (
     FIRST_DELAY,
     FIRST_LOOKS,
@@ -23,11 +28,6 @@ from yurttunnel.agent.connection_group import (
     ConnectionGroup,
     advertised_servers,
 )
-
-from tests.network import MemoryNetwork, context_with
-from tests.pki.support import Issuer, clock_now
-from tests.tunnel.memory import Acceptor, HalfCloseUser
-from yurttunnel.agent.client import REPLACED_WARNINGS, ServerClient
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
 from yurttunnel.server.registry import SessionRegistry

@@ -12,12 +12,12 @@ from twisted.internet.protocol import Factory
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
-from yurttunnel.agent.connection_group import LONGEST_DELAY
 
 from tests.agent.fakes import FakeNameResolver
 from tests.network import ProgramReactor
 from tests.tunnel.memory import HalfCloseUser
 from yurttunnel.agent import command, process, service
+from yurttunnel.agent.connection_group import LONGEST_DELAY
 from yurttunnel.agent.options import Options
 from yurttunnel.agent.service import AgentService
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME

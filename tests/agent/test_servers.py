@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import astuple
 
-from yurttunnel.agent.connection_group import LONGEST_LOOK, URGENT_DELAY, ClientSettings
-
 from tests.agent.replicas import ReplicaTests
+from yurttunnel.agent.connection_group import LONGEST_LOOK, URGENT_DELAY, ClientSettings
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.ops.agent_servers import agent_server_families
 from yurttunnel.wire.codes import Code

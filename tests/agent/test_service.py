@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 from twisted.internet.defer import succeed
 from twisted.trial.unittest import TestCase
-from yurttunnel.agent.connection_group import ClientSettings
 
 from tests.network import MemoryNetwork, context_with
 from tests.pki.support import EDGE_1, clock_now
 from tests.tunnel.memory import Acceptor, HalfCloseUser
 from yurttunnel.agent import service
+from yurttunnel.agent.connection_group import ClientSettings
 from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.service import AgentService

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import yaml
 from twisted.trial import unittest
-from yurttunnel.steering.desired_state import MOST_OF_A_NODE
 
 from tests.deploy.rendering import (
     DEPLOY,
@@ -33,6 +32,7 @@ from yurttunnel.server import client_hello
 from yurttunnel.server.frontends.passthrough import listener
 from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.steering import probe_schedule
+from yurttunnel.steering.desired_state import MOST_OF_A_NODE
 from yurttunnel.steering.dns.controller import LEASE
 from yurttunnel.steering.dns.records import CONFIG_MAP as RECORDS
 from yurttunnel.steering.dns.records import KEY, MAX_BYTES

@@ -12,12 +12,12 @@ from twisted.logger import globalLogPublisher
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
-from yurttunnel.agent.connection_group import FIRST_DELAY
 from zope.interface import implementer
 
 from tests.network import MemoryNetwork, context_with
 from tests.pki.support import Issuer, clock_now
 from tests.tunnel.memory import Acceptor, HalfCloseUser
+from yurttunnel.agent.connection_group import FIRST_DELAY
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts, ServerContexts
 from yurttunnel.pki.identity import BadIdentity, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.problems import refusal

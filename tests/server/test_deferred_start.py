@@ -32,7 +32,9 @@ class DeferredStartTests(TestCase):
         self.made = Made()
         self.problem = None
         self.said = []
-        self.patch(deferred_start, "end_process", lambda reactor, sentence: self.said.append(sentence))
+        self.patch(
+            deferred_start, "end_process", lambda reactor, sentence: self.said.append(sentence)
+        )
         self.service = DeferredStart(object(), self.wait, self.make)
 
     async def wait(self):

@@ -6,11 +6,11 @@ import socket
 from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
-from yurttunnel.steering.desired_state import Listeners
 
 from yurttunnel.server import steered
 from yurttunnel.server.options import Options
 from yurttunnel.server.steered import listeners, other_addresses
+from yurttunnel.steering.desired_state import Listeners
 from yurttunnel.steering.interception import Target
 
 

@@ -9,7 +9,6 @@ from twisted.internet.defer import fail, succeed
 from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
-from yurttunnel.steering.desired_state import Listeners, SteeringSettings
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, config_map, node
 from tests.steering.fake_firewall import FakeFirewall
@@ -18,6 +17,7 @@ from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES
+from yurttunnel.steering.desired_state import Listeners, SteeringSettings
 from yurttunnel.steering.interception import Target
 from yurttunnel.steering.interfaces import Firewalls, Flow
 from yurttunnel.steering.manager import SETTLE_SECONDS, SteeringManager

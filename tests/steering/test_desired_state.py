@@ -5,12 +5,12 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
-from yurttunnel.steering.desired_state import Listeners, SteeringSettings, desired, left_out
 
 from tests.cluster.fakes import EDGE, node
 from tests.steering.steered import INSECURE, INSECURE6, SECURE, SECURE6, addresses
 from yurttunnel.cluster.nodes import node_from
 from yurttunnel.cluster.proxy_ports import Ports
+from yurttunnel.steering.desired_state import Listeners, SteeringSettings, desired, left_out
 from yurttunnel.steering.interception import Interception, Match, Target
 
 PASSTHROUGH = Target(ip_address("10.0.0.1"), 10261)

@@ -6,11 +6,11 @@ What the rules themselves decide is shown by the tests of the firewall, with the
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
-from yurttunnel.steering.desired_state import Listeners
 
 from tests.cluster.fakes import CLOUD, EDGE
 from tests.steering.steered import EDGE4, INSECURE, PERIOD, SECURE, SteeredTestCase, addresses, flow
 from yurttunnel.kube.resources import NODES
+from yurttunnel.steering.desired_state import Listeners
 from yurttunnel.steering.interception import Match, Target
 from yurttunnel.steering.manager import LISTENERS_PATIENCE, LOOK_SECONDS
 from yurttunnel.steering.probe_schedule import BLIND_PAUSE, LEAST_PAUSE, MOST_SHARE, OVERDUE_SECONDS

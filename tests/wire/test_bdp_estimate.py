@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
+
+from tests.wire.conformance import conformance
 from yurttunnel.wire.bdp_estimate import (
     ACK_DELAY,
     ACK_EVERY,
@@ -20,8 +22,6 @@ from yurttunnel.wire.bdp_estimate import (
     UNKNOWN_ROUND_TRIP,
     BdpEstimate,
 )
-
-from tests.wire.conformance import conformance
 
 KIB = 1024
 MIB = KIB * KIB

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
-from yurttunnel.wire.bdp_estimate import MAX_KEPT
 
 from tests.wire.conformance import conformance
 from tests.wire.harness import End, Frame, Pair, frames_in, limits, user_of
 from yurttunnel.wire import frames
+from yurttunnel.wire.bdp_estimate import MAX_KEPT
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.send_queue import MAX_CONTROL
 from yurttunnel.wire.session import Side

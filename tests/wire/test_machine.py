@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from twisted.trial.unittest import SynchronousTestCase
-from yurttunnel.wire.bdp_estimate import MAX_KEPT
 
 from tests.wire.conformance import conformance
 from tests.wire.harness import Pair, examples, limits, user_of
+from yurttunnel.wire.bdp_estimate import MAX_KEPT
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.send_queue import MAX_CONTROL
 from yurttunnel.wire.session import Side

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
-from yurttunnel.wire.bdp_estimate import ACK_DELAY, MAX_KEPT, TURN
 
 from tests.wire.conformance import conformance
 from tests.wire.harness import REQUEST, frames_in
 from yurttunnel.wire import frames
+from yurttunnel.wire.bdp_estimate import ACK_DELAY, MAX_KEPT, TURN
 from yurttunnel.wire.credit import MemoryBudget, ReceiveWindow
 from yurttunnel.wire.send_queue import MAX_CONTROL, SendQueue
 from yurttunnel.wire.stream import Stream, StreamState

@@ -13,7 +13,6 @@ from twisted.internet.protocol import ReconnectingClientFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.agent.connector import EndpointConnector
 from yurttunnel.agent.connection_group import (
     FIRST_DELAY,
     LONGEST_REPLACED_DELAY,
@@ -22,6 +21,7 @@ from yurttunnel.agent.connection_group import (
     advertised_servers,
     delay_after_replacements,
 )
+from yurttunnel.agent.connector import EndpointConnector
 from yurttunnel.agent.routes import Answer
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.problems import problem_with_server

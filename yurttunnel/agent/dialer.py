@@ -194,11 +194,11 @@ class _Dial:
         "_untried",
         "answered",
         "deadline",
+        "desired",
         "ends",
         "request",
         "started",
         "target",
-        "desired",
     )
 
     def __init__(self, dialer: Dialer, request: IStreamRequest) -> None:

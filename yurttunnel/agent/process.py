@@ -10,9 +10,9 @@ from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from yurttunnel import __version__
+from yurttunnel.agent.connection_group import MOST_SERVERS, ClientSettings
 from yurttunnel.agent.connector import EndpointWithDeadline
 from yurttunnel.agent.dialer import Dialer
-from yurttunnel.agent.connection_group import MOST_SERVERS, ClientSettings
 from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.resolver import NodeResolver
 from yurttunnel.agent.server_addresses import IServerAddresses

@@ -30,8 +30,8 @@ RETURN_PATIENCE = 5.0
 
 An agent that can reach the server is back after its next attempt. The first four come within 0.3,
 0.6, 1.2 and 2.4 s of each other at the most (:mod:`yurttunnel.agent.connection_group`), together
-4.5 s; the rest is for the last one's handshakes. Who is not back by then is cut off: its streams go on
-waiting, but nobody else need wait to be told so."""
+4.5 s; the rest is for the last one's handshakes. Who is not back by then is cut off: its streams go
+on waiting, but nobody else need wait to be told so."""
 
 HESITATION = 0.5
 """Seconds for which dials wait although another agent of the node is connected, which drains.
