@@ -311,6 +311,49 @@ class TogetherTests(ShareTests):
             transport.break_off(ConnectionLost())
         self.assertEqual(512, self.served("mallory", key=others[0], lasting=True))
 
+    def test_a_place_is_given_to_who_waits_at_another_port(self):
+        """Whichever port of a node frees it; those of other nodes are not concerned."""
+        kubelet, metrics = ("edge-1", 10250), ("edge-1", 10255)
+        followed = [self.new(key=kubelet, lasting=True) for _ in range(1023)]
+        self.begin(self.new(key=metrics))
+        waiting = [self.ask(metrics) for _ in range(3)]
+        self.use(followed[0])
+        self.succeed()
+        self.begin(self.successResultOf(waiting[0]))
+        followed[1].transport.break_off(ConnectionLost())
+        self.succeed()
+        self.begin(self.successResultOf(waiting[1]))
+        self.assertNoResult(waiting[2])
+        self.assertEqual([], self.attempts)
+
+    def test_ports_take_turns(self):
+        """Of those who wait at several ports none waits for all of another port."""
+        followed = [self.new(lasting=True) for _ in range(1022)]
+        ports = [("edge-1", port) for port in (10255, 10250, 9100)]
+        for key in ports[:2]:
+            self.begin(self.new(key=key))
+        waiting = [self.ask(key) for key in ports for _ in range(2)]
+        for number in range(3):
+            followed[number].transport.break_off(ConnectionLost())
+        self.assertEqual(ports, [attempt.key for attempt in self.attempts])
+        waiting[1].cancel()
+        followed[3].transport.break_off(ConnectionLost())
+        self.assertEqual([*ports, ports[1]], [attempt.key for attempt in self.attempts])
+        self.assertEqual(1, self.pool.statistics.waiting)
+
+    def test_the_end_while_several_ports_are_waited_for(self):
+        """Nobody is given a place that the end has freed."""
+        self.begin(self.new())
+        for _ in range(1023):
+            self.begin(self.new(lasting=True))
+        waiting = [self.ask(("edge-1", port)) for port in (10250, 10255)]
+        self.pool.close()
+        self.settle()
+        for acquired in waiting:
+            self.failureResultOf(acquired, PoolBusy)
+        self.assertEqual([], self.attempts)
+        self.assertEqual({}, self.pool._origins)
+
     def test_nothing_is_kept(self):
         """What is counted for nodes that are gone is forgotten, and not while one port is used."""
         kept = self.new()

@@ -112,7 +112,9 @@ class ConnectionPool(Generic[Key]):
         self._origins: dict[Key, _Origin] = {}
         self._together = together
         # Each is kept by the origins that belong together.
-        self._in_use: weakref.WeakValueDictionary[Hashable, _Places] = weakref.WeakValueDictionary()
+        self._in_use: weakref.WeakValueDictionary[Hashable, _SharedPlaces] = (
+            weakref.WeakValueDictionary()
+        )
 
     def acquire(
         self,
@@ -162,17 +164,21 @@ class ConnectionPool(Generic[Key]):
     def close(self) -> None:
         """Abort everything and stop the timers; exchanges fail, and so does who waits."""
         self.draining = True
-        for origin in list(self._origins.values()):
+        origins = list(self._origins.values())
+        # What the connections of one free is not to be given to those who wait for another.
+        for origin in origins:
+            origin.refuse_waiters()
+        for origin in origins:
             origin.close()
         for deadlines in (self.idle, self.short, self.waiting):
             deadlines.stop()
 
-    def _places(self, key: Key) -> _Places:
+    def _places(self, key: Key) -> _SharedPlaces:
         """Return the places of all that belong together with ``key``."""
         which = self._together(key)
         places = self._in_use.get(which)
         if places is None:
-            places = self._in_use[which] = _Places(self.settings.max_connections_per_key)
+            places = self._in_use[which] = _SharedPlaces(self.settings.max_connections_per_key)
         return places
 
     @property
@@ -226,6 +232,24 @@ class _Places:
             self._by_caller.pop(caller, None)
 
 
+class _SharedPlaces(_Places):
+    """Places of all origins that belong together, and whose turn it is where somebody waits."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.short = 0
+        """How many of those taken are to be free again soon."""
+        self.waited_for: dict[_Origin, None] = {}
+        """The origins for which somebody waits; the next one in turn is first."""
+
+    def serve(self) -> None:
+        """Give those who wait what there is; an origin that has got something is the next last."""
+        for origin in list(self.waited_for):
+            if origin.serve() and origin in self.waited_for:
+                del self.waited_for[origin]
+                self.waited_for[origin] = None
+
+
 class _Queue:
     """Who waits for one use, in their order."""
 
@@ -255,7 +279,7 @@ class _Origin:
         self,
         pool: ConnectionPool[Any],
         key: Hashable,
-        in_use: _Places,
+        in_use: _SharedPlaces,
         on_empty: Callable[[], object],
     ) -> None:
         self.pool = pool
@@ -280,7 +304,7 @@ class _Origin:
         got = self._get(wish)
         if got is not None:
             return got
-        if wish.use is _Use.LONG or not any(places.taken for places in self.bounded.values()):
+        if wish.use is _Use.LONG or not self.in_use.short:
             # Nothing will be free soon.
             return self._refuse(
                 "too many connections are in use for long, of all or of this caller"
@@ -290,26 +314,40 @@ class _Origin:
             return self._refuse("too many requests wait for a connection, of all or of this caller")
         waiter = _Waiter(self, wish)
         queue.add(waiter)
+        self.in_use.waited_for.setdefault(self)
         self.pool.waiting.add(waiter)
         return waiter.result
 
-    def serve(self) -> None:
-        """Give those who wait what there is, in their order."""
+    def serve(self) -> bool:
+        """Give those who wait what there is, in their order; return whether anybody got some."""
+        served = False
         for queue in self.waiters.values():
             while queue.waiters and (waiter := self._next(queue)) is not None:
                 got = self._get(waiter.wish)
                 if got is None:
                     break
-                queue.remove(waiter)
-                self.pool.waiting.discard(waiter)
+                self.remove(waiter)
                 waiter.follow(got)
+                served = True
+        return served
+
+    def freed(self) -> None:
+        """Have what there is given to who waits, for this origin or one that belongs to it."""
+        self.in_use.serve()
         self.forget_if_empty()
+
+    def remove(self, waiter: _Waiter) -> None:
+        """Have somebody wait no more."""
+        self.waiters[waiter.wish.use].remove(waiter)
+        self.pool.waiting.discard(waiter)
+        if not any(queue.waiters for queue in self.waiters.values()):
+            del self.in_use.waited_for[self]
 
     def keep(self, member: _Member) -> None:
         """Take back a connection that can be used again."""
         self.idle.append(member)
         self.pool.idle.add(member)
-        self.serve()
+        self.in_use.serve()
         if self._short > self.pool.settings.max_per_key and self.idle:
             # It did not count while it was used for long, and another has come for it.
             self.idle[0].discard()
@@ -319,26 +357,28 @@ class _Origin:
         self.in_use.count(wish.caller, change)
         if wish.use in self.bounded:
             self.bounded[wish.use].count(wish.caller, change)
+            self.in_use.short += change
 
     def forget_if_empty(self) -> None:
-        if self.members or self._attempts:
-            return
-        if not any(queue.waiters for queue in self.waiters.values()):
+        if not (self.members or self._attempts or self in self.in_use.waited_for):
             self._on_empty()
 
     def close_idle(self) -> None:
         for member in list(self.idle):
             member.discard()
 
-    def close(self) -> None:
+    def refuse_waiters(self) -> None:
         for queue in self.waiters.values():
             for waiter in list(queue.waiters):
-                queue.remove(waiter)
+                self.remove(waiter)
                 waiter.refuse("the server is stopping")
+
+    def close(self) -> None:
         for attempt in list(self._attempts):
             attempt.cancel()
         for member in list(self.members):
             member.connection.close()
+        self.forget_if_empty()
 
     @property
     def _short(self) -> int:
@@ -398,7 +438,7 @@ class _Origin:
             self._attempts.discard(attempt)
             self.count(wish, -1)
             if not connection.reusable:
-                self.serve()
+                self.freed()
                 raise ExchangeFailed("the connection was closed at once", unanswered=True)
             return _Member(self, connection).lend(wish)
 
@@ -406,7 +446,7 @@ class _Origin:
             self._attempts.discard(attempt)
             self.count(wish, -1)
             self.pool.counters.failed_connects += 1
-            self.serve()
+            self.freed()
             return failure
 
         return attempt.addCallbacks(connected, failed)
@@ -442,7 +482,7 @@ class _Member:
         self._wish = replace(wish, use=_Use.LONG)
         self._origin.count(wish, -1)
         self._origin.count(self._wish, 1)
-        self._origin.serve()
+        self._origin.in_use.serve()
 
     def discard(self) -> None:
         """Close the idle connection."""
@@ -472,7 +512,7 @@ class _Member:
         if self in self._pool.idle:
             self._pool.idle.discard(self)
             origin.idle.remove(self)
-        origin.serve()
+        origin.freed()
 
     def _end_use(self) -> None:
         wish, self._wish = self._wish, None
@@ -500,21 +540,18 @@ class _Waiter:
 
     def overdue(self) -> None:
         """Give up waiting."""
-        self._origin.waiters[self.wish.use].remove(self)
+        self._origin.remove(self)
         self.refuse("no connection became free in time")
         self._origin.forget_if_empty()
 
     def refuse(self, text: str) -> None:
         """Fail."""
-        pool = self._origin.pool
-        pool.waiting.discard(self)
-        pool.counters.refusals += 1
+        self._origin.pool.counters.refusals += 1
         self.result.errback(PoolBusy(text))
 
     def _cancel(self, result: Deferred[ClientConnection]) -> None:
         if self._attempt is not None:
             self._attempt.cancel()
         else:
-            self._origin.waiters[self.wish.use].remove(self)
-            self._origin.pool.waiting.discard(self)
+            self._origin.remove(self)
             self._origin.forget_if_empty()
