@@ -18,7 +18,6 @@ from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.shares import (
     FOR_KUBELETS,
     OTHER,
-    RESERVE,
     Holder,
     Kind,
     Share,
@@ -30,7 +29,7 @@ from yurttunnel.tunnel.shares import (
 )
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.credit import MemoryBudget
+from yurttunnel.wire.credit import RESERVE, MemoryBudget
 from yurttunnel.wire.hello import Limits
 
 MOST = Limits().max_streams
@@ -341,3 +340,29 @@ class ProcessTests(SynchronousTestCase):
         self.pairs[1].server.close(Code.REVOKED, "it is over")
         self.pairs[1].pump()
         self.assertGreater(len(self.fill(0)), 10)
+
+    def test_what_is_not_acknowledged_leaves_room_for_what_goes_to_kubelets(self) -> None:
+        """However much is written to streams of one node, another node's kubelet is reached."""
+        one, other = self.pairs
+        one.acceptor.answer = lambda request: request.accept().attach(User())
+        opened = self.fill(0)
+        one.pump()
+        one.server_carrier.capacity = 1 << 30
+        for dial in opened:
+            stream = self.successResultOf(dial)
+            stream.attach(User())
+            stream.write(bytes(MIB))
+        for _ in range(100):
+            one.clock.advance(0)
+            one.server.flush()
+        budget = one.server_context.budget
+        self.assertGreaterEqual(budget.used, budget.limit - budget.limit // RESERVE)
+        self.assertGreater(one.server.wire.kept, 0.5 * MIB)
+        dials = [
+            other.server.open_stream("127.0.0.1", 10250, 15.0, "r", FOR_KUBELETS) for _ in range(2)
+        ]
+        other.acceptor.answer = lambda request: request.accept()
+        other.pump()
+        for dial in dials:
+            self.successResultOf(dial)
+        self.assertLessEqual(budget.used, budget.limit)

@@ -34,11 +34,16 @@ LEAST_ROUND_TRIP: Final = 0.005
 need some for a turn each, while PING sees them idle."""
 
 
+RESERVE: Final = 8
+"""One of so many bytes of memory is only for the windows of streams: peers that acknowledge nothing
+cannot use that up."""
+
+
 class MemoryBudget:
     """Bytes that may be promised to peers; budgets may share a larger one (``parent``).
 
     What is kept for peers to acknowledge is charged to the same budget: it is there already, so
-    it is not asked for, and who is about to keep more looks at ``is_used_up`` before.
+    it is not asked for, and who is about to keep more looks at ``is_short`` before.
     """
 
     def __init__(self, limit: int, parent: MemoryBudget | None = None) -> None:
@@ -93,10 +98,11 @@ class MemoryBudget:
             self._parent.charge(amount)
 
     @property
-    def is_used_up(self) -> bool:
-        """Whether nothing is left, here or in the larger budget."""
+    def is_short(self) -> bool:
+        """Whether no more is left than the part for streams, here or in the larger budget."""
         parent = self._parent
-        return self.used >= self.limit or (parent is not None and parent.is_used_up)
+        short = self.used >= self.limit - self.limit // RESERVE
+        return short or (parent is not None and parent.is_short)
 
     def release(self, amount: int) -> None:
         """Give ``amount`` bytes back."""

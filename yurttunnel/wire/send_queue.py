@@ -110,7 +110,7 @@ class SendQueue:
         return chunk
 
     def _may_keep_more(self, kept: int) -> bool:
-        if self._budget is not None and self._budget.is_used_up:
+        if self._budget is not None and self._budget.is_short:
             return not kept
         return kept < self.bdp.most_kept
 
