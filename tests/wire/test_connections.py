@@ -258,6 +258,16 @@ class ResumptionTests(SynchronousTestCase):
         self.assertEqual((Code.PROTOCOL, False), self.pair.server.log.close)
         self.assertEqual(b"", self.server.data_to_send(100))
 
+    def test_what_is_sent_again_acknowledges(self) -> None:
+        """What has come meanwhile is acknowledged along with the first of it."""
+        self.server.send(self.near, bytes(1000))
+        self.server.data_to_send(10_000)
+        self.pair.lose()
+        self.pair.connect()
+        self.agent.send(self.far, bytes(20_000))
+        self.pair.move(Side.AGENT, 30_000)
+        self.assertEqual([DATA, ACK], [kind for kind, _, _ in self.pair.server.sent()])
+
     def test_users_go_on(self) -> None:
         """While there is no connection, streams can be opened, written, ended and read."""
         self.server.send(self.near, b"before")
@@ -281,7 +291,10 @@ class ResumptionTests(SynchronousTestCase):
     def test_nobody_comes_back(self) -> None:
         """Without a connection for the resume window the session and its streams end."""
         self.pair.server.advance(100.0)
+        self.assertIsNone(self.server.waits_for(100.0))
         self.pair.lose(keep=20.0)
+        waits = [self.server.waits_for(now) for now in (100.0, 119.0, 121.0)]
+        self.assertEqual([20.0, 1.0, 0.0], waits)
         self.pair.server.advance(19.9)
         self.assertIsNone(self.pair.server.closed)
         self.pair.server.advance(0.1)
