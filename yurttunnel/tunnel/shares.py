@@ -8,8 +8,8 @@ of that. So whoever comes anew finds room, without a fixed part for those who ma
 This is the dynamic threshold of buffers that ports of a switch share (Choudhury and Hahne, "Dynamic
 Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6,
 1998). An eighth is kept for what goes to kubelets, half of that whatever entry it comes by; the
-ports for requests to kubelets may hold that many beside their share of the rest. Of the memory, what
-peers have not acknowledged leaves that eighth alone, too.
+ports for requests to kubelets may hold that many beside their share of the rest. Of the memory,
+what peers have not acknowledged leaves that eighth alone, too.
 """
 
 from __future__ import annotations
