@@ -169,6 +169,13 @@ class NodesTests(SynchronousTestCase):
         informers.complete()
         self.assertEqual(["edge-1"], [each.name for each in nodes.find("192.0.2.7")])
 
+    def test_address_of_every_machine(self):
+        """Nobody finds a node by the address of loopback, whatever it says that it has."""
+        self.informers.put(NODES, node("edge-1", "10.0.0.1", "127.0.0.1", "::1", "169.254.2.1"))
+        for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.2.1"):
+            self.assertEqual([], list(self.nodes.find(host)), host)
+        self.assertEqual(["edge-1"], [each.name for each in self.nodes.find("10.0.0.1")])
+
     def test_bad_address(self):
         """An address that is none is told in the log, and the node is found by the others."""
         lines = []

@@ -99,6 +99,14 @@ class ServingNamesTests(SynchronousTestCase):
         self.assertIn("there is no Service tunnel/x-tunnel-server-svc", warning)
         self.assertIn("--cert-ips", warning)
 
+    def test_own_names(self):
+        """The server's own are those of flags and of both Services, also before they exist."""
+        names = self.make(dns_names=["Tunnel.Example."], cluster_domain="example.org")
+        internal = "x-tunnel-server-internal-svc.tunnel"
+        for name in ("tunnel.example", f"{internal}.svc.example.org", f"{internal}.svc", internal):
+            self.assertIn(name, names.own_names)
+        self.assertEqual(9, len(names.own_names))
+
     def test_flags(self):
         """What the flags name is there whatever the cluster says."""
         self.names = self.make(

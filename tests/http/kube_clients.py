@@ -13,9 +13,12 @@ def upgrade_failure(answer: bytes) -> str:
     As ``NewConnection`` of k8s.io/apimachinery pkg/util/httpstream/spdy/roundtripper.go: the body
     is decoded into a ``metav1.Status`` whatever its type is, by a decoder that takes JSON and YAML,
     and a mapping without a kind is one. Only what cannot be decoded is shown as text.
-    ``RoundTrip`` of k8s.io/client-go transport/websocket/roundtripper.go does the same.
+    ``RoundTrip`` of k8s.io/client-go transport/websocket/roundtripper.go does the same with the
+    first 1024 bytes of the body, which is all that gorilla/websocket reads (``NewClient`` of its
+    client.go).
     """
-    text = answer.partition(b"\r\n\r\n")[2].decode("utf-8", "replace").strip()
+    _, _, body = answer.partition(b"\r\n\r\n")
+    text = body[:1024].decode("utf-8", "replace").strip()
     try:
         told: Any = yaml.safe_load(text)
     except yaml.YAMLError:

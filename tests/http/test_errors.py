@@ -155,6 +155,19 @@ class UpgradeTests(SynchronousTestCase):
                     self.assertEqual(upgrade_failure(answer), sentence, (protocol, accept))
                     self.assertEqual(parse(answer)[1]["Content-Type"], "application/json")
 
+    def test_long_sentences(self):
+        """They are cut before the JSON is, whatever they consist of."""
+        head = Head("1.1", [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")])
+        for sentence in ("no: " * 400, "\u00e9" * 2000, '"' * 3000, "\u65e5" * 900):
+            answer = error_response(400, sentence, head)
+            self.assertLessEqual(len(parse(answer)[2]), 1024)
+            told = upgrade_failure(answer)
+            self.assertTrue(told.endswith("..."), told)
+            self.assertTrue(sentence.startswith(told[:-3]), told)
+            self.assertGreater(len(told), 70)
+        short = error_response(400, "x" * 600, head)
+        self.assertEqual(upgrade_failure(short), "x" * 600)
+
     def test_what_text_would_say(self):
         """The decoder of these tests reads a text with a colon as its models do: as nothing."""
         self.assertEqual(upgrade_failure(error_response(503, self.SENTENCES[0], CURL)), "")

@@ -60,7 +60,7 @@ class Node:
                 # Nobody can ask for it.
                 continue
             # A machine whose host name was never set reports localhost.
-            if not (isinstance(canonical, str) and means_every_machine(canonical)):
+            if not means_every_machine(canonical):
                 yield canonical
 
     def is_called(self, host: str) -> bool:
@@ -159,6 +159,10 @@ class Nodes:
             for node in found
             if node.name == str(desired) or desired in set[object](node.internal())
         ] or found
+
+    def claiming(self, address: Address) -> Collection[Node]:
+        """Return all nodes that say that they have ``address``, of whatever type."""
+        return self._by_host.get(address, {}).values()
 
     def is_anothers(self, node: str, host: str) -> bool:
         """Return whether ``host``, a name or an address, is of other nodes and not of ``node``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from yurttunnel.cluster.fields import mapping, objects, text, texts
@@ -24,13 +24,17 @@ EXTERNAL_ADDRESS = "x-tunnel-server-external-addr"
 class ServiceAddresses:
     """What is kept of a Service.
 
-    ``ingress`` are the addresses and names of its load balancer; ``external`` is the host in the
-    annotation :data:`EXTERNAL_ADDRESS`, empty when there is none in it; ``has_external`` says that
-    there is an annotation.
+    ``led`` are the other addresses from which kube-proxy leads to it, each with a port: those of
+    its load balancer and its external ones; ``node_ports`` are led from every machine. ``ingress``
+    are the addresses and names of its load balancer; ``external`` is the host in the annotation
+    :data:`EXTERNAL_ADDRESS`, empty when there is none in it; ``has_external`` says that there is an
+    annotation.
     """
 
     type: str
     cluster_addresses: tuple[Address, ...]
+    led: frozenset[tuple[Address, int]]
+    node_ports: frozenset[int]
     ingress: tuple[str, ...]
     external: tuple[str, ...]
     has_external: bool
@@ -49,6 +53,8 @@ def service_addresses(service: Object) -> ServiceAddresses:
         cluster_addresses=tuple(
             address for each in cluster_addresses if (address := address_in(each)) is not None
         ),
+        led=frozenset(_led(spec, balancer)),
+        node_ports=frozenset(_numbers(spec, "nodePort")),
         ingress=tuple(_ingress(balancer.get("ingress"))),
         external=tuple(_host(annotation)),
         has_external=bool(annotation),
@@ -60,6 +66,22 @@ def _ingress(entries: object) -> Iterator[str]:
         for key in ("ip", "hostname"):
             if text(entry.get(key)):
                 yield text(entry.get(key))
+
+
+def _led(
+    spec: Mapping[str, object], balancer: Mapping[str, object]
+) -> Iterator[tuple[Address, int]]:
+    ingress = (text(entry.get("ip")) for entry in objects(balancer.get("ingress")))
+    for each in (*texts(spec.get("externalIPs")), *ingress):
+        if (address := address_in(each)) is not None:
+            for port in _numbers(spec, "port"):
+                yield address, port
+
+
+def _numbers(spec: Mapping[str, object], key: str) -> Iterator[int]:
+    for port in objects(spec.get("ports")):
+        if isinstance(number := port.get(key), int) and number:
+            yield number
 
 
 def _host(annotation: str) -> Iterator[str]:
@@ -100,6 +122,16 @@ class ClusterAddresses:
     def are_none(self, address: Address) -> bool:
         """Return whether it is known that ``address`` is none of them."""
         return self.synced and address not in self.addresses
+
+    def are_led(self, address: Address, port: int) -> bool:
+        """Return whether kube-proxy leads connections for ``address`` and ``port`` to servers."""
+        if address in self.addresses:
+            return True
+        return any(
+            port in service.node_ports or (address, port) in service.led
+            for informer in self._informers
+            for service in informer.values()
+        )
 
     def _changed(self, _old: object, _new: object) -> None:
         before = self.addresses

@@ -79,6 +79,11 @@ class ServingNames:
         self._namespace = namespace
         self._domain = cluster_domain
         self._flags: tuple[Address | str, ...] = (*addresses, *dns_names)
+        self.own_names = frozenset(
+            name.lower().removesuffix(".")
+            for name in (*dns_names, *self._names_of(SERVICE), *self._names_of(INTERNAL_SERVICE))
+        )
+        """The DNS names that are the server's whatever the API says; no node may have them."""
         self._service = informers.informer(service_spec(namespace, SERVICE))
         self._internal = informers.informer(service_spec(namespace, INTERNAL_SERVICE))
         self._endpoints = informers.informer(endpoints_spec(namespace, SERVICE))

@@ -38,6 +38,9 @@ _REASON_OF_STATUS = {
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _LONGEST_TEXT = 2048
+_LONGEST_REFUSAL = 1024
+"""Bytes that clients read of the answer to an upgrade that is refused (``NewClient`` of
+gorilla/websocket, client.go): what is longer they cut, and then cannot decode."""
 _JSON_TYPES = frozenset({b"application/json", b"application/*"})
 
 
@@ -123,12 +126,18 @@ def error_content(
     """Return the fields and the body that tell a failure to the sender of ``head``.
 
     ``text`` may come from anywhere: control characters become spaces, and it is cut at 2048
-    characters. ``head`` is that of the request, ``None`` when there was none that could be read.
+    characters; for who asks for an upgrade at 1024 bytes of the body. ``head`` is that of the
+    request, ``None`` when there was none that could be read.
     """
     line = _one_line(text)
     if reads_status(head):
         content_type = b"application/json"
         body = _metav1_status(status, line)
+        if head is not None and requested_upgrade(head) is not None:
+            while (too_long := len(body) - _LONGEST_REFUSAL) > 0:
+                # A character takes up to 12 bytes in JSON.
+                line = line[: -(too_long // 12) - 1]
+                body = _metav1_status(status, f"{line}...")
     else:
         content_type = b"text/plain; charset=utf-8"
         body = f"{line}\n".encode("utf-8", "replace")

@@ -93,12 +93,13 @@ class ClusterServer:
         self._informers = Informers(reactor, self._client)
         self._events = EventRecorder(reactor, self._client, COMPONENT, instance)
         self._nodes = Nodes(self._informers)
+        self._names = self._serving_names()
         self._trust = ClusterServerTrust(
             reactor,
             self._client,
             cluster.cert_dir,
             configuration.authorities,
-            self._serving_names(),
+            self._names,
             ClusterTrustSettings(
                 callers=cluster.allowed_callers,
                 client_ca=cluster.client_ca,
@@ -231,6 +232,7 @@ class ClusterServer:
             flags.iptables,
             flags.dns,
             flags.named_upgrades,
+            self._names.own_names,
         )
         names = self._settings.middlewares
         return [

@@ -10,6 +10,7 @@ kubelets (``DialURL`` of pkg/util/proxy/dial.go gives ``ServerName`` only withou
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -52,6 +53,8 @@ from yurttunnel.wire.codes import Code
 EDGE_1 = ("10.0.0.1", "2001:db8::1")
 EDGE_2 = ("10.0.0.2", "2001:db8::2")
 SERVICE = "10.96.0.7"
+EXTERNAL = "192.0.2.200"
+OWN_NAMES = ("x-tunnel-server-internal-svc.kube-system.svc", "tunnel.example")
 API_HOSTS = ("10.0.0.100:6443", "kubernetes.default", "[2001:db8::100]:6443", "api.example:443")
 """What ``Host`` has when the API is asked: the API's own name."""
 
@@ -117,7 +120,12 @@ class DeputiesWorld(AuthorizedWorld):
             SERVICES,
             {
                 "metadata": {"namespace": "kube-system", "name": "x-tunnel-server-internal-svc"},
-                "spec": {"clusterIP": SERVICE, "type": "ClusterIP"},
+                "spec": {
+                    "clusterIP": SERVICE,
+                    "externalIPs": [EXTERNAL],
+                    "type": "NodePort",
+                    "ports": [{"name": "https", "port": 10250, "nodePort": 31250}],
+                },
             },
         )
         self.put_node("edge-1", *EDGE_1)
@@ -137,7 +145,14 @@ class DeputiesWorld(AuthorizedWorld):
             },
         )
         self.cluster = KnownCluster(
-            nodes, pods, services, ports, self.iptables, self.dns, self.named_upgrades
+            nodes,
+            pods,
+            services,
+            ports,
+            self.iptables,
+            self.dns,
+            self.named_upgrades,
+            frozenset(OWN_NAMES),
         )
         self.deputies = Deputies(
             self.clock, self.registry, self.cluster, CertificateUsers([ALLOWED]), self.aims
@@ -391,6 +406,64 @@ class LedTests(DeputiesWorld):
             self.lead(address)
             self.refuses(self.apiserver("edge-1"), 503, f"{address}:10250", Host="edge-1:10250")
 
+    def test_node_that_claims_what_another_has(self):
+        """An address is of all who say that they have it, whatever types they say it is of."""
+        external = node("edge-1", *EDGE_1, labels=EDGE)
+        external["status"]["addresses"].append({"type": "ExternalIP", "address": "203.0.113.9"})
+        self.informers.put(NODES, external)
+        self.lead("203.0.113.9")
+        self.reaches(self.apiserver(), ("203.0.113.9", 10250))
+        self.put_node("edge-2", *EDGE_2, "203.0.113.9")
+        self.refuses(self.apiserver(), 400, "2 nodes: edge-1, edge-2")
+
+    def test_many_nodes_with_one_address(self):
+        """Some of them are named; a client that reads 1,024 bytes of a refusal reads it all."""
+        for number in range(40):
+            self.put_node(f"edge-with-a-rather-long-name-{number:02}", EDGE_1[0])
+        self.lead(EDGE_1[0])
+        caller = self.apiserver()
+        fields = {"Connection": "Upgrade", "Upgrade": "websocket"}
+        self.ask(caller, "/exec/default/new/web", **fields)
+        self.answered(caller, 400, "41 nodes: edge-1, ", " and 36 more; ")
+        body = caller.received.rpartition(b"\r\n\r\n")[2]
+        self.assertEqual(400, json.loads(body[:1024])["code"])
+
+    def test_upgrades_that_were_not_led(self):
+        """Where rules alone lead here no upgrade is for a node that no rule has led."""
+        self.refuses(
+            self.apiserver(), 403, "nothing tells", target="/exec/default/here/web", **UPGRADE
+        )
+
+    def test_unlisted_kube_apiserver_at_unknown_addresses(self):
+        """One that --allowed-callers does not have chooses nothing by its clients' fields."""
+        self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
+        for verb in ("get", "create"):
+            for what in ("proxy", "metrics"):
+                self.api.rules.add(("jane", verb, what, "edge-1"))
+        self.api.tokens["secret"] = "jane"
+        for address in ("192.0.2.77", "10.244.7.7", "10.0.0.3"):
+            self.lead(address)
+            for caller, proof in (
+                (self.jane(), {}),
+                (self.jane("edge-1"), {}),
+                (self.connect(None, None), {"Authorization": "Bearer secret"}),
+            ):
+                for fields in (
+                    {"Host": "edge-1:10250"},
+                    {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-1"},
+                ):
+                    self.refuses(caller, 503, f"{address}:10250", **fields, **proof)
+
+    def test_ways_of_the_service(self):
+        """Who speaks for himself may come by a node port or an external address of the Service."""
+        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+        for address, port in ((SERVICE, 10250), (EXTERNAL, 10250), ("192.0.2.77", 31250)):
+            self.lead(address, port)
+            self.reaches(self.jane(), ("edge-1", 10250), Host="edge-1:10250")
+        for address, port in ((EXTERNAL, 9443), ("192.0.2.77", 31251)):
+            self.lead(address, port)
+            self.refuses(self.jane(), 503, f"{address}:{port}", Host="edge-1:10250")
+
     def test_lying_node(self):
         """A node that claims the Service's address gets nothing of who comes by that."""
         self.put_node("edge-2", *EDGE_2, SERVICE)
@@ -439,6 +512,34 @@ class NamedTests(DeputiesWorld):
     """kube-apiserver, which has dialed a node's name that leads to the Service."""
 
     iptables = False
+    dns = True
+
+    def test_rules_of_others(self):
+        """What was led here by rules that are not ours reaches nothing, whoever asks."""
+        self.lead(EDGE_2[0])
+        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+        for caller in (self.apiserver("edge-1"), self.jane(), self.jane("edge-1")):
+            self.refuses(caller, 503, "not by rules that this server knows", Host="edge-1:10250")
+
+    def test_upgrades_that_name_no_node(self):
+        """The pod tells the node only where TLS names nothing at all."""
+        for name in ("edge-9", *OWN_NAMES, "api.example", "10.0.0.3"):
+            self.refuses(
+                self.apiserver(name),
+                403,
+                "nothing tells",
+                target="/exec/default/here/web",
+                method="POST",
+                **UPGRADE,
+            )
+
+    def test_node_that_claims_a_name_of_the_server(self):
+        """It gets nothing that comes by that name, and keeps nobody from the server."""
+        self.api.rules.add(("jane", "get", "metrics", "edge-1"))
+        self.put_node("edge-2", *EDGE_2, *OWN_NAMES)
+        for name in OWN_NAMES:
+            self.reaches(self.jane(name), ("edge-1", 10250), Host="edge-1:10250")
+            self.refuses(self.apiserver(name), 403, "nothing tells", Host="edge-2:10250")
 
     def test_ordinary(self):
         """The name in TLS tells the node, though ``Host`` is the API's own."""
@@ -832,7 +933,8 @@ class EarlyTests(DeputiesWorld):
         """What rules lead here that a server before has left waits until more is known."""
         self.lead(EDGE_1[0], 10255)
         self.refuses(self.dial_insecurely(), 503, "(yet)", Host="edge-2:10266")
-        self.refuses(self.apiserver(), 403, "nothing tells", Host="edge-2:10250")
+        for caller in (self.apiserver("edge-1"), self.jane()):
+            self.refuses(caller, 503, "(yet)", Host="edge-2:10250")
 
 
 class MiddlewareTests(SynchronousTestCase):
@@ -849,6 +951,7 @@ class MiddlewareTests(SynchronousTestCase):
             iptables=True,
             dns=False,
             named_upgrades=False,
+            own_names=(),
         )
         verifyObject(IMiddleware, Deputies(None, None, cluster, CertificateUsers(), Aims()))
 

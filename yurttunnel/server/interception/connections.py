@@ -25,13 +25,15 @@ class Aim:
 
     ``led_from`` is the address and port from which the kernel has led it here, ``None`` where it
     was for this listener. ``server_name`` is the name in its ClientHello (SNI) in its canonical
-    form, ``None`` where TLS or a name is missing; an address is none. ``from_here`` tells that it
-    comes from a loopback address, so from a program of this machine.
+    form, ``None`` where TLS or a name is missing; an address is none. ``unnamed`` tells that there
+    is TLS, and nothing in place of a name. ``from_here`` tells that it comes from a loopback
+    address, so from a program of this machine.
     """
 
     led_from: SocketAddress | None
     server_name: str | None
     from_here: bool = False
+    unnamed: bool = False
 
 
 class Aims:
@@ -63,10 +65,12 @@ class Aims:
         led_from = None
         if plain is not None:
             led_from = self._led_here_from(cast(socket.socket, plain.getHandle()))
+        sent = transport.getHandle().get_servername() if secure else None
         return Aim(
             led_from,
-            _name(transport.getHandle().get_servername()) if secure else None,
+            _name(sent),
             is_loopback(getattr(transport.getPeer(), "host", "")),
+            secure and sent is None,
         )
 
 

@@ -9,10 +9,11 @@ without TLS, which asks nobody who he is. So it is the connection that decides:
 
 1. Where our firewall rules have led it here, the address and port that it was meant for.
 2. Else the name in the ClientHello (SNI), which callers send that dial a node's name.
-3. Else, for an upgrade of ``exec``, ``attach`` and ``portForward`` by kube-apiserver, the pod in
-   the path: a kube-apiserver that does not verify kubelets sends no name with these
-   (``dialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go). Where upgrades have to be named
-   nothing decides it, and whatever this kube-apiserver sends as an upgrade is refused.
+3. Else, for an upgrade of ``exec``, ``attach`` and ``portForward`` by kube-apiserver whose
+   ClientHello has no name at all, the pod in the path: a kube-apiserver that does not verify
+   kubelets sends none with these (``dialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go).
+   Where firewall rules alone lead here, and where upgrades have to be named, nothing decides it,
+   and whatever this kube-apiserver sends as an upgrade is refused.
 
 The pod in a path has to be on the node that the connection is for; of several nodes with one
 address it tells which. A pod that no cache knows yet tells nothing.
@@ -20,15 +21,16 @@ address it tells which. A pod that no cache knows yet tells nothing.
 Everybody else speaks for himself, and comes to the server's own address or name: then his fields
 choose, and he is asked whether he may. Where the connection was for a node it decides for him, too,
 and what he says may name no other: a kube-apiserver whose name nobody has told this server looks
-just like him. The port without TLS believes the fields of programs of this machine alone. Who comes
-to it from elsewhere by a name of a node that leads here (DNS) gets the ports that lead here, too.
+just like him. So what the firewall has led here from an address that is neither a node's nor a
+Service's of this server reaches nothing, whoever asks. The port without TLS believes the fields of
+programs of this machine alone. Who comes to it from elsewhere by a name of a node that leads here
+(DNS) gets the ports that lead here, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NoReturn
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -38,7 +40,7 @@ from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.cluster.pods import Pods
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
-from yurttunnel.http.authority import BadAuthority, strip_port
+from yurttunnel.http.authority import BadAuthority, canonical_host, strip_port
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import requested_upgrade
 from yurttunnel.http.head import HeadError, RequestHead
@@ -55,7 +57,7 @@ from yurttunnel.server.interception.destination import (
 )
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import Handler, InterceptedRequest
-from yurttunnel.server.interception.resolution import pod_in
+from yurttunnel.server.interception.resolution import listed, pod_in
 from yurttunnel.server.node_finder import NodeFinder
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
@@ -90,9 +92,10 @@ class KnownCluster:
     """What is known of nodes and pods, and of who leads connections here.
 
     ``iptables`` says whether this server leads connections here by firewall rules, ``dns`` whether
-    by records of names, on ``ports``. ``services`` have the addresses to which kube-proxy leads,
-    not our rules; a node that claims one is not believed. ``named_upgrades`` says that no request
-    makes up for a name that the connection of an upgrade does not have.
+    by records of names, on ``ports``. ``services`` have the addresses and node ports from which
+    kube-proxy leads, not our rules, and ``own_names`` are the DNS names of the server itself: a
+    node that claims one of either is not believed. ``named_upgrades`` says that no request makes
+    up for a name that the connection of an upgrade does not have.
     """
 
     nodes: Nodes
@@ -102,6 +105,7 @@ class KnownCluster:
     iptables: bool
     dns: bool
     named_upgrades: bool
+    own_names: Collection[str]
 
 
 @implementer(IMiddleware)
@@ -169,31 +173,28 @@ class Deputies:
         """Decide for who speaks for others."""
         head, led_from = exchange.head, aim.led_from
         _check_fields(head)
-        if led_from is not None and self._is_led(led_from):
+        if led_from is not None and not self._is_services(led_from):
             return self._led(led_from, aim, head)
-        if not exchange.secure:
-            _raise_not_known(led_from)
         named = self._named(aim)
         if named:
             return self._by_name(named, aim, head)
         self._check_named(head)
-        return self._of_pod(head)
+        return self._of_pod(head, aim)
 
     def _of_others(self, exchange: IExchange, aim: Aim) -> Destination | None:
         """Decide for who speaks for himself, or does not say so: where the connection tells."""
         head, led_from = exchange.head, aim.led_from
-        led: list[Node] = []
-        if led_from is not None and not self._is_services(led_from) and self._cluster.iptables:
-            if not (self._cluster.services.synced and self._cluster.nodes.synced):
-                _raise_not_known(led_from)
-            led = self._tunneled(self._finder.meant(str(led_from.address)))
-        nodes = led or self._tunneled(self._named(aim))
+        is_led = led_from is not None and not self._is_services(led_from)
+        if led_from is not None and is_led:
+            nodes = self._led_to(led_from)
+        else:
+            nodes = self._tunneled(self._named(aim))
         if not nodes:
             if aim.server_name is None:
                 # It may be a kube-apiserver all the same.
                 self._check_named(head)
             return None
-        if led:
+        if is_led:
             self._warn_of_unlisted(exchange)
         _check_fields(head)
         asked = self._asked(head)
@@ -205,7 +206,7 @@ class Deputies:
                 f" {' or '.join(sorted(names))}: connect to the node that is meant, or to the"
                 " server by its own address",
             )
-        if led_from is not None and led:
+        if led_from is not None and is_led:
             return self._led(led_from, aim, head)
         if asked:
             # The name tells no port, and Host does.
@@ -240,24 +241,40 @@ class Deputies:
     def _led(self, led_from: SocketAddress, aim: Aim, head: RequestHead) -> Destination:
         """Decide by the address that a connection was meant for."""
         host = str(led_from.address)
-        nodes = self._tunneled(self._finder.meant(host))
+        nodes = self._led_to(led_from)
+        named = {node.name for node in self._named(aim)}
+        nodes = [node for node in nodes if node.name in named] or nodes
+        node = self._only(nodes, host, head)
+        return self._checked(node, Destination(node.name, host, led_from.port), head)
+
+    def _led_to(self, led_from: SocketAddress) -> list[Node]:
+        """Return the nodes whose address a connection was meant for, at least one.
+
+        All that claim it are among them, of whatever type the address is: a node says itself which
+        addresses it has. Raises :class:`RequestFailed`.
+        """
+        cluster = self._cluster
+        if not (cluster.iptables and cluster.services.synced and cluster.nodes.synced):
+            raise RequestFailed(
+                503,
+                f"the firewall has led this connection here from {led_from}, and not by rules that"
+                " this server knows of (yet): see /steering of the meta port",
+            )
+        nodes = self._tunneled(cluster.nodes.claiming(led_from.address))
         if not nodes:
             raise RequestFailed(
                 503,
                 f"{led_from} is the address of no node behind the tunnel that is known here: see"
                 " /steering of the meta port",
             )
-        named = {node.name for node in self._named(aim)}
-        nodes = [node for node in nodes if node.name in named] or nodes
-        node = self._only(nodes, host, head)
-        return self._checked(node, Destination(node.name, host, led_from.port), head)
+        return nodes
 
     def _only(self, nodes: Collection[Node], host: str, head: RequestHead) -> Node:
         if len(nodes) > 1:
             pods_node = self._node_of_pod(head)
             nodes = [node for node in nodes if node.name == pods_node] or nodes
         if len(nodes) > 1:
-            names = ", ".join(sorted(node.name for node in nodes))
+            names = listed(sorted(node.name for node in nodes))
             raise RequestFailed(
                 400,
                 f"{host} is the address of {len(nodes)} nodes: {names}; have kube-apiserver dial"
@@ -287,10 +304,16 @@ class Deputies:
         if self._cluster.named_upgrades and _is_upgrade(head):
             raise RequestFailed(403, _UNNAMED_UPGRADE)
 
-    def _of_pod(self, head: RequestHead) -> Destination:
-        """Decide by the pod in the path, for what kube-apiserver sends without a name."""
+    def _of_pod(self, head: RequestHead, aim: Aim) -> Destination:
+        """Decide by the pod in the path, for what kube-apiserver sends without a name.
+
+        Only where names lead here: by the firewall alone such a connection would have been led.
+        """
         pod = pod_in(head.target)
-        if requested_upgrade(head) is None or pod is None or pod.verb not in _UPGRADED:
+        may_be_named = self._cluster.dns or not self._cluster.iptables
+        if not (aim.unnamed and may_be_named and requested_upgrade(head) is not None):
+            raise RequestFailed(403, _NOTHING_TELLS)
+        if pod is None or pod.verb not in _UPGRADED:
             raise RequestFailed(403, _NOTHING_TELLS)
         name = self._node_of_pod(head)
         if name is None:
@@ -316,10 +339,16 @@ class Deputies:
         return asked
 
     def _called(self, host: str) -> Collection[Node]:
-        """Return the nodes that ``host`` means.
+        """Return the nodes that ``host`` means, none for a name of this server.
 
         One that the API has not told of may have proven its name by its certificate.
         """
+        try:
+            canonical = canonical_host(host)
+        except BadAuthority:
+            return ()
+        if canonical in self._cluster.own_names:
+            return ()
         nodes = self._finder.meant(host)
         session = None if nodes else self._finder.own_session(host)
         return nodes if session is None else (Node(session.node),)
@@ -334,12 +363,9 @@ class Deputies:
     def _is_tunneled(self, node: Node) -> bool:
         return node.edge or self._finder.own_session(node.name) is not None
 
-    def _is_led(self, led_from: SocketAddress) -> bool:
-        """Return whether our rules may have led a connection here; a Service's they have not."""
-        return self._cluster.iptables and self._cluster.services.are_none(led_from.address)
-
     def _is_services(self, led_from: SocketAddress) -> bool:
-        return led_from.address in self._cluster.services.addresses
+        """Return whether kube-proxy has led a connection here, for a Service of this server."""
+        return self._cluster.services.are_led(led_from.address, led_from.port)
 
     def _warn_of_unlisted(self, exchange: IExchange) -> None:
         certificate = self._users.behind(exchange.transport)
@@ -358,14 +384,6 @@ class Deputies:
             text=error.text,
         )
         request.exchange.fail(error.status, error.text)
-
-
-def _raise_not_known(led_from: SocketAddress | None) -> NoReturn:
-    raise RequestFailed(
-        503,
-        f"the firewall has led this connection here from {led_from}, and not by rules that"
-        " this server knows of (yet): see /steering of the meta port",
-    )
 
 
 def _is_upgrade(head: RequestHead) -> bool:

@@ -143,10 +143,14 @@ class Resolution:
         return next(iter(nodes), None)
 
 
-def _ambiguous(host: str, names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Return some of the names, and how many more there are: all may be thousands."""
     more = len(names) - _MOST_NAMED
-    listed = ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _ambiguous(host: str, names: list[str]) -> str:
     return (
-        f"{host} is the address of {len(names)} nodes: {listed}; say which one by its name, as"
-        f" X-Tunnel-Proxy-Host: {names[0]}"
+        f"{host} is the address of {len(names)} nodes: {listed(names)}; say which one by its name,"
+        f" as X-Tunnel-Proxy-Host: {names[0]}"
     )
