@@ -106,7 +106,8 @@ class DebugTestCase(SynchronousTestCase):
         return parse(transport.value())
 
     def begin(self, path, method="GET", hosts=(HERE,), peer="127.0.0.1", **headers):
-        """Ask, and give the connection's two ends."""
+        """Ask, in a turn of its own, and give the connection's two ends."""
+        self.reactor.advance(0)
         kind = IPv6Address if ":" in peer else IPv4Address
         transport = TcpTransport(peerAddress=kind("TCP", peer, 40000))
         channel = self.site.buildProtocol(None)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
+from twisted.internet import reactor
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted.web.http import Request
 from twisted.web.resource import Resource
 from twisted.web.static import Data
@@ -20,11 +26,15 @@ from yurttunnel.ops.http_site import (
     ANSWERED_LATER,
     AT_ONCE,
     MAX_BODY_BYTES,
+    MAX_PROBES,
     REQUEST_SECONDS,
     LimitedSite,
 )
+from yurttunnel.tunnel.direct.reactor import with_transports
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: meta\r\n"
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: meta\r\n\r\n"
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: meta\r\n\r\n"
 
 
 BROKEN = b"the page could not be made: the log says why\n"
@@ -173,13 +183,47 @@ class LimitTests(SynchronousTestCase):
             channels.append(channel)
         self.assertEqual(AT_ONCE, page.renders)
         probe, transport = self.connect()
-        probe.dataReceived(b"GET /healthz HTTP/1.1\r\nHost: meta\r\n\r\n")
+        probe.dataReceived(PROBE)
         self.assertIn(b"ok", transport.value())
         self.disconnect(channels[-1])
         self.clock.advance(0)
-        # Of the last ones that there is room for the probe is one, and one has left.
-        self.assertEqual(AT_ONCE + AT_ONCE + 3 - 2, page.renders)
+        # Of the last ones that there is room for one has left.
+        self.assertEqual(AT_ONCE + AT_ONCE + 3 - 1, page.renders)
         self.assertEqual([], [call for call in self.clock.getDelayedCalls() if not call.time])
+
+    def test_pages_that_are_taken_at_once_count_in_their_turn(self) -> None:
+        """Those who have their answer, and have left, were answered in this turn all the same."""
+        page = CountingPage()
+        self.site = LimitedSite(page, self.clock)
+        page.putChild(b"", page)
+
+        def ask() -> None:
+            channel, _ = self.connect()
+            channel.dataReceived(REQUEST + b"\r\n")
+            if channel in self.site.asked and page.renders <= AT_ONCE:
+                self.disconnect(channel)
+
+        for _ in range(AT_ONCE + 2):
+            ask()
+        self.assertEqual(AT_ONCE, page.renders)
+        for made in (1, 2):
+            (turn,) = [call for call in self.clock.getDelayedCalls() if not call.time]
+            self.clock.calls.remove(turn)
+            turn.func()
+            ask()
+            self.assertEqual(AT_ONCE + made, page.renders)
+
+    def test_probes_that_others_come_behind(self) -> None:
+        """A probe whose answer is not sent yet makes room for none but many newer ones."""
+        self.site.root.putChild(b"healthz", Data(b"ok", "text/plain"))
+        transports = []
+        for _ in range(MAX_PROBES + 1):
+            channel, transport = self.connect()
+            channel.dataReceived(PROBE)
+            transports.append(transport)
+            channel, _ = self.connect()
+            channel.dataReceived(REQUEST + b"\r\n")
+        self.assertEqual([True, False], [each.disconnected for each in transports[:2]])
 
     def test_who_waits_for_an_answer_is_not_who_waits_to_ask(self) -> None:
         """Silent clients, however many, take nothing from one that is being answered."""
@@ -281,3 +325,74 @@ class LimitTests(SynchronousTestCase):
         channel, transport = self.connect()
         channel.dataReceived(REQUEST + b"\r\n")
         self.assertRegex(transport.value(), rb"(?i)\r\ndate: \w{3}, \d\d \w{3} \d{4} .* GMT\r\n")
+
+
+class _Expensive(Resource):
+    """A page whose making holds everything up."""
+
+    made = 0
+
+    def render(self, request: Request) -> bytes:
+        """Count, and take some time."""
+        self.made += 1
+        time.sleep(0.005)
+        return b"x" * 20_000
+
+
+def flood(port: int, requests: Sequence[bytes]) -> list[bytes]:
+    """Send each request by a connection of its own, and return what comes for probes."""
+    connections = [socket.create_connection(("127.0.0.1", port), 10) for _ in requests]
+    with ExitStack() as stack:
+        for connection, request in zip(connections, requests, strict=True):
+            stack.enter_context(connection)
+            connection.sendall(request)
+        answers = []
+        for connection, request in zip(connections, requests, strict=True):
+            if request == PROBE:
+                with connection.makefile("rb") as answer:
+                    answers.append(answer.read())
+        return answers
+
+
+class FloodTests:
+    """Many who ask for an expensive page, and probes between them, on real sockets."""
+
+    transports: str
+
+    async def test_probes_come_in_between(self) -> None:
+        """Each is answered, and few pages are made in one turn of the reactor."""
+        root, page = Resource(), _Expensive()
+        root.putChild(b"metrics", page)
+        root.putChild(b"healthz", Data(b"ok", "text/plain"))
+        listening = with_transports(reactor, self.transports).listenTCP(
+            0, LimitedSite(root, reactor), backlog=256, interface="127.0.0.1"
+        )
+        self.addCleanup(listening.stopListening)
+        most = before = 0
+
+        def turn() -> None:
+            nonlocal most, before, turns
+            most, before = max(most, page.made - before), page.made
+            turns = reactor.callLater(0, turn)
+
+        turns = reactor.callLater(0, turn)
+        self.addCleanup(lambda: turns.cancel())
+        requests = [METRICS] * 200
+        requests[::10] = [PROBE] * 20
+        answers = await deferToThread(flood, listening.getHost().port, requests)
+        self.assertEqual([b"ok"] * 20, [answer[-2:] for answer in answers])
+        # One that waited for its turn may be made between two looks, too.
+        self.assertLessEqual(most, AT_ONCE + 1)
+        self.assertGreaterEqual(page.made, AT_ONCE)
+
+
+class DirectFloodTests(FloodTests, TestCase):
+    """By the transports of this package."""
+
+    transports = "direct"
+
+
+class TwistedFloodTests(FloodTests, TestCase):
+    """By those of Twisted, which send an answer in the turn behind the one in which it is made."""
+
+    transports = "twisted"

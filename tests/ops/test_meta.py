@@ -75,6 +75,7 @@ class MetaTestCase(SynchronousTestCase):
         """Ask for a path on a connection of its own."""
         channel, transport = self.connect(peer)
         channel.dataReceived(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        self.clock.advance(0)
         channel.connectionLost(connectionDone)
         return parse(transport.value())
 

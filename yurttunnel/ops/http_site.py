@@ -3,8 +3,8 @@
 Clients get a fixed time for a request, few connections with one request each, small requests
 without bodies, and HTTP/1.1 only. Nobody who holds connections keeps others out: the oldest that
 has sent no request makes room for the next one, and so does the oldest that does not take its
-answer. A probe sends its request at once and has its answer in the same turn, so it always gets
-both. ``twisted.web.server`` is left out: its sessions, templates and
+answer. A probe sends its request at once, is answered in the same turn, and counts apart from other
+pages, so it always gets both. ``twisted.web.server`` is left out: its sessions, templates and
 remote objects are of no use here, and take 2.5 MiB of each process.
 """
 
@@ -37,11 +37,15 @@ MAX_ASKED = 64
 """Connections at a time whose answer is being made or taken: some scrapers, probes and people."""
 
 AT_ONCE = 4
-"""While so many are being answered, further pages than those for probes are made one in a turn of
-the reactor: the metrics of many nodes take some milliseconds."""
+"""Pages that are made in one turn of the reactor, beside those for probes; further ones are made
+one in a turn: the metrics of many nodes take some milliseconds."""
 
 PROBES = (b"/healthz", b"/readyz")
 """The pages that are always made at once."""
+
+MAX_PROBES = 512
+"""Connections at a time that have been given one of them. It is sent in the next turn of the
+reactor at the latest, before which so many others cannot have asked."""
 
 MAX_BODY_BYTES = 16 * 1024
 """What a client may send as a body; it is thrown away, since no page here reads one."""
@@ -80,12 +84,13 @@ class PageRequest(http.Request):
             # It has been answered.
             return
         channel = cast(_LimitedChannel, self.channel)
-        channel.asked()
         site = channel.factory
-        if self.path in PROBES or len(site.asked) <= AT_ONCE:
+        if self.path in PROBES:
+            channel.asked(site.probes)
             self._answer()
         else:
-            site.answer_in_turn(channel, self._answer)
+            channel.asked(site.asked)
+            site.answer(channel, self._answer)
 
     def _answer(self) -> None:
         self.prepath: list[bytes] = []
@@ -125,10 +130,10 @@ class _LimitedChannel(http.HTTPChannel):
         super().connectionMade()
         self.factory.unasked.begin(self)
 
-    def asked(self) -> None:
-        """Have sent a whole request."""
+    def asked(self, those: EvictingSet[_LimitedChannel]) -> None:
+        """Have sent a whole request, and be one of ``those`` who wait for their answer."""
         self.factory.unasked.end(self)
-        self.factory.asked.begin(self)
+        those.begin(self)
 
     def evicted(self) -> None:
         """Make room for a connection that is newer."""
@@ -136,8 +141,9 @@ class _LimitedChannel(http.HTTPChannel):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Count no more."""
-        self.factory.unasked.end(self)
-        self.factory.asked.end(self)
+        site = self.factory
+        for those in (site.unasked, site.asked, site.probes):
+            those.end(self)
         super().connectionLost(reason)
 
     def callLater(self, period: float, func: Callable[[], object]) -> IDelayedCall:
@@ -182,6 +188,9 @@ class LimitedSite(ServerFactory):
         self.clock = clock
         self.unasked = EvictingSet(max_unasked, _LimitedChannel.evicted)
         self.asked = EvictingSet(max_asked, _LimitedChannel.evicted)
+        self.probes = EvictingSet(MAX_PROBES, _LimitedChannel.evicted)
+        # In this turn of the reactor; AT_ONCE once one has been made that had to wait for it.
+        self._made = 0
         self._turns: deque[tuple[_LimitedChannel, Callable[[], object]]] = deque()
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
@@ -190,22 +199,24 @@ class LimitedSite(ServerFactory):
         channel.factory = self
         return channel
 
-    def answer_in_turn(self, channel: _LimitedChannel, answer: Callable[[], object]) -> None:
-        """Have ``answer()`` called in a turn of its own, if ``channel`` is still there then."""
-        self._turns.append((channel, answer))
-        if len(self._turns) == 1:
+    def answer(self, channel: _LimitedChannel, answer: Callable[[], object]) -> None:
+        """Have ``answer()`` called, now or in a turn of its own if ``channel`` is there then."""
+        if self._made == AT_ONCE:
+            self._turns.append((channel, answer))
+            return
+        if not self._made:
             self.clock.callLater(0, self._next_turn)
+        self._made += 1
+        answer()
 
     def _next_turn(self) -> None:
-        waiting = True
-        while self._turns and waiting:
-            channel, answer = self._turns[0]
+        self._made = 0
+        while self._turns and not self._made:
+            channel, answer = self._turns.popleft()
             if channel in self.asked:
+                self._made = AT_ONCE
+                self.clock.callLater(0, self._next_turn)
                 answer()
-                waiting = False
-            self._turns.popleft()
-        if self._turns:
-            self.clock.callLater(0, self._next_turn)
 
     def log(self, request: http.Request) -> None:
         """Write no access log: scrapes and probes every few seconds would bury what matters."""
