@@ -6,7 +6,8 @@ Each is written anew from what these have published:
   Kettle's "HTTP Desync Attacks" (PortSwigger, 2019), one hidden Transfer-Encoding each;
 - GARDEN: ``TROPHIES.md`` and ``README.md`` of github.com/narfindustries/http-garden;
 - LLHTTP: ``test/request`` and ``test/response`` of github.com/nodejs/llhttp;
-- RFC: RFC 9112 sections 2.2, 3.2, 6.1, 6.3, 7.1 and 11.2, RFC 9110 section 9.3.6.
+- RFC: RFC 9112 sections 2.2, 3.2, 6.1, 6.3, 7.1 and 11.2, RFC 9110 sections 5.5, 6.5, 7.6.1,
+  9.3.6 and 10.1.1.
 """
 
 from __future__ import annotations
@@ -135,6 +136,77 @@ RFC = [
     b"GET /a ttack HTTP/1.1\r\nHost: edge-1:10250\r\n\r\n" + HIDDEN,
     b"GET /attack\r\n" + HIDDEN,
 ]  # fmt: skip
+
+
+def _whole(*lines: bytes, target: bytes = b"/attack", version: bytes = b"HTTP/1.1") -> bytes:
+    """Make a request with the hidden one as its body."""
+    return b"\r\n".join(
+        [
+            b"POST %b %b" % (target, version),
+            b"Host: edge-1:10250",
+            *lines,
+            b"Content-Length: %d" % len(HIDDEN),
+            b"",
+            HIDDEN,
+        ]
+    )
+
+
+def _chunks(*chunks: bytes, field: bytes = b"Transfer-Encoding: chunked") -> bytes:
+    """Make a request whose chunks end, whoever reads them."""
+    return _post(field, body=b"".join(chunks))
+
+
+_CHUNK = b"%x\r\n%b\r\n" % (len(HIDDEN), HIDDEN)
+
+ODD = {
+    "rfc": [
+        _whole(),
+        b"\r\n" + _whole(),
+        _whole(b"X-Empty:"),
+        _whole(b"X-Space: \t a \t b \t "),
+        _whole(b"X-Many: " + b"a, " * 500),
+        _whole(b"Connection: host, content-length, x-forwarded-for"),
+        _whole(b"Connection: transfer-encoding", b"TE: trailers, chunked;q=0.5"),
+        _whole(b"Connection: X-Hop", b"X-Hop: 1"),
+        _whole(b"Keep-Alive: timeout=1", b"Proxy-Connection: keep-alive"),
+        _whole(b"Upgrade: h2c", b"Connection: Upgrade, HTTP2-Settings", b"HTTP2-Settings: AAMA"),
+        _whole(b"Expect: 100-continue"),
+        _whole(b"X-HTTP-Method-Override: CONNECT", b"X-Original-URL: /smuggled"),
+        _whole(b"Forwarded: host=edge-2:10250", b"X-Forwarded-Host: edge-2:10250"),
+        _whole(target=b"http://edge-1:10250/attack"),
+        _whole(target=b"//edge-2:10250/attack"),
+        _whole(target=b"/attack/../smuggled"),
+        _whole(target=b"/attack%0d%0aHost:%20edge-2%0d%0a"),
+        _whole(target=b"/attack%20HTTP/1.1%0d%0a%0d%0aGET%20/smuggled"),
+        _whole(target=b"/attack?a=/smuggled&b=%00&c=[]{}|^`"),
+        _whole(target=b"/attack;x=y//%2e%2e/%2f"),
+        _whole(version=b"HTTP/1.0"),
+        _whole(b"Connection: keep-alive", version=b"HTTP/1.0"),
+        _chunks(_CHUNK, b"0\r\n\r\n"),
+        _chunks(_CHUNK, b"000\r\n\r\n"),
+        _chunks(b"5;a=b;c=\"d\"\r\nhello\r\n0;e\r\n\r\n"),
+        _chunks(b"000000000005\r\nhello\r\n0\r\n\r\n"),
+        _chunks(b"A\r\n0123456789\r\na\r\n0123456789\r\n0\r\n\r\n"),
+        _chunks(b"5\r\n0\r\n\r\n\r\n0\r\n\r\n"),
+        _chunks(_CHUNK, b"0\r\nX-Trailer: 1\r\nETag: \"a\"\r\n\r\n"),
+        _chunks(_CHUNK, b"0\r\nCookie: a=b\r\nAuthorization: Bearer x\r\n\r\n"),
+    ],
+    "llhttp": [
+        _chunks(b"5;ilovew3;somuchlove=aretheseparametersfor\r\nhello\r\n0\r\n\r\n"),
+        _chunks(b"5;ilovew3=\"I \\\"love\\\"\"; x=y\r\nhello\r\n0\r\n\r\n"),
+        _chunks(_CHUNK, b"0\r\n\r\n", field=b"TRANSFER-ENCODING: CHUNKED"),
+        _chunks(_CHUNK, b"0\r\n\r\n", field=b"Transfer-Encoding: \t chunked \t"),
+        _chunks(_CHUNK, b"0\r\nVary: *\r\nContent-Type: text/plain\r\n\r\n"),
+        _whole(b"Content-Type: text/plain", b"Content-Encoding: chunked"),
+        _whole(b"Accept: */*", b"Link: \xc3\xa4", b"X-SSL-Nonsense: -----BEGIN"),
+        _whole(b"Connection:keep-alive,", b"X: x"),
+        _whole(b"Connection: close, x-y-z"),
+        _whole(target=b"/attack?test=search?q=x#hash"),
+        _whole(target=b"/\xce\xb4\xc2\xb6/\xce\xb4t/pope?q=1"),
+    ],
+}  # fmt: skip
+"""Requests that the standard, or a reader, allows: the hidden one is the body, or is not there."""
 
 REQUESTS = {"smuggler": SMUGGLER, "garden": GARDEN, "llhttp": LLHTTP, "rfc": RFC}
 

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.http import Request
 from twisted.web.resource import Resource
 
-from tests.adversarial.published import ANSWERS, DESTINATIONS, HIDDEN, REQUESTS
+from tests.adversarial.published import ANSWERS, DESTINATIONS, HIDDEN, ODD, REQUESTS
 from tests.fakes import Recorder
 from tests.ops.test_http_site import TcpTransport
 from tests.server.frontends.test_connect import ConnectTestCase
@@ -107,6 +107,40 @@ class InterceptionTests(World):
                 self.forget(caller)
         # The others are requests whose hidden field is none for anybody.
         self.assertGreater(refused, sum(map(len, REQUESTS.values())) * 3 // 4)
+
+    def ask_oddly(self, secure: bool) -> None:
+        """Make each request that is allowed, and judge what comes of it at the kubelet."""
+        self.record(secure)
+        reached = 0
+        for source, requests in ODD.items():
+            for text in requests:
+                caller = self.dial() if secure else self.dial_insecurely()
+                caller.transport.write(text)
+                self.settle()
+                passed = b"".join(kubelet.received for kubelet in self.kubelets)
+                named = f"{source}: {text!r}: {passed!r} {caller.received!r}"
+                head, _, body = passed.partition(b"\r\n\r\n")
+                self.assertNotRegex(
+                    head.lower(), rb"\n(te|keep-alive|proxy-connection|x-hop):", named
+                )
+                self.assertNotRegex(body.lower(), rb"\n(cookie|authorization|x-trailer):", named)
+                if passed:
+                    reached += 1
+                    problem = misread(passed)
+                    self.assertFalse(problem, f"{problem}: {named}")
+                    self.assertEqual(head.lower().count(b"\nhost: "), 1, named)
+                else:
+                    self.assertRegex(caller.received, rb"HTTP/1.1 [45]", named)
+                self.forget(caller)
+        self.assertGreaterEqual(reached, 36)
+
+    def test_odd_requests_at_the_secure_port(self) -> None:
+        """What may be spelled so reaches a kubelet by 10263 as one request, whole and once."""
+        self.ask_oddly(secure=True)
+
+    def test_odd_requests_at_the_insecure_port(self) -> None:
+        """The same by 10264."""
+        self.ask_oddly(secure=False)
 
     def test_secure_port(self) -> None:
         """What reaches a kubelet by 10263 is one request that nobody misreads, or nothing."""
