@@ -20,7 +20,7 @@ from yurttunnel.agent import service as agent_service
 from yurttunnel.agent.cluster import CLAIM_INTERVAL
 from yurttunnel.agent.options import Options
 from yurttunnel.kube.resources import SERVICES
-from yurttunnel.pki.certificate_store import CertificateStore, open_certificate_directory
+from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
 from yurttunnel.pki.certificate_template import agent_template, serving_template
 from yurttunnel.pki.cluster_identity import cluster_identity
 from yurttunnel.pki.contexts import ServerContexts
@@ -226,7 +226,7 @@ class ClusterTests(SynchronousTestCase):
         self.announce()
         directory = open_certificate_directory(self.cert_dir)
         old = issue(self.issuer, agent_template("edge-1", parse_identifiers("host=edge-1")))
-        CertificateStore(self.reactor, directory, "yurttunnel-agent").save(old)
+        DatedStore(self.reactor, directory, "yurttunnel-agent").save(old)
         self.api.prompt = False
         self.start()
         self.assertEqual(frozenset(), registry.find("edge-1").identifiers.addresses)

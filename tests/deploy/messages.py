@@ -40,12 +40,13 @@ REASONS = {
     "ServerNotTrusted",
     "TokenRefused",
     "BadToken",
+    "NotIssued",
     "RequestFailed",
 }
 
 HANDED_ON = {
     "yurttunnel/cluster/serving_names.py": {"append"},
-    "yurttunnel/pki/certificate_manager.py": {"_not_stored", "_FOREIGN"},
+    "yurttunnel/pki/renewal.py": {"_without_store", "_with_clock", "_FOREIGN"},
     "yurttunnel/pki/directory.py": {"_explanation"},
     "yurttunnel/pki/problems.py": {
         *("_ERRORS", "_AT_THE_SERVER", "_AGENT_DISTRUSTS", "_SERVER_REFUSES", "_AFTER_REFUSAL"),

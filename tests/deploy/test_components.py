@@ -25,12 +25,9 @@ from tests.deploy.rendering import (
 from tests.deploy.workloads import KustomizationTestCase, with_workloads
 from yurttunnel.pki.approval import AGENT_ACCOUNT, SERVER_ACCOUNT
 from yurttunnel.pki.approval_requests import SIGNERS
-from yurttunnel.pki.certificate_template import (
-    CertificateTemplate,
-    proxy_client_template,
-    serving_template,
-)
+from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
 from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.issuer import CertificateTemplate
 from yurttunnel.steering.dns.records import CONFIG_MAP
 
 PLACEMENT = DEPLOY / "components" / "protected-placement"

@@ -33,7 +33,7 @@ from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
 from yurttunnel.ops.status import events, sessions, view
 from yurttunnel.pki import authority
-from yurttunnel.pki.held_certificate import RENEWED_FROM, RENEWED_UNTIL
+from yurttunnel.pki.cluster_issuer import CLUSTER_SCHEDULE
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
 from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.server.siblings.feed import MAX_NODES
@@ -201,13 +201,14 @@ class NumberTests(unittest.SynchronousTestCase):
         """Bounds, lives and shares are as they are in the source."""
         text = " ".join(" ".join(page.read_text() for page in (OPERATIONS, MESSAGES)).split())
         drain = {name: value for name, _, value, _ in ServerOptions.optParameters}["drain-timeout"]
+        first, last = CLUSTER_SCHEDULE.renewed_from, CLUSTER_SCHEDULE.renewed_until
         days = authority.DEFAULT_NODE_LIFETIME / authority.DAY
         for phrase in (
             f"`--drain-timeout` ({drain} s;",
             f"up to the number of cloud nodes and {MAX_SIBLINGS};",
             f"More than {MAX_SIBLINGS} servers",
             f"More than {MAX_NODES:,} nodes",
-            f"at {100 * RENEWED_FROM:.0f} to {100 * RENEWED_UNTIL:.0f} % of their life",
+            f"at {100 * first:.0f} to {100 * last:.0f} % of their life",
             f"a node's is valid for {days:.0f} days",
             f"before `--join-token-lifetime` ({DEFAULT_TOKEN_LIFETIME / 3600:.0f} h) is over",
             f"{log_floods.MOST_SHOWN} a minute from one place",

@@ -32,7 +32,7 @@ CLUSTER = (
     "yurttunnel.kube.informer",
     "yurttunnel.kube.lease",
     "yurttunnel.ops.diagnose.command",
-    "yurttunnel.pki.certificate_manager",
+    "yurttunnel.pki.cluster_issuer",
     "yurttunnel.quickstart",
     "yurttunnel.steering.dns",
     "yurttunnel.steering.firewall",

@@ -11,8 +11,8 @@ from tests.kube.fakes import FakeKubeClient
 from tests.pki.support import Issuer
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS
-from yurttunnel.pki.certificate_template import CertificateTemplate, IssuedCertificate
 from yurttunnel.pki.credentials import certificates_to_pem, new_key
+from yurttunnel.pki.issuer import CertificateTemplate, IssuedCertificate
 
 EXTENDED = {
     "server auth": x509.oid.ExtendedKeyUsageOID.SERVER_AUTH,

@@ -12,7 +12,7 @@ from tests.pki.signing import SigningApi, issue
 from tests.pki.support import EDGE_1, Issuer, accept, clock_now, dial, handshake
 from tests.pki.test_authorities import bundle
 from yurttunnel.pki.bundle import LOOK_INTERVAL, BadBundle
-from yurttunnel.pki.certificate_store import CertificateStore, open_certificate_directory
+from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
 from yurttunnel.pki.certificate_template import agent_template, serving_template
 from yurttunnel.pki.cluster_agent import ClusterAgentTrust
 from yurttunnel.pki.cluster_identity import cluster_identity
@@ -55,7 +55,7 @@ class AgentTests(SynchronousTestCase):
         """Leave a certificate as an earlier run would have."""
         issued = issue(self.issuer, template)
         directory = open_certificate_directory(self.cert_dir)
-        CertificateStore(self.clock, directory, "yurttunnel-agent").save(issued)
+        DatedStore(self.clock, directory, "yurttunnel-agent").save(issued)
         return issued.certificate
 
     def connect(self, contexts, issuer=None):

@@ -30,7 +30,6 @@ from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.bundle import LOOK_INTERVAL, BadBundle
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.certificate_template import (
-    CertificateTemplate,
     agent_template,
     proxy_client_template,
     serving_template,
@@ -41,15 +40,14 @@ from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.credentials import BadCredentials
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import BadIdentity
+from yurttunnel.pki.issuer import CertificateTemplate
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY, KubeletVerification, Verdict
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.tunnel.connection import SIBLING_ALPN as SIBLING_PROTOCOL
 
 SERVICE = "x-tunnel-server-svc.kube-system.svc"
 AGENT = agent_template("edge-1", EDGE_1)
-CALLER = CertificateTemplate(
-    "any", "kube-apiserver-kubelet-client", "system:masters", "client auth"
-)
+CALLER = CertificateTemplate("kube-apiserver-kubelet-client", "system:masters", "client auth")
 LIFE = 200.0
 """Seconds: OpenSSL has the real time, and goes along for the five minutes of the backdating."""
 COMMON = replace(AGENT, common_name="tunnel-agent-client")

@@ -1,4 +1,8 @@
-"""Where a certificate from the cluster is kept: the layout of yurttunnel 1.2 and of kubelets.
+"""Where certificates are kept for the next start.
+
+Without a cluster each is in one file of the state directory, or in a pair of files for others to
+use. In a cluster it is the layout of yurttunnel 1.2 and of kubelets (``FileStore`` of
+k8s.io/client-go/util/certificate):
 
 ========================================  ==================================================
 ``<prefix>-YYYY-MM-DD-hh-mm-ss.pem``      the certificate, its chain, and its key (0600)
@@ -6,8 +10,7 @@
 ``<prefix>-updated.pem``                  the same link on its way to be the current one
 ========================================  ==================================================
 
-(``FileStore`` of k8s.io/client-go/util/certificate.) One store is for one certificate, so that
-none is taken for another.
+One store is for one certificate, so that none is taken for another.
 """
 
 from __future__ import annotations
@@ -24,15 +27,16 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.pki.authority import utc_now
-from yurttunnel.pki.certificate_template import IssuedCertificate
 from yurttunnel.pki.credentials import (
     BadCredentials,
     PrivateKey,
     certificates_from_pem,
     certificates_to_pem,
     key_from_pem,
+    key_to_pem,
 )
 from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.pki.issuer import IssuedCertificate
 
 SERVER_PREFIX = "yurttunnel-server"
 PROXY_CLIENT_PREFIX = "yurttunnel-server-proxy-client"
@@ -79,42 +83,67 @@ def _close_to_readers(path: Path) -> None:
 
 
 class CertificateStore:
-    """Keeps one certificate with its key, in files that begin with ``prefix``."""
+    """Keeps a certificate for the next start, with its key and chain in one file (0600)."""
 
-    def __init__(self, clock: IReactorTime, directory: StateDirectory, prefix: str) -> None:
-        self._clock = clock
+    def __init__(self, directory: StateDirectory, name: str) -> None:
         self._directory = directory
-        self._prefix = prefix
-        self._current = f"{prefix}-current.pem"
-        self._updated = f"{prefix}-updated.pem"
-        self._dated = re.compile(rf"{re.escape(prefix)}-{_DATE}\.pem")
+        self._name = name
 
     @property
     def path(self) -> Path:
-        """Where the current certificate is."""
-        return self._directory.path / self._current
+        """Where it is."""
+        return self._directory.path / self._name
 
     def load(self) -> IssuedCertificate | None:
-        """Return what was saved last; ``None`` when there is nothing, or nothing of use.
-
-        What is wrong with it is logged: a new certificate can always be had.
-        """
+        """Return what was saved last, ``None`` when there is nothing; raises ``StateError``."""
+        content = self._read()
         try:
-            content = self._read()
             return None if content is None else _parse(content)
-        except StateError as error:
-            _log.warn("{error}; a new certificate is asked for", error=error)
         except BadCredentials as error:
-            _log.warn(
-                "{path}: {error}; a new certificate is asked for", path=self.path, error=error
-            )
-        return None
+            raise StateError(f"{self.path}: {error}: restore or remove it") from error
 
     def save(self, issued: IssuedCertificate) -> None:
-        """Make it the current one, and remove the oldest; raises :class:`StateError`.
+        """Keep it in place of the one before; raises :class:`StateError`.
 
-        Whenever the process dies, the current one is the old or the new one and whole.
+        Whenever the process dies, the old or the new one is there, and whole.
         """
+        certificates = certificates_to_pem([issued.certificate, *issued.chain])
+        self._directory.write(self._name, key_to_pem(issued.key) + certificates)
+
+    def _read(self) -> bytes | None:
+        return self._directory.read(self._name, secret=True)
+
+
+class PairStore(CertificateStore):
+    """Keeps the certificate in one file, which is no secret, and its key in another."""
+
+    def __init__(self, directory: StateDirectory, name: str, key_name: str) -> None:
+        super().__init__(directory, name)
+        self._key_name = key_name
+
+    def save(self, issued: IssuedCertificate) -> None:
+        """Keep both; a key and a certificate that do not fit together are none."""
+        self._directory.write(self._key_name, key_to_pem(issued.key))
+        self._directory.write(self._name, certificates_to_pem([issued.certificate]))
+
+    def _read(self) -> bytes | None:
+        key = self._directory.read(self._key_name, secret=True)
+        certificate = self._directory.read(self._name)
+        return None if key is None or certificate is None else key + certificate
+
+
+class DatedStore(CertificateStore):
+    """Keeps the last certificates in files that begin with ``prefix``, as kubelets do."""
+
+    def __init__(self, clock: IReactorTime, directory: StateDirectory, prefix: str) -> None:
+        super().__init__(directory, f"{prefix}-current.pem")
+        self._clock = clock
+        self._prefix = prefix
+        self._updated = f"{prefix}-updated.pem"
+        self._dated = re.compile(rf"{re.escape(prefix)}-{_DATE}\.pem")
+
+    def save(self, issued: IssuedCertificate) -> None:
+        """Make it the current one, and remove the oldest; raises :class:`StateError`."""
         name = f"{self._prefix}-{utc_now(self._clock):%Y-%m-%d-%H-%M-%S}.pem"
         self._directory.write(name, _to_pem(issued))
         path = self._directory.path
@@ -122,7 +151,7 @@ class CertificateStore:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path / self._updated)
             os.symlink(name, path / self._updated)
-            os.replace(path / self._updated, path / self._current)
+            os.replace(path / self._updated, self.path)
         except OSError as error:
             reason = (error.strerror or "failed").lower()
             raise StateError(f"{self.path} cannot be replaced ({reason}): check it") from error
@@ -139,7 +168,7 @@ class CertificateStore:
             return None
         except OSError:
             # A copy of the directory may hold the file itself; the rest has its own sentences.
-            return self._directory.read(self._current, secret=True)
+            return self._directory.read(self._name, secret=True)
         # The directory may be mounted elsewhere than where the link was made.
         content = self._directory.read(Path(name).name, secret=True)
         if content is None:

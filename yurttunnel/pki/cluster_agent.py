@@ -14,18 +14,19 @@ from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.ops.cluster_trust import ClusterTrustStats
 from yurttunnel.pki.authorities import ClusterAuthorities
 from yurttunnel.pki.bundle import Authorities
-from yurttunnel.pki.certificate_manager import CertificateManager
 from yurttunnel.pki.certificate_store import (
     AGENT_PREFIX,
-    CertificateStore,
+    DatedStore,
     open_certificate_directory,
 )
 from yurttunnel.pki.certificate_template import agent_template
 from yurttunnel.pki.cluster_identity import cluster_identity
+from yurttunnel.pki.cluster_issuer import CLUSTER_SCHEDULE, ClusterIssuer
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.identity import BadIdentity, Identifiers
 from yurttunnel.pki.live_contexts import LiveContexts
+from yurttunnel.pki.renewal import CertificateRenewal
 
 
 class ClusterAgentTrust(MultiService):
@@ -59,15 +60,15 @@ class ClusterAgentTrust(MultiService):
         self._authorities = ClusterAuthorities(clock, read_authorities, self._use_authorities)
         self._cluster = self._authorities.certificates
         directory = open_certificate_directory(cert_dir)
-        self._manager = CertificateManager(
+        self._manager = CertificateRenewal(
             clock,
-            client,
-            CertificateStore(clock, directory, AGENT_PREFIX),
             f"certificate of node {node}",
-            template.without_names(),
+            ClusterIssuer(clock, client, template.signer, template.usages),
+            DatedStore(clock, directory, AGENT_PREFIX),
+            CLUSTER_SCHEDULE,
             lambda: template,
+            self._misfit,
             self._cluster,
-            self._is_of_node,
         )
         self._manager.on_change.append(lambda _: self._live.update())
         self._authorities.setServiceParent(self)
@@ -120,12 +121,13 @@ class ClusterAgentTrust(MultiService):
     def _credentials(self) -> Credentials:
         return self._manager.credentials(self._cluster)
 
-    def _is_of_node(self, certificate: x509.Certificate) -> bool:
-        """Return whether it is this node's certificate, though as yurttunnel 1.2 had it."""
+    def _misfit(self, certificate: x509.Certificate) -> str | None:
+        """Return what is wrong with a certificate of another node; as 1.2 had it, it is good."""
         try:
-            return cluster_identity(certificate, accept_common=True).node == self._node
-        except BadIdentity:
-            return False
+            node = cluster_identity(certificate, accept_common=True).node
+        except BadIdentity as error:
+            return f"is no node's: {error}"
+        return None if node == self._node else f"is that of node {node}"
 
     def _use_authorities(self, authorities: Authorities) -> None:
         former, self._cluster = self._cluster, authorities

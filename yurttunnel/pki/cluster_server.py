@@ -17,26 +17,22 @@ from yurttunnel.ops.cluster_trust import ClusterTrustStats
 from yurttunnel.pki.authorities import ClusterAuthorities
 from yurttunnel.pki.bundle import Authorities, AuthorityFile
 from yurttunnel.pki.callers import CallerContexts, OptionalCallerContexts
-from yurttunnel.pki.certificate_manager import CertificateManager
 from yurttunnel.pki.certificate_store import (
     PROXY_CLIENT_PREFIX,
     SERVER_PREFIX,
-    CertificateStore,
+    DatedStore,
     open_certificate_directory,
 )
-from yurttunnel.pki.certificate_template import (
-    Address,
-    CertificateTemplate,
-    proxy_client_template,
-    serving_template,
-)
+from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
+from yurttunnel.pki.cluster_issuer import CLUSTER_SCHEDULE, ClusterIssuer
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
-from yurttunnel.pki.desired_template import TemplateUnknown
 from yurttunnel.pki.identity import NodeIdentity
+from yurttunnel.pki.issuer import Address, CertificateTemplate
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY, KubeletContexts, KubeletVerification
 from yurttunnel.pki.live_contexts import LiveContexts
 from yurttunnel.pki.node_identification import NodeIdentification
+from yurttunnel.pki.renewal import CertificateRenewal, TemplateUnknown
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.tunnel.connection import SIBLING_ALPN as SIBLING_PROTOCOL
 
@@ -145,9 +141,17 @@ class ClusterServerTrust(MultiService):
             name: str,
             purpose: CertificateTemplate,
             template: Callable[[], CertificateTemplate],
-        ) -> CertificateManager:
-            store = CertificateStore(clock, directory, prefix)
-            made = CertificateManager(clock, client, store, name, purpose, template, self._cluster)
+        ) -> CertificateRenewal:
+            made = CertificateRenewal(
+                clock,
+                name,
+                ClusterIssuer(clock, client, purpose.signer, purpose.usages),
+                DatedStore(clock, directory, prefix),
+                CLUSTER_SCHEDULE,
+                template,
+                purpose.problem,
+                self._cluster,
+            )
             made.on_change.append(lambda _: self._live.update())
             return made
 

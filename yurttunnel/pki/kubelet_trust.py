@@ -11,8 +11,8 @@ from yurttunnel.pki.authority import Authority
 from yurttunnel.pki.bundle import AuthorityFile
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
-from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.serving import KubeletClientCertificate
+from yurttunnel.pki.standalone_renewal import CertificateRenewal
 
 
 class KubeletTrust(MultiService):

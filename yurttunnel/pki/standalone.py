@@ -55,9 +55,9 @@ from yurttunnel.pki.kubelet_trust import KubeletTrust
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.ownership import Ownership
 from yurttunnel.pki.records import NodeRecords
-from yurttunnel.pki.renewal import CertificateRenewal, ContextsTogether
 from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.serving import CALLER_CERTIFICATE, ServingCertificate, ensure_caller_certificate
+from yurttunnel.pki.standalone_renewal import CertificateRenewal, ContextsTogether
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, JOIN_TOKEN_FILE, JoinToken, TokenStore
 
 NODE_FILE = "node.pem"

@@ -15,8 +15,9 @@ from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.errors import ApiError
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
-from yurttunnel.pki.certificate_template import CertificateTemplate, proxy_client_template
+from yurttunnel.pki.certificate_template import proxy_client_template
 from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.issuer import CertificateTemplate
 
 POLICY = ROOT / "deploy" / "components" / "approval-policy" / "policy.yaml"
 

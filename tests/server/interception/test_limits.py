@@ -32,7 +32,7 @@ from yurttunnel.ops.interception import (
     interception_families,
 )
 from yurttunnel.pki.authorities import MAX_BUNDLE
-from yurttunnel.pki.certificate_requests import MAX_WAIT
+from yurttunnel.pki.cluster_issuer import MAX_WAIT
 from yurttunnel.pki.enrolment_server import CLOSE_DEADLINE, MAX_CONNECTIONS, REQUEST_DEADLINE
 from yurttunnel.pki.interception import MAX_CERTIFICATES
 from yurttunnel.server.agents import MAX_SESSIONS_OF_NODE

@@ -1,4 +1,4 @@
-"""Certificates from a signer of the cluster, by a ``CertificateSigningRequest``.
+"""The issuer that is a signer of a cluster, by a ``CertificateSigningRequest``.
 
 See "Certificates and Certificate Signing Requests" of the Kubernetes documentation. The request
 is read again by its name, which needs the verbs create and get and no more: not even a watch.
@@ -9,24 +9,18 @@ from __future__ import annotations
 import base64
 import binascii
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
-from yurttunnel.pki.authority import utc_now
-from yurttunnel.pki.certificate_template import CertificateTemplate, IssuedCertificate
-from yurttunnel.pki.credentials import (
-    BadCredentials,
-    PrivateKey,
-    certificates_from_pem,
-    new_key,
-)
+from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
+from yurttunnel.pki.issuer import Chain, Denied, NotIssued
+from yurttunnel.pki.renewal import Schedule
 
 MAX_WAIT = 15 * 60.0
 """Seconds for the approval and the signature of one request."""
@@ -39,50 +33,51 @@ _MAX_CERTIFICATE = 256 * 1024
 """Bytes that a certificate and its chain may have, encoded as it comes."""
 _MAX_MESSAGE = 500
 
-
-class RequestFailed(Exception):
-    """No certificate was obtained; one line that names the request and says why."""
-
-
-class RequestDenied(RequestFailed):
-    """The request was denied, or the signer has refused it."""
+CLUSTER_SCHEDULE = Schedule(0.7, 0.9, (2.0, 32.0), (2.0, 32.0), 0.1)
+"""That of k8s.io/client-go (``nextRotationDeadline``, and the backoff of ``util/certificate``)."""
 
 
-async def request_certificate(
-    clock: IReactorTime,
-    client: IKubeClient,
-    template: CertificateTemplate,
-    waits: Callable[[str], object] = lambda sentence: None,
-) -> IssuedCertificate:
-    """Have a new key certified, and give both once the certificate is what was asked for.
+class ClusterIssuer:
+    """A signer of the cluster, which is asked by whoever ``client`` is.
 
-    ``waits`` is called with a sentence that says for whom it waits, whenever that changes.
-    Cancelling ends the waiting; the request itself stays, and the cluster removes it in its
-    time. Raises :class:`RequestFailed`, also after :data:`MAX_WAIT`, ``ApiError`` and
-    ``ApiUnreachable``.
+    ``usages`` are what the certificates are for, as the API names it. A request that nobody waits
+    for any more stays, and the cluster removes it in its time.
     """
-    key = new_key()
-    request = await client.create(CERTIFICATE_SIGNING_REQUESTS, _object(template, key))
-    name = _name(request)
-    pem = await _Waiting(clock, client, template, name, waits).certificate(request)
-    return _checked(clock, template, name, key, pem)
 
+    final: tuple[type[Exception], ...] = ()
 
-def _object(template: CertificateTemplate, key: PrivateKey) -> Object:
-    try:
-        request = template.request(key)
-    except ValueError as error:
-        raise RequestFailed(f"no certificate can have the names that are wanted: {error}") from None
-    return {
-        "apiVersion": CERTIFICATE_SIGNING_REQUESTS.api_version,
-        "kind": CERTIFICATE_SIGNING_REQUESTS.kind,
-        "metadata": {"generateName": "csr-"},
-        "spec": {
-            "request": base64.b64encode(request).decode("ascii"),
-            "signerName": template.signer,
-            "usages": template.usages,
-        },
-    }
+    def __init__(
+        self, clock: IReactorTime, client: IKubeClient, signer: str, usages: Sequence[str]
+    ) -> None:
+        self._clock = clock
+        self._client = client
+        self._signer = signer
+        self._usages = list(usages)
+
+    async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
+        """Return the certificate; raises :class:`NotIssued`, also after :data:`MAX_WAIT`."""
+        try:
+            created = await self._client.create(CERTIFICATE_SIGNING_REQUESTS, self._object(request))
+        except (ApiError, ApiUnreachable) as error:
+            raise NotIssued(str(error)) from error
+        name = _name(created)
+        waiting = _Waiting(self._clock, self._client, self._signer, name, waits)
+        try:
+            return certificates_from_pem(await waiting.certificate(created))
+        except BadCredentials as error:
+            raise NotIssued(f"{name}: the signer's answer cannot be used: {error}") from None
+
+    def _object(self, request: bytes) -> Object:
+        return {
+            "apiVersion": CERTIFICATE_SIGNING_REQUESTS.api_version,
+            "kind": CERTIFICATE_SIGNING_REQUESTS.kind,
+            "metadata": {"generateName": "csr-"},
+            "spec": {
+                "request": base64.b64encode(request).decode("ascii"),
+                "signerName": self._signer,
+                "usages": self._usages,
+            },
+        }
 
 
 class _Waiting:
@@ -92,13 +87,13 @@ class _Waiting:
         self,
         clock: IReactorTime,
         client: IKubeClient,
-        template: CertificateTemplate,
+        signer: str,
         name: str,
         waits: Callable[[str], object],
     ) -> None:
         self._clock = clock
         self._client = client
-        self._template = template
+        self._signer = signer
         self._name = name
         self._waits = waits
         self._said = ""
@@ -114,7 +109,7 @@ class _Waiting:
                 return pem
             left = deadline - self._clock.seconds()
             if left <= 0:
-                raise RequestFailed(f"{self._said}; given up after 15 minutes")
+                raise NotIssued(f"{self._said}; given up after 15 minutes")
             await deferLater(self._clock, min(left, pause * random.uniform(0.8, 1.0)))
             pause = min(pause * _LONGER_EACH_TIME, _LONGEST_PAUSE)
             request = await self._look()
@@ -124,7 +119,7 @@ class _Waiting:
         try:
             request: Any = await self._client.get(CERTIFICATE_SIGNING_REQUESTS, self._name)
         except NotFound:
-            raise RequestFailed(f"{self._name} was deleted before it was answered") from None
+            raise NotIssued(f"{self._name} was deleted before it was answered") from None
         except (ApiError, ApiUnreachable) as error:
             # A new request would be no better off, and leave this one behind.
             self._say(f"{self._name} cannot be read: {error}")
@@ -137,13 +132,13 @@ class _Waiting:
         conditions = _conditions(status)
         for kind, what in (("Denied", "was denied"), ("Failed", "was refused by its signer")):
             if kind in conditions:
-                raise RequestDenied(f"{self._name} {what}: {_told(conditions[kind])}")
+                raise Denied(f"{self._name} {what}: {_told(conditions[kind])}")
         encoded = status.get("certificate")
         if encoded:
             return _decoded(self._name, encoded)
         if "Approved" in conditions:
             self._say(
-                f"{self._name} is approved and waits for its signer {self._template.signer}:"
+                f"{self._name} is approved and waits for its signer {self._signer}:"
                 " look at kube-controller-manager if that lasts"
             )
         else:
@@ -162,7 +157,7 @@ def _name(request: Object) -> str:
     metadata = request.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(name, str) or not name:
-        raise RequestFailed("the API has created a certificate request without a name")
+        raise NotIssued("the API has created a certificate request without a name")
     return name
 
 
@@ -187,38 +182,8 @@ def _told(condition: Mapping[str, Any]) -> str:
 
 def _decoded(name: str, encoded: object) -> bytes:
     if not isinstance(encoded, str) or len(encoded) > _MAX_CERTIFICATE:
-        raise RequestFailed(f"{name}: the signer's answer is not a certificate in base64")
+        raise NotIssued(f"{name}: the signer's answer is not a certificate in base64")
     try:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
-        raise RequestFailed(f"{name}: the signer's answer is not a certificate in base64") from None
-
-
-def _checked(
-    clock: IReactorTime, template: CertificateTemplate, name: str, key: PrivateKey, pem: bytes
-) -> IssuedCertificate:
-    try:
-        certificate, *chain = certificates_from_pem(pem)
-    except BadCredentials as error:
-        raise RequestFailed(f"{name}: the signer's answer cannot be used: {error}") from None
-    problem = _problem(clock, template, key, certificate)
-    if problem is not None:
-        raise RequestFailed(f"{name}: the certificate that the signer has issued {problem}")
-    return IssuedCertificate(key, certificate, tuple(chain))
-
-
-def _problem(
-    clock: IReactorTime,
-    template: CertificateTemplate,
-    key: PrivateKey,
-    certificate: x509.Certificate,
-) -> str | None:
-    try:
-        if certificate.public_key() != key.public_key():
-            return "is for another key"
-    except ValueError as error:
-        return f"is malformed: {error}"
-    end = certificate.not_valid_after_utc
-    if utc_now(clock) >= end:
-        return f"has expired already, at {end:%F %T} UTC: compare the machines' clocks"
-    return template.problem(certificate)
+        raise NotIssued(f"{name}: the signer's answer is not a certificate in base64") from None

@@ -15,19 +15,15 @@ from tests.pki.signing import SigningApi, issue
 from tests.pki.support import EDGE_1, Issuer, clock_now
 from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS
-from yurttunnel.pki.certificate_requests import (
-    MAX_WAIT,
-    RequestDenied,
-    RequestFailed,
-    request_certificate,
-)
 from yurttunnel.pki.certificate_template import (
     agent_template,
     proxy_client_template,
     serving_template,
 )
-from yurttunnel.pki.credentials import certificates_to_pem
+from yurttunnel.pki.cluster_issuer import MAX_WAIT, ClusterIssuer
+from yurttunnel.pki.credentials import certificates_to_pem, new_key
 from yurttunnel.pki.identity import BadIdentity, Identifiers
+from yurttunnel.pki.issuer import Denied, NotIssued, obtain
 
 SERVING = serving_template(["tunnel.example"], [ip_address("192.0.2.1"), ip_address("::1")])
 CLIENT_USAGES = ["digital signature", "key encipherment", "client auth"]
@@ -71,9 +67,9 @@ class TemplateTests(SynchronousTestCase):
     def test_order(self):
         """Names are compared as sets: informers give them in any order."""
         one = replace(SERVING, dns_names=("a", "b"))
-        self.assertTrue(one.is_same(replace(one, dns_names=("b", "a"))))
-        self.assertFalse(one.is_same(replace(one, dns_names=("b", "c"))))
-        self.assertFalse(one.is_same(replace(one, addresses=())))
+        self.assertTrue(one.covers(replace(one, dns_names=("b", "a"))))
+        self.assertFalse(one.covers(replace(one, dns_names=("b", "c"))))
+        self.assertFalse(replace(one, addresses=()).covers(one))
 
     def test_extra_names_do(self):
         """A certificate with more names than are wanted does, one with fewer does not."""
@@ -108,8 +104,9 @@ class RequestTests(SynchronousTestCase):
 
     def ask(self, template=SERVING):
         """Ask for a certificate."""
+        issuer = ClusterIssuer(self.clock, self.api, template.signer, template.usages)
         return Deferred.fromCoroutine(
-            request_certificate(self.clock, self.api, template, self.waits.append)
+            obtain(self.clock, issuer, template, new_key(), self.waits.append)
         )
 
     def fails(self, asked, kind, words):
@@ -199,7 +196,7 @@ class RequestTests(SynchronousTestCase):
         asked = self.ask()
         self.api.condition("csr-0", "Denied", reason="Policy", message="not\nfor you")
         self.clock.advance(1)
-        self.fails(asked, RequestDenied, "csr-0 was denied: Policy not for you")
+        self.fails(asked, Denied, "csr-0 was denied: Policy not for you")
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_refused_by_signer(self):
@@ -208,7 +205,7 @@ class RequestTests(SynchronousTestCase):
         self.api.approve("csr-0")
         self.api.condition("csr-0", "Failed")
         self.clock.advance(1)
-        self.fails(asked, RequestDenied, "csr-0 was refused by its signer: no reason is given")
+        self.fails(asked, Denied, "csr-0 was refused by its signer: no reason is given")
 
     def test_condition_that_does_not_hold(self):
         """A condition with the status False is none."""
@@ -223,7 +220,7 @@ class RequestTests(SynchronousTestCase):
         self.clock.pump([10.0] * int(MAX_WAIT / 10 - 1))
         self.assertNoResult(asked)
         self.clock.advance(10.1)
-        self.fails(asked, RequestFailed, "waits for approval of csr-0")
+        self.fails(asked, NotIssued, "waits for approval of csr-0")
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_deleted(self):
@@ -231,12 +228,12 @@ class RequestTests(SynchronousTestCase):
         asked = self.ask()
         self.api.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-0")
         self.clock.advance(1)
-        self.fails(asked, RequestFailed, "csr-0 was deleted")
+        self.fails(asked, NotIssued, "csr-0 was deleted")
 
     def test_not_created(self):
         """An API that does not take the request fails it with its own error."""
         self.api.unreachable()
-        self.fails(self.ask(), ApiUnreachable, "connection refused")
+        self.fails(self.ask(), NotIssued, "connection refused")
 
     def test_api_loss(self):
         """While the API is away, or refuses to show the request, it goes on waiting."""
@@ -270,7 +267,7 @@ class RequestTests(SynchronousTestCase):
             name = self.api.created[-1]
             self.api.answer(name, answer)
             self.clock.advance(1)
-            self.fails(asked, RequestFailed, words)
+            self.fails(asked, NotIssued, words)
             self.assertIn(name, str(self.waits))
 
     def test_wrong_base64(self):
@@ -279,7 +276,7 @@ class RequestTests(SynchronousTestCase):
             asked = self.ask()
             self.api.set_status(self.api.created[-1], {"certificate": answer})
             self.clock.advance(1)
-            self.fails(asked, RequestFailed, "not a certificate in base64")
+            self.fails(asked, NotIssued, "not a certificate in base64")
 
     def test_malformed_objects(self):
         """Objects that are not like those of the API are waited out, or refused."""
@@ -291,7 +288,7 @@ class RequestTests(SynchronousTestCase):
             asked.addErrback(lambda failure: failure.trap(CancelledError))
             asked.cancel()
         self.patch(self.api, "create", lambda *_: Deferred.fromCoroutine(_nothing()))
-        self.fails(self.ask(), RequestFailed, "without a name")
+        self.fails(self.ask(), NotIssued, "without a name")
 
     def test_narrowed(self):
         """A signer that leaves out a name or changes the use has not done what was asked."""
@@ -304,7 +301,7 @@ class RequestTests(SynchronousTestCase):
             name = self.api.created[-1]
             self._sign_as(name, template)
             self.clock.advance(1)
-            self.fails(asked, RequestFailed, words)
+            self.fails(asked, NotIssued, words)
 
     def test_expired(self):
         """One that has expired already is refused, with a word on clocks."""
@@ -312,12 +309,12 @@ class RequestTests(SynchronousTestCase):
         asked = self.ask()
         self.api.sign("csr-0")
         self.clock.advance(1)
-        self.fails(asked, RequestFailed, "compare the machines' clocks")
+        self.fails(asked, NotIssued, "compare the machines' clocks")
 
     def test_impossible_names(self):
         """Names that no certificate can have fail before the API is asked."""
         self.fails(
-            self.ask(replace(SERVING, dns_names=("ä.example",))), RequestFailed, "no certificate"
+            self.ask(replace(SERVING, dns_names=("ä.example",))), NotIssued, "no certificate"
         )
         self.assertEqual(self.api.created, [])
 

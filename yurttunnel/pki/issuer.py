@@ -1,0 +1,219 @@
+"""What all ways to a certificate have in common: who issues it, what is asked for, what comes.
+
+An :class:`Issuer` is the embedded authority (:mod:`yurttunnel.pki.authority`), a server to which a
+node enrols (:mod:`yurttunnel.pki.enrolment_client`) or a signer of a cluster
+(:mod:`yurttunnel.pki.cluster_issuer`). :mod:`yurttunnel.pki.renewal` keeps a certificate of any of
+them good, and :mod:`yurttunnel.pki.certificate_store` keeps it for the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address
+from typing import Protocol, TypeVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.credentials import Credentials, PrivateKey, is_issued_by
+
+SERVER_AUTH = "server auth"
+CLIENT_AUTH = "client auth"
+_USAGES_OF_KEYS = ("digital signature", "key encipherment")
+EXTENDED_USAGES = {
+    SERVER_AUTH: ExtendedKeyUsageOID.SERVER_AUTH,
+    CLIENT_AUTH: ExtendedKeyUsageOID.CLIENT_AUTH,
+}
+
+Address = IPv4Address | IPv6Address
+Chain = tuple[x509.Certificate, ...]
+"""A certificate, and what is sent after it."""
+
+_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
+
+
+class NotIssued(Exception):
+    """There is no certificate; one line says why, and another attempt may do better."""
+
+
+class Denied(NotIssued):
+    """Somebody has decided against the certificate."""
+
+
+class Issuer(Protocol):
+    """Issues certificates for keys of this process."""
+
+    @property
+    def final(self) -> tuple[type[Exception], ...]:
+        """What :meth:`issue` raises when another attempt would change nothing."""
+
+    async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
+        """Return the certificate for a PKCS #10 request in PEM form.
+
+        ``waits`` is called with a sentence that says for whom it waits, whenever that changes.
+        Cancelling ends the waiting. Raises :class:`NotIssued`, or one of ``final``.
+        """
+
+
+class Template(Protocol):
+    """What a certificate is to be like."""
+
+    def request(self, key: PrivateKey) -> bytes:
+        """Make the PKCS #10 request for a certificate of ``key``, in PEM form.
+
+        Raises ``ValueError`` for names that no certificate can have.
+        """
+
+    def problem(self, certificate: x509.Certificate) -> str | None:
+        """Complete "the certificate ..." when it is not what is asked for; extra names are fine."""
+
+    def covers(self, other: Template) -> bool:
+        """Return whether a certificate of this template does where one of ``other`` is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateTemplate:
+    """A certificate with exactly this subject, and at least these names.
+
+    ``usage`` is one of :data:`SERVER_AUTH` and :data:`CLIENT_AUTH`. ``organization`` may be empty,
+    and so is ``signer`` but in a cluster. The order of the names is that of the request; nothing
+    else depends on it.
+    """
+
+    common_name: str
+    organization: str
+    usage: str
+    dns_names: tuple[str, ...] = ()
+    addresses: tuple[Address, ...] = ()
+    uris: tuple[str, ...] = ()
+    signer: str = ""
+
+    @property
+    def usages(self) -> list[str]:
+        """The usages as the API of Kubernetes names them (``KeyUsage``, certificates.k8s.io/v1)."""
+        return [*_USAGES_OF_KEYS, self.usage]
+
+    def covers(self, other: Template) -> bool:
+        """Return whether a certificate of this template does where one of ``other`` is wanted."""
+        return (
+            isinstance(other, CertificateTemplate)
+            and self.without_names() == other.without_names()
+            and self._names() >= other._names()
+        )
+
+    def without_names(self) -> CertificateTemplate:
+        """Return the same without alternative names: what it is for rather than where."""
+        return replace(self, dns_names=(), addresses=(), uris=())
+
+    def problem(self, certificate: x509.Certificate) -> str | None:
+        """Complete "the certificate ..." when it is not what is asked for; extra names are fine."""
+        try:
+            subject = certificate.subject
+            extended = _extension(certificate, x509.ExtendedKeyUsage)
+            names = _extension(certificate, x509.SubjectAlternativeName)
+        except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+            return f"is malformed: {error}"
+        for kind, desired in (
+            (NameOID.COMMON_NAME, self.common_name),
+            (NameOID.ORGANIZATION_NAME, self.organization),
+        ):
+            found = [attribute.value for attribute in subject.get_attributes_for_oid(kind)]
+            if found != ([desired] if desired else []):
+                return f"is for {found!r} and not for {desired!r}"
+        if extended is None or EXTENDED_USAGES[self.usage] not in extended:
+            return f"is not meant for {self.usage}"
+        missing = sorted(self._names() - _names_of(names))
+        return f"lacks {', '.join(missing)}" if missing else None
+
+    def request(self, key: PrivateKey) -> bytes:
+        """Make the PKCS #10 request for a certificate of ``key``, in PEM form."""
+        subject = [x509.NameAttribute(NameOID.COMMON_NAME, self.common_name)]
+        if self.organization:
+            subject.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, self.organization))
+        builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject))
+        names: list[x509.GeneralName] = [x509.DNSName(name) for name in self.dns_names]
+        names += [x509.IPAddress(address) for address in self.addresses]
+        names += [x509.UniformResourceIdentifier(uri) for uri in self.uris]
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def _names(self) -> frozenset[str]:
+        return frozenset([*self.dns_names, *map(str, self.addresses), *self.uris])
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedCertificate:
+    """A certificate with its key; ``chain`` is sent after it."""
+
+    key: PrivateKey
+    certificate: x509.Certificate
+    chain: Chain = ()
+
+    def credentials(self, authorities: Sequence[x509.Certificate]) -> Credentials:
+        """Join it with the authorities that the peers' certificates have to come from."""
+        return Credentials(self.key, self.certificate, self.chain, tuple(authorities))
+
+    def is_from(self, authorities: Sequence[x509.Certificate]) -> bool:
+        """Return whether one of the authorities has issued it, or one of its chain."""
+        links = (self.certificate, *self.chain)
+        return any(is_issued_by(link, each) for link in links for each in authorities)
+
+
+async def obtain(
+    clock: IReactorTime,
+    issuer: Issuer,
+    template: Template,
+    key: PrivateKey,
+    waits: Callable[[str], object],
+) -> IssuedCertificate:
+    """Have ``key`` certified, and return both once the certificate is what was asked for.
+
+    Raises :class:`NotIssued`, and what is ``final`` for the issuer.
+    """
+    try:
+        request = template.request(key)
+    except ValueError as error:
+        raise NotIssued(f"no certificate can have the names that are wanted: {error}") from None
+    certificate, *chain = await issuer.issue(request, waits)
+    problem = _problem(clock, template, key, certificate)
+    if problem is not None:
+        raise NotIssued(f"the certificate that was issued {problem}")
+    return IssuedCertificate(key, certificate, tuple(chain))
+
+
+def _problem(
+    clock: IReactorTime, template: Template, key: PrivateKey, certificate: x509.Certificate
+) -> str | None:
+    try:
+        if certificate.public_key() != key.public_key():
+            return "is for another key"
+    except ValueError as error:
+        return f"is malformed: {error}"
+    end = certificate.not_valid_after_utc
+    if utc_now(clock) >= end:
+        return f"has expired already, at {end:%F %T} UTC: compare the machines' clocks"
+    return template.problem(certificate)
+
+
+def _extension(certificate: x509.Certificate, kind: type[_Extension]) -> _Extension | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _names_of(names: x509.SubjectAlternativeName | None) -> frozenset[str]:
+    if names is None:
+        return frozenset()
+    return frozenset(
+        [
+            *names.get_values_for_type(x509.DNSName),
+            *map(str, names.get_values_for_type(x509.IPAddress)),
+            *names.get_values_for_type(x509.UniformResourceIdentifier),
+        ]
+    )
