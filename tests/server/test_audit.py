@@ -112,7 +112,7 @@ class ForwardTests(AuditTestCase):
         """Make one forward."""
         forward = parse_forward("127.0.0.1:9000=192.0.2.1/db.local:80")
         return ForwardFactory(
-            self.registry, forward, max_pending_dials=1, request_ids=RequestIds("test")
+            self.registry, forward, max_pending_dials=2, request_ids=RequestIds("test")
         )
 
     def test_whole_line(self):

@@ -33,6 +33,7 @@ from twisted.python.failure import Failure
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.places import Places
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -209,30 +210,7 @@ class _Wish:
     caller: Hashable
 
 
-class _Places:
-    """Who has how many of the places that there are, ``most``."""
-
-    def __init__(self, most: int) -> None:
-        self.taken = 0
-        self._most = most
-        self._by_caller: dict[Hashable, int] = {}
-
-    def has_one_for(self, caller: Hashable) -> bool:
-        """Return whether ``caller`` has fewer than it leaves free; ``None`` may have all."""
-        free = self._most - self.taken
-        return free > (0 if caller is None else self._by_caller.get(caller, 0))
-
-    def count(self, caller: Hashable, change: int) -> None:
-        """Count one more or one less of a caller."""
-        self.taken += change
-        count = self._by_caller.get(caller, 0) + change
-        if count:
-            self._by_caller[caller] = count
-        else:
-            self._by_caller.pop(caller, None)
-
-
-class _SharedPlaces(_Places):
+class _SharedPlaces(Places):
     """Places of all origins that belong together, and whose turn it is where somebody waits."""
 
     def __init__(self, most: int) -> None:
@@ -254,7 +232,7 @@ class _Queue:
     """Who waits for one use, in their order."""
 
     def __init__(self, most: int) -> None:
-        self.places = _Places(most)
+        self.places = Places(most)
         self.waiters: dict[_Waiter, None] = {}
 
     def add(self, waiter: _Waiter) -> None:
@@ -290,9 +268,9 @@ class _Origin:
         settings = pool.settings
         self.in_use = in_use
         self.bounded = {
-            _Use.UPGRADE: _Places(settings.max_upgrades_per_key),
-            _Use.SHORT: _Places(settings.max_per_key),
-            _Use.UPLOAD: _Places(settings.max_uploads_per_key),
+            _Use.UPGRADE: Places(settings.max_upgrades_per_key),
+            _Use.SHORT: Places(settings.max_per_key),
+            _Use.UPLOAD: Places(settings.max_uploads_per_key),
         }
         """Those of this origin whose use is to be over before others may have it; the order is that
         in which those who wait are served."""

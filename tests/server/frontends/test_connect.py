@@ -79,7 +79,7 @@ class ConnectTestCase(SynchronousTestCase):
         """Nothing is left when all connections have been closed."""
         self.factory.close()
         self.assertEqual(self.factory.connections, set())
-        self.assertEqual(self.factory.pending_dials, 0)
+        self.assertEqual(self.factory.pending_dials.taken, 0)
         self.reactor.advance(0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
@@ -677,7 +677,7 @@ class LimitTests(ConnectTestCase):
     limits = {
         "head_timeout": 10.0,
         "max_unread_heads": 2,
-        "max_pending_dials": 2,
+        "max_pending_dials": 4,
         "dial_timeout": 7.0,
         "limits": HeadLimits(max_bytes=100),
     }
@@ -726,7 +726,7 @@ class LimitTests(ConnectTestCase):
         self.assertEqual([connection.aborted for connection in lingering], [False, False])
 
     def test_pending_dials(self):
-        """More pending dials than allowed get 503; an answer makes room for the next."""
+        """More pending dials of a caller than of others' room get 503; an answer makes room."""
         self.open(connect())
         self.open(connect()).break_off(ConnectionLost())
         self.open(connect())

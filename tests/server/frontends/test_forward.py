@@ -103,7 +103,7 @@ class ForwardTests(SynchronousTestCase):
             self.registry,
             parse_forward(FORWARD),
             dial_timeout=7.0,
-            max_pending_dials=2,
+            max_pending_dials=4,
             request_ids=RequestIds("test"),
         )
         self.events = []
@@ -113,11 +113,14 @@ class ForwardTests(SynchronousTestCase):
     def tearDown(self):
         """Nothing is left when all connections have been closed."""
         self.factory.close()
-        self.assertEqual((self.factory.connections, self.factory.pending_dials), (set(), 0))
+        self.assertEqual((self.factory.connections, self.factory.pending_dials.taken), (set(), 0))
 
-    def open(self):
-        """Open a connection."""
-        return MemoryConnection(self.reactor).open(self.factory.buildProtocol(None))
+    def open(self, host=""):
+        """Open a connection, from an address."""
+        connection = MemoryConnection(self.reactor)
+        if host:
+            connection.getPeer = lambda: IPv4Address("TCP", host, 40000)
+        return connection.open(self.factory.buildProtocol(None))
 
     def turns(self, connection):
         """Let the reactor turn a few times."""
@@ -195,10 +198,13 @@ class ForwardTests(SynchronousTestCase):
         self.assertIn("last seen 5 s ago", warning)
 
     def test_too_many_pending_dials(self):
-        """Further connections are reset at once."""
+        """Further connections are reset at once; those of one caller leave half to others."""
         connections = [self.open() for _ in range(3)]
         self.assertEqual([each.aborted for each in connections], [False, False, True])
         self.assertEqual(len(self.session.dials), 2)
+        others = [self.open(f"192.0.2.{number}") for number in range(3)]
+        self.assertEqual([each.aborted for each in others], [False, False, True])
+        self.assertIn("4 dials are pending already", self.warnings()[-1])
 
     def test_a_caller_that_breaks_while_the_dial_is_pending(self):
         """The dial is canceled and nothing is logged."""

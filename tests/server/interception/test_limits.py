@@ -62,7 +62,8 @@ from yurttunnel.server.workers.program import REPORT_INTERVAL
 from yurttunnel.server.workers.running import SILENCE, STACK_TIME, START_TIMEOUT
 from yurttunnel.server.workers.service import FIRST_DELAY, LONGEST_DELAY
 from yurttunnel.tunnel.connection import EARLY_LIMIT, HELLO_TIMEOUT, MAX_UNFINISHED
-from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER, RESERVE
+from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
+from yurttunnel.wire.credit import RESERVE
 from yurttunnel.wire.hello import Limits
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "limits.md"
@@ -171,7 +172,7 @@ CONNECT_VALUES = {
     "connections without": [MAX_UNREAD_HEADS],
     "time for the TLS handshake and": [HEAD_TIMEOUT],
     "head of a request": [ANSWER.max_bytes / KIB, ANSWER.max_fields],
-    "dials at once": [MAX_PENDING_DIALS],
+    "dials at once": [MAX_PENDING_DIALS, MAX_PENDING_DIALS / 2],
     "time for a dial": [DIAL_TIMEOUT],
     "time to take an error": [LINGER],
     "time to close after": [LINGER, STALL_TIMEOUT],

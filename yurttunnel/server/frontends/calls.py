@@ -15,6 +15,7 @@ from zope.interface import Interface
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.places import Places
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_peers import unix_user
 from yurttunnel.server.audit_streams import audited
@@ -58,7 +59,8 @@ class Dialer:
     """What the calls that come by one entry have in common: where they lead, and their bounds.
 
     ``dial_timeout`` is in seconds and covers a whole opening. At most ``max_pending_dials``
-    openings wait at a time; further ones fail with :attr:`Code.OVERLOADED`.
+    openings wait at a time, of one caller as many as it leaves free; further ones fail with
+    :attr:`Code.OVERLOADED`.
     """
 
     kind = Kind.OTHER
@@ -80,8 +82,7 @@ class Dialer:
     ) -> None:
         self.registry = registry
         self.dial_timeout = dial_timeout
-        self.max_pending_dials = max_pending_dials
-        self.pending_dials = 0
+        self.pending_dials = Places(max_pending_dials)
         self.request_ids = request_ids or RequestIds()
 
 
@@ -130,6 +131,7 @@ class Call:
         self._flag = dialer.flag if flag is None else flag
         self._dialing: Deferred[IStream] | None = None
         self._left = False
+        self._caller = ""
         audit = dialer.audit
         self._entry = None if audit is None else audit.begin(dialer.kind)
 
@@ -141,6 +143,7 @@ class Call:
         """
         self.node, self.host, self.port = node, host, port
         self.transport = transport
+        self._caller = _caller(transport)
         dialer = self._dialer
         if self._entry is not None:
             self._entry.asks(transport, self.request_id, node, join_authority(host, port))
@@ -153,8 +156,8 @@ class Call:
             return
         if self._entry is not None:
             self._entry.node = session.node
-        dialer.pending_dials += 1
-        holder = Holder.of(dialer.kind, self._flag, _caller(transport))
+        dialer.pending_dials.count(self._caller, 1)
+        holder = Holder.of(dialer.kind, self._flag, self._caller)
         dialing = session.open_stream(host, port, dialer.dial_timeout, self.request_id, holder)
         self._dialing = dialing
         _ = dialing.addBoth(self._dial_ended)
@@ -175,9 +178,13 @@ class Call:
             gate(self)
         if missing is not None:
             raise missing
-        if dialer.pending_dials >= dialer.max_pending_dials:
-            text = f"{dialer.pending_dials} dials are pending already; try again later"
-            raise StreamFailed(Code.OVERLOADED, text)
+        pending = dialer.pending_dials
+        if not pending.has_one_for(self._caller):
+            raise StreamFailed(
+                Code.OVERLOADED,
+                f"{pending.taken} dials are pending already, too many of all or of this caller;"
+                " try again later",
+            )
         return session
 
     def caller_left(self) -> None:
@@ -209,7 +216,7 @@ class Call:
     def _dial_ended(self, result: IStream | Failure) -> None:
         """Take either end of the dial: a stream, or a ``Failure``."""
         self._dialing = None
-        self._dialer.pending_dials -= 1
+        self._dialer.pending_dials.count(self._caller, -1)
         if not isinstance(result, Failure):
             stream = result if self._entry is None else audited(result, self._entry)
             if self._left:

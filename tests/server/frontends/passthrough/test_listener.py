@@ -70,8 +70,8 @@ class ListenerTestCase(SynchronousTestCase):
             frozenset({10250, 10255}),
             max_unread_hellos=3,
             max_unread_of_one=2,
-            max_connections=4,
-            max_pending_dials=2,
+            max_connections=8,
+            max_pending_dials=4,
             led_here_from=lambda handle: handle.asked,
             request_ids=RequestIds("test"),
         )
@@ -82,8 +82,8 @@ class ListenerTestCase(SynchronousTestCase):
     def tearDown(self):
         """Nothing is left when all connections have been closed."""
         self.factory.close()
-        self.assertEqual((self.factory.connections, self.factory.pending_dials), (set(), 0))
-        self.assertEqual(len(self.factory.unread_hellos), 0)
+        self.assertEqual((self.factory.connections, self.factory.pending_dials.taken), (set(), 0))
+        self.assertEqual((len(self.factory.unread_hellos), self.factory.places.taken), (0, 0))
         # Those of connections themselves are due at once.
         self.reactor.advance(0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
@@ -92,6 +92,14 @@ class ListenerTestCase(SynchronousTestCase):
         """Open a connection; the kernel has led it here from ``host`` unless that is none."""
         asked = None if host is None else SocketAddress(ip_address(host), port)
         return Accepted(self.reactor, asked, source).open(self.factory.buildProtocol(None))
+
+    def join(self, source):
+        """Open a connection that has its stream at once, unless it is refused."""
+        before = len(self.session.dials)
+        connection = self.open("10.0.0.1", source=source)
+        for dial in self.session.dials[before:]:
+            dial.succeed()
+        return connection
 
     def turns(self, connection):
         """Let the reactor turn a few times."""
@@ -169,10 +177,11 @@ class LedTests(ListenerTestCase):
         self.assert_refused(Refusal.DIAL, "10.0.0.1:10250 refused the connection (REFUSED)")
 
     def test_too_many_pending_dials(self):
-        """Further connections are reset at once."""
+        """Further connections are reset at once; those of one caller leave half to others."""
         connections = [self.open("10.0.0.1") for _ in range(3)]
         self.assertEqual([each.aborted for each in connections], [False, False, True])
         self.assertEqual(self.factory.stats.refused, {Refusal.DIAL: 1})
+        self.assertFalse(self.open("10.0.0.1", source="192.0.2.2").aborted)
 
     def test_a_caller_that_breaks_while_the_dial_is_pending(self):
         """The dial is canceled and nothing is logged."""
@@ -338,14 +347,22 @@ class NamedTests(ListenerTestCase):
 
     def test_too_many_in_all(self):
         """Further ones are reset: the others may carry somebody's stream."""
-        streams = [self.open("10.0.0.1") for _ in range(2)]
-        for dial in self.session.dials:
-            dial.succeed()
-        streams += [self.open(), self.open(source="192.0.2.2")]
-        self.assertTrue(self.open(source="192.0.2.3").aborted)
+        streams = [self.join(f"192.0.2.{number}") for number in range(8)]
+        self.assertTrue(self.join("192.0.2.8").aborted)
         self.assertFalse(any(each.aborted for each in streams))
         self.assertEqual(self.factory.stats.refused, {Refusal.OVERLOADED: 1})
-        self.assertIn("there are 4 others already", self.warnings()[0])
+        self.assertIn("there are 8 others already", self.warnings()[0])
+
+    def test_too_many_of_one_caller(self):
+        """It has half, however often it comes again, and others find room."""
+        streams = [self.join("192.0.2.1") for _ in range(24)]
+        self.assertEqual([each.aborted for each in streams], [False] * 4 + [True] * 20)
+        self.assertIn("4 others already, too many of all or from there", self.warnings()[0])
+        self.assertFalse(self.join("192.0.2.2").aborted)
+        self.assertTrue(self.join("192.0.2.1").aborted)
+        for stream in streams[:2]:
+            stream.break_off(ConnectionLost())
+        self.assertFalse(self.join("192.0.2.1").aborted)
 
     def test_callers_that_leave(self):
         """Checks of health connect and go; nobody is bothered."""

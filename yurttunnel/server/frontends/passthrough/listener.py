@@ -29,6 +29,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
+from yurttunnel.http.places import Places
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.client_hello import BadClientHello, ClientHelloReader
 from yurttunnel.server.frontends.calls import (
@@ -48,7 +49,7 @@ from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.interfaces import IStream
-from yurttunnel.tunnel.shares import Kind
+from yurttunnel.tunnel.shares import Kind, caller_at
 
 HELLO_TIMEOUT = 10.0
 """Seconds from the connection to its complete ClientHello, as for the head of a request."""
@@ -73,7 +74,8 @@ class PassthroughFactory(DialingFactory):
 
     ``ports`` are those from which the kernel may lead connections here. ``hello_timeout`` is in
     seconds, and at most ``max_unread_hellos`` ClientHellos may be incomplete at a time,
-    ``max_unread_of_one`` of them from one address. There are at most ``max_connections``.
+    ``max_unread_of_one`` of them from one address. There are at most ``max_connections``, of one
+    address as many as it leaves free.
     ``led_here_from`` tells of the socket of a connection what it was meant for, ``None`` for this
     listener. ``unnamed`` makes the protocols of connections whose ClientHello has no name; it has
     to be set before the first connection. The rest is as in :class:`DialingFactory`.
@@ -107,7 +109,7 @@ class PassthroughFactory(DialingFactory):
         self.nodes = nodes
         self.ports = ports
         self.hello_timeout = hello_timeout
-        self.max_connections = max_connections
+        self.places = Places(max_connections)
         self.led_here_from = led_here_from
         self.stats = PassthroughStats()
         self.warnings = RateLimitedLog(clock, PassthroughProtocol.log)
@@ -139,6 +141,7 @@ class PassthroughProtocol(DialingConnection):
         self._hello = ClientHelloReader()
         self._asked: SocketAddress | None = None
         self._meant = "a node that is not known yet"
+        self._has_place = False
 
     def connectionMade(self) -> None:
         """Dial where the kernel tells the destination, else read the ClientHello."""
@@ -147,13 +150,17 @@ class PassthroughProtocol(DialingConnection):
         factory.stats.connections += 1
         self.call.request_id = factory.request_ids.make()
         self._source = getattr(self.transport.getPeer(), "host", "an unknown address")
-        if len(factory.connections) > factory.max_connections:
+        places, caller = factory.places, caller_at(self._source)
+        if not places.has_one_for(caller):
             self._reset(
                 Refusal.OVERLOADED,
-                "there are {most} others already; see who holds them (ss -tn)",
-                most=factory.max_connections,
+                "there are {taken} others already, too many of all or from there; see who holds"
+                " them (ss -tn)",
+                taken=places.taken,
             )
             return
+        places.count(caller, 1)
+        self._has_place = True
         handle = cast(socket.socket, ISystemHandle(self.transport).getHandle())
         asked = factory.led_here_from(handle)
         destination = None
@@ -191,6 +198,7 @@ class PassthroughProtocol(DialingConnection):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Wait for no ClientHello any more."""
+        self._leave_place()
         self._factory.unread_hellos.discard(self)
         super().connectionLost(reason)
 
@@ -226,6 +234,11 @@ class PassthroughProtocol(DialingConnection):
         else:
             self._reset(Refusal.DIAL, "its kubelet was not reached: {error}", error=str(error))
 
+    def _leave_place(self) -> None:
+        if self._has_place:
+            self._has_place = False
+            self._factory.places.count(caller_at(self._source), -1)
+
     def _find_named(self, name: str | None) -> None:
         if name is None:
             self._serve_here()
@@ -254,6 +267,7 @@ class PassthroughProtocol(DialingConnection):
             caller=self._source,
         )
         protocol = factory.unnamed.buildProtocol(transport.getPeer())
+        self._leave_place()
         factory.forget(self)
         if protocol is None:
             transport.abortConnection()

@@ -1,0 +1,28 @@
+"""Places of which each caller has as many as it leaves free, so that the next one finds some."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+
+class Places:
+    """Who has how many of the places that there are, ``most``: one caller alone has half."""
+
+    def __init__(self, most: int) -> None:
+        self.taken = 0
+        self._most = most
+        self._by_caller: dict[Hashable, int] = {}
+
+    def has_one_for(self, caller: Hashable) -> bool:
+        """Return whether ``caller`` has fewer than it leaves free; ``None`` may have all."""
+        free = self._most - self.taken
+        return free > (0 if caller is None else self._by_caller.get(caller, 0))
+
+    def count(self, caller: Hashable, change: int) -> None:
+        """Count one more or one less of a caller."""
+        self.taken += change
+        count = self._by_caller.get(caller, 0) + change
+        if count:
+            self._by_caller[caller] = count
+        else:
+            self._by_caller.pop(caller, None)
