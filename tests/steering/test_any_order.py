@@ -1,4 +1,4 @@
-"""Rules are repaired in time, whatever has happened before, in whatever order."""
+"""Rules are repaired in time and at a bounded cost, whatever has happened before, in any order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from tests.cluster.fakes import CLOUD, EDGE
-from tests.steering.steered import PERIOD, SteeredTestCase
+from tests.steering.steered import EDGE4, PERIOD, SteeredTestCase
 from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.manager import LOOK_SECONDS
 from yurttunnel.steering.probe_schedule import BLIND_PAUSE, LEAST_PAUSE
@@ -51,6 +51,13 @@ class AnyOrderTests(SteeredTestCase):
         self.do_passes(pause + TURNS)
         self.assertLessEqual({10250, 10255}, self.firewall.rules.keys())
         self.assertIsNone(self.manager_under_test.problem())
+        # And what nobody disturbs is not looked at more often: by the pause, and each period.
+        self.do_passes(PERIOD)
+        self.calls.clear()
+        self.do_passes(PERIOD)
+        most = PERIOD / BLIND_PAUSE + 1
+        self.assertTrue(1 <= self.calls.count(("put", EDGE4)) <= most, self.calls)
+        self.assertLessEqual(self.calls.count(("apply", 4)), 0 if counts else most)
         self.successResultOf(self.manager_under_test.stopService())
 
     def do_label(self):

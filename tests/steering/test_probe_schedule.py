@@ -31,6 +31,7 @@ class LooksTests(SynchronousTestCase):
     def look(self, found, after=None, cost=0.0):
         """Look, and make changes if there is another state ``after`` it."""
         end = found if after is None else after
+        self.looks.saw_sets()
         self.looks.ended(cost, {4: found}, {4: end}, after is not None)
 
     def asked(self, generation):
@@ -54,10 +55,23 @@ class LooksTests(SynchronousTestCase):
         self.assertEqual((True, True), self.asked(2))
 
     def test_sets(self):
-        """Rules that nobody has changed are not read; sets are looked at all the same."""
+        """Rules that nobody has changed are not read; sets are looked at, and not more often."""
         self.look(1)
-        self.clock.advance(BLIND_PAUSE)
-        self.assertEqual((False, True), self.asked(1))
+        for _ in range(3):
+            self.clock.advance(BLIND_PAUSE - 1)
+            self.assertEqual((False, False), self.asked(1))
+            self.clock.advance(1)
+            self.assertEqual((False, True), self.asked(1))
+            self.looks.saw_sets()
+            self.assertEqual((False, False), self.asked(1))
+
+    def test_sets_where_changes_are_not_counted(self):
+        """What looks at the sets alone does not put off the look at the rules."""
+        self.look(None)
+        for _ in range(2):
+            self.clock.advance(BLIND_PAUSE / 2)
+            self.looks.saw_sets()
+        self.assertEqual((True, True), self.asked(None))
 
     def test_own_changes(self):
         """After a change there is one more look, and then none."""

@@ -83,10 +83,12 @@ class Families:
         ]
         if not all(results):
             self._looks.failed()
-        elif look:
+            return False
+        self._looks.saw_sets()
+        if look:
             changed = changes != self._changes()
             self._looks.ended(self._spent() - spent, before, self._generations(), changed)
-        return all(results)
+        return True
 
     async def remove(self) -> list[str]:
         """Remove everything, what a former process has left, too; gives what could not be."""

@@ -37,6 +37,7 @@ class ProbeSchedule:
         self._longest_pause = max(LEAST_PAUSE, longest_pause)
         self._found: Generations | None = None
         self._ended_at = 0.0
+        self._saw_sets_at = 0.0
         self._pause = LEAST_PAUSE
         self._again = False
 
@@ -53,6 +54,10 @@ class ProbeSchedule:
         self._found = after if changed else before
         self._again = changed
 
+    def saw_sets(self) -> None:
+        """Sets have been looked at, as each sync does, with rules or without."""
+        self._saw_sets_at = self._clock.seconds()
+
     def failed(self) -> None:
         """What the rules are is not known."""
         self._found = None
@@ -67,9 +72,11 @@ class ProbeSchedule:
         """Whether there should be a sync before the period is over."""
         if self._found is None or not self._has_paused(self._pause):
             return False
-        if self._has_paused(BLIND_PAUSE) or self._again:
+        if self._again or self._is_past(self._saw_sets_at, BLIND_PAUSE):
             return True
-        return None not in generations.values() and generations != self._found
+        if None in generations.values():
+            return self._has_paused(BLIND_PAUSE)
+        return generations != self._found
 
     def is_overdue(self, generations: Generations) -> bool:
         """Whether somebody may have changed the rules, and the look at them does not come."""
@@ -82,5 +89,9 @@ class ProbeSchedule:
         return self._again or generations != self._found or None in generations.values()
 
     def _has_paused(self, seconds: float) -> bool:
-        """Whether the last look is so long ago; a clock that was set back does not prolong it."""
-        return not 0 <= self._clock.seconds() - self._ended_at < seconds
+        """Whether the last look is so long ago."""
+        return self._is_past(self._ended_at, seconds)
+
+    def _is_past(self, since: float, seconds: float) -> bool:
+        """Whether so many seconds are over; a clock that was set back does not prolong them."""
+        return not 0 <= self._clock.seconds() - since < seconds
