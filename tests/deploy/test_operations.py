@@ -223,7 +223,9 @@ class NumberTests(unittest.SynchronousTestCase):
             "| connections to a meta port whose request is not complete |"
             f" {http_site.MAX_UNASKED} |",
             f"| connections to it that are being answered | {http_site.MAX_ASKED} |",
-            "| pages made at once for them, `/healthz` and `/readyz` apart |"
+            "| the same with `/healthz` or `/readyz`, which count apart |"
+            f" {http_site.MAX_PROBES} |",
+            "| pages made in one turn of the reactor, `/healthz` and `/readyz` apart |"
             f" {http_site.AT_ONCE} |",
             f"| time for a request to it | {http_site.REQUEST_SECONDS} s |",
             f"| body of a request to it | {http_site.MAX_BODY_BYTES // 1024} KiB |",
