@@ -36,7 +36,7 @@ from tests.e2e.clients import (
     Target,
     connect_directly,
 )
-from tests.e2e.programs import Program, Tunnel, free_ports
+from tests.e2e.programs import ROOT, Program, Tunnel, free_ports
 from tests.e2e.support import EndToEndTestCase, TwistedTransports, which
 from tests.e2e.tls_callers import tls_download
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
@@ -60,6 +60,37 @@ MIB = 1024 * 1024
 
 DESCRIPTORS = 12_000
 """What the test and the server need for the connections of all slow callers."""
+
+
+CLOSED = """
+from zope.interface import implementer
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.server.frontends.calls import IGate
+from yurttunnel.server.interception.middleware import IMiddleware, IMiddlewareMaker
+
+
+@implementer(IMiddleware, IGate)
+class Closed:
+    def wrap(self, handler):
+        return handler
+
+    def admit(self, call):
+        if call.port == 22 or call.flag.startswith("--forward"):
+            raise RequestFailed(403, f"{call.kind} is closed for {call.serving_node}")
+
+
+@implementer(IMiddlewareMaker)
+class Maker:
+    name = "closed"
+    informers = ()
+
+    def make(self, clock, informers):
+        return Closed()
+
+
+maker = Maker()
+"""
+"""A plugin that closes a port, and all forwards."""
 
 
 class HostileTestCase(EndToEndTestCase):
@@ -140,6 +171,32 @@ class DestinationTests(HostileTestCase):
                 answer = await self.connect(tunnel, authority, Question())
                 self.assertEqual(answer.status, 403, f"{authority}: {answer.body}")
                 self.assertIn(f"user:{user} may not reach", answer.body)
+
+    async def test_a_middleware_refuses_calls(self) -> None:
+        """One that provides IGate is asked about CONNECT and forwards: 403, and a reset."""
+        plugins = Path(self.directory, "plugins")
+        module = plugins / "twisted" / "plugins" / "closed.py"
+        module.parent.mkdir(parents=True)
+        module.write_text(CLOSED)
+        echo = self.listen(Echo)
+        tunnel = self.make_tunnel(
+            forwards=(echo.port,), server_extra=("--middleware", "closed"), proxied=None
+        )
+        tunnel.server.begin_with("env", f"PYTHONPATH={ROOT}:{plugins}")
+        await tunnel.start()
+        await self.still_serves(tunnel)
+        answer = await self.connect(tunnel, "edge-1:22", Question())
+        self.assertEqual(
+            (answer.status, answer.body.strip()), (403, "connect is closed for edge-1")
+        )
+        address = ("127.0.0.1", tunnel.forward_ports[0])
+
+        def read() -> bytes:
+            with socket.create_connection(address, timeout=10) as caller:
+                return caller.recv(1)
+
+        await self.assertFailure(deferToThread(read), ConnectionResetError)
+        self.assertIn("forward is closed for edge-1", tunnel.server.log)
 
     async def test_a_black_holed_target_is_a_504(self) -> None:
         """A target that drops every SYN costs the dial deadline, not more, and only its caller."""

@@ -26,7 +26,7 @@ from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings
 from yurttunnel.server.frontends.admission import Permissions
-from yurttunnel.server.frontends.calls import DialingFactory
+from yurttunnel.server.frontends.calls import DialingFactory, IGate
 from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.frontends.forward import ForwardFactory
 from yurttunnel.server.interception.listeners import Interception
@@ -165,9 +165,11 @@ def cloud_end(
     callers = _callers(reactor, process.registry, settings)
     if passthrough is not None:
         callers["--passthrough-port"] = passthrough[1]
+    gates = tuple(each for each in middlewares if IGate.providedBy(each))
     for flag, caller in callers.items():
         caller.flag = flag
         caller.audit = process.audit
+        caller.gates = (*caller.gates, *gates)
     interception = Interception(
         reactor,
         process.registry,

@@ -370,8 +370,8 @@ MIDDLEWARE = Repeated(
     Group.OPERATION,
     str,
     "Have the middleware NAME, a plugin that is installed beside this package, see all"
-    " requests to kubelets; repeatable, the first sees a request first. How to write one is"
-    " in docs/middlewares.md.",
+    " requests to kubelets, and the calls of other entries if it wants to; repeatable, the"
+    " first sees a request first. How to write one is in docs/middlewares.md.",
     once_each=True,
 )
 

@@ -18,6 +18,7 @@ from tests.server.frontends.test_connect import (
     connect,
 )
 from tests.server.interception.test_callers import Transport
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.frontends.admission import Identity, Permissions, parse_permission
@@ -200,6 +201,37 @@ class AdmissionTests(AdmissionTestCase):
         self.allow("address:127.0.0.1=edge-1/*:*")
         self.assert_refused("edge-2:80")
         self.assertEqual((session.taken, session.dials), (b"", []))
+
+
+class GateTests(AdmissionTestCase):
+    """Gates of others, as middlewares may be."""
+
+    def test_order(self):
+        """Each is asked in its order, and knows who asks for what; the first refusal counts."""
+        seen = []
+
+        def ask(call):
+            seen.append((call.kind, call.flag, call.node, call.serving_node, call.host, call.port))
+            raise RequestFailed(451, "not from here")
+
+        self.allow("address:127.0.0.1=*/*:10250")
+        self.factory.flag = "--connect-endpoint tcp:8133"
+        self.factory.gates = (*self.factory.gates, SimpleNamespace(admit=ask))
+        self.assert_refused("edge-1:22")
+        self.assertEqual([], seen)
+        self.assert_answer(self.open(connect("192.0.2.1:10250")), 451, "not from here")
+        entry = ("connect", "--connect-endpoint tcp:8133")
+        self.assertEqual([(*entry, "192.0.2.1", "edge-1", "192.0.2.1", 10250)], seen)
+        self.assertEqual([], self.session.dials)
+        self.assertIn(b'"reason":"not from here"', self.lines[-1])
+
+    def test_defects(self):
+        """What else one raises lets nobody through, and the log has it."""
+        self.factory.gates = (SimpleNamespace(admit=lambda call: 1 // 0),)
+        answered = self.open(connect("edge-1:10250"))
+        self.assert_answer(answered, 500, "the server has a defect")
+        self.assertEqual([], self.session.dials)
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
 
 class CertificateTests(AdmissionTestCase):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from twisted.plugin import pluginPackagePaths
+from zope.interface.verify import verifyObject
 
 from tests.cluster.fakes import FakeInformers, node
 from tests.server.interception.test_resolution import Late
 from tests.server.interception.world import World
 from twisted import plugins
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.kube.resources import NODES
+from yurttunnel.server.frontends.calls import IGate
 from yurttunnel.server.interception.middleware import (
     BadMiddleware,
     ClusterInformers,
@@ -109,6 +113,20 @@ class MaintenanceTests(Example):
             self.answered(self.caller, 503, "edge-1 is in maintenance (abc-7)")
             self.informers.put(NODES, node("edge-1", "192.0.2.7"))
         self.assertEqual(2, len(self.kubelet.exchanges))
+
+    def test_calls(self):
+        """It gets no calls either, by its name or by what it is called besides."""
+        gate = self.middlewares[-1]
+        verifyObject(IGate, gate)
+        call = SimpleNamespace(node="192.0.2.7", serving_node="edge-1", request_id="abc-7")
+        gate.admit(call)
+        self.informers.put(
+            NODES, node("edge-1", "192.0.2.7", labels={"example.com/maintenance": "true"})
+        )
+        for serving_node, called in (("edge-1", "192.0.2.7"), ("", "edge-1")):
+            call.serving_node, call.node = serving_node, called
+            error = self.assertRaises(RequestFailed, gate.admit, call)
+            self.assertEqual((503, "edge-1 is in maintenance (abc-7)"), (error.status, error.text))
 
     def test_not_known(self):
         """A node that is not known is no reason to refuse anything."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.address import UNIXAddress
+from zope.interface import implementer
 
 from yurttunnel.http.authority import (
     address_in,
@@ -23,7 +24,7 @@ from yurttunnel.http.authority import (
 from yurttunnel.http.connection import is_secure
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.server.audit_peers import user_id_behind
-from yurttunnel.server.frontends.calls import Call
+from yurttunnel.server.frontends.calls import Call, IGate
 from yurttunnel.server.interception.callers import CertificateUsers
 
 _SYNTAX = (
@@ -122,6 +123,7 @@ def _destination(text: str) -> tuple[str | None, int | None]:
     )
 
 
+@implementer(IGate)
 class Permissions:
     """The gate of an entry whose callers need one of ``permissions``."""
 
@@ -129,7 +131,7 @@ class Permissions:
         self._permissions = permissions
         self._users = CertificateUsers()
 
-    def __call__(self, call: Call) -> None:
+    def admit(self, call: Call) -> None:
         """Let a call through; raises :class:`RequestFailed` (403) for one that has none."""
         identity = self.identify(call.transport)
         if any(permission.covers(identity, call) for permission in self._permissions):

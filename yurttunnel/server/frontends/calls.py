@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from twisted.internet.address import UNIXAddress
@@ -55,6 +55,17 @@ class ITakesCallers(Interface):
         """
 
 
+class IGate(Interface):
+    """What each call of an entry has to pass before anything is dialed for it.
+
+    A middleware (``--middleware``) that provides it sees the calls of every entry: of CONNECT, of
+    forwards and of the pass-through.
+    """
+
+    def admit(call: Call) -> None:
+        """Let ``call`` through, or raise :class:`RequestFailed` with what the caller is told."""
+
+
 class Dialer:
     """What the calls that come by one entry have in common: where they lead, and their bounds.
 
@@ -69,7 +80,7 @@ class Dialer:
     """The flag that asks for this entry, whose callers share what it may hold."""
     audit: Audit | None = None
     """Where it is to be written what becomes of them; set before anybody can connect."""
-    gates: Sequence[Gate] = ()
+    gates: Sequence[IGate] = ()
     """What each call has to pass, in this order, before anything is dialed for it."""
 
     def __init__(
@@ -84,10 +95,6 @@ class Dialer:
         self.dial_timeout = dial_timeout
         self.pending_dials = Places(max_pending_dials)
         self.request_ids = request_ids or RequestIds()
-
-
-Gate = Callable[["Call"], None]
-"""Lets a call through, or raises :class:`RequestFailed` with what the caller is told."""
 
 
 class FrontEnd(Protocol):
@@ -126,14 +133,16 @@ class Call:
         self.host = ""
         """With ``port`` the target, as the agent is to dial it."""
         self.port = 0
+        self.kind = dialer.kind
+        self.flag = dialer.flag if flag is None else flag
+        """The flag that asks for the entry by which the caller has come."""
         self._dialer = dialer
         self._front_end = front_end
-        self._flag = dialer.flag if flag is None else flag
         self._dialing: Deferred[IStream] | None = None
         self._left = False
         self._caller = ""
         audit = dialer.audit
-        self._entry = None if audit is None else audit.begin(dialer.kind)
+        self._entry = None if audit is None else audit.begin(self.kind)
 
     def dial(self, transport: Any, node: str, host: str, port: int) -> None:
         """Open a stream to ``host`` and ``port`` through the agent that serves ``node``.
@@ -152,12 +161,17 @@ class Call:
         except (NodeNotConnected, RequestFailed, StreamFailed) as error:
             self._not_opened(error)
             return
+        except Exception as error:
+            # Of a gate, which may be anybody's.
+            self._log_defect(Failure())
+            self._not_opened(error)
+            return
         if self._front_end.passed_on(session):
             return
         if self._entry is not None:
             self._entry.node = session.node
         dialer.pending_dials.count(self._caller, 1)
-        holder = Holder.of(dialer.kind, self._flag, self._caller)
+        holder = Holder.of(self.kind, self.flag, self._caller)
         dialing = session.open_stream(host, port, dialer.dial_timeout, self.request_id, holder)
         self._dialing = dialing
         _ = dialing.addBoth(self._dial_ended)
@@ -175,7 +189,7 @@ class Call:
         except NodeNotConnected as error:
             missing = error
         for gate in dialer.gates:
-            gate(self)
+            gate.admit(self)
         if missing is not None:
             raise missing
         pending = dialer.pending_dials
@@ -226,13 +240,16 @@ class Call:
         else:
             assert result.value is not None
             if not (self._left or isinstance(result.value, StreamFailed)):
-                self.log.failure(
-                    "Opening stream {request_id} to {node} failed by a defect of the server",
-                    result,
-                    request_id=self.request_id,
-                    node=self.node,
-                )
+                self._log_defect(result)
             self._not_opened(result.value)
+
+    def _log_defect(self, failure: Failure) -> None:
+        self.log.failure(
+            "Opening stream {request_id} to {node} failed by a defect of the server",
+            failure,
+            request_id=self.request_id,
+            node=self.node,
+        )
 
     def _not_opened(self, error: BaseException) -> None:
         entry = self._entry
