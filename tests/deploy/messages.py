@@ -38,6 +38,7 @@ REASONS = {
     "EnrolmentRefused",
     "EnrolmentFailed",
     "ServerNotTrusted",
+    "ClockSeemsWrong",
     "TokenRefused",
     "BadToken",
     "NotIssued",
@@ -48,6 +49,7 @@ HANDED_ON = {
     "yurttunnel/cluster/serving_names.py": {"append"},
     "yurttunnel/pki/renewal.py": {"_without_store", "_with_clock", "_FOREIGN"},
     "yurttunnel/pki/directory.py": {"_explanation"},
+    "yurttunnel/pki/enrolment_client.py": {"_problem_of_clock"},
     "yurttunnel/pki/problems.py": {
         *("_ERRORS", "_AT_THE_SERVER", "_AGENT_DISTRUSTS", "_SERVER_REFUSES", "_AFTER_REFUSAL"),
         *("_NOT_KNOWN_TO_KUBELET", "certificate_problem"),

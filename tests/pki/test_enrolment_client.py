@@ -19,7 +19,13 @@ from yurttunnel.pki.contexts import (
     ServerNotTrusted,
 )
 from yurttunnel.pki.credentials import Credentials, certificates_to_pem, new_key
-from yurttunnel.pki.enrolment_client import EnrolmentFailed, ServerAddress, enroll, renew
+from yurttunnel.pki.enrolment_client import (
+    ClockSeemsWrong,
+    EnrolmentFailed,
+    ServerAddress,
+    enroll,
+    renew,
+)
 from yurttunnel.pki.enrolment_messages import (
     EnrolmentRefused,
     EnrolmentRequest,
@@ -130,11 +136,17 @@ class ClientTests(World):
         self.assertEqual(failure.value.code, Refusal.BAD_TOKEN)
         self.assertIn("not known here", str(failure.value))
 
-    def refuses_to_send(self, credentials: Credentials, words: str, token: JoinToken) -> None:
+    def refuses_to_send(
+        self,
+        credentials: Credentials,
+        words: str,
+        token: JoinToken,
+        expected: type[Exception] = ServerNotTrusted,
+    ) -> None:
         """Assert that a server gets nothing of the token, because it is not trusted."""
         scripted = Scripted(b"")
         self.serve(credentials, lambda: scripted)
-        self.fails(ServerNotTrusted, words, self.enroll(token=token))
+        self.fails(expected, words, self.enroll(token=token))
         self.assertEqual(scripted.received, b"")
 
     def test_wrong_pin(self) -> None:
@@ -167,14 +179,27 @@ class ClientTests(World):
         """A token is not sent to a node that poses as the server."""
         self.refuses_to_send(self.issuer.node("server.test"), "is not good", self.token)
 
-    def test_expired_server(self) -> None:
-        """A token is not sent to a server whose certificate has expired."""
+    def expired(self, name: str, issuer: Issuer) -> Credentials:
+        """Make the credentials of a server that have expired, with the authority that is pinned."""
         key = new_key()
-        certificate = self.issuer.authority.sign_server(
-            key.public_key(), ["server.test"], [], lifetime=-1
-        )
-        expired = self.issuer.authority.credentials(key, certificate)
-        self.refuses_to_send(expired, "is not good", self.token)
+        certificate = issuer.authority.sign_server(key.public_key(), [name], [], lifetime=-1)
+        pinned = self.issuer.authority.certificate
+        return Credentials(key, certificate, (pinned,), (pinned,))
+
+    def test_expired_server(self) -> None:
+        """A token is not sent to a server whose certificate has expired; it may be the clock."""
+        expired = self.expired("server.test", self.issuer)
+        words = "the clock of this machine seems wrong, by 0:00:0"
+        self.refuses_to_send(expired, words, self.token, ClockSeemsWrong)
+
+    def test_expired_and_worse(self) -> None:
+        """No clock makes a certificate good that is another authority's, name's, or a node's."""
+        for expired, words in (
+            (self.expired("server.test", Issuer.make(self)), "is not good"),
+            (self.expired("other.test", self.issuer), "is for other.test"),
+            (self.issuer.node("server.test", lifetime=-1), "is not good"),
+        ):
+            self.refuses_to_send(expired, words, self.token)
 
     def test_unreachable(self) -> None:
         """A server that cannot be reached is worth another try."""
@@ -240,7 +265,7 @@ class ClientTests(World):
                 answer(sign("edge-1", parse_identifiers("host=edge-1"), public, "ab")),
                 "for other names",
             ),
-            (answer(sign("edge-1", EDGE_1, public, "ab", -1)), "expired"),
+            (answer(sign("edge-1", EDGE_1, public, "ab", -1)), "the clock of this machine"),
             (answer(self.issuer.authority.sign_caller(public)), "bad certificate"),
             (
                 answer(Issuer.make(self).authority.sign_node("edge-1", EDGE_1, public, "ab")),

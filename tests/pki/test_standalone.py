@@ -11,6 +11,7 @@ from unittest import mock
 
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
@@ -297,6 +298,49 @@ class AgentTrustTests(World):
             contexts = self.successResultOf(ready)
             self.assertEqual(contexts.credentials.certificate, first.credentials.certificate)
             self.assertEqual(Path(state, "node.pem").read_bytes(), before)
+            self.assertEqual(agent.waits_for, "")
+            agent.stopService()
+
+    def test_enrolled_first_by_a_wrong_clock(self) -> None:
+        """An agent that has no certificate waits for the clock, too, and tells how wrong it is.
+
+        That is so where the server's certificate is not valid by it, where only the one that
+        the agent gets is not, and where another server cannot be reached.
+        """
+        refused = "nowhere.test: Connection was refused by other side.; "
+        cases = (
+            (-20 * 365 * DAY, "the server's certificate", ""),
+            (200 * DAY, "the server's certificate", ""),
+            (40 * DAY, "the certificate that the server sent", ""),
+            (200 * DAY, "the server's certificate", refused),
+        )
+        for number, (ahead, whose, more) in enumerate(cases):
+            node = f"edge-{number}"
+            own = parse_identifiers(f"host={node}")
+            clock = SteppedClock(ahead)
+            agent = AgentTrust.open(clock, self.mktemp(), node, own, self.read_token)
+            servers = [ServerAddress("127.0.0.1", self.network)]
+            if more:
+                nowhere = mock.Mock(connect=mock.Mock(side_effect=ConnectionRefusedError()))
+                servers.insert(0, ServerAddress("nowhere.test", nowhere))
+            with capturedLogs() as events:
+                ready = Deferred.fromCoroutine(agent.ready(servers))
+                for _ in range(120):
+                    self.network.settle()
+                    clock.advance(1)
+            self.assertNoResult(ready)
+            texts = [formatEvent(e) for e in events if e["log_level"] is LogLevel.warn]
+            for text in (texts[0].partition("seconds: ")[2], agent.waits_for):
+                begin = f"{more}127.0.0.1: the clock of this machine seems wrong, by "
+                self.assertTrue(text.startswith(begin), text)
+                days = float(text.removeprefix(begin).partition(" ")[0])
+                self.assertTrue(0 < days <= abs(ahead) / DAY, days)
+                self.assertIn(f" UTC, and {whose} is good from 2", text)
+            clock.ahead = 0.0
+            for _ in range(40):
+                self.network.settle()
+                clock.advance(1)
+            self.successResultOf(ready)
             self.assertEqual(agent.waits_for, "")
             agent.stopService()
 

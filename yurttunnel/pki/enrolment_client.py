@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -72,6 +74,10 @@ class EnrolmentFailed(Exception):
     """
 
 
+class ClockSeemsWrong(EnrolmentFailed):
+    """A certificate is not valid by the clock of this machine, and good but for that."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
     """Where to reach a server: the name or address to verify, and the endpoint to dial."""
@@ -91,7 +97,7 @@ async def enroll(
     """Exchange a join token for a certificate of ``key``.
 
     The token's secret is sent only after the server has shown the authority that the token
-    pins, and a certificate from it for the server's name.
+    pins, and a certificate from it for the server's name that is valid now.
 
     Raises ``EnrolmentRefused``, :class:`ServerNotTrusted` and :class:`EnrolmentFailed`.
     """
@@ -167,13 +173,34 @@ class _PinnedServer:
             if host_is_address(self._name)
             else x509.DNSName(self._name)
         )
-        policy = PolicyBuilder().store(Store([authority])).time(utc_now(self._clock))
+        policy = PolicyBuilder().store(Store([authority]))
+
+        def verify(time: datetime.datetime) -> None:
+            policy.time(time).build_server_verifier(subject).verify(leaf, [])
+
+        now = utc_now(self._clock)
         try:
-            policy.build_server_verifier(subject).verify(leaf, [])
+            verify(now)
         except VerificationError as error:
+            with suppress(VerificationError):
+                verify(max(leaf.not_valid_before_utc, authority.not_valid_before_utc))
+                problem = _problem_of_clock(now, "the server's certificate", leaf, authority)
+                raise ClockSeemsWrong(f"{self._name}: {problem}") from None
             raise ServerNotTrusted(
                 f"{self._name}: the server's certificate is not good: {error}"
             ) from None
+
+
+def _problem_of_clock(now: datetime.datetime, name: str, *certificates: x509.Certificate) -> str:
+    """Return by how much the clock is wrong, by which certificates are not good that else are."""
+    begin = max(certificate.not_valid_before_utc for certificate in certificates)
+    end = min(certificate.not_valid_after_utc for certificate in certificates)
+    now = now.replace(microsecond=0)
+    return (
+        f"the clock of this machine seems wrong, by {max(begin - now, now - end)} at least: it says"
+        f" {now:%F %T} UTC, and {name} is good from {begin:%F %T} to {end:%F %T} UTC. If the clock"
+        " is wrong, set it: the agent waits for that. If it is right, look at the server's"
+    )
 
 
 def _has_pin(certificate: x509.Certificate, pin: str) -> bool:
@@ -194,10 +221,15 @@ def _checked(
     authority: x509.Certificate,
 ) -> Credentials:
     """Make credentials of the answer, if it is what was asked for."""
+    now = utc_now(clock)
     try:
         certificate = certificates_from_pem(response.certificate.encode())[0]
+        if now >= certificate.not_valid_after_utc:
+            # Where it has not begun yet the server, by whose clock it has, takes it all the same.
+            problem = _problem_of_clock(now, "the certificate that the server sent", certificate)
+            raise ClockSeemsWrong(f"{server_name}: {problem}")
         credentials = Credentials(key, certificate, (authority,), (authority,))
-        credentials.check(utc_now(clock))
+        credentials.check(now)
         identity = identity_from_certificate(certificate)
     except (BadCredentials, BadIdentity) as error:
         raise EnrolmentFailed(
@@ -221,7 +253,7 @@ async def _exchange(
     conversation = conversation.addTimeout(EXCHANGE_DEADLINE, clock)
     try:
         return decode_response(await conversation)
-    except (EnrolmentRefused, ServerNotTrusted, CancelledError):
+    except (EnrolmentRefused, EnrolmentFailed, ServerNotTrusted, CancelledError):
         raise
     except BadMessage as error:
         raise EnrolmentFailed(f"{server.name}: the server's answer is not valid: {error}") from None

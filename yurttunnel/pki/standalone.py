@@ -38,7 +38,13 @@ from yurttunnel.pki.credentials import (
     save_credentials,
 )
 from yurttunnel.pki.directory import StateDirectory, StateError
-from yurttunnel.pki.enrolment_client import EnrolmentFailed, ServerAddress, enroll, renew
+from yurttunnel.pki.enrolment_client import (
+    ClockSeemsWrong,
+    EnrolmentFailed,
+    ServerAddress,
+    enroll,
+    renew,
+)
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
 from yurttunnel.pki.enrolment_server import EnrolmentFactory
 from yurttunnel.pki.identity import (
@@ -288,7 +294,8 @@ class AgentTrust(MultiService):
 
         A certificate that has expired by the clock of this machine may be good: many machines
         learn the time only when they are connected. So none of that is raised then, and the
-        certificate is used as soon as the clock says that it is good.
+        certificate is used as soon as the clock says that it is good. No more does it end when a
+        server's certificate is not valid by that clock.
         """
         credentials = await self._enroll_patiently(servers)
         if credentials is not self._credentials:
@@ -350,6 +357,8 @@ class AgentTrust(MultiService):
                 f" certificate of {self._node} ended at {end:%F %T} UTC. If the clock is wrong, set"
                 f" it: the agent waits for that. If it is right, the agent has to enrol: {error}"
             )
+        else:
+            self.waits_for = str(error) if isinstance(error, ClockSeemsWrong) else ""
         self._log.warn(
             "enrolling {node} failed, trying again in {pause:.1f} seconds: {error}",
             node=self._node,
@@ -443,7 +452,9 @@ async def _first_answer(
     if not problems:
         raise EnrolmentFailed("no server is known")
     if len(problems) > 1 and any(_is_temporary(problem) for problem in problems):
-        raise EnrolmentFailed("; ".join(map(_with_server, servers, problems)))
+        is_clock = any(isinstance(problem, ClockSeemsWrong) for problem in problems)
+        failed = ClockSeemsWrong if is_clock else EnrolmentFailed
+        raise failed("; ".join(map(_with_server, servers, problems)))
     raise max(problems, key=_how_telling)
 
 
