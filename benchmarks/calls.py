@@ -10,15 +10,16 @@ other: who shares a turn of the reactor with others costs less.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bench import NEAR
@@ -31,14 +32,6 @@ WARM_UP = 20
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class Calls:
-    """Functions that were called."""
-
-    python: int
-    c: int
 
 
 class Backend:
@@ -125,19 +118,18 @@ def _read_until(client: socket.socket, end: bytes) -> None:
         raise BenchmarkFailed(f"this was answered: {received!r}")
 
 
-def counted(program: Program, directory: Path) -> Calls:
-    """Ask a program for its calls so far."""
+def counted(program: Program, directory: Path) -> Counter[str]:
+    """Ask a program for its calls so far, by function; ``c`` are all those of C."""
     path = directory / f"calls.{program.pid}"
     path.unlink(missing_ok=True)
     os.kill(program.pid, signal.SIGUSR1)
     program.wait_until(path.exists, "it told of its calls")
-    python, c = map(int, path.read_text("ascii").split())
-    return Calls(python, c)
+    return Counter(json.loads(path.read_text("utf-8")))
 
 
 def measure(
     programs: dict[str, Command], directory: Path, act: Callable[[], None], times: int
-) -> dict[str, Calls]:
+) -> dict[str, Counter[str]]:
     """Return the calls of each program for one ``act``, on an average of ``times``."""
     for _ in range(WARM_UP):
         act()
@@ -148,20 +140,18 @@ def measure(
         act()
     time.sleep(0.2)
     after = {name: counted(program, directory) for name, program in programs.items()}
-    return {
-        name: Calls(
-            round((after[name].python - before[name].python) / times),
-            round((after[name].c - before[name].c) / times),
-        )
-        for name in programs
-    }
+    return {name: after[name] - before[name] for name in programs}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Start everything, count, and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calls", description=__doc__)
     parser.add_argument("--times", type=int, default=500, help="[default: %(default)s]")
-    times = parser.parse_args(arguments).times
+    parser.add_argument(
+        "--functions", type=int, default=0, help="name so many of those that were called most"
+    )
+    given = parser.parse_args(arguments)
+    times: int = given.times
     with working_directory() as directory, ExitStack() as stack:
         authority = Authority(directory)
         backend = Backend(stack, authority.issue(NEAR))
@@ -172,7 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         def show(title: str, act: Callable[[], None]) -> None:
             for name, calls in measure(programs, directory, act, times).items():
-                print(f"{title:30} {name:8} {calls.python:5} of Python {calls.c:5} of C")
+                of_c = calls.pop("c")
+                python = round(calls.total() / times)
+                print(f"{title:30} {name:8} {python:5} of Python {round(of_c / times):5} of C")
+                for function, count in calls.most_common(given.functions):
+                    print(f"{count / times:10.1f}  {function}")
 
         show("CONNECT dial, echo and close", lambda: dial(server, backend.echo_port))
         show("intercepted keep-alive GET", keep_alive(server, backend.https_port, stack))
