@@ -6,9 +6,9 @@ import random
 from dataclasses import astuple
 
 from tests.agent.replicas import ReplicaTests
+from tests.ops.scrapes import families
 from yurttunnel.agent.connection_group import LONGEST_LOOK, URGENT_DELAY, ClientSettings
-from yurttunnel.agent.servers import ServerSet
-from yurttunnel.ops.agent_servers import agent_server_families
+from yurttunnel.agent.servers import METRICS, ServerSet
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import Limits
 
@@ -163,7 +163,7 @@ class BalancerTests(ReplicaTests):
         self.assertGreater(stats.refusals, 0)
         samples = {
             (sample.name, *sample.labels.values()): sample.value
-            for family in agent_server_families(stats)
+            for family in families(METRICS, stats)
             for sample in family.samples
         }
         self.assertEqual(

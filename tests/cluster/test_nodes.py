@@ -6,11 +6,10 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
-from yurttunnel.cluster.nodes import Nodes, node_from
+from yurttunnel.cluster.nodes import METRICS, Nodes, node_from
 from yurttunnel.kube.resources import NODES
+from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.families import MetricRegistry
-from yurttunnel.ops.nodes import cloud_node_families
 
 
 class NodeTests(SynchronousTestCase):
@@ -201,5 +200,5 @@ class NodesTests(SynchronousTestCase):
         """A scrape shows the count under the name that yurttunnel 1.2 gave it."""
         self.put("cloud-1", "192.0.2.1", labels=CLOUD)
         registry = MetricRegistry()
-        registry.add(lambda: cloud_node_families(self.nodes.cloud_addresses))
+        registry.add(METRICS, lambda: self.nodes)
         self.assertIn("yurttunnel_server_cloud_nodes_counter 1\n", exposition(registry).decode())

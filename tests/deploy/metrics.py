@@ -6,38 +6,30 @@ import datetime
 import re
 from collections import Counter
 
+from tests.cluster.fakes import FakeInformers
 from tests.deploy.rendering import DEPLOY, REPOSITORY
-from tests.deploy.steering import all_steering_families
+from tests.deploy.steering import add_steering
 from tests.ops.snapshots import snapshot
+from yurttunnel.agent import servers
+from yurttunnel.agent.process import agent_registry
+from yurttunnel.cluster import nodes
 from yurttunnel.http.pool import PoolStatistics
-from yurttunnel.ops.agent_servers import ServerStats, agent_server_families
-from yurttunnel.ops.agents import agent_families
-from yurttunnel.ops.approval import ApprovalCounters, approval_families
-from yurttunnel.ops.audit import AuditStats, audit_families
-from yurttunnel.ops.authorization import (
-    PROOFS,
-    RESULTS,
-    AuthorizationCounters,
-    authorization_families,
-)
-from yurttunnel.ops.cluster_trust import (
+from yurttunnel.metrics import MetricRegistry
+from yurttunnel.ops import audit
+from yurttunnel.pki.approval import Reason
+from yurttunnel.pki.approval_requests import Kind
+from yurttunnel.pki.metrics import (
     ClusterTrustStats,
     CommonCertificateCounters,
     RequestCounters,
-    cluster_trust_families,
+    cluster_trust_metrics,
 )
-from yurttunnel.ops.families import MetricRegistry
-from yurttunnel.ops.interception import (
-    InterceptionCounters,
-    InterceptionStats,
-    interception_families,
-)
-from yurttunnel.ops.metrics import Stats, agent_registry, server_registry
-from yurttunnel.ops.nodes import cloud_node_families
-from yurttunnel.ops.siblings import SiblingStats, sibling_families
-from yurttunnel.ops.workers import Resources, WorkerStats, worker_families
-from yurttunnel.pki.approval import Reason
-from yurttunnel.pki.approval_requests import Kind
+from yurttunnel.server import agents, approver
+from yurttunnel.server.interception import metrics as interception
+from yurttunnel.server.interception import reviews
+from yurttunnel.server.process import server_registry
+from yurttunnel.server.siblings import service as siblings
+from yurttunnel.server.workers import service as workers
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.credit import MemoryBudget
 
@@ -50,69 +42,70 @@ CLOSING = re.compile(r"\.close\(\s*Code\.([A-Z_]+)")
 
 def registries() -> tuple[MetricRegistry, MetricRegistry]:
     """Return what a scrape of server and agent shows when everything is switched on."""
-    stats = Stats(
-        counters=TunnelCounters(),
-        sessions=lambda: [snapshot()],
-        certificates=lambda: {"server": datetime.datetime.now(datetime.UTC)},
-        memory=MemoryBudget(1),
-        reactor_lag=lambda: 0.0,
-    )
-    interception = InterceptionCounters()
-    interception.in_hand["GET", "/metrics"] += 1
-    for code in ("200", "502", "503", "504"):
-        interception.answered["GET", "/metrics", code] += 1
-    approvals = ApprovalCounters(
+    of_process = {
+        "counters": TunnelCounters(),
+        "memory": MemoryBudget(1),
+        "sessions": lambda: [snapshot()],
+        "certificates": lambda: {"server": datetime.datetime.now(datetime.UTC)},
+        "reactor_lag": lambda: 0.0,
+    }
+    server = server_registry(**of_process)
+    server.add(interception.METRICS, _interception_stats)
+    approvals = approver.ApprovalCounters(
         approved=Counter(kind.value for kind in Kind),
         left_alone=Counter((kind.value, reason.value) for kind in Kind for reason in Reason),
     )
-    callers = AuthorizationCounters(
-        decisions=Counter((result, proof) for result in RESULTS for proof in PROOFS)
+    server.add(approver.METRICS, lambda: approvals)
+    callers = reviews.AuthorizationCounters(
+        decisions=Counter((result, proof) for result in reviews.RESULTS for proof in reviews.PROOFS)
     )
-    server = server_registry(stats)
+    server.add(reviews.METRICS, lambda: callers)
+    add_steering(server)
+    server.add(agents.REFUSAL_METRICS, Counter)
+    server.add(audit.METRICS, audit.AuditStats)
+    server.add(workers.METRICS, _worker_stats)
+    server.add(nodes.METRICS, lambda: nodes.Nodes(FakeInformers()))
     server.add(
-        lambda: [
-            *interception_families(
-                InterceptionStats(
-                    counters=interception, pool=PoolStatistics, refusals=lambda: {503: 1}
-                )
-            ),
-            *approval_families(approvals),
-            *authorization_families(callers),
-            *all_steering_families(),
-            *agent_families(Counter()),
-            *audit_families(AuditStats()),
-            *worker_families(WorkerStats(ready=1, restarts=0, resources={1: Resources(1.0, 1)})),
-            *cloud_node_families(int),
-            *cluster_trust_families(
-                "yurttunnel_server_",
-                ClusterTrustStats(
-                    {"server": RequestCounters()}, common_certificates=CommonCertificateCounters()
-                ),
-            ),
-            *sibling_families(
-                SiblingStats(
-                    known=int,
-                    connected=int,
-                    remote_nodes=int,
-                    outgoing=TunnelCounters(),
-                    incoming=TunnelCounters(),
-                    open_outgoing=int,
-                    open_incoming=int,
-                    failed_attempts=int,
-                )
-            ),
-        ],
+        cluster_trust_metrics("yurttunnel_server_"),
+        lambda: ClusterTrustStats(
+            {"server": RequestCounters()}, common_certificates=CommonCertificateCounters()
+        ),
     )
-    agent = agent_registry(stats, lambda: 0)
+    server.add(siblings.METRICS, _sibling_stats)
+    agent = agent_registry(**of_process, failed_attempts=int)
+    agent.add(servers.METRICS, servers.ServerStats)
     agent.add(
-        lambda: [
-            *agent_server_families(ServerStats()),
-            *cluster_trust_families(
-                "yurttunnel_agent_", ClusterTrustStats({"agent": RequestCounters()})
-            ),
-        ],
+        cluster_trust_metrics("yurttunnel_agent_"),
+        lambda: ClusterTrustStats({"agent": RequestCounters()}),
     )
     return server, agent
+
+
+def _interception_stats() -> interception.InterceptionStats:
+    counters = interception.InterceptionCounters()
+    counters.in_hand["GET", "/metrics"] += 1
+    for code in ("200", "502", "503", "504"):
+        counters.answered["GET", "/metrics", code] += 1
+    return interception.InterceptionStats(
+        counters=counters, pool=PoolStatistics(), refusals={503: 1}
+    )
+
+
+def _worker_stats() -> workers.WorkerStats:
+    return workers.WorkerStats(ready=1, restarts=0, resources={1: workers.Resources(1.0, 1)})
+
+
+def _sibling_stats() -> siblings.SiblingStats:
+    return siblings.SiblingStats(
+        known=0,
+        connected=0,
+        remote_nodes=0,
+        outgoing=TunnelCounters(),
+        incoming=TunnelCounters(),
+        open_outgoing=0,
+        open_incoming=0,
+        failed_attempts=0,
+    )
 
 
 def samples():

@@ -20,7 +20,7 @@ from tests.deploy.messages import Messages, key, messages_of, source_files
 from tests.deploy.metrics import RULES, registries
 from tests.deploy.rendering import REPOSITORY
 from yurttunnel.agent.options import Options as AgentOptions
-from yurttunnel.ops.families import MetricFamily
+from yurttunnel.metrics import MetricFamily
 from yurttunnel.ops.flag_table import Entry, Flag, Repeated, by_group, shown
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.quickstart.options import Options as QuickstartOptions

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from yurttunnel.ops.families import MetricFamily
-from yurttunnel.ops.steering import (
+from yurttunnel.metrics import MetricRegistry
+from yurttunnel.server.frontends.passthrough.stats import Refusal
+from yurttunnel.steering.report import (
+    DNS_METRICS,
+    PASSTHROUGH_METRICS,
     RESULTS,
+    RULES_METRICS,
     DnsReport,
     FamilyReport,
     PassthroughReport,
     RulesReport,
-    SteeringReport,
-    steering_families,
 )
-from yurttunnel.server.frontends.passthrough.stats import Refusal
 
 
-def all_steering_families() -> Iterable[MetricFamily]:
-    """Return the metrics of a server whose ways are all switched on."""
+def add_steering(registry: MetricRegistry) -> None:
+    """Have ``registry`` show what a server does whose ways are all switched on."""
     families = tuple(
         FamilyReport(version=version, last_success=1.0, syncs=dict.fromkeys(RESULTS, 1))
         for version in (4, 6)
     )
-    return steering_families(
-        SteeringReport(
-            RulesReport(state="steering", problem=None, families=families),
-            DnsReport(leader=True, records=1, writes={"ConfigMap": 1}),
-            PassthroughReport(
-                port=10270,
-                ports=(10250,),
-                connections=1,
-                refused={reason.value: 1 for reason in Refusal},
-            ),
-        )
+    rules = RulesReport(state="steering", problem=None, families=families)
+    dns = DnsReport(leader=True, records=1, writes={"ConfigMap": 1})
+    passthrough = PassthroughReport(
+        port=10270,
+        ports=(10250,),
+        connections=1,
+        refused={reason.value: 1 for reason in Refusal},
     )
+    registry.add(RULES_METRICS, lambda: rules)
+    registry.add(DNS_METRICS, lambda: dns)
+    registry.add(PASSTHROUGH_METRICS, lambda: passthrough)
+
+
+def all_steering_families() -> MetricRegistry:
+    """Return the registry of only that."""
+    registry = MetricRegistry()
+    add_steering(registry)
+    return registry

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.sources import NODES, LostNode, StatusSources
-from yurttunnel.ops.steering import SteeringReport
+from yurttunnel.steering.report import SteeringReport
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 

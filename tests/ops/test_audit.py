@@ -12,19 +12,19 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.audit import (
     CLOSE_TIMEOUT,
     FLUSH_DELAY,
     MAX_LINE,
     MAX_WAITING,
+    METRICS,
     SLOW,
     AuditLog,
-    audit_families,
     format_line,
 )
 from yurttunnel.ops.audit_sinks import AuditFile
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.families import MetricRegistry
 
 
 class LineTests(SynchronousTestCase):
@@ -229,7 +229,7 @@ class LogTests(SynchronousTestCase):
         self.log.write(b"1\n")
         self.clock.advance(FLUSH_DELAY)
         registry = MetricRegistry()
-        registry.add(lambda: audit_families(self.log.stats))
+        registry.add(METRICS, lambda: self.log.stats)
         text = exposition(registry).decode()
         self.assertIn("yurttunnel_server_audit_lines_total 1\n", text)
         self.assertIn("yurttunnel_server_audit_lines_lost_total 0\n", text)

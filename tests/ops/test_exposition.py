@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import Metric, generate_latest
+from prometheus_client import Metric as ParsedMetric
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.ops.scrapes import families
+from yurttunnel.metrics import Durations, Metric, MetricRegistry, counter, gauge, histogram
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.families import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    MetricFamily,
-    MetricRegistry,
-)
-from yurttunnel.ops.histograms import duration_histogram
-from yurttunnel.tunnel.statistics import Durations
 
 
 class Parsed(Collector):
@@ -26,7 +21,7 @@ class Parsed(Collector):
     def __init__(self, text: bytes) -> None:
         self._families = list(text_string_to_metric_families(text.decode()))
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[ParsedMetric]:
         """Return the families."""
         return self._families
 
@@ -36,20 +31,23 @@ class ExpositionTests(SynchronousTestCase):
 
     def test_same_as_the_library(self) -> None:
         """What the library reads and writes again is the same, but for the form of integers."""
-        gauge = GaugeMetricFamily("g", "a \\ and\na line", labels=["node"])
-        gauge.add_metric(['back\\slash "quoted"\nline'], 0.25)
-        gauge.add_metric(["infinite"], float("inf"))
-        gauge.add_metric(["as little"], float("-inf"))
-        gauge.add_metric(["no number"], float("nan"))
-        gauge.add_metric(["größe"], 1e20)
-        gauge.add_metric(["small"], 1.5e-7)
-        counter = CounterMetricFamily("c", "counts", labels=["a", "b"])
-        counter.add_metric(["1", "2"], 3.0)
+        values = {
+            'back\\slash "quoted"\nline': 0.25,
+            "infinite": float("inf"),
+            "as little": float("-inf"),
+            "no number": float("nan"),
+            "größe": 1e20,
+            "small": 1.5e-7,
+        }
         durations = Durations((0.5, 10.0))
         durations.observe(0.25)
-        histogram = duration_histogram("h", "durations", durations)
-        empty = CounterMetricFamily("e", "nothing yet", labels=["a"])
-        text = exposition([gauge, counter, histogram, empty])
+        metrics = [
+            gauge("g", "a \\ and\na line", lambda _: values.items(), "node"),
+            counter("c", "counts", lambda _: [(("1", "2"), 3.0)], "a", "b"),
+            histogram("h", "durations", lambda _: durations),
+            counter("e", "nothing yet", lambda _: (), "a"),
+        ]
+        text = exposition(families(metrics, self))
         again = (
             generate_latest(Parsed(text)).replace(b" 1.0\n", b" 1\n").replace(b" 0.0\n", b" 0\n")
         )
@@ -57,30 +55,34 @@ class ExpositionTests(SynchronousTestCase):
 
     def test_labels(self) -> None:
         """A sample has a value for each label."""
-        family = CounterMetricFamily("c", "counts", labels=["a", "b"])
-        self.assertRaises(ValueError, family.add_metric, ["1"], 3)
+        metric = counter("c", "counts", lambda _: [("1", 3)], "a", "b")
+        self.assertRaises(ValueError, families, [metric], self)
+
+    def test_absent(self) -> None:
+        """A metric that is read as nothing is left out, and so are all of what is not there."""
+        self.assertEqual([], families([gauge("g", "one", lambda _: None)], self))
+        self.assertEqual([], families([gauge("g", "one", lambda _: 1)], None))
 
     def test_exact_counter_name(self) -> None:
         """A counter whose samples do not end in _total is announced under its own name."""
-        family = MetricFamily("failure_count", "counter", "failures", labels=["direction"])
-        family.add_metric(["to"], 7)
+        failures = Metric(
+            "counter", "failure_count", "failures", lambda _: [("to", 7)], ("direction",)
+        )
         self.assertEqual(
             b"# HELP failure_count failures\n"
             b"# TYPE failure_count counter\n"
             b'failure_count{direction="to"} 7\n',
-            exposition([family]),
+            exposition(families([failures], self)),
         )
 
     def test_integers(self) -> None:
         """Integers of any size are written without loss."""
-        family = CounterMetricFamily("c", "bytes", 2**60 + 1)
-        self.assertIn(b"c_total 1152921504606846977\n", exposition([family]))
+        metric = counter("c", "bytes", lambda _: 2**60 + 1)
+        self.assertIn(b"c_total 1152921504606846977\n", exposition(families([metric], self)))
 
     def test_truth_values(self) -> None:
         """A truth value is written as a number."""
-        family = GaugeMetricFamily("g", "up")
-        family.add_metric([], True)
-        text = exposition([family]).decode()
+        text = exposition(families([gauge("g", "up", lambda _: True)], self)).decode()
         [parsed] = text_string_to_metric_families(text)
         self.assertEqual(1.0, parsed.samples[0].value)
 

@@ -17,10 +17,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.snapshots import snapshot
 from tests.ops.status_pages import PageUnderTest
-from yurttunnel.ops.families import CounterMetricFamily, MetricRegistry
+from yurttunnel.metrics import MetricRegistry, counter
 from yurttunnel.ops.meta import meta_site
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.steering import RulesReport, SteeringReport
+from yurttunnel.steering.report import RulesReport, SteeringReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 
@@ -132,7 +132,7 @@ class PageTests(MetaTestCase):
 
     def test_metrics(self) -> None:
         """/metrics is the registry in the text format of Prometheus."""
-        self.registry.add(lambda: [CounterMetricFamily("things", "Things.", 3)])
+        self.registry.add([counter("things", "Things.", int)], lambda: 3)
         answer = self.ask("/metrics")
         self.assertEqual(200, answer.status)
         self.assertEqual("text/plain; version=0.0.4; charset=utf-8", answer.headers["content-type"])

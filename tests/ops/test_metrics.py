@@ -11,15 +11,16 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.snapshots import NOT_AFTER, SINCE, snapshot
 from yurttunnel import __version__
+from yurttunnel.agent.process import agent_registry
 from yurttunnel.http.pool import PoolStatistics
+from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.families import MetricRegistry
-from yurttunnel.ops.interception import (
+from yurttunnel.server.interception.metrics import (
+    METRICS,
     InterceptionCounters,
     InterceptionStats,
-    interception_families,
 )
-from yurttunnel.ops.metrics import Stats, agent_registry, server_registry
+from yurttunnel.server.process import server_registry
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget
@@ -92,22 +93,26 @@ class ScrapeTestCase(SynchronousTestCase):
         self.failed_attempts = 0
         budget = MemoryBudget(100)
         budget.reserve(10)
-        self.stats = Stats(
-            counters=self.counters,
-            sessions=lambda: self.sessions,
-            certificates=lambda: self.certificates,
-            memory=budget,
-            reactor_lag=lambda: 0.125,
-        )
         self.pool = PoolStatistics()
         self.refusals: Counter[int] = Counter()
         self.interception = InterceptionCounters()
-        interception = InterceptionStats(
-            counters=self.interception, pool=lambda: self.pool, refusals=lambda: self.refusals
+        self.server = server_registry(
+            self.counters, budget, lambda: self.sessions, lambda: self.certificates, lambda: 0.125
         )
-        self.server = server_registry(self.stats)
-        self.server.add(lambda: interception_families(interception))
-        self.agent = agent_registry(self.stats, lambda: self.failed_attempts)
+        self.server.add(
+            METRICS,
+            lambda: InterceptionStats(
+                counters=self.interception, pool=self.pool, refusals=self.refusals
+            ),
+        )
+        self.agent = agent_registry(
+            self.counters,
+            budget,
+            lambda: self.sessions,
+            lambda: self.failed_attempts,
+            lambda: self.certificates,
+            lambda: 0.125,
+        )
 
     def samples(self, registry: MetricRegistry, name: str) -> dict[tuple[str, ...], float]:
         """Scrape, and give the samples of one name by their label values."""

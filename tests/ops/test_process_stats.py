@@ -10,14 +10,25 @@ import time
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.process_stats import process_figures
+from yurttunnel.metrics import MetricRegistry
+from yurttunnel.ops.process_stats import add_process_metrics
 
 
 def stats() -> dict[str, float]:
     """Return the values by the names of the samples."""
-    return {
-        sample.name: sample.value for family in process_figures()() for sample in family.samples
-    }
+    return values_in(registry())
+
+
+def registry() -> MetricRegistry:
+    """Return one that shows this process."""
+    registry = MetricRegistry()
+    add_process_metrics(registry, "test_", dict, float)
+    return registry
+
+
+def values_in(registry: MetricRegistry) -> dict[str, float]:
+    """Scrape, and return the values by the names of the samples."""
+    return {sample.name: sample.value for family in registry for sample in family.samples}
 
 
 class ProcessFiguresTests(SynchronousTestCase):
@@ -64,13 +75,12 @@ class ProcessFiguresTests(SynchronousTestCase):
 
     def test_start_when_the_clock_is_set(self) -> None:
         """Another wall clock does not make it another start, which alerts would tell of."""
-        read = process_figures()
+        read = registry()
         name = "process_start_time_seconds"
-        [before] = [each.samples[0].value for each in read() if each.name == name]
+        before = values_in(read)[name]
         now = time.time()
         self.patch(time, "time", lambda: now + 3600)
-        [after] = [each.samples[0].value for each in read() if each.name == name]
-        self.assertEqual(before, after)
+        self.assertEqual(before, values_in(read)[name])
 
     def test_no_descriptor_left(self) -> None:
         """Where nothing can be opened any more, the other figures are still given."""

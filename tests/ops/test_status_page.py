@@ -15,7 +15,7 @@ from yurttunnel.ops.status.sessions import MOST_SHOWN
 from yurttunnel.ops.status.sources import SERVERS, LostNode
 from yurttunnel.ops.status.throughput import INTERVAL
 from yurttunnel.ops.status.view import MOST_LOST
-from yurttunnel.ops.steering import DnsReport, PassthroughReport, RulesReport, SteeringReport
+from yurttunnel.steering.report import DnsReport, PassthroughReport, RulesReport, SteeringReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror='x'>\"'&"

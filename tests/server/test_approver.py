@@ -26,14 +26,15 @@ from tests.pki.test_approval import (
 from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, NODES, PODS
-from yurttunnel.ops.approval import ApprovalCounters, approval_families
+from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.families import MetricRegistry
 from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
 from yurttunnel.server.approver import (
     LONGEST_PAUSE,
     LOOK_AGAIN_SECONDS,
+    METRICS,
     MOST_IN_A_ROUND,
+    ApprovalCounters,
     Approver,
 )
 
@@ -445,7 +446,7 @@ class ApproverTests(SynchronousTestCase):
         self.put(for_agent(), "a")
         self.put(for_agent("system:node:edge-2"), "b")
         registry = MetricRegistry()
-        registry.add(lambda: approval_families(self.counters))
+        registry.add(METRICS, lambda: self.counters)
         text = exposition(registry).decode()
         for line in (
             'certificate_requests_approved_total{kind="agent"} 1\n',

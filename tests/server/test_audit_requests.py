@@ -35,7 +35,7 @@ class Audited(World):
             audit=Audit(self.clock, self.audited.append),
         )
         self.stats = self.interception.stats
-        self.counters = self.stats.counters
+        self.counters = self.stats().counters
 
     def behind(self):
         """Return the middlewares."""

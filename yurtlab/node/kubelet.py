@@ -7,7 +7,7 @@ connections are accepted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -28,6 +28,7 @@ from yurtlab.node.streaming import (
     forward_upgrade,
 )
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
+from yurttunnel.metrics import MetricFamily
 from yurttunnel.ops.exposition import CONTENT_TYPE, exposition
 
 MAX_COMMANDS = 250
@@ -124,7 +125,7 @@ class Kubelet:
     def _stats(self, exchange: IExchange, parts: Sequence[str], query: Query) -> None:
         _only_reading(exchange)
         if list(parts) == ["resource"]:
-            families = self._metrics.resource_metrics()
+            families: Iterable[MetricFamily] = self._metrics.resource_metrics
         else:
             _no_more_parts(parts)
             families = self._metrics.all_metrics()

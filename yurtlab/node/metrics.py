@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
@@ -15,7 +16,7 @@ from yurtlab.node import leftovers
 from yurtlab.node.containers import Container, Running
 from yurtlab.node.pods import Pod
 from yurtlab.node.usage import Machine, Usage, usage_of
-from yurttunnel.ops.families import CounterMetricFamily, GaugeMetricFamily, MetricFamily
+from yurttunnel.metrics import Metric, MetricFamily, MetricRegistry, counter, counts_of, gauge
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +43,17 @@ class NodeMetrics:
         self.requests: Counter[str] = Counter()
         """Requests by what they asked for: the first part of a known path, or "other"."""
         self._cpu: dict[str, float] = {}
+        self.resource_metrics = MetricRegistry()
+        """What metrics-server asks for, for ``/metrics/resource`` (KEP-1206)."""
+        self.resource_metrics.add(_MACHINE, Machine.look)
+        self.resource_metrics.add((*_CONTAINERS, *_PODS), self._measure)
+        self._own = MetricRegistry()
+        self._own.add(_NODE, lambda: self)
+        self._own.add(_PROCESS, lambda: usage_of([os.getpid()]))
 
-    def all_metrics(self) -> Iterator[MetricFamily]:
-        """Yield everything, for ``/metrics``."""
-        yield from self._own()
-        yield from self.resource_metrics()
-
-    def resource_metrics(self) -> Iterator[MetricFamily]:
-        """Yield what metrics-server asks for, for ``/metrics/resource`` (KEP-1206)."""
-        machine = Machine.look()
-        yield CounterMetricFamily(
-            "node_cpu_usage_seconds", "Processor time that the machine used.", machine.cpu_seconds
-        )
-        yield GaugeMetricFamily(
-            "node_memory_working_set_bytes", "Memory that the machine uses.", machine.memory_used
-        )
-        measured = self._measure()
-        yield from _container_families(measured)
-        yield from _pod_families(measured)
-        yield GaugeMetricFamily("resource_scrape_error", "1 if figures are missing.", 0)
+    def all_metrics(self) -> Iterable[MetricFamily]:
+        """Return everything, for ``/metrics``."""
+        return chain(self._own, self.resource_metrics)
 
     def summary(self) -> dict[str, Any]:
         """Return the ``Summary`` of k8s.io/kubelet pkg/apis/stats/v1alpha1, for ``/stats``."""
@@ -96,83 +89,138 @@ class NodeMetrics:
         self._cpu = known
         return measured
 
-    def _own(self) -> Iterator[MetricFamily]:
-        node = GaugeMetricFamily("kubelet_node_name", "The node's name.", labels=["node"])
-        node.add_metric([self.node], 1)
-        yield node
-        pods = list(self.pods())
-        yield GaugeMetricFamily("kubelet_running_pods", "Pods on the node.", value=len(pods))
-        states = Counter(
-            type(one.state).__name__.lower() for pod in pods for one in pod.all_containers
-        )
-        containers = GaugeMetricFamily(
-            "kubelet_running_containers", "Containers by state.", labels=["container_state"]
-        )
-        for state in ("running", "terminated", "waiting"):
-            containers.add_metric([state], states[state])
-        yield containers
-        yield CounterMetricFamily(
-            "yurttunnel_node_commands_started",
-            "Commands that were run beside a container's own process (exec).",
-            value=self.commands_started,
-        )
-        requests = CounterMetricFamily(
-            "yurttunnel_node_requests", "Requests to the node by their kind.", labels=["kind"]
-        )
-        for kind, count in sorted(self.requests.items()):
-            requests.add_metric([kind], count)
-        yield requests
-        yield from self._process()
-
-    def _process(self) -> Iterator[MetricFamily]:
-        own = usage_of([os.getpid()])
-        yield CounterMetricFamily(
-            "process_cpu_seconds", "Processor time of the node's own process.", own.cpu_seconds
-        )
-        yield GaugeMetricFamily(
-            "process_resident_memory_bytes", "Memory of the node's own process.", own.memory_bytes
-        )
-        yield GaugeMetricFamily(
-            "process_open_fds",
-            "Open file descriptors of the node's own process.",
-            len(os.listdir("/proc/self/fd")),
+    def states(self) -> Counter[str]:
+        """Count the containers of the node by their state."""
+        return Counter(
+            type(one.state).__name__.lower() for pod in self.pods() for one in pod.all_containers
         )
 
 
-def _container_families(measured: list[ContainerUsage]) -> Iterator[MetricFamily]:
-    labels = ["container", "namespace", "pod"]
-    cpu = CounterMetricFamily(
-        "container_cpu_usage_seconds", "Processor time of a container.", labels=labels
-    )
-    memory = GaugeMetricFamily(
-        "container_memory_working_set_bytes", "Resident memory of a container.", labels=labels
-    )
-    processes = GaugeMetricFamily("container_processes", "Processes of a container.", labels=labels)
-    started = GaugeMetricFamily(
-        "container_start_time_seconds", "When a container began, since 1970.", labels=labels
-    )
+def _per_pod(
+    measured: Iterable[ContainerUsage], value: Callable[[Usage], float]
+) -> Iterable[tuple[tuple[str, str], float]]:
+    sums: dict[Pod, float] = {}
     for one in measured:
-        values = [one.container.name, one.pod.namespace, one.pod.name]
-        cpu.add_metric(values, one.usage.cpu_seconds)
-        memory.add_metric(values, one.usage.memory_bytes)
-        processes.add_metric(values, one.usage.processes)
-        started.add_metric(values, one.started)
-    yield from (cpu, memory, processes, started)
+        sums[one.pod] = sums.get(one.pod, 0) + value(one.usage)
+    return (((pod.namespace, pod.name), each) for pod, each in sums.items())
 
 
-def _pod_families(measured: list[ContainerUsage]) -> Iterator[MetricFamily]:
-    labels = ["namespace", "pod"]
-    cpu = CounterMetricFamily("pod_cpu_usage_seconds", "Processor time of a pod.", labels=labels)
-    memory = GaugeMetricFamily(
-        "pod_memory_working_set_bytes", "Resident memory of a pod.", labels=labels
+_NODE: tuple[Metric[NodeMetrics], ...] = (
+    gauge("kubelet_node_name", "The node's name.", lambda node: [(node.node, 1)], "node"),
+    gauge("kubelet_running_pods", "Pods on the node.", lambda node: len(list(node.pods()))),
+    gauge(
+        "kubelet_running_containers",
+        "Containers by state.",
+        lambda node: counts_of(("running", "terminated", "waiting"), node.states()),
+        "container_state",
+    ),
+    counter(
+        "yurttunnel_node_commands_started",
+        "Commands that were run beside a container's own process (exec).",
+        lambda node: node.commands_started,
+    ),
+    counter(
+        "yurttunnel_node_requests",
+        "Requests to the node by their kind.",
+        lambda node: sorted(node.requests.items()),
+        "kind",
+    ),
+)
+
+_PROCESS: tuple[Metric[Usage], ...] = (
+    counter(
+        "process_cpu_seconds",
+        "Processor time of the node's own process.",
+        lambda own: own.cpu_seconds,
+    ),
+    gauge(
+        "process_resident_memory_bytes",
+        "Memory of the node's own process.",
+        lambda own: own.memory_bytes,
+    ),
+    gauge(
+        "process_open_fds",
+        "Open file descriptors of the node's own process.",
+        lambda _: len(os.listdir("/proc/self/fd")),
+    ),
+)
+
+_MACHINE: tuple[Metric[Machine], ...] = (
+    counter(
+        "node_cpu_usage_seconds",
+        "Processor time that the machine used.",
+        lambda machine: machine.cpu_seconds,
+    ),
+    gauge(
+        "node_memory_working_set_bytes",
+        "Memory that the machine uses.",
+        lambda machine: machine.memory_used,
+    ),
+    gauge("resource_scrape_error", "1 if figures are missing.", lambda _: 0),
+)
+
+
+def _of_containers(
+    make: Callable[..., Metric[list[ContainerUsage]]],
+    name: str,
+    documentation: str,
+    value: Callable[[ContainerUsage], float],
+) -> Metric[list[ContainerUsage]]:
+    return make(
+        name,
+        documentation,
+        lambda measured: (
+            ((one.container.name, one.pod.namespace, one.pod.name), value(one)) for one in measured
+        ),
+        "container",
+        "namespace",
+        "pod",
     )
-    by_pod: dict[Pod, list[ContainerUsage]] = {}
-    for one in measured:
-        by_pod.setdefault(one.pod, []).append(one)
-    for pod, used in by_pod.items():
-        cpu.add_metric([pod.namespace, pod.name], sum(one.usage.cpu_seconds for one in used))
-        memory.add_metric([pod.namespace, pod.name], sum(one.usage.memory_bytes for one in used))
-    yield from (cpu, memory)
+
+
+_CONTAINERS = (
+    _of_containers(
+        counter,
+        "container_cpu_usage_seconds",
+        "Processor time of a container.",
+        lambda one: one.usage.cpu_seconds,
+    ),
+    _of_containers(
+        gauge,
+        "container_memory_working_set_bytes",
+        "Resident memory of a container.",
+        lambda one: one.usage.memory_bytes,
+    ),
+    _of_containers(
+        gauge,
+        "container_processes",
+        "Processes of a container.",
+        lambda one: one.usage.processes,
+    ),
+    _of_containers(
+        gauge,
+        "container_start_time_seconds",
+        "When a container began, since 1970.",
+        lambda one: one.started,
+    ),
+)
+
+_PODS: tuple[Metric[list[ContainerUsage]], ...] = (
+    counter(
+        "pod_cpu_usage_seconds",
+        "Processor time of a pod.",
+        lambda measured: _per_pod(measured, lambda usage: usage.cpu_seconds),
+        "namespace",
+        "pod",
+    ),
+    gauge(
+        "pod_memory_working_set_bytes",
+        "Resident memory of a pod.",
+        lambda measured: _per_pod(measured, lambda usage: usage.memory_bytes),
+        "namespace",
+        "pod",
+    ),
+)
 
 
 def _pod_summary(now: str, pod: Pod, used: list[ContainerUsage]) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from yurttunnel.agent.trust import claimable
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.informer import Informers
-from yurttunnel.ops.cluster_trust import cluster_trust_families
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.services import ClosedAtTheEnd
 from yurttunnel.pki.cluster_agent import ClusterAgentTrust
+from yurttunnel.pki.metrics import cluster_trust_metrics
 
 CLAIM_INTERVAL = 10.0
 """Seconds between two looks whether the certificate covers what the servers have been told."""
@@ -57,7 +57,7 @@ def build(reactor: Any, settings: Settings, mode: ClusterSettings) -> IService:
         server_name=None if settings.servers else f"{SERVICE_NAME}.{mode.namespace}.svc",
         expected=EXPECTED_SERVERS,
     )
-    process.metrics.add(lambda: cluster_trust_families("yurttunnel_agent_", trust.stats()))
+    process.metrics.add(cluster_trust_metrics("yurttunnel_agent_"), trust.stats)
     parts = Supervised(reactor, process.readiness)
     # The port comes first: when it is taken, nothing else has begun, and it is closed last.
     for part in (process.meta, ClosedAtTheEnd(client.close), informers, trust, process.lag):

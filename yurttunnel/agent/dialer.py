@@ -33,10 +33,10 @@ from yurttunnel.agent.policy import DestinationPolicy, destination, dialed_host
 from yurttunnel.agent.resolver import NodeResolver, TooManyLookups
 from yurttunnel.agent.turns import Turns
 from yurttunnel.http.authority import Address
+from yurttunnel.metrics import Durations
 from yurttunnel.tunnel.interfaces import IStreamAcceptor, IStreamRequest
 from yurttunnel.tunnel.relay import LocalConnection
 from yurttunnel.tunnel.sockets import tune_local_socket
-from yurttunnel.tunnel.statistics import Durations
 from yurttunnel.wire.codes import Code
 
 _Target = tuple[Address | str, int]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,19 +17,20 @@ from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.resolver import NodeResolver
 from yurttunnel.agent.server_addresses import IServerAddresses
+from yurttunnel.agent.servers import METRICS as SERVER_METRICS
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.service import AgentService
 from yurttunnel.agent.settings import Settings
 from yurttunnel.agent.trust import NodeTrust
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.agent_servers import agent_server_families
+from yurttunnel.metrics import Metric, MetricRegistry, histogram
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_site
-from yurttunnel.ops.metrics import Stats, agent_registry
+from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
@@ -37,7 +39,13 @@ from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers, format_identifiers
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.session import SessionContext
-from yurttunnel.tunnel.statistics import TunnelCounters
+from yurttunnel.tunnel.statistics import (
+    Memory,
+    SessionSnapshot,
+    TunnelCounters,
+    TunnelStats,
+    tunnel_metrics,
+)
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.hello import Limits
 
@@ -46,6 +54,28 @@ MEMORY_BUDGET = 256 * 1024 * 1024
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for one attempt to connect to a server, names and all addresses included."""
+
+
+METRICS: tuple[Metric[TunnelStats], ...] = (
+    histogram(
+        "konnectivity_network_proxy_agent_dial_duration_seconds",
+        "How long targets took to accept a connection of this agent; successful dials "
+        "only. High values mean slow or distant targets, not a slow tunnel.",
+        lambda stats: stats.counters.dial_durations,
+    ),
+)
+
+CONNECTION_FAILURES: Metric[tuple[int, int]] = Metric(
+    # Not by counter(), which would append _total to the agreed name.
+    "counter",
+    "konnectivity_network_proxy_agent_server_connection_failure_count",
+    "Connections between this agent and its servers that failed: direction to_server counts "
+    "attempts that ended before the server's HELLO (look at address, firewall and "
+    "certificates), from_server counts established connections that broke (look at the "
+    "network between).",
+    lambda failures: zip(("from_server", "to_server"), failures, strict=True),
+    ("direction",),
+)
 
 
 class AgentProcess:
@@ -96,15 +126,15 @@ class AgentProcess:
             reactor, trust, addresses, make_servers, dialer, settings.drain_timeout
         )
         self.lag = ReactorLag(reactor)
-        stats = Stats(
-            counters=counters,
-            sessions=lambda: [session.snapshot() for session in self.agent.sessions()],
-            certificates=trust.certificates,
-            memory=budget,
-            reactor_lag=self.lag.worst,
+        self.metrics = agent_registry(
+            counters,
+            budget,
+            self._snapshots,
+            self.agent.failed_attempts,
+            trust.certificates,
+            self.lag.worst,
         )
-        self.metrics = agent_registry(stats, self.agent.failed_attempts)
-        self.metrics.add(lambda: agent_server_families(self.agent.stats()))
+        self.metrics.add(SERVER_METRICS, self.agent.stats)
         self.readiness = Readiness()
         self.readiness.add("servers", self.agent.not_connected)
         self.readiness.add("every server", self.agent.partly_connected, required=False)
@@ -118,13 +148,13 @@ class AgentProcess:
                 readiness=self.readiness,
                 counters=counters,
                 sessions=self.agent.sessions,
-                snapshots=stats.sessions,
+                snapshots=self._snapshots,
                 certificates=trust.certificates,
                 reactor_lag=self.lag.worst,
                 destinations=policy.described,
             ),
         )
-        site = meta_site(reactor, status, self.readiness, self.metrics, stats.sessions)
+        site = meta_site(reactor, status, self.readiness, self.metrics, self._snapshots)
         host, port = settings.meta_host, settings.meta_port
         debug = Debug(reactor, self.agent.sessions, self.lag, shown_levels, dialer.ends.has)
         site.root.putChild(b"debug", debug.pages)
@@ -132,6 +162,32 @@ class AgentProcess:
         self.meta = StoppedInTurn()
         for part in (status, PortService(listen), debug, FreedMemory(reactor)):
             part.setServiceParent(self.meta)
+
+    def _snapshots(self) -> list[SessionSnapshot]:
+        return [session.snapshot() for session in self.agent.sessions()]
+
+
+def agent_registry(
+    counters: TunnelCounters,
+    memory: Memory,
+    sessions: Callable[[], Sequence[SessionSnapshot]],
+    failed_attempts: Callable[[], int],
+    certificates: Callable[[], Mapping[str, datetime.datetime]],
+    reactor_lag: Callable[[], float],
+) -> MetricRegistry:
+    """Make what a scrape of an agent shows in either mode; its parts add theirs.
+
+    ``failed_attempts`` gives the number of attempts to connect to a server, since the process
+    started, that did not get as far as the server's HELLO.
+    """
+    registry = MetricRegistry()
+    registry.add(
+        (*METRICS, *tunnel_metrics("yurttunnel_agent_", "server")),
+        lambda: TunnelStats(counters, memory, sessions(), lambda session: session.address),
+    )
+    registry.add((CONNECTION_FAILURES,), lambda: (counters.connections_lost, failed_attempts()))
+    add_process_metrics(registry, "yurttunnel_agent_", certificates, reactor_lag)
+    return registry
 
 
 def server_endpoint(reactor: Any, host: str, port: int) -> EndpointWithDeadline:

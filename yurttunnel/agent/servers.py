@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import Logger
@@ -16,13 +17,51 @@ from yurttunnel.agent.connection_group import (
     ConnectionGroup,
 )
 from yurttunnel.agent.routes import Location, Route, Routes
-from yurttunnel.ops.agent_servers import ServerStats
+from yurttunnel.metrics import Metric, counter, gauge
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.wire.codes import Code
 
 NEW_LOCATION_DELAY = 10.0
 """Seconds within which an agent that is connected looks at new addresses: all agents hear of them
 at the same moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStats:
+    """How many servers there are to be, are connected, and at how many addresses.
+
+    ``refusals`` counts attempts that a server has refused because it was connected already.
+    """
+
+    desired: int = 0
+    connected: int = 0
+    addresses: int = 0
+    refusals: int = 0
+
+
+METRICS: tuple[Metric[ServerStats], ...] = (
+    gauge(
+        "yurttunnel_agent_servers",
+        "Different servers: wanted is how many the agent is to be connected to (all replicas, or "
+        "--server-connections), connected to how many it is. Fewer for minutes: see every server "
+        "on /readyz. Requests reach the node as long as one is connected.",
+        lambda stats: (("wanted", stats.desired), ("connected", stats.connected)),
+        "state",
+    ),
+    gauge(
+        "yurttunnel_agent_server_addresses",
+        "Addresses at which servers can be dialed, as known now. 0: none has been found, see "
+        "server addresses on /readyz.",
+        lambda stats: stats.addresses,
+    ),
+    counter(
+        "yurttunnel_agent_already_connected",
+        "Attempts that have led to a server with which there is a session already. Some are "
+        "normal where several servers are behind one address. A rate that stays high, with fewer "
+        "connected than wanted, means that a load balancer does not spread connections.",
+        lambda stats: stats.refusals,
+    ),
+)
 
 
 class ServerSet:

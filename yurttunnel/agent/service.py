@@ -11,9 +11,8 @@ from twisted.logger import Logger
 
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.server_addresses import IServerAddresses
-from yurttunnel.agent.servers import ServerSet
+from yurttunnel.agent.servers import ServerSet, ServerStats
 from yurttunnel.agent.trust import NodeTrust
-from yurttunnel.ops.agent_servers import ServerStats
 from yurttunnel.ops.fatal import end_process
 from yurttunnel.ops.waiting import within
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted

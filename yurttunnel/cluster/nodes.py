@@ -18,6 +18,7 @@ from yurttunnel.http.authority import (
 )
 from yurttunnel.kube.interfaces import IInformers, InformerSpec
 from yurttunnel.kube.resources import NODES, Object
+from yurttunnel.metrics import Metric, gauge
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
 LABEL_PREFIXES = ("openyurt.io", "alibabacloud.com")
@@ -213,3 +214,17 @@ class Nodes:
             del named[node.name]
             if not named:
                 del self._by_host[host]
+
+
+METRICS: tuple[Metric[Nodes], ...] = (
+    # The name is that of yurttunnel 1.2.
+    gauge(
+        "yurttunnel_server_cloud_nodes_counter",
+        "Nodes that are ready and not reached by the tunnel, counted by their first InternalIP: "
+        "those without a label openyurt.io/is-edge-worker or "
+        "openyurt.io/edge-enable-reverseTunnel-client that is true. 0 with a control plane that "
+        "has nodes: the API was out of reach since the server started (/readyz), or these nodes "
+        "are labeled as edge nodes or not ready (kubectl get nodes --show-labels).",
+        Nodes.cloud_addresses,
+    ),
+)

@@ -8,7 +8,7 @@ waits, is counted as lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from twisted.application.service import Service
@@ -18,7 +18,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from zope.interface import Interface
 
-from yurttunnel.ops.families import CounterMetricFamily, MetricFamily
+from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.waiting import within
 
@@ -76,17 +76,19 @@ class AuditStats:
     lost: int = 0
 
 
-def audit_families(stats: AuditStats) -> Iterator[MetricFamily]:
-    """Yield the families of metrics."""
-    yield CounterMetricFamily(
-        "yurttunnel_server_audit_lines", "Lines written to the audit log.", stats.written
-    )
-    yield CounterMetricFamily(
+METRICS: tuple[Metric[AuditStats], ...] = (
+    counter(
+        "yurttunnel_server_audit_lines",
+        "Lines written to the audit log.",
+        lambda stats: stats.written,
+    ),
+    counter(
         "yurttunnel_server_audit_lines_lost",
         "Lines of the audit log that could not be written: the disk is full or too slow, or the "
         "file or its directory is not writable; the log says what it is. Alert on any increase.",
-        stats.lost,
-    )
+        lambda stats: stats.lost,
+    ),
+)
 
 
 def format_line(record: Mapping[str, Value]) -> bytes:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from yurttunnel.ops.families import MetricFamily
+from yurttunnel.metrics import MetricFamily
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
+from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.families import MetricRegistry
 from yurttunnel.ops.http_site import LimitedSite, PageRequest
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.rebinding import refusal
 from yurttunnel.ops.status.page import POLICY, StatusPage
-from yurttunnel.ops.steering import SteeringReport
-from yurttunnel.ops.steering_page import steering_json
+from yurttunnel.steering.page import steering_json
+from yurttunnel.steering.report import SteeringReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 _TEXT = b"text/plain; charset=utf-8"
@@ -53,7 +53,7 @@ def meta_site(
 ) -> LimitedSite:
     """Build the factory to listen with on the meta port.
 
-    ``status`` makes the page at ``/``, ``metrics`` is a registry of :mod:`yurttunnel.ops.metrics`,
+    ``status`` makes the page at ``/``, ``metrics`` is a registry of :mod:`yurttunnel.metrics`,
     ``sessions`` gives the sessions of the moment, and ``steering`` what there is to be told of
     it, ``None`` where nothing is steered, as at agents.
     """

@@ -1,47 +1,105 @@
-"""Figures of the process itself, by the names that all Prometheus clients give them."""
+"""What both programs show of their process, some of it by the names of all Prometheus clients."""
 
 from __future__ import annotations
 
+import datetime
 import os
+import platform
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from yurttunnel.ops.families import CounterMetricFamily, GaugeMetricFamily, MetricFamily
+from yurttunnel import __version__
+from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge
 
 
-def process_figures() -> Callable[[], Iterator[MetricFamily]]:
-    """Make the function that reads the figures, which are those of the process that calls it."""
+class ProcessStats:
+    """What is read at a scrape of the process that makes this; ``started`` is in seconds.
+
+    ``certificates`` says when each certificate in use ends by a short fixed name (``server``,
+    ``agent``, ``ca``, ``kubelet-client``). ``virtual``, ``resident`` and ``descriptors`` are
+    ``None`` when no descriptor is left to look with: the rest of the scrape is wanted then more
+    than ever.
+    """
+
+    def __init__(
+        self, started: float, certificates: Mapping[str, datetime.datetime], reactor_lag: float
+    ) -> None:
+        self.started = started
+        self.certificates = certificates
+        self.reactor_lag = reactor_lag
+        self.virtual: int | None = None
+        self.resident: int | None = None
+        self.descriptors: int | None = None
+        try:
+            virtual, resident = Path("/proc/self/statm").read_bytes().split()[:2]
+            descriptors = len(os.listdir("/proc/self/fd"))
+        except OSError:
+            return
+        page = resource.getpagesize()
+        self.virtual, self.resident = int(virtual) * page, int(resident) * page
+        self.descriptors = descriptors
+
+
+def add_process_metrics(
+    registry: MetricRegistry,
+    prefix: str,
+    certificates: Callable[[], Mapping[str, datetime.datetime]],
+    reactor_lag: Callable[[], float],
+) -> None:
+    """Have scrapes show this process; both functions are called once for each."""
     # Once: when the clock is set the process has not begun at another time.
     started = _started()
-    return lambda: _families(started)
+    registry.add(
+        (*_own_metrics(prefix), *_METRICS),
+        lambda: ProcessStats(started, certificates(), reactor_lag()),
+    )
 
 
-def _families(started: float) -> Iterator[MetricFamily]:
-    yield CounterMetricFamily(
-        "process_cpu_seconds", "Processor time, user and system.", time.process_time()
+def _own_metrics(prefix: str) -> tuple[Metric[ProcessStats], ...]:
+    return (
+        gauge(
+            f"{prefix}reactor_lag_seconds",
+            "By how much the latest timer of the last minute was late. Above 0.1 every stream "
+            "feels it: the process needs more CPU, or something blocks it.",
+            lambda stats: stats.reactor_lag,
+        ),
+        gauge(
+            f"{prefix}certificate_expiry_timestamp_seconds",
+            "When each certificate in use ends, in seconds since 1970. Renewal happens long "
+            "before; alert when less than a week is left.",
+            lambda stats: ((name, end.timestamp()) for name, end in stats.certificates.items()),
+            "certificate",
+        ),
+        gauge(
+            f"{prefix}build_info",
+            "Always 1; the labels say which versions run.",
+            lambda _: [((__version__, platform.python_version()), 1)],
+            "version",
+            "python",
+        ),
     )
-    yield GaugeMetricFamily(
-        "process_start_time_seconds", "When the process began, in seconds since 1970.", started
-    )
-    yield GaugeMetricFamily(
+
+
+_METRICS: tuple[Metric[ProcessStats], ...] = (
+    counter(
+        "process_cpu_seconds", "Processor time, user and system.", lambda _: time.process_time()
+    ),
+    gauge(
+        "process_start_time_seconds",
+        "When the process began, in seconds since 1970.",
+        lambda stats: stats.started,
+    ),
+    gauge(
         "process_max_fds",
         "How many file descriptors there can be.",
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-    )
-    try:
-        virtual, resident = Path("/proc/self/statm").read_bytes().split()[:2]
-        descriptors = len(os.listdir("/proc/self/fd"))
-    except OSError:
-        # No descriptor is left to look with. The rest of the scrape is wanted then more than ever.
-        return
-    page = resource.getpagesize()
-    yield GaugeMetricFamily("process_virtual_memory_bytes", "Virtual memory.", int(virtual) * page)
-    yield GaugeMetricFamily(
-        "process_resident_memory_bytes", "Resident memory.", int(resident) * page
-    )
-    yield GaugeMetricFamily("process_open_fds", "Open file descriptors.", descriptors)
+        lambda _: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    ),
+    gauge("process_virtual_memory_bytes", "Virtual memory.", lambda stats: stats.virtual),
+    gauge("process_resident_memory_bytes", "Resident memory.", lambda stats: stats.resident),
+    gauge("process_open_fds", "Open file descriptors.", lambda stats: stats.descriptors),
+)
 
 
 def _started() -> float:

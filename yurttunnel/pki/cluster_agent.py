@@ -11,7 +11,6 @@ from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.kube.interfaces import IKubeClient
-from yurttunnel.ops.cluster_trust import ClusterTrustStats
 from yurttunnel.pki.authorities import ClusterAuthorities
 from yurttunnel.pki.bundle import Authorities
 from yurttunnel.pki.certificate_store import (
@@ -26,6 +25,7 @@ from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.identity import BadIdentity, Identifiers
 from yurttunnel.pki.live_contexts import LiveContexts
+from yurttunnel.pki.metrics import ClusterTrustStats
 from yurttunnel.pki.renewal import CertificateRenewal
 
 

@@ -13,7 +13,6 @@ from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.kube.interfaces import IKubeClient
-from yurttunnel.ops.cluster_trust import ClusterTrustStats
 from yurttunnel.pki.authorities import ClusterAuthorities
 from yurttunnel.pki.bundle import Authorities, AuthorityFile
 from yurttunnel.pki.callers import CallerContexts, OptionalCallerContexts
@@ -31,6 +30,7 @@ from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.issuer import Address, CertificateTemplate
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY, KubeletContexts, KubeletVerification
 from yurttunnel.pki.live_contexts import LiveContexts
+from yurttunnel.pki.metrics import ClusterTrustStats
 from yurttunnel.pki.node_identification import NodeIdentification
 from yurttunnel.pki.renewal import CertificateRenewal, TemplateUnknown
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL

@@ -8,9 +8,9 @@ from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from yurttunnel.ops.cluster_trust import CommonCertificateCounters
 from yurttunnel.pki.cluster_identity import cluster_identity, has_common_name
 from yurttunnel.pki.identity import NodeIdentity
+from yurttunnel.pki.metrics import CommonCertificateCounters
 
 WARNING_INTERVAL = 3600.0
 """Seconds between two warnings of the same node."""

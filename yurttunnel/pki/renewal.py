@@ -19,7 +19,6 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.ops.backoff import doubled
-from yurttunnel.ops.cluster_trust import RequestCounters
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.authority import BACKDATED, utc_now
 from yurttunnel.pki.certificate_store import CertificateStore
@@ -33,6 +32,7 @@ from yurttunnel.pki.issuer import (
     Template,
     obtain,
 )
+from yurttunnel.pki.metrics import RequestCounters
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at the template and at the clock."""

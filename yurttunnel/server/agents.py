@@ -18,7 +18,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.evicting_set import EvictingSet
-from yurttunnel.ops.agents import REFUSALS
+from yurttunnel.metrics import Metric, counter, counts_of
 from yurttunnel.pki.identity import (
     BadIdentity,
     Identifiers,
@@ -35,6 +35,32 @@ from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import NO_SESSION, SERVERS, Hello, Limits, held_processes
 from yurttunnel.wire.stream_table import Side
+
+REFUSALS = (
+    "not_authorized",
+    "revoked",
+    "tls",
+    "timeout",
+    "version",
+    "going_away",
+    "overloaded",
+    "lost",
+)
+"""Why connections come to nothing; what else there is counts as ``protocol``."""
+
+REFUSAL_METRICS: tuple[Metric[Counter[str]], ...] = (
+    counter(
+        "yurttunnel_server_refused_agents",
+        "Connections to the agents' port that have not become a session, by reason. "
+        "not_authorized: somebody with a certificate claims what is another node's, or none of "
+        "the tunnel's, which may be an attack; revoked: a node that was cut off; tls: no "
+        "certificate that is trusted, or none at all; timeout and lost: networks, and scanners; "
+        "overloaded: many newer ones were unfinished, too; "
+        "going_away: this server was about to stop. The log has each, with its address.",
+        lambda refusals: counts_of((*REFUSALS, "protocol"), refusals),
+        "reason",
+    ),
+)
 
 MAX_SESSIONS_OF_NODE = 8
 """Sessions that a node may have at the same time, those included that end or wait for their agent.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.application.service import MultiService
@@ -23,7 +24,7 @@ from yurttunnel.kube.resources import (
     Resource,
 )
 from yurttunnel.kube.work_queue import WorkQueue
-from yurttunnel.ops.approval import ApprovalCounters
+from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.approval import decide, lookups
 from yurttunnel.pki.approval_decision import Decision, Facts
@@ -48,6 +49,51 @@ MOST_IN_A_ROUND = 100
 _WORKERS = 2
 _APPROVED = "AutoApproved"
 _LEFT_ALONE = "NotApproved"
+
+
+@dataclass(slots=True)
+class ApprovalCounters:
+    """Totals since the process started.
+
+    Of all servers only the one that leads approves, so sums over the servers are the whole.
+    ``approved`` is by the kind of certificate, ``left_alone`` by kind and reason; both are values
+    of the enumerations of the rules, so there are few. ``failures`` are attempts that are
+    repeated.
+    """
+
+    approved: Counter[str] = field(default_factory=Counter)
+    left_alone: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: int = 0
+
+
+METRICS: tuple[Metric[ApprovalCounters], ...] = (
+    counter(
+        "yurttunnel_server_certificate_requests_approved",
+        "Certificate requests that this server has approved, by the kind of certificate. Many "
+        "agent ones: agents lose their certificates (--cert-dir), or addresses of nodes change.",
+        lambda counters: sorted(counters.approved.items()),
+        "kind",
+    ),
+    counter(
+        "yurttunnel_server_certificate_requests_left_alone",
+        "Certificate requests of the tunnel that were not approved, by kind and reason. requester "
+        "and unbound_token: somebody asks for a certificate that is not theirs, which may be an "
+        "attack, as may be other_node: a node reports the name of another one as its own. names: "
+        "an agent claims more than its node has. other_installation: servers in another "
+        "namespace, whose own approver it is for; nothing is to be done. Others are mistakes. The "
+        "event on the request (kubectl describe csr) and the log say who, for what, and what to "
+        "do.",
+        lambda counters: sorted(counters.left_alone.items()),
+        "kind",
+        "reason",
+    ),
+    counter(
+        "yurttunnel_server_certificate_request_failures",
+        "Attempts to look at or approve a certificate request that failed and are repeated: the "
+        "API was out of reach, or does not permit it; /readyz and the log say which.",
+        lambda counters: counters.failures,
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,19 +17,18 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger, LogLevel
 
 from yurttunnel import __version__
-from yurttunnel.ops.agents import agent_families
-from yurttunnel.ops.interception import interception_families
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
-from yurttunnel.server.agents import AgentListener, AgentListenerSettings
+from yurttunnel.server.agents import REFUSAL_METRICS, AgentListener, AgentListenerSettings
 from yurttunnel.server.frontends.admission import Permissions
 from yurttunnel.server.frontends.calls import DialingFactory, IGate
 from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.frontends.forward import ForwardFactory
 from yurttunnel.server.interception.listeners import Interception
+from yurttunnel.server.interception.metrics import METRICS as INTERCEPTION_METRICS
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.options import Settings
 from yurttunnel.server.process import MEMORY_BUDGET, ServerProcess
@@ -92,7 +91,7 @@ def agent_listener(
     )
     process.sessions = agents.sessions
     agents.on_ended.append(process.lost_nodes.ended)
-    process.metrics.add(lambda: agent_families(agents.refusals))
+    process.metrics.add(REFUSAL_METRICS, lambda: agents.refusals)
     return agents
 
 
@@ -110,9 +109,8 @@ def worker_processes(
     if settings.workers == 1:
         return None
     # What only these need takes time and memory to import.
-    from yurttunnel.ops.workers import worker_families
     from yurttunnel.server.workers.running import FirstProcess
-    from yurttunnel.server.workers.service import Workers
+    from yurttunnel.server.workers.service import METRICS, Workers
     from yurttunnel.server.workers.settings import WorkerSettings
 
     first = FirstProcess(
@@ -142,7 +140,7 @@ def worker_processes(
     agents.on_replicas_changed.append(workers.tell_servers)
     process.workers = workers
     process.readiness.add("workers", workers.problem)
-    process.metrics.add(lambda: worker_families(workers.stats()))
+    process.metrics.add(METRICS, workers.stats)
     return workers
 
 
@@ -179,7 +177,7 @@ def cloud_end(
         audit=process.audit,
     )
     agents.on_sessions_drain.append(interception.sessions_drain)
-    process.metrics.add(partial(interception_families, interception.stats))
+    process.metrics.add(INTERCEPTION_METRICS, interception.stats)
     secured = tls.server_side(reactor, trust.secure, interception.secure)
     passing: list[Listener] = []
     if passthrough is not None:

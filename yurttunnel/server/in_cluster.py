@@ -14,6 +14,7 @@ from typing import Any
 from twisted.application.service import IService
 
 from yurttunnel import __version__
+from yurttunnel.cluster.nodes import METRICS as NODE_METRICS
 from yurttunnel.cluster.nodes import NODES_SPEC, Node, Nodes
 from yurttunnel.cluster.pods import Pods
 from yurttunnel.cluster.proxy_ports import ProxyPorts
@@ -24,18 +25,15 @@ from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.lease import LeaderElection
-from yurttunnel.ops.approval import ApprovalCounters, approval_families
-from yurttunnel.ops.authorization import AuthorizationCounters, authorization_families
-from yurttunnel.ops.cluster_trust import cluster_trust_families
-from yurttunnel.ops.nodes import cloud_node_families
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
-from yurttunnel.ops.siblings import sibling_families
 from yurttunnel.ops.waiting import within
 from yurttunnel.pki.cluster_server import ClusterServerTrust, ClusterTrustSettings
 from yurttunnel.pki.identity import NodeIdentity
+from yurttunnel.pki.metrics import cluster_trust_metrics
 from yurttunnel.server.agents import AgentListener
-from yurttunnel.server.approver import Approver
+from yurttunnel.server.approver import METRICS as APPROVAL_METRICS
+from yurttunnel.server.approver import ApprovalCounters, Approver
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.deferred_start import DeferredStart
 from yurttunnel.server.interception.authorization import Authorization
@@ -51,12 +49,14 @@ from yurttunnel.server.interception.middleware import (
     installed_makers,
 )
 from yurttunnel.server.interception.resolution import Resolution
-from yurttunnel.server.interception.reviews import Reviews
+from yurttunnel.server.interception.reviews import METRICS as REVIEW_METRICS
+from yurttunnel.server.interception.reviews import AuthorizationCounters, Reviews
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.service import ServerService
 from yurttunnel.server.siblings.replicas import replica_slices, server_name
+from yurttunnel.server.siblings.service import METRICS as SIBLING_METRICS
 from yurttunnel.server.siblings.service import Siblings
 from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.server.steering import ClusterSteering
@@ -148,10 +148,8 @@ class ClusterServer:
         readiness.add("Kubernetes API", self._informers.problem, required=False)
         readiness.add("approver", self._election.problem, required=False)
         readiness.add("reviews", self._reviews.problem, required=False)
-        process.metrics.add(
-            lambda: cluster_trust_families("yurttunnel_server_", self._trust.stats()),
-        )
-        process.metrics.add(lambda: cloud_node_families(self._nodes.cloud_addresses))
+        process.metrics.add(cluster_trust_metrics("yurttunnel_server_"), self._trust.stats)
+        process.metrics.add(NODE_METRICS, lambda: self._nodes)
         parts = Supervised(self._reactor, readiness)
         for part in (
             process.meta,
@@ -209,14 +207,14 @@ class ClusterServer:
             counters,
         )
         self._process.readiness.add("approval", approver.problem, required=False)
-        self._process.metrics.add(lambda: approval_families(counters))
+        self._process.metrics.add(APPROVAL_METRICS, lambda: counters)
         return LeaderElection(
             self._reactor, self._client, self._namespace, APPROVER_LEASE, instance, approver
         )
 
     def _make_reviews(self) -> Reviews:
         self._authorization = AuthorizationCounters()
-        self._process.metrics.add(lambda: authorization_families(self._authorization))
+        self._process.metrics.add(REVIEW_METRICS, lambda: self._authorization)
         return Reviews(self._reactor, self._client, self._authorization)
 
     def _make_middlewares(self) -> list[IMiddleware]:
@@ -296,7 +294,7 @@ class ClusterServer:
         self._informers.informer(NODES_SPEC).add_handler(partial(_revoke_deleted, agents))
         process.readiness.add("kubelet trust", lambda: trust.kubelets.problem, required=False)
         process.readiness.add("siblings", siblings.problem, required=False)
-        process.metrics.add(lambda: sibling_families(siblings.stats))
+        process.metrics.add(SIBLING_METRICS, siblings.stats)
         self._tunnel.not_accepting = server.not_accepting
         parts = StoppedInTurn()
         for part in (siblings, workers, server):

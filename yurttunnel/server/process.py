@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.logger import LogLevel
 
 from yurttunnel.cluster.nodes import Nodes
-from yurttunnel.ops.audit import AuditLog, audit_families
+from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
+from yurttunnel.ops.audit import METRICS as AUDIT_METRICS
+from yurttunnel.ops.audit import AuditLog
 from yurttunnel.ops.audit_sinks import AuditSettings, open_sink
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.freed_memory import FreedMemory
@@ -18,20 +20,27 @@ from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_site
-from yurttunnel.ops.metrics import Stats, server_registry
 from yurttunnel.ops.own_thread import in_own_thread
+from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.sources import NODES, StatusSources
-from yurttunnel.ops.steering import SteeringReport
 from yurttunnel.server.agents import RefuseStreams
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.lost_nodes import LostNodes
 from yurttunnel.server.options import Settings
 from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.steering.report import SteeringReport
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
-from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
+from yurttunnel.tunnel.shares import Kind, Share
+from yurttunnel.tunnel.statistics import (
+    Memory,
+    SessionSnapshot,
+    TunnelCounters,
+    TunnelStats,
+    tunnel_metrics,
+)
 from yurttunnel.wire.credit import MemoryBudget
 
 if TYPE_CHECKING:
@@ -40,6 +49,62 @@ if TYPE_CHECKING:
 
 MEMORY_BUDGET = 512 * 1024 * 1024
 """What the streams of all sessions may be promised together, bytes."""
+
+
+METRICS: tuple[Metric[TunnelStats], ...] = (
+    gauge(
+        "konnectivity_network_proxy_server_registered_agents",
+        "1 for a node whose agent is connected, 0 for one whose agent is expected back within "
+        "the resume window. A node that is absent has no session: it cannot be reached.",
+        lambda stats: ((node, int(each.connected)) for node, each in stats.newest.items()),
+        "agentID",
+    ),
+    gauge(
+        "konnectivity_network_proxy_server_total_registered_agents",
+        "How many nodes have a connected agent. A sudden fall across many nodes points to the "
+        "network before the server; a fall to 0 to the server itself or its certificate.",
+        lambda stats: sum(each.connected for each in stats.newest.values()),
+    ),
+    histogram(
+        "konnectivity_network_proxy_server_dial_duration_seconds",
+        "How long agents took to reach a target, seen from the server; successful dials "
+        "only. Compare with the round trip times: a dial is one round trip more than what "
+        "the node itself needs.",
+        lambda stats: stats.counters.dial_durations,
+    ),
+    counter(
+        "yurttunnel_server_refused_streams",
+        "Dials that were refused because a share of the streams was used up, by the entry "
+        "(forward, connect, passthrough, or kubelets for requests to them) and whose share it was: "
+        "caller, one address or user has too many by that entry; entry, its callers together; "
+        "all, there is room for nobody. docs/limits.md has the shares; /agents says which entries "
+        "have how many streams to a node, and what callers are told names the node.",
+        lambda stats: (
+            ((kind, share), stats.counters.refused[f"{kind}.{share}"])
+            for kind in Kind
+            for share in Share
+        ),
+        "entry",
+        "share",
+    ),
+)
+
+
+def server_registry(
+    counters: TunnelCounters,
+    memory: Memory,
+    sessions: Callable[[], Sequence[SessionSnapshot]],
+    certificates: Callable[[], Mapping[str, datetime.datetime]],
+    reactor_lag: Callable[[], float],
+) -> MetricRegistry:
+    """Make what a scrape of a server shows in either mode; its parts add theirs."""
+    registry = MetricRegistry()
+    registry.add(
+        (*METRICS, *tunnel_metrics("yurttunnel_server_", "node")),
+        lambda: TunnelStats(counters, memory, sessions(), lambda session: session.node),
+    )
+    add_process_metrics(registry, "yurttunnel_server_", certificates, reactor_lag)
+    return registry
 
 
 class ServerProcess:
@@ -70,14 +135,9 @@ class ServerProcess:
         self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.readiness = Readiness()
         self.lag = ReactorLag(reactor)
-        stats = Stats(
-            counters=counters,
-            sessions=self._snapshots,
-            certificates=certificates,
-            memory=self,
-            reactor_lag=self._worst_lag,
+        self.metrics = server_registry(
+            counters, self, self._snapshots, certificates, self._worst_lag
         )
-        self.metrics = server_registry(stats)
         status = StatusPage(
             reactor,
             StatusSources(
@@ -86,7 +146,7 @@ class ServerProcess:
                 readiness=self.readiness,
                 counters=counters,
                 sessions=lambda: self.sessions(),
-                snapshots=stats.sessions,
+                snapshots=self._snapshots,
                 certificates=certificates,
                 reactor_lag=self._worst_lag,
                 steering=lambda: self.steering(),
@@ -100,7 +160,7 @@ class ServerProcess:
             status,
             self.readiness,
             self.metrics,
-            stats.sessions,
+            self._snapshots,
             lambda: self.steering(),
         )
         address, port = settings.insecure_address, settings.meta_port
@@ -155,6 +215,6 @@ class ServerProcess:
         log = AuditLog(reactor, sink, partial(in_own_thread, reactor, "yurttunnel audit log"))
         log.setServiceParent(self.meta)
         self.write_audit = log.write
-        self.metrics.add(lambda: audit_families(log.stats))
+        self.metrics.add(AUDIT_METRICS, lambda: log.stats)
         self.readiness.add("audit log", lambda: log.problem, required=False)
         return Audit(reactor, log.write)

@@ -17,22 +17,24 @@ from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.interfaces import IInformers, IKubeClient
 from yurttunnel.kube.lease import LeaderElection
 from yurttunnel.ops.services import StoppedInTurn
-from yurttunnel.ops.steering import (
-    DnsReport,
-    PassthroughReport,
-    RulesReport,
-    SteeringReport,
-    steering_families,
-)
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.steered import listeners
 from yurttunnel.steering.desired_state import SteeringSettings
-from yurttunnel.steering.dns.controller import LEASE, DnsController, DnsStats
+from yurttunnel.steering.dns.controller import LEASE, DnsController
 from yurttunnel.steering.dns.service_ports import ServerPorts
 from yurttunnel.steering.interfaces import Firewalls, SteeringFailed
+from yurttunnel.steering.report import (
+    DNS_METRICS,
+    PASSTHROUGH_METRICS,
+    RULES_METRICS,
+    DnsReport,
+    PassthroughReport,
+    RulesReport,
+    SteeringReport,
+)
 
 _log = Logger()
 
@@ -59,13 +61,15 @@ class ClusterSteering:
         self._ports = ports
         self._services = services
         self._rules: Callable[[], RulesReport] | None = None
-        self._dns: Callable[[], DnsStats] | None = None
+        self._dns: Callable[[], DnsReport] | None = None
         self.passthrough = self._make_passthrough()
         """--passthrough-port with what takes connections there."""
         flags = self._flags
         if flags.iptables or flags.dns or self.passthrough is not None:
             process.steering = self._report
-            process.metrics.add(lambda: steering_families(self._report()))
+            process.metrics.add(RULES_METRICS, self._rules_report)
+            process.metrics.add(DNS_METRICS, self._dns_report)
+            process.metrics.add(PASSTHROUGH_METRICS, self._passthrough_report)
 
     def dns_election(
         self,
@@ -95,7 +99,7 @@ class ClusterSteering:
             flags.dns_period,
         )
         election = LeaderElection(self._reactor, client, namespace, LEASE, instance, controller)
-        self._dns = controller.stats
+        self._dns = controller.report
         readiness = self._process.readiness
         readiness.add("DNS election", election.problem, required=False)
         readiness.add("DNS records", controller.problem, required=False)
@@ -188,10 +192,16 @@ class ClusterSteering:
 
     def _report(self) -> SteeringReport:
         return SteeringReport(
-            rules=None if self._rules is None else self._rules(),
-            dns=None if self._dns is None else _dns_report(self._dns()),
+            rules=self._rules_report(),
+            dns=self._dns_report(),
             passthrough=self._passthrough_report(),
         )
+
+    def _rules_report(self) -> RulesReport | None:
+        return None if self._rules is None else self._rules()
+
+    def _dns_report(self) -> DnsReport | None:
+        return None if self._dns is None else self._dns()
 
     def _passthrough_report(self) -> PassthroughReport | None:
         if self.passthrough is None:
@@ -204,13 +214,3 @@ class ClusterSteering:
             connections=stats.passed,
             refused={reason.value: count for reason, count in stats.refused.items()},
         )
-
-
-def _dns_report(stats: DnsStats) -> DnsReport:
-    return DnsReport(
-        leader=stats.leading,
-        records=stats.records,
-        writes=stats.writes,
-        last_write=stats.last_write,
-        problem="; ".join(stats.problems) or None,
-    )

@@ -9,12 +9,12 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.ops.steering import FamilyReport
 from yurttunnel.steering.desired_state import SteeringSettings
 from yurttunnel.steering.family import Family
 from yurttunnel.steering.interception import Interception, Match
 from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows, SteeringFailed
 from yurttunnel.steering.probe_schedule import ProbeSchedule
+from yurttunnel.steering.report import FamilyReport
 
 _OVERDUE = (
     "other programs may have changed the rules of the firewall, and it takes too long to read them"

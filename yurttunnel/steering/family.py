@@ -7,7 +7,6 @@ from dataclasses import replace
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.ops.steering import FamilyReport
 from yurttunnel.steering.desired_state import SteeringSettings, left_out
 from yurttunnel.steering.interception import SET_NAMES, Address, Interception, Match
 from yurttunnel.steering.interfaces import (
@@ -19,6 +18,7 @@ from yurttunnel.steering.interfaces import (
 )
 from yurttunnel.steering.judgement import wrong_flows
 from yurttunnel.steering.record import Record
+from yurttunnel.steering.report import FamilyReport
 
 
 class Family:

@@ -17,12 +17,12 @@ from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Phase, Reconciler
-from yurttunnel.ops.steering import RulesReport
 from yurttunnel.ops.waiting import ended_within
 from yurttunnel.steering.desired_state import SteeringSettings, desired
 from yurttunnel.steering.families import Families
 from yurttunnel.steering.interception import Interception, Match
 from yurttunnel.steering.interfaces import Firewalls, IAddressSets, IFlows, SteeringFailed
+from yurttunnel.steering.report import RulesReport
 
 LOOK_SECONDS = 0.5
 """How often what nobody tells is looked at: whether all nodes are known, listeners accept, and

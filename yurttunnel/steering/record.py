@@ -10,7 +10,9 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.ops.steering import (
+from yurttunnel.steering.interception import Address, Interception, Match, Target
+from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.steering.report import (
     CHANGED,
     FAILED,
     MOST_ADDRESSES,
@@ -21,8 +23,6 @@ from yurttunnel.ops.steering import (
     FamilyReport,
     PortReport,
 )
-from yurttunnel.steering.interception import Address, Interception, Match, Target
-from yurttunnel.steering.interfaces import SteeringFailed
 
 
 class Record:

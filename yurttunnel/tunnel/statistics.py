@@ -1,38 +1,25 @@
-"""What a process counts about its sessions: plain attributes, read when somebody looks.
+"""What a process counts about its sessions: plain attributes, and the metrics that read them.
 
-The data path adds to integers; nothing here knows of metric libraries. ``yurttunnel.ops``
-turns these figures into Prometheus samples at scrape time.
+Dial durations are one histogram for all nodes, where the predecessors labeled it with ``agent``.
+A histogram is nine series, and 2,000 nodes would make them 18,000, most of a scrape. Queries
+that sum over ``agent`` keep working (a missing label is an empty one), and which node is slow is
+answered by its round trip time and, for a single dial, by the log. The bounds are those of the
+agent's histogram at both ends: the server's former last bound of 12.5 s is now two, 10 and 30.
 """
 
 from __future__ import annotations
 
 import datetime
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from yurttunnel.metrics import Durations, Metric, counter, gauge
 from yurttunnel.wire.codes import Code
 
 DIAL_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
 """Upper bounds of the dial duration histogram: those of Konnectivity's agent, in seconds."""
-
-
-class Durations:
-    """A histogram of how long something took; ``bounds`` are upper bounds in seconds."""
-
-    __slots__ = ("bounds", "buckets", "total_seconds")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        # The last one has what is above all bounds.
-        self.buckets = [0] * (len(bounds) + 1)
-        self.total_seconds = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one."""
-        self.buckets[bisect_left(self.bounds, seconds)] += 1
-        self.total_seconds += seconds
 
 
 @dataclass(slots=True)
@@ -83,3 +70,173 @@ class SessionSnapshot:
     address: str
     certificate_not_after: datetime.datetime | None
     streams_by_entry: Mapping[str, int] = field(default_factory=dict)
+
+
+class Memory(Protocol):
+    """A budget as the metrics show it, in bytes."""
+
+    @property
+    def used(self) -> int:
+        """What has been promised or is kept."""
+
+    @property
+    def limit(self) -> int:
+        """What may be."""
+
+
+class TunnelStats:
+    """What a scrape reads; ``peer`` names the other end of a session.
+
+    ``newest`` has one session for each peer, since the series of two would collide: while a new
+    session takes over from a draining one a peer has both.
+    """
+
+    def __init__(
+        self,
+        counters: TunnelCounters,
+        memory: Memory,
+        sessions: Sequence[SessionSnapshot],
+        peer: Callable[[SessionSnapshot], str],
+    ) -> None:
+        self.counters = counters
+        self.memory = memory
+        self.sessions = sessions
+        self.newest: dict[str, SessionSnapshot] = {}
+        for session in sessions:
+            name = peer(session)
+            other = self.newest.get(name)
+            if other is None or other.since <= session.since:
+                self.newest[name] = session
+
+
+def tunnel_metrics(prefix: str, peer: str) -> tuple[Metric[TunnelStats], ...]:
+    """Declare what both ends of a session show; ``peer`` is the label for the other end."""
+    return (
+        counter(
+            f"{prefix}bytes",
+            "Payload of streams, received from and sent to the other ends of this process's "
+            "sessions. Frame headers, TLS and what was sent again after a lost connection are not "
+            "included.",
+            lambda stats: (
+                ("received", stats.counters.bytes_received),
+                ("sent", stats.counters.bytes_sent),
+            ),
+            "direction",
+        ),
+        counter(
+            f"{prefix}dial_results",
+            "Answers to requests for a stream: done is success. refused, unreachable, timeout and "
+            "name_not_resolved lie with the target; denied is the agent's --allow-destination; "
+            "overloaded means that a limit was reached; session codes mean that the node was lost "
+            "meanwhile.",
+            lambda stats: _by_reason(stats.counters.dials),
+            "reason",
+        ),
+        counter(
+            f"{prefix}stream_ends",
+            "How streams ended: done is a normal end, cancelled a caller who went away, "
+            "connection_lost a caller's or target's socket that broke, session_lost and "
+            "going_away the tunnel's own doing. protocol, flow_control and internal are defects: "
+            "please report them.",
+            lambda stats: _by_reason(stats.counters.stream_ends),
+            "reason",
+        ),
+        counter(
+            f"{prefix}session_ends",
+            "Why sessions ended: session_lost means that the peer did not come back within the "
+            "resume window, replaced that it came back as a new process, revoked that its node was "
+            "cut off. Who is refused before there is a session is in the server's refused_agents. "
+            "Many of flood, protocol or frame_too_large come from a peer that is not yurttunnel or "
+            "is broken.",
+            lambda stats: _by_reason(stats.counters.session_ends),
+            "reason",
+        ),
+        gauge(
+            f"{prefix}sessions",
+            "Sessions now: connected ones, and those that wait for their peer to come back within "
+            "the resume window. Waiting ones that never become connected again are nodes that are "
+            "being lost.",
+            lambda stats: (
+                ("connected", sum(each.connected for each in stats.sessions)),
+                ("waiting", sum(not each.connected for each in stats.sessions)),
+            ),
+            "state",
+        ),
+        gauge(
+            f"{prefix}open_streams",
+            "Streams that are open now, over all sessions. A value that only grows means that "
+            "somebody does not close connections.",
+            lambda stats: sum(each.streams for each in stats.sessions),
+        ),
+        gauge(
+            f"{prefix}unacknowledged_bytes",
+            "What is kept to be sent again if a connection breaks, over all sessions. It follows "
+            "the traffic, and is nothing 0.2 s after it.",
+            lambda stats: sum(each.unacknowledged for each in stats.sessions),
+        ),
+        counter(
+            f"{prefix}sessions_started",
+            "Sessions that began. A steady rate without new nodes means that sessions do not live: "
+            "look at the reasons in session_ends.",
+            lambda stats: stats.counters.sessions_started,
+        ),
+        counter(
+            f"{prefix}connections_lost",
+            "Connections that broke under a session. Harmless as long as resumptions keeps up with "
+            "it; a high rate is a bad network or a NAT that forgets.",
+            lambda stats: stats.counters.connections_lost,
+        ),
+        counter(
+            f"{prefix}resumptions",
+            "Sessions that went on over a new connection, with all their streams. What "
+            "connections_lost has more than this became session_lost, or is still waiting.",
+            lambda stats: stats.counters.resumptions,
+        ),
+        gauge(
+            f"{prefix}memory_budget_used_bytes",
+            "Promised to streams as windows, and kept until peers acknowledge it. Near the limit "
+            "windows stop growing, and single streams become slower on long links.",
+            lambda stats: stats.memory.used,
+        ),
+        gauge(
+            f"{prefix}memory_budget_limit_bytes",
+            "What may be promised and kept; at the limit new streams are refused.",
+            lambda stats: stats.memory.limit,
+        ),
+        gauge(
+            f"{prefix}session_round_trip_seconds",
+            "Round trip time by PING, absent before the first answer. Every new stream and every "
+            "keystroke waits for one of these.",
+            lambda stats: (
+                (name, each.round_trip)
+                for name, each in stats.newest.items()
+                if each.round_trip is not None
+            ),
+            peer,
+        ),
+        gauge(
+            f"{prefix}session_open_streams",
+            "Streams that are open in this session.",
+            lambda stats: ((name, each.streams) for name, each in stats.newest.items()),
+            peer,
+        ),
+        counter(
+            f"{prefix}session_bytes",
+            "Payload of the session's streams since it began; begins at 0 with every new session.",
+            lambda stats: (
+                sample
+                for name, each in stats.newest.items()
+                for sample in (
+                    ((name, "received"), each.bytes_received),
+                    ((name, "sent"), each.bytes_sent),
+                )
+            ),
+            peer,
+            "direction",
+        ),
+    )
+
+
+def _by_reason(counts: Counter[Code]) -> Iterable[tuple[str, int]]:
+    """Count by code; every code is there from the start, so that ``rate`` sees the first one."""
+    return ((code.name.lower(), counts[code]) for code in Code)

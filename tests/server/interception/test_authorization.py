@@ -15,16 +15,15 @@ from tests.kube.fakes import FakeKubeClient
 from tests.pki.support import Issuer, client_context
 from tests.server.interception.world import World
 from yurttunnel.kube.errors import ApiUnreachable
-from yurttunnel.ops.authorization import AuthorizationCounters, authorization_families
+from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.families import MetricRegistry
 from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import parse_identifiers
 from yurttunnel.server.interception.authorization import Authorization
 from yurttunnel.server.interception.callers import CertificateUsers
 from yurttunnel.server.interception.middleware import IMiddleware
-from yurttunnel.server.interception.reviews import Reviews
+from yurttunnel.server.interception.reviews import METRICS, AuthorizationCounters, Reviews
 from yurttunnel.server.registry import NodeNotConnected
 from yurttunnel.tunnel import tls
 
@@ -435,7 +434,7 @@ class PortTests(AuthorizedWorld):
         self.client.fail(ApiUnreachable("no"))
         self.ask(self.user("joe"))
         registry = MetricRegistry()
-        registry.add(lambda: authorization_families(self.decided))
+        registry.add(METRICS, lambda: self.decided)
         text = exposition(registry).decode()
         for line in (
             'caller_decisions_total{result="allowed",proof="allowed_name"} 1\n',

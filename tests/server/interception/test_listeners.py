@@ -242,7 +242,7 @@ class RefusalTests(World):
         caller = self.dial_insecurely()
         self.ask(caller, Expect="a-miracle")
         self.answered(caller, 417)
-        self.assertEqual({400: 2, 417: 1}, self.stats.refusals())
+        self.assertEqual({400: 2, 417: 1}, self.stats().refusals)
 
     def test_unreachable(self):
         """What the agent says of the kubelet gets to the caller, with a status."""
@@ -287,7 +287,7 @@ class FullTests(World):
                 self.answered(dial(), 503)
             [line] = self.full()
             self.assertIn(f"{flag} turns callers away: it has 3 connections (2 at most)", line)
-        self.assertEqual(4, self.stats.refusals()[503])
+        self.assertEqual(4, self.stats().refusals[503])
         self.lines.clear()
         self.pass_time(60, step=5)
         self.dial_insecurely()

@@ -11,8 +11,8 @@ from zope.interface.verify import verifyObject
 from tests.cluster.fakes import FakeInformers, node
 from tests.server.interception.fakes import request
 from yurttunnel.kube.resources import NODES
-from yurttunnel.ops.interception import InterceptionCounters
 from yurttunnel.server.interception import middleware
+from yurttunnel.server.interception.metrics import InterceptionCounters, RequestMetrics
 from yurttunnel.server.interception.middleware import (
     BadMiddleware,
     ClusterInformers,
@@ -22,7 +22,6 @@ from yurttunnel.server.interception.middleware import (
     find_middlewares,
     installed_makers,
 )
-from yurttunnel.server.interception.request_metrics import RequestMetrics
 from yurttunnel.server.interception.trace import Trace
 
 

@@ -6,10 +6,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.server.interception.fakes import head, request
-from yurttunnel.ops.interception import InterceptionCounters
 from yurttunnel.server.interception import request as request_module
+from yurttunnel.server.interception.metrics import InterceptionCounters, RequestMetrics
 from yurttunnel.server.interception.request import follows, path_class_of, verb_of
-from yurttunnel.server.interception.request_metrics import RequestMetrics
 
 
 class LabelTests(SynchronousTestCase):

@@ -9,11 +9,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kube.fakes import FakeKubeClient
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
-from yurttunnel.ops.authorization import AuthorizationCounters
 from yurttunnel.server.interception.access import Access
 from yurttunnel.server.interception.reviews import (
     MAX_REVIEWS,
     REVIEW_TIMEOUT,
+    AuthorizationCounters,
     ReviewFailed,
     Reviews,
     User,

@@ -6,8 +6,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.authorization import LookupCounters
-from yurttunnel.server.interception.single_flight_cache import SingleFlightCache
+from yurttunnel.server.interception.single_flight_cache import LookupCounters, SingleFlightCache
 
 
 class SingleFlightCacheTests(SynchronousTestCase):

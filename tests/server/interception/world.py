@@ -127,7 +127,7 @@ class World(SynchronousTestCase):
             self.settings,
         )
         self.stats = self.interception.stats
-        self.counters = self.stats.counters
+        self.counters = self.stats().counters
         self.lines = []
         globalLogPublisher.addObserver(self.note)
         self.addCleanup(globalLogPublisher.removeObserver, self.note)
@@ -135,7 +135,7 @@ class World(SynchronousTestCase):
 
     def pooled(self):
         """Return the connections to kubelets by their state."""
-        statistics = self.stats.pool()
+        statistics = self.stats().pool
         return {"in_use": statistics.in_use, "idle": statistics.idle}
 
     def note(self, event):

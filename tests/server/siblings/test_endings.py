@@ -47,7 +47,7 @@ class LossTests(TwoServersTests):
             link.cut()
         self.network.pass_time(1.5)
         self.assertEqual((1, 1), self.first.stats)
-        ends = self.first.siblings.stats.outgoing.session_ends
+        ends = self.first.siblings.stats().outgoing.session_ends
         self.assertEqual({Code.SESSION_LOST: 1}, dict(ends))
 
     def test_killed(self):

@@ -249,7 +249,7 @@ class FindingTests(WorldTests):
         # It cannot be known that the other one of the two is the second itself.
         self.assertEqual((2, 1), second.stats)
         self.assertIn("server-2", first.siblings.problem())
-        failed = [server.siblings.stats.failed_attempts() for server in (first, second)]
+        failed = [server.siblings.stats().failed_attempts for server in (first, second)]
         self.assertGreaterEqual(failed[0], 3)
         # The last one of each may still be under way.
         self.assertIn(attempts - sum(failed), (0, 1, 2))

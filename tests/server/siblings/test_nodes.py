@@ -34,8 +34,8 @@ class NodeTests(TwoServersTests):
         for host in ("edge-1", "camera", "192.0.2.7", "10.1.2.3"):
             self.assertEqual("edge-1", self.first.finds(host).node)
             self.assertIs(self.first.finds("edge-1"), self.first.finds(host))
-        self.assertEqual(1, self.first.siblings.stats.remote_nodes())
-        self.assertEqual(0, self.second.siblings.stats.remote_nodes())
+        self.assertEqual(1, self.first.siblings.stats().remote_nodes)
+        self.assertEqual(0, self.second.siblings.stats().remote_nodes)
         self.assertEqual([], self.first.listener.sessions())
 
     def test_there_before(self):
@@ -144,8 +144,8 @@ class NodeTests(TwoServersTests):
             self.network.settle()
             error = self.failureResultOf(opened, StreamFailed).value
             self.assertEqual((code, f"edge-1: {code.name}"), (error.code, error.text))
-        outgoing = self.first.siblings.stats.outgoing.dials
-        incoming = self.second.siblings.stats.incoming.dials
+        outgoing = self.first.siblings.stats().outgoing.dials
+        incoming = self.second.siblings.stats().incoming.dials
         self.assertEqual((1, 1), (outgoing[Code.REFUSED], incoming[Code.REFUSED]))
 
     def test_timeout(self):
@@ -188,7 +188,7 @@ class NodeTests(TwoServersTests):
         self.assertIs(self.first.registry.direct("edge-1"), self.first.finds("edge-1"))
         self.joined("edge-1", process=OTHER_PROCESS)
         self.assertIs(self.first.registry.direct("edge-1"), self.first.finds("edge-1"))
-        self.assertEqual(0, self.first.siblings.stats.remote_nodes())
+        self.assertEqual(0, self.first.siblings.stats().remote_nodes)
 
     def test_direct_session_that_ends(self):
         """When the agent leaves this server its node is reached by the sibling."""
@@ -392,7 +392,7 @@ class NodeTests(TwoServersTests):
         self.joined()
         self.network.pass_time(30)
         self.assertFalse(self.first.knows("edge-1"))
-        ends = self.first.siblings.stats.outgoing.session_ends
+        ends = self.first.siblings.stats().outgoing.session_ends
         self.assertGreater(ends[Code.PROTOCOL], 3)
         self.assertLess(len(self.network.attempts) - attempts, 60)
 
@@ -403,7 +403,7 @@ class NodeTests(TwoServersTests):
         self.assertTrue(self.first.knows("edge-1"))
         self.second.registry.add(fake_session("edge-2"))
         self.network.pass_time(0.1)
-        ends = self.first.siblings.stats.outgoing.session_ends
+        ends = self.first.siblings.stats().outgoing.session_ends
         # It may be back, and left again, at once.
         self.assertGreaterEqual(ends[Code.PROTOCOL], 1)
 

@@ -222,8 +222,8 @@ class Server:
     @property
     def stats(self):
         """Return the numbers of siblings known and connected."""
-        stats = self.siblings.stats
-        return stats.known(), stats.connected()
+        stats = self.siblings.stats()
+        return stats.known, stats.connected
 
 
 class WorldTests(TestCase):

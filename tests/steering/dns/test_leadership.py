@@ -38,7 +38,7 @@ class LeadershipTests(ControllerTestCase):
     def test_losing_the_lease_stops_only_this(self):
         """D1: the process goes on, and the controller does when it leads again."""
         election = self.elect()
-        self.assertTrue(self.controller.stats().leading)
+        self.assertTrue(self.controller.report().leader)
         self.take("server-2")
         self.settle(5)
         self.assertFalse(self.controller.running)
@@ -60,7 +60,7 @@ class LeadershipTests(ControllerTestCase):
         self.settle()
         self.assertEqual([], self.writes())
         self.assertIsNone(self.controller.problem())
-        self.assertFalse(self.controller.stats().leading)
+        self.assertFalse(self.controller.report().leader)
         self.client.put(SERVICES, service())
         self.settle()
         calls = len(self.client.calls)
@@ -85,13 +85,14 @@ class LeadershipTests(ControllerTestCase):
         """They say what was done, and when."""
         self.start()
         started = self.clock.seconds()
-        stats = self.controller.stats()
+        report = self.controller.report()
         self.assertEqual(
-            (True, 2, {"ConfigMap": 1}, ()),
-            (stats.leading, stats.records, stats.writes, stats.problems),
+            (True, 2, {"ConfigMap": 1}, None),
+            (report.leader, report.records, report.writes, report.problem),
         )
-        self.assertTrue(started - 5 <= stats.last_write <= started)
+        self.assertTrue(started - 5 <= report.last_write <= started)
         self.client.remove(SERVICES, SERVICE, NAMESPACE)
         self.settle()
-        [problem] = self.controller.stats().problems
+        problem = self.controller.report().problem
+        self.assertIsNotNone(problem)
         self.assertEqual(problem, self.controller.problem())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.streams import StreamReport
-from yurttunnel.ops.steering import SteeringReport
+from yurttunnel.steering.report import SteeringReport
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 

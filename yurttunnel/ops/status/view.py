@@ -13,7 +13,7 @@ from yurttunnel.ops.status.sessions import rate_chart, session_table, worst_firs
 from yurttunnel.ops.status.sources import LostNode, StatusSources
 from yurttunnel.ops.status.streams import StreamReport, oldest_streams
 from yurttunnel.ops.status.throughput import Throughput
-from yurttunnel.ops.steering_page import steering_html
+from yurttunnel.steering.page import steering_html
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 LONGEST_FILTER = 200

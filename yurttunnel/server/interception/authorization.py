@@ -18,7 +18,6 @@ from zope.interface import implementer
 
 from yurttunnel.http.errors import RequestFailed, error_content
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
-from yurttunnel.ops.authorization import AuthorizationCounters
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.interception.access import Access, accesses
 from yurttunnel.server.interception.callers import (
@@ -30,7 +29,12 @@ from yurttunnel.server.interception.callers import (
 from yurttunnel.server.interception.destination import destination_of
 from yurttunnel.server.interception.middleware import IMiddleware
 from yurttunnel.server.interception.request import Handler, InterceptedRequest
-from yurttunnel.server.interception.reviews import ReviewFailed, Reviews, User
+from yurttunnel.server.interception.reviews import (
+    AuthorizationCounters,
+    ReviewFailed,
+    Reviews,
+    User,
+)
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
 NodeOf = Callable[[InterceptedRequest], str | None]

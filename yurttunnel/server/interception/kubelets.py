@@ -16,10 +16,10 @@ from twisted.python.failure import Failure
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.errors import RequestFailed, status_of
-from yurttunnel.ops.interception import InterceptionCounters
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletNotTrusted
 from yurttunnel.pki.problems import problem_with_kubelet
 from yurttunnel.server.frontends.calls import DIAL_TIMEOUT
+from yurttunnel.server.interception.metrics import InterceptionCounters
 from yurttunnel.server.registry import INodeSession
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel import tls

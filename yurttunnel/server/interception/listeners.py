@@ -17,15 +17,18 @@ from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.pool import ConnectionPool
 from yurttunnel.http.server import HTTPFactory, ServerSettings
 from yurttunnel.http.server_connection import ServerConnection
-from yurttunnel.ops.interception import InterceptionCounters, InterceptionStats
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_requests import RequestAudit
 from yurttunnel.server.interception.kubelets import KubeletConnector
+from yurttunnel.server.interception.metrics import (
+    InterceptionCounters,
+    InterceptionStats,
+    RequestMetrics,
+)
 from yurttunnel.server.interception.middleware import IMiddleware, chain
 from yurttunnel.server.interception.proxy import Interceptor, KubeletProxy
-from yurttunnel.server.interception.request_metrics import RequestMetrics
 from yurttunnel.server.interception.trace import Trace
 from yurttunnel.server.refused_peers import RefusedPeers
 from yurttunnel.server.registry import INodeSession, SessionRegistry
@@ -55,8 +58,8 @@ class Interception:
         settings: ServerSettings = SETTINGS,
         audit: Audit | None = None,
     ) -> None:
-        counters = InterceptionCounters()
-        connector = KubeletConnector(reactor, kubelets, counters)
+        self._counters = InterceptionCounters()
+        connector = KubeletConnector(reactor, kubelets, self._counters)
         self._pool = ConnectionPool(
             reactor,
             connector.connect,
@@ -64,21 +67,24 @@ class Interception:
             together=lambda key: key.session,
         )
         self._proxy = KubeletProxy(reactor, registry, kubelets, self._pool, response_timeout)
-        own: list[IMiddleware] = [Trace(reactor), RequestMetrics(reactor, counters)]
+        own: list[IMiddleware] = [Trace(reactor), RequestMetrics(reactor, self._counters)]
         if audit is not None:
             own.insert(0, RequestAudit(audit))
         handler = Interceptor(chain([*own, *middlewares], self._proxy.handle))
         self.secure = SecureFactory(reactor, handler, settings)
         self.insecure = HTTPFactory(reactor, handler, settings)
-        self.stats = InterceptionStats(
-            counters=counters,
-            pool=lambda: self._pool.statistics,
-            refusals=lambda: self.secure.refusals + self.insecure.refusals,
-        )
         for flag, factory in (("--secure-port", self.secure), ("--insecure-port", self.insecure)):
             # One for each: what is the matter with the one port says nothing of the other.
             warnings = RateLimitedLog(reactor, self._log)
             factory.on_full = partial(_warn_when_full, warnings, flag, factory)
+
+    def stats(self) -> InterceptionStats:
+        """Return what the metrics show."""
+        return InterceptionStats(
+            counters=self._counters,
+            pool=self._pool.statistics,
+            refusals=self.secure.refusals + self.insecure.refusals,
+        )
 
     def sessions_drain(self, sessions: frozenset[INodeSession]) -> None:
         """Close what is idle in sessions that want to end: they would wait for that."""

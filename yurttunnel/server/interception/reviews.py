@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from twisted.application.service import Service
@@ -22,10 +23,10 @@ from twisted.logger import Logger
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
-from yurttunnel.ops.authorization import AuthorizationCounters
+from yurttunnel.metrics import Metric, counter, counts_of
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.interception.access import Access
-from yurttunnel.server.interception.single_flight_cache import SingleFlightCache
+from yurttunnel.server.interception.single_flight_cache import LookupCounters, SingleFlightCache
 
 # Seconds, as kubelets have them by default: authentication.webhook.cacheTTL and
 # authorization.webhook.cacheAuthorizedTTL and cacheUnauthorizedTTL of KubeletConfiguration.
@@ -41,6 +42,65 @@ MAX_REVIEWS = 16
 
 
 Answer = TypeVar("Answer")
+
+RESULTS = ("allowed", "denied", "unauthenticated", "unavailable")
+PROOFS = ("allowed_name", "certificate", "token", "none")
+REVIEWS = ("token", "access")
+
+
+@dataclass(slots=True)
+class AuthorizationCounters:
+    """Totals since the process started.
+
+    ``decisions`` are by one of :data:`RESULTS` and one of :data:`PROOFS`, ``lookups`` and
+    ``failures`` by one of :data:`REVIEWS`.
+    """
+
+    decisions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lookups: dict[str, LookupCounters] = field(
+        default_factory=lambda: {review: LookupCounters() for review in REVIEWS}
+    )
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+METRICS: tuple[Metric[AuthorizationCounters], ...] = (
+    counter(
+        "yurttunnel_server_caller_decisions",
+        "Requests on --secure-port by what was decided, and by what the caller proved itself: a "
+        "name of --allowed-callers, another certificate, a token, or none. denied (403): somebody "
+        "lacks a role on nodes/proxy, or tries what is not for them; the log says who. "
+        "unauthenticated (401): tokens are missing or have expired. unavailable (503): the API "
+        "did not answer, see caller_review_failures.",
+        lambda counters: sorted(counters.decisions.items()),
+        "result",
+        "proof",
+    ),
+    counter(
+        "yurttunnel_server_caller_lookups",
+        "What had to be known about callers, by the kind of review and how it was come by: kept "
+        "from before, shared with a request that waited for the same, or asked of the API. Many "
+        "asked ones beside few kept ones: callers change their tokens, or somebody tries many.",
+        lambda counters: (
+            ((review, source), count)
+            for review, lookups in counters.lookups.items()
+            for source, count in (
+                ("kept", lookups.kept),
+                ("shared", lookups.shared),
+                ("asked", lookups.asked),
+            )
+        ),
+        "review",
+        "source",
+    ),
+    counter(
+        "yurttunnel_server_caller_review_failures",
+        "Reviews of callers that came to nothing because the API was out of reach, or refused to "
+        "do them for this server; /readyz and the log say which. Callers of --allowed-callers, "
+        "and those that were reviewed a moment ago, get through all the same.",
+        lambda counters: counts_of(REVIEWS, counters.failures),
+        "review",
+    ),
+)
 
 
 class ReviewFailed(Exception):

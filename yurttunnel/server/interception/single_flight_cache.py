@@ -11,12 +11,19 @@ from twisted.internet.defer import Deferred, gatherResults, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from yurttunnel.ops.authorization import LookupCounters
-
 Answer = TypeVar("Answer")
 
 MAX_ENTRIES = 4096
 """How many answers of either kind are kept; those that were used least recently go first."""
+
+
+@dataclass(slots=True)
+class LookupCounters:
+    """How answers were come by: kept from before, shared with one that waits, or asked for."""
+
+    kept: int = 0
+    shared: int = 0
+    asked: int = 0
 
 
 @dataclass(slots=True)

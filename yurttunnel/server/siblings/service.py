@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from twisted.application.service import Service
@@ -14,7 +16,7 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger
 
 from yurttunnel.kube.interfaces import IInformer
-from yurttunnel.ops.siblings import SiblingStats
+from yurttunnel.metrics import Metric, counter, gauge
 from yurttunnel.server.agents import AgentListener, RefuseStreams
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.acceptor import SiblingAcceptor
@@ -39,6 +41,83 @@ LISTED_SECONDS = 60.0
 """From its start, how long a server waits for being listed itself before it says how many there
 are. That takes the first probe of its pod, which comes within ten seconds, and what the control
 plane needs, of which client-go's informers hold nothing back for longer than some seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiblingStats:
+    """What a scrape shows.
+
+    ``known`` and ``connected`` count siblings, without this server. ``remote_nodes`` counts nodes
+    that are reached by siblings only. ``outgoing`` counts what this server has asked of siblings,
+    ``incoming`` what they have asked of it; ``open_outgoing`` and ``open_incoming`` are how many
+    streams there are now. ``failed_attempts`` counts connections that came to nothing.
+    """
+
+    known: int
+    connected: int
+    remote_nodes: int
+    outgoing: TunnelCounters
+    incoming: TunnelCounters
+    open_outgoing: int
+    open_incoming: int
+    failed_attempts: int
+
+
+def _openings(stats: SiblingStats) -> Iterable[tuple[tuple[str, str], int]]:
+    for direction, counters in (("out", stats.outgoing), ("in", stats.incoming)):
+        for code in sorted({Code.DONE, Code.SESSION_LOST, *counters.dials}):
+            yield (direction, code.name), counters.dials[code]
+
+
+METRICS: tuple[Metric[SiblingStats], ...] = (
+    gauge(
+        "yurttunnel_server_siblings",
+        "Other replicas of this server: known by the EndpointSlices of its Service, and connected "
+        "now. Fewer connected than known for long: the log says why; look at what is between the "
+        "servers on the agents' port.",
+        lambda stats: (("known", stats.known), ("connected", stats.connected)),
+        "state",
+    ),
+    gauge(
+        "yurttunnel_server_remote_nodes",
+        "Nodes that this server reaches by a sibling only. Many for long: agents do not connect "
+        "to all servers; look at what they know of them (/readyz of the agent, its log).",
+        lambda stats: stats.remote_nodes,
+    ),
+    gauge(
+        "yurttunnel_server_sibling_streams",
+        "Streams between this server and its siblings now: out, to nodes that a sibling has; in, "
+        "to nodes that this server has. There is one more for each connected sibling either way, "
+        "the list of nodes.",
+        lambda stats: (("out", stats.open_outgoing), ("in", stats.open_incoming)),
+        "direction",
+    ),
+    counter(
+        "yurttunnel_server_sibling_stream_openings",
+        "Streams that were asked for between servers, by how the asking ended: DONE, or the code "
+        "of docs/protocol.md. SESSION_LOST, now and then: a node or a sibling was lost meanwhile, "
+        "and another way is tried if there is one.",
+        _openings,
+        "direction",
+        "code",
+    ),
+    counter(
+        "yurttunnel_server_sibling_bytes",
+        "Payload of the streams between servers, out and in by the way of the bytes. Much of it "
+        "beside little of other traffic: see remote_nodes.",
+        lambda stats: (
+            ("out", stats.outgoing.bytes_sent + stats.incoming.bytes_sent),
+            ("in", stats.outgoing.bytes_received + stats.incoming.bytes_received),
+        ),
+        "direction",
+    ),
+    counter(
+        "yurttunnel_server_sibling_connection_failures",
+        "Attempts to connect to siblings that ended before the sibling's HELLO. Some are normal "
+        "while a replica starts or stops; the log has the reason of each that is new.",
+        lambda stats: stats.failed_attempts,
+    ),
+)
 
 
 class SiblingContexts(Protocol):
@@ -124,21 +203,18 @@ class Siblings(Service):
         ]
         return f"siblings that cannot be connected to: {', '.join(missing)}" if missing else None
 
-    @property
     def stats(self) -> SiblingStats:
-        """Where the metrics come from."""
+        """Return what the metrics show."""
         return SiblingStats(
-            known=lambda: len(self._others()),
-            connected=lambda: sum(client.connected for client in self._others()),
-            remote_nodes=lambda: self._registry.remote_nodes,
+            known=len(self._others()),
+            connected=sum(client.connected for client in self._others()),
+            remote_nodes=self._registry.remote_nodes,
             outgoing=self._counters,
             incoming=self._acceptor.counters,
-            open_outgoing=lambda: _streams(self._outgoing()),
-            open_incoming=lambda: _streams(self._acceptor.sessions()),
-            failed_attempts=lambda: (
-                self._forgotten_failures
-                + sum(client.failed_attempts for client in self._all_clients())
-            ),
+            open_outgoing=_streams(self._outgoing()),
+            open_incoming=_streams(self._acceptor.sessions()),
+            failed_attempts=self._forgotten_failures
+            + sum(client.failed_attempts for client in self._all_clients()),
         )
 
     # -- IService, SessionHolder ---------------------------------------------------------------

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from yurttunnel.metrics import Metric, counter, gauge
 from yurttunnel.ops.backoff import doubled
 from yurttunnel.ops.debug.pages import Answer, Parameters
 from yurttunnel.ops.status.streams import StreamReport
 from yurttunnel.ops.waiting import within
-from yurttunnel.ops.workers import WorkerStats, resources_of
 from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.server.service import PORT_CLOSE_TIMEOUT
 from yurttunnel.server.workers.running import FirstProcess, RunningWorker, Spawn, spawn_worker
@@ -38,6 +40,76 @@ SETTLED = 30.0
 EXIT_TIMEOUT = PORT_CLOSE_TIMEOUT + 7.0
 """Seconds beyond the drain timeout in which workers have to have ended: for their ports to be
 closed, and for what they say last on a busy machine."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a process has used: CPU seconds, and resident bytes now."""
+
+    cpu_seconds: float
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """How many workers are ``ready``, what they use by their numbers, and ``restarts``."""
+
+    ready: int
+    restarts: int
+    resources: Mapping[int, Resources | None]
+
+
+METRICS: tuple[Metric[WorkerStats], ...] = (
+    gauge(
+        "yurttunnel_server_workers_ready",
+        "Further processes of this server (--workers) that take connections. Fewer than one less "
+        "than --workers means that the nodes of one cannot be reached: the log says why it ended.",
+        lambda stats: stats.ready,
+    ),
+    counter(
+        "yurttunnel_server_worker_restarts",
+        "Workers that have ended by themselves and were started again. Each took the streams of "
+        "its nodes with it; please report what the log says of it.",
+        lambda stats: stats.restarts,
+    ),
+    counter(
+        "yurttunnel_server_worker_cpu_seconds",
+        "CPU time of each worker since it was started. Near one second a second it is what limits "
+        "its nodes; process_cpu_seconds_total is the same of the first process.",
+        lambda stats: (
+            (str(number), used.cpu_seconds)
+            for number, used in stats.resources.items()
+            if used is not None
+        ),
+        "worker",
+    ),
+    gauge(
+        "yurttunnel_server_worker_resident_memory_bytes",
+        "Resident memory of each worker; process_resident_memory_bytes is the same of the first "
+        "process.",
+        lambda stats: (
+            (str(number), used.resident_bytes)
+            for number, used in stats.resources.items()
+            if used is not None
+        ),
+        "worker",
+    ),
+)
+
+
+def resources_of(pid: int | None) -> Resources | None:
+    """Read what a process has used (proc(5)); ``None`` when it has just ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The second field is the name, in parentheses; it may hold anything.
+    fields = text.rpartition(")")[2].split()
+    user, system, resident = fields[11], fields[12], fields[21]
+    return Resources((int(user) + int(system)) / _TICKS, int(resident) * _PAGE)
 
 
 class Workers(Service):

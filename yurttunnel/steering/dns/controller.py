@@ -7,8 +7,7 @@ behind the tunnel, and the node's own for others. For that there are the records
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from twisted.application.service import Service
@@ -37,6 +36,7 @@ from yurttunnel.steering.dns.records import (
 )
 from yurttunnel.steering.dns.service_ports import ServerPorts, service_ports, with_ports
 from yurttunnel.steering.dns.writer import Writer
+from yurttunnel.steering.report import DnsReport
 
 LEASE = "tunnel-dns-controller"
 """The lease of the one server that publishes; yurttunnel 1.2 has the same."""
@@ -55,22 +55,6 @@ MOST_TOLD = 10
 
 NO_SERVICE, NO_CLUSTER_IP, TOO_MANY_RECORDS = "NoService", "NoClusterIP", "TooManyRecords"
 """Reasons of the events about what an operator has to see to."""
-
-
-@dataclass(frozen=True, slots=True)
-class DnsStats:
-    """What is known of the controller of this server.
-
-    ``records`` counts those that were made last; ``writes``, by the kind of object, what was
-    written since the process began. ``last_write`` is in seconds since 1970, ``problems`` are
-    sentences.
-    """
-
-    leading: bool
-    records: int
-    writes: Mapping[str, int]
-    last_write: float | None
-    problems: tuple[str, ...]
 
 
 class DnsController(Service):
@@ -143,14 +127,14 @@ class DnsController(Service):
         """Return what keeps records or ports from being right; for the server that leads."""
         return "; ".join(self._all_problems()) or None
 
-    def stats(self) -> DnsStats:
+    def report(self) -> DnsReport:
         """Return what is counted and known."""
-        return DnsStats(
-            bool(self.running),
-            self._records,
-            dict(self._writer.writes),
-            self._writer.last_write,
-            tuple(self._all_problems()),
+        return DnsReport(
+            leader=bool(self.running),
+            records=self._records,
+            writes=dict(self._writer.writes),
+            last_write=self._writer.last_write,
+            problem="; ".join(self._all_problems()) or None,
         )
 
     def _all_problems(self) -> list[str]:

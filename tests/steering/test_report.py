@@ -7,10 +7,14 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.ops.families import MetricRegistry
-from yurttunnel.ops.steering import (
+from yurttunnel.steering.page import steering_html, steering_json
+from yurttunnel.steering.report import (
+    DNS_METRICS,
+    PASSTHROUGH_METRICS,
     RESULTS,
+    RULES_METRICS,
     AddressReport,
     DnsReport,
     FamilyReport,
@@ -18,9 +22,7 @@ from yurttunnel.ops.steering import (
     PortReport,
     RulesReport,
     SteeringReport,
-    steering_families,
 )
-from yurttunnel.ops.steering_page import steering_html, steering_json
 
 FAMILY = FamilyReport(
     version=4,
@@ -56,13 +58,22 @@ REPORT = SteeringReport(
 )
 
 
+def registry_of(report):
+    """Return the registry of a server with ``report``."""
+    registry = MetricRegistry()
+    registry.add(RULES_METRICS, lambda: report.rules)
+    registry.add(DNS_METRICS, lambda: report.dns)
+    registry.add(PASSTHROUGH_METRICS, lambda: report.passthrough)
+    return registry
+
+
 def samples(report):
     """Return the samples of a scrape, by name and labels without what they have in common."""
     return {
         (sample.name.removeprefix("yurttunnel_server_steering_"), *sample.labels.values()): (
             sample.value
         )
-        for family in steering_families(report)
+        for family in registry_of(report)
         for sample in family.samples
     }
 
@@ -109,7 +120,7 @@ class MetricTests(SynchronousTestCase):
 
     def test_names(self):
         """Every name has the prefix, and every family an explanation."""
-        for family in steering_families(REPORT):
+        for family in registry_of(REPORT):
             self.assertTrue(family.name.startswith("yurttunnel_server_steering_"))
             self.assertGreater(len(family.documentation), 60)
 
@@ -131,9 +142,7 @@ class MetricTests(SynchronousTestCase):
 
     def test_scrape(self):
         """The text that Prometheus reads can be made of it."""
-        registry = MetricRegistry()
-        registry.add(lambda: steering_families(REPORT))
-        text = exposition(registry).decode()
+        text = exposition(registry_of(REPORT)).decode()
         self.assertIn(
             'yurttunnel_server_steering_syncs_total{family="ipv4",result="repaired"} 1\n', text
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.siblings import SiblingStats, sibling_families
+from tests.ops.scrapes import families
+from yurttunnel.server.siblings.service import METRICS, SiblingStats
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
 
@@ -20,16 +21,16 @@ class SiblingFamiliesTests(SynchronousTestCase):
         outgoing.bytes_sent, outgoing.bytes_received = 10, 20
         incoming.bytes_sent, incoming.bytes_received = 300, 400
         stats = SiblingStats(
-            known=lambda: 3,
-            connected=lambda: 2,
-            remote_nodes=lambda: 5,
+            known=3,
+            connected=2,
+            remote_nodes=5,
             outgoing=outgoing,
             incoming=incoming,
-            open_outgoing=lambda: 11,
-            open_incoming=lambda: 12,
-            failed_attempts=lambda: 13,
+            open_outgoing=11,
+            open_incoming=12,
+            failed_attempts=13,
         )
-        self.families = list(sibling_families(stats))
+        self.families = families(METRICS, stats)
         self.samples = {
             (sample.name.removeprefix("yurttunnel_server_"), *sample.labels.values()): sample.value
             for family in self.families

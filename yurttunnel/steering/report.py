@@ -1,15 +1,14 @@
 """What is told of steering: how the cluster's traffic gets to this server, and what ails it.
 
-See :mod:`yurttunnel.ops.metrics` for how a scrape shows it, :mod:`yurttunnel.ops.steering_page`
-for people.
+A scrape shows it by the metrics here, and people see it by :mod:`yurttunnel.steering.page`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from yurttunnel.ops.families import CounterMetricFamily, GaugeMetricFamily, MetricFamily
+from yurttunnel.metrics import Metric, counter, gauge
 
 UNCHANGED, CHANGED, REPAIRED, FAILED = RESULTS = ("unchanged", "changed", "repaired", "failed")
 """How a sync of the rules ends; one that ``repaired`` something wanted nothing else than the one
@@ -67,6 +66,11 @@ class FamilyReport:
     syncs: Mapping[str, int] = field(default_factory=dict)
     flows_cut: int = 0
 
+    @property
+    def name(self) -> str:
+        """The value of the metrics' label."""
+        return f"ipv{self.version}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulesReport:
@@ -118,131 +122,106 @@ class SteeringReport:
     passthrough: PassthroughReport | None = None
 
 
-def steering_families(report: SteeringReport) -> Iterator[MetricFamily]:
-    """Yield the families of metrics."""
-    if report.rules is not None:
-        yield from _rules(report.rules.families)
-    if report.dns is not None:
-        yield from _dns(report.dns)
-    if report.passthrough is not None:
-        yield from _passthrough(report.passthrough)
-
-
-def _rules(families: Iterable[FamilyReport]) -> Iterator[MetricFamily]:
-    families = tuple(families)
-    yield _syncs(families)
-    yield _gauge(
-        "last_success_timestamp_seconds",
-        "When the rules of the firewall were last known to be as wanted, in seconds since 1970; "
-        "absent before. Alert when it is older than three times --iptables-sync-period: "
-        "/steering and the log say what fails.",
-        {_family(each): each.last_success for each in families},
-    )
-    yield _gauge(
-        "intercepted_ports",
-        "Ports of edge nodes that the rules lead to this server. 0 beside edge addresses "
-        "that are known to the API: nothing is intercepted, and /readyz says why.",
-        {_family(each): len({port.port for port in each.ports}) for each in families},
-    )
-    yield _addresses(families)
-    yield _counter(
-        "flows_cut",
-        "Connections that were cut because the rules lead them elsewhere than before. Many for "
-        "long: nodes change their addresses or labels again and again, or somebody flushes the "
-        "rules (see syncs, repaired).",
-        "family",
-        {_family(each): each.flows_cut for each in families},
-    )
-
-
-def _syncs(families: Iterable[FamilyReport]) -> MetricFamily:
-    family = CounterMetricFamily(
+RULES_METRICS: tuple[Metric[RulesReport], ...] = (
+    counter(
         f"{_PREFIX}syncs",
         "Looks at the rules of the firewall, by family of addresses and result. changed: nodes or "
         "ports were others. repaired: somebody else had disturbed the rules; a steady rate is a "
         "fight with another program, such as a second tunnel server or firewalld, and the log "
         "says over what. failed: the rules may be out of date; /steering says why.",
-        labels=["family", "result"],
-    )
-    for each in families:
-        for result in RESULTS:
-            family.add_metric([_family(each), result], each.syncs.get(result, 0))
-    return family
-
-
-def _addresses(families: Iterable[FamilyReport]) -> MetricFamily:
-    family = GaugeMetricFamily(
+        lambda report: (
+            ((each.name, result), each.syncs.get(result, 0))
+            for each in report.families
+            for result in RESULTS
+        ),
+        "family",
+        "result",
+    ),
+    gauge(
+        f"{_PREFIX}last_success_timestamp_seconds",
+        "When the rules of the firewall were last known to be as wanted, in seconds since 1970; "
+        "absent before. Alert when it is older than three times --iptables-sync-period: "
+        "/steering and the log say what fails.",
+        lambda report: (
+            (each.name, each.last_success)
+            for each in report.families
+            if each.last_success is not None
+        ),
+        "family",
+    ),
+    gauge(
+        f"{_PREFIX}intercepted_ports",
+        "Ports of edge nodes that the rules lead to this server. 0 beside edge addresses "
+        "that are known to the API: nothing is intercepted, and /readyz says why.",
+        lambda report: (
+            (each.name, len({port.port for port in each.ports})) for each in report.families
+        ),
+        "family",
+    ),
+    gauge(
         f"{_PREFIX}addresses",
         "Addresses of nodes that the rules know: edge, to which connections are led through the "
         "tunnel, and cloud, which are reached directly. 0 edge ones: no node has a label "
         "openyurt.io/is-edge-worker=true (kubectl get nodes --show-labels), so there are no rules.",
-        labels=["family", "side"],
-    )
-    for each in families:
-        family.add_metric([_family(each), "edge"], each.edge.total)
-        family.add_metric([_family(each), "cloud"], each.cloud.total)
-    return family
+        lambda report: (
+            ((each.name, side), addresses.total)
+            for each in report.families
+            for side, addresses in (("edge", each.edge), ("cloud", each.cloud))
+        ),
+        "family",
+        "side",
+    ),
+    counter(
+        f"{_PREFIX}flows_cut",
+        "Connections that were cut because the rules lead them elsewhere than before. Many for "
+        "long: nodes change their addresses or labels again and again, or somebody flushes the "
+        "rules (see syncs, repaired).",
+        lambda report: ((each.name, each.flows_cut) for each in report.families),
+        "family",
+    ),
+)
 
-
-def _dns(report: DnsReport) -> Iterator[MetricFamily]:
-    yield GaugeMetricFamily(
+DNS_METRICS: tuple[Metric[DnsReport], ...] = (
+    gauge(
         f"{_PREFIX}dns_leader",
         "1 on the server that writes the records of nodes, 0 on the others. The sum over all "
         "servers is 1; 0 for long: look at the Lease tunnel-dns-controller.",
-        int(report.leader),
-    )
-    yield GaugeMetricFamily(
+        lambda report: int(report.leader),
+    ),
+    gauge(
         f"{_PREFIX}dns_records",
         "Names of nodes in the ConfigMap yurt-tunnel-nodes, on the server that leads. Fewer than "
         "there are nodes: nodes without address are left out, and /steering says so.",
-        report.records,
-    )
-    yield GaugeMetricFamily(
+        lambda report: report.records,
+    ),
+    gauge(
         f"{_PREFIX}dns_problem",
         "1 while the server that leads cannot make the records of nodes or the ports of the "
         "Service what they should be, 0 when all is well and on servers that do not lead. Alert "
         "when it stays: /steering and /readyz say what is wrong.",
-        int(report.leader and report.problem is not None),
-    )
-    yield _counter(
-        "dns_writes",
+        lambda report: int(report.leader and report.problem is not None),
+    ),
+    counter(
+        f"{_PREFIX}dns_writes",
         "Objects that the DNS controller has written, by their kind. A steady rate without "
         "changes of nodes or ports: somebody else changes them back.",
+        lambda report: sorted(report.writes.items()),
         "kind",
-        report.writes,
-    )
+    ),
+)
 
-
-def _passthrough(report: PassthroughReport) -> Iterator[MetricFamily]:
-    yield CounterMetricFamily(
+PASSTHROUGH_METRICS: tuple[Metric[PassthroughReport], ...] = (
+    counter(
         f"{_PREFIX}passthrough_connections",
         "Connections on --passthrough-port that were led to a node. What of them failed on the way "
         "there is in dial_results.",
-        report.connections,
-    )
-    yield _counter(
-        "passthrough_refusals",
+        lambda report: report.connections,
+    ),
+    counter(
+        f"{_PREFIX}passthrough_refusals",
         "Connections on --passthrough-port that were not led to a node, by reason; the log says "
         "more of each. Callers see a connection that is reset.",
+        lambda report: sorted(report.refused.items()),
         "reason",
-        report.refused,
-    )
-
-
-def _gauge(name: str, help_text: str, values: Mapping[str, float | None]) -> MetricFamily:
-    family = GaugeMetricFamily(f"{_PREFIX}{name}", help_text, labels=["family"])
-    for label, value in values.items():
-        if value is not None:
-            family.add_metric([label], value)
-    return family
-
-
-def _counter(name: str, help_text: str, label: str, counts: Mapping[str, int]) -> MetricFamily:
-    family = CounterMetricFamily(f"{_PREFIX}{name}", help_text, labels=[label])
-    for value, count in sorted(counts.items()):
-        family.add_metric([value], count)
-    return family
-
-
-def _family(report: FamilyReport) -> str:
-    return f"ipv{report.version}"
+    ),
+)

@@ -1,4 +1,4 @@
-"""How the meta pages show a report of :mod:`yurttunnel.ops.steering`: as JSON, and as HTML."""
+"""How the meta pages show a report of :mod:`yurttunnel.steering.report`: as JSON, and as HTML."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from yurttunnel.ops.status.markup import Markup, element, joined, mark, pairs
-from yurttunnel.ops.steering import (
+from yurttunnel.steering.report import (
     AddressReport,
     DnsReport,
     FamilyReport,

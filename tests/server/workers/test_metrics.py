@@ -6,7 +6,8 @@ import os
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.workers import Resources, WorkerStats, resources_of, worker_families
+from tests.ops.scrapes import families
+from yurttunnel.server.workers.service import METRICS, Resources, WorkerStats, resources_of
 
 
 class FamilyTests(SynchronousTestCase):
@@ -15,7 +16,7 @@ class FamilyTests(SynchronousTestCase):
     def test_samples(self) -> None:
         """Each worker is shown by its number, unless it has just ended."""
         resources = {1: Resources(1.5, 4096), 2: None, 3: Resources(0.5, 8192)}
-        families = worker_families(WorkerStats(ready=2, restarts=7, resources=resources))
+        stats = WorkerStats(ready=2, restarts=7, resources=resources)
         self.assertEqual(
             {
                 ("yurttunnel_server_workers_ready", None): 2,
@@ -27,7 +28,7 @@ class FamilyTests(SynchronousTestCase):
             },
             {
                 (sample.name, sample.labels.get("worker")): sample.value
-                for family in families
+                for family in families(METRICS, stats)
                 for sample in family.samples
             },
         )

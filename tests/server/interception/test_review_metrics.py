@@ -6,11 +6,9 @@ from collections import Counter
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.authorization import (
-    AuthorizationCounters,
-    LookupCounters,
-    authorization_families,
-)
+from tests.ops.scrapes import families
+from yurttunnel.server.interception.reviews import METRICS, AuthorizationCounters
+from yurttunnel.server.interception.single_flight_cache import LookupCounters
 
 
 class FamilyTests(SynchronousTestCase):
@@ -28,7 +26,7 @@ class FamilyTests(SynchronousTestCase):
                 sample.name.removeprefix("yurttunnel_server_caller_"),
                 *sample.labels.values(),
             ): sample.value
-            for family in authorization_families(counters)
+            for family in families(METRICS, counters)
             for sample in family.samples
         }
         self.assertEqual(

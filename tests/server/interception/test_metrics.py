@@ -6,8 +6,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.server.interception.fakes import head, request
-from yurttunnel.ops.interception import InterceptionCounters
-from yurttunnel.server.interception.request_metrics import RequestMetrics
+from yurttunnel.server.interception.metrics import InterceptionCounters, RequestMetrics
 
 
 class RequestMetricsTests(SynchronousTestCase):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.cluster_trust import (
+from tests.ops.scrapes import families
+from yurttunnel.pki.metrics import (
     ClusterTrustStats,
     CommonCertificateCounters,
     RequestCounters,
-    cluster_trust_families,
+    cluster_trust_metrics,
 )
 
 SERVER, AGENT = "yurttunnel_server_", "yurttunnel_agent_"
@@ -21,7 +22,7 @@ class ClusterTrustTests(SynchronousTestCase):
         """Return a function that gives a sample's value."""
         values = {
             (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in cluster_trust_families(prefix, stats)
+            for family in families(cluster_trust_metrics(prefix), stats)
             for sample in family.samples
         }
         return lambda name, **labels: values.get((prefix + name, frozenset(labels.items())))

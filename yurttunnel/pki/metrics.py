@@ -1,0 +1,84 @@
+"""What trust in a cluster counts, and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from yurttunnel.metrics import Metric, counter, gauge
+
+
+@dataclass(slots=True)
+class RequestCounters:
+    """How the requests for one certificate have ended, since the process started."""
+
+    issued: int = 0
+    denied: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class CommonCertificateCounters:
+    """What came of the certificates of agents of yurttunnel 1.2, by HELLO."""
+
+    accepted: int = 0
+    refused: int = 0
+
+
+@dataclass(slots=True)
+class ClusterTrustStats:
+    """All of it: ``requests`` by the name of the certificate.
+
+    ``broken_bundle`` says that the cluster's authorities cannot be read at present.
+    ``common_certificates`` are ``None`` for an agent, to which nobody shows one.
+    """
+
+    requests: Mapping[str, RequestCounters]
+    broken_bundle: bool = False
+    common_certificates: CommonCertificateCounters | None = None
+
+
+def cluster_trust_metrics(prefix: str) -> tuple[Metric[ClusterTrustStats], ...]:
+    """Declare the metrics, whose names begin with ``prefix``: ``yurttunnel_agent_``."""
+    return (
+        counter(
+            f"{prefix}certificate_requests",
+            "CertificateSigningRequests of this process that have ended, by certificate. issued: "
+            "the certificate is in use. denied: somebody has denied the request, or its signer has "
+            "refused it. failed: the API was out of reach, nobody has approved or signed it in 15 "
+            "minutes, or the signer issued something else; the log has the sentence. All are tried "
+            "again at least every 32 seconds.",
+            lambda stats: (
+                ((name, result), count)
+                for name, counters in sorted(stats.requests.items())
+                for result, count in (
+                    ("issued", counters.issued),
+                    ("denied", counters.denied),
+                    ("failed", counters.failed),
+                )
+            ),
+            "certificate",
+            "result",
+        ),
+        gauge(
+            f"{prefix}authorities_broken",
+            "1 while the bundle of the cluster's authorities cannot be read or used. Those from "
+            "before stay in use; mend it before the cluster changes its authority.",
+            lambda stats: int(stats.broken_bundle),
+        ),
+        counter(
+            f"{prefix}common_agent_certificates",
+            "Sessions begun or resumed, or asked for, with a certificate that all agents of "
+            "yurttunnel 1.2 can get and that says nothing of its node. Any accepted ones: upgrade "
+            "the agents of the nodes that the log names, then start the server without "
+            "--accept-common-agent-certificates.",
+            lambda stats: _by_result(stats.common_certificates),
+            "result",
+        ),
+    )
+
+
+def _by_result(counters: CommonCertificateCounters | None) -> tuple[tuple[str, int], ...] | None:
+    if counters is None:
+        return None
+    return (("accepted", counters.accepted), ("refused", counters.refused))
