@@ -35,6 +35,7 @@ from yurttunnel.ops.status import events, sessions, view
 from yurttunnel.pki import authority
 from yurttunnel.pki.cluster_issuer import CLUSTER_SCHEDULE
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
+from yurttunnel.server import lost_nodes
 from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.server.siblings.feed import MAX_NODES
 from yurttunnel.server.siblings.service import MAX_SIBLINGS
@@ -230,7 +231,7 @@ class NumberTests(unittest.SynchronousTestCase):
             f"| time for a request to it | {http_site.REQUEST_SECONDS} s |",
             f"| body of a request to it | {http_site.MAX_BODY_BYTES // 1024} KiB |",
             "| nodes, streams and lost nodes on the status page |"
-            f" {sessions.MOST_SHOWN}, {view.MOST_STREAMS}, {view.MOST_LOST} |",
+            f" {sessions.MOST_SHOWN}, {view.MOST_STREAMS}, {lost_nodes.MOST_SHOWN} |",
             f"| warnings and errors on the status page | {events.KEPT} |",
             "| sessions and streams in `/debug/sessions` |"
             f" {debug_sessions.MOST_SESSIONS}, {debug_sessions.MOST_STREAMS} |",

@@ -9,7 +9,10 @@ from twisted.internet.task import Clock
 
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.page import StatusPage
-from yurttunnel.ops.status.sources import NODES, LostNode, StatusSources
+from yurttunnel.ops.status.sources import StatusSources
+from yurttunnel.server.lost_nodes import LostNode, lost_section
+from yurttunnel.server.process import NODES
+from yurttunnel.steering.page import steering_section
 from yurttunnel.steering.report import SteeringReport
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
@@ -106,7 +109,10 @@ class PageUnderTest:
         self.steering: SteeringReport | None = None
         given: dict[str, object] = {
             "words": NODES,
-            "lost_nodes": lambda: self.lost,
+            "sections": [
+                lambda moment: lost_section(self.lost, moment),
+                lambda _: steering_section(self.steering),
+            ],
             **sources,
         }
         self.page = StatusPage(
@@ -119,7 +125,6 @@ class PageUnderTest:
                 snapshots=lambda: self.snapshots,
                 certificates=lambda: self.certificates,
                 reactor_lag=lambda: 0.0012,
-                steering=lambda: self.steering,
                 **given,
             ),
         )

@@ -20,6 +20,7 @@ from tests.ops.status_pages import PageUnderTest
 from yurttunnel.metrics import MetricRegistry, counter
 from yurttunnel.ops.meta import meta_site
 from yurttunnel.ops.readiness import Readiness
+from yurttunnel.steering.page import steering_page
 from yurttunnel.steering.report import RulesReport, SteeringReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
@@ -59,7 +60,7 @@ class MetaTestCase(SynchronousTestCase):
             self.readiness,
             self.registry,
             lambda: self.sessions,
-            lambda: self.steering,
+            [steering_page(lambda: self.steering)],
         )
 
     def connect(self, peer: str = "192.0.2.1") -> tuple[Protocol, StringTransport]:
@@ -239,8 +240,8 @@ class PageTests(MetaTestCase):
         self.assertIn(b"nothing is steered here", answer.body)
         self.assertNotIn(b"teering", self.ask("/").body)
 
-    def test_steering_by_default(self) -> None:
-        """A site that is not told of steering has none."""
+    def test_no_pages_by_default(self) -> None:
+        """A site that is given no pages of features has none."""
         self.site = meta_site(
             self.clock, self.status, self.readiness, self.registry, lambda: self.sessions
         )

@@ -10,11 +10,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.snapshots import snapshot
 from tests.ops.status_pages import NOW, Carrying, PageUnderTest
+from yurttunnel.agent.process import SERVERS, destination_section
 from yurttunnel.ops.status.page import POLICY, STYLE
 from yurttunnel.ops.status.sessions import MOST_SHOWN
-from yurttunnel.ops.status.sources import SERVERS, LostNode
 from yurttunnel.ops.status.throughput import INTERVAL
-from yurttunnel.ops.status.view import MOST_LOST
+from yurttunnel.server.lost_nodes import MOST_SHOWN as MOST_LOST
+from yurttunnel.server.lost_nodes import LostNode
 from yurttunnel.steering.report import DnsReport, PassthroughReport, RulesReport, SteeringReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
@@ -276,8 +277,7 @@ class AgentPageTests(SynchronousTestCase):
         status = PageUnderTest(
             "yurttunnel-agent",
             words=SERVERS,
-            lost_nodes=None,
-            destinations=lambda: ["10.0.0.0/8", HOSTILE],
+            sections=[lambda _: destination_section(["10.0.0.0/8", HOSTILE])],
         )
         page = status.render()
         self.assertIn("No server is connected.", page.sections["sessions"])
@@ -287,7 +287,7 @@ class AgentPageTests(SynchronousTestCase):
 
     def test_no_column_without_content(self) -> None:
         """Servers' certificates are not known, so there is no column for them."""
-        status = PageUnderTest("yurttunnel-agent", words=SERVERS, lost_nodes=None)
+        status = PageUnderTest("yurttunnel-agent", words=SERVERS, sections=())
         status.snapshots = [node("192.0.2.1:10262", certificate_not_after=None)]
         status.snapshots[0] = node(
             "192.0.2.1:10262", address="192.0.2.1:10262", certificate_not_after=None

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.steering.page import steering_html, steering_json
+from yurttunnel.steering.page import steering_page, steering_section
 from yurttunnel.steering.report import (
     DNS_METRICS,
     PASSTHROUGH_METRICS,
@@ -65,6 +65,16 @@ def registry_of(report):
     registry.add(DNS_METRICS, lambda: report.dns)
     registry.add(PASSTHROUGH_METRICS, lambda: report.passthrough)
     return registry
+
+
+def json_of(report):
+    """Return what ``/steering`` shows."""
+    return json.loads(json.dumps(steering_page(lambda: report).show()))
+
+
+def html_of(report):
+    """Return what stands in the section of the index page."""
+    return steering_section(report).content
 
 
 def samples(report):
@@ -153,7 +163,7 @@ class JsonTests(SynchronousTestCase):
 
     def test_everything(self):
         """All is there by its name, times in ISO 8601, in UTC."""
-        shown = json.loads(steering_json(REPORT))
+        shown = json_of(REPORT)
         self.assertEqual({"iptables", "dns", "passthrough"}, shown.keys())
         self.assertEqual("failing", shown["iptables"]["state"])
         self.assertEqual("IPv4: locked", shown["iptables"]["problem"])
@@ -207,7 +217,7 @@ class JsonTests(SynchronousTestCase):
         """What is switched off is null."""
         self.assertEqual(
             {"iptables": None, "dns": None, "passthrough": None},
-            json.loads(steering_json(SteeringReport())),
+            json_of(SteeringReport()),
         )
 
 
@@ -216,7 +226,7 @@ class HtmlTests(SynchronousTestCase):
 
     def test_everything(self):
         """It says the same, and what it quotes is escaped."""
-        section = steering_html(REPORT)
+        section = html_of(REPORT)
         self.assertTrue(section.startswith("<h2>Steering</h2>"))
         for words in (
             "failing",
@@ -238,5 +248,5 @@ class HtmlTests(SynchronousTestCase):
 
     def test_switched_off(self):
         """What is switched off has no part in it."""
-        self.assertEqual("<h2>Steering</h2>", steering_html(SteeringReport()))
-        self.assertNotIn("Pass-through", steering_html(SteeringReport(dns=DNS)))
+        self.assertEqual("<h2>Steering</h2>", html_of(SteeringReport()))
+        self.assertNotIn("Pass-through", html_of(SteeringReport(dns=DNS)))

@@ -33,10 +33,14 @@ from yurttunnel.ops.meta import meta_site
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
+from yurttunnel.ops.status.markup import element
 from yurttunnel.ops.status.page import StatusPage
-from yurttunnel.ops.status.sources import SERVERS, StatusSources
+from yurttunnel.ops.status.sections import Section
+from yurttunnel.ops.status.sources import StatusSources
+from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers, format_identifiers
+from yurttunnel.steering.page import steering_page
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.statistics import (
@@ -51,6 +55,8 @@ from yurttunnel.wire.hello import Limits
 
 MEMORY_BUDGET = 256 * 1024 * 1024
 """What the streams of all sessions may be promised together, bytes."""
+
+SERVERS = PeerWords("server", "servers", "about to return")
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for one attempt to connect to a server, names and all addresses included."""
@@ -151,10 +157,17 @@ class AgentProcess:
                 snapshots=self._snapshots,
                 certificates=trust.certificates,
                 reactor_lag=self.lag.worst,
-                destinations=policy.described,
+                sections=[lambda _: destination_section(policy.described())],
             ),
         )
-        site = meta_site(reactor, status, self.readiness, self.metrics, self._snapshots)
+        site = meta_site(
+            reactor,
+            status,
+            self.readiness,
+            self.metrics,
+            self._snapshots,
+            [steering_page(lambda: None)],
+        )
         host, port = settings.meta_host, settings.meta_port
         debug = Debug(reactor, self.agent.sessions, self.lag, shown_levels, dialer.ends.has)
         site.root.putChild(b"debug", debug.pages)
@@ -188,6 +201,15 @@ def agent_registry(
     registry.add((CONNECTION_FAILURES,), lambda: (counters.connections_lost, failed_attempts()))
     add_process_metrics(registry, "yurttunnel_agent_", certificates, reactor_lag)
     return registry
+
+
+def destination_section(destinations: Sequence[str]) -> Section:
+    """Make the section of what may be dialed."""
+    content = [
+        element("h2", "May be dialed"),
+        element("ul", [element("li", each) for each in destinations]),
+    ]
+    return Section("destinations", content, "streams")
 
 
 def server_endpoint(reactor: Any, host: str, port: int) -> EndpointWithDeadline:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
@@ -21,8 +22,6 @@ from yurttunnel.ops.http_site import LimitedSite, PageRequest
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.rebinding import refusal
 from yurttunnel.ops.status.page import POLICY, StatusPage
-from yurttunnel.steering.page import steering_json
-from yurttunnel.steering.report import SteeringReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 _TEXT = b"text/plain; charset=utf-8"
@@ -36,11 +35,20 @@ _PAGES = (
     ("agents", "the sessions of this process, as JSON"),
     ("debug", "what the process does inside, for this machine only"),
 )
-_STEERING_PAGE = ("steering", "how the cluster's traffic gets to this server, as JSON")
-_NOT_STEERED = (
-    b"nothing is steered here: that is for servers in a cluster, with --enable-iptables,"
-    b" --enable-dns-controller or --passthrough-port\n"
-)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPage:
+    """The page ``/NAME`` of a feature; ``text`` says in the list of pages what it is.
+
+    ``show()`` gives what is shown as JSON, ``None`` where there is nothing: then the page is not
+    in the list, and answers with the sentence ``absent``.
+    """
+
+    name: str
+    text: str
+    show: Callable[[], object | None]
+    absent: str
 
 
 def meta_site(
@@ -49,15 +57,14 @@ def meta_site(
     readiness: Readiness,
     metrics: MetricRegistry,
     sessions: Callable[[], Iterable[SessionSnapshot]],
-    steering: Callable[[], SteeringReport | None] = lambda: None,
+    pages: Sequence[JsonPage] = (),
 ) -> LimitedSite:
     """Build the factory to listen with on the meta port.
 
     ``status`` makes the page at ``/``, ``metrics`` is a registry of :mod:`yurttunnel.metrics`,
-    ``sessions`` gives the sessions of the moment, and ``steering`` what there is to be told of
-    it, ``None`` where nothing is steered, as at agents.
+    ``sessions`` gives the sessions of the moment, and ``pages`` are those of features.
     """
-    return LimitedSite(meta_pages(status, readiness, metrics, sessions, steering), clock)
+    return LimitedSite(meta_pages(status, readiness, metrics, sessions, pages), clock)
 
 
 def meta_pages(
@@ -65,18 +72,19 @@ def meta_pages(
     readiness: Readiness,
     metrics: MetricRegistry,
     sessions: Callable[[], Iterable[SessionSnapshot]],
-    steering: Callable[[], SteeringReport | None] = lambda: None,
+    pages: Sequence[JsonPage] = (),
 ) -> Resource:
     """Build the tree of pages that :func:`meta_site` serves."""
     root = _Root()
-    root.putChild(b"", _StatusPage(status, steering))
+    root.putChild(b"", _StatusPage(status, pages))
     root.putChild(b"healthz", _Page(lambda: _Answer(200, _TEXT, b"ok\n")))
     root.putChild(b"readyz", _DetailedPage(lambda: _readiness_answer(readiness)))
     root.putChild(
         b"metrics", _DetailedPage(lambda: _Answer(200, METRICS_TYPE, exposition(metrics)))
     )
     root.putChild(b"agents", _DetailedPage(lambda: _Answer(200, _JSON, _session_list(sessions()))))
-    root.putChild(b"steering", _DetailedPage(lambda: _steering_answer(steering())))
+    for page in pages:
+        root.putChild(page.name.encode(), _DetailedPage(partial(_feature_answer, page)))
     return root
 
 
@@ -118,10 +126,10 @@ class _DetailedPage(_Page):
 class _StatusPage(_Root):
     """The page at ``/``; ``?q=`` filters what it shows."""
 
-    def __init__(self, status: StatusPage, steering: Callable[[], SteeringReport | None]) -> None:
+    def __init__(self, status: StatusPage, pages: Sequence[JsonPage]) -> None:
         super().__init__()
         self._status = status
-        self._steering = steering
+        self._pages = pages
 
     def render(self, request: PageRequest) -> bytes:
         """Answer ``request``, or refuse it."""
@@ -131,8 +139,8 @@ class _StatusPage(_Root):
         request.setHeader(b"content-security-policy", POLICY)
         request.setHeader(b"referrer-policy", b"no-referrer")
         desired = (request.args or {}).get(b"q", [b""])[0].decode("utf-8", "replace")
-        pages = _PAGES if self._steering() is None else (*_PAGES, _STEERING_PAGE)
-        return _Answer(200, _HTML, self._status.render(desired, pages))
+        shown = [(each.name, each.text) for each in self._pages if each.show() is not None]
+        return _Answer(200, _HTML, self._status.render(desired, [*_PAGES, *shown]))
 
 
 class _Missing(_Root):
@@ -164,10 +172,11 @@ def _send(request: PageRequest, answer: _Answer) -> bytes:
     return answer.body
 
 
-def _steering_answer(report: SteeringReport | None) -> _Answer:
-    if report is None:
-        return _Answer(404, _TEXT, _NOT_STEERED)
-    return _Answer(200, _JSON, steering_json(report))
+def _feature_answer(page: JsonPage) -> _Answer:
+    shown = page.show()
+    if shown is None:
+        return _Answer(404, _TEXT, f"{page.absent}\n".encode())
+    return _Answer(200, _JSON, json.dumps(shown).encode() + b"\n")
 
 
 def _readiness_answer(readiness: Readiness) -> _Answer:

@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.ops.clocks import time_of_day
-from yurttunnel.ops.status.sources import LostNode
+from yurttunnel.ops.status import words
+from yurttunnel.ops.status.markup import Column, Content, table
+from yurttunnel.ops.status.sections import NO_MATCH, Moment, Section, listing
 from yurttunnel.server.registry import SessionRegistry
 
 MOST_REMEMBERED = 10_000
 """Nodes that have gone, and of which the reason is kept."""
+
+MOST_SHOWN = 50
+"""How many are shown at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostNode:
+    """A node that cannot be reached: ``why`` is how its last session ended.
+
+    ``last_seen`` is in seconds since the epoch, ``None`` for a node that has not been connected
+    since this process started.
+    """
+
+    node: str
+    last_seen: float | None
+    why: str
+
+
+def lost_section(lost: Sequence[LostNode], moment: Moment) -> Section:
+    """Make the section of ``lost`` nodes, in their order."""
+    matching = [each for each in lost if moment.matches(each.node, each.why)]
+    columns: list[Column[LostNode]] = [
+        Column("Node", lambda each: each.node, "name"),
+        Column("Last seen", lambda each: _last_seen(each, moment)),
+        Column("Why", lambda each: each.why, "text"),
+    ]
+    content = listing(
+        "Lost nodes",
+        matching[:MOST_SHOWN],
+        len(matching),
+        "the last first",
+        lambda shown: table("Nodes that are not connected", columns, shown),
+        NO_MATCH if lost else "No node has been lost.",
+    )
+    return Section("lost", content, "sessions", ("nodes lost", f"{len(lost):,}"))
+
+
+def _last_seen(lost: LostNode, moment: Moment) -> Content:
+    if lost.last_seen is None:
+        return "not since this server started"
+    return words.ago(words.at(lost.last_seen), moment.now)
 
 
 class LostNodes:

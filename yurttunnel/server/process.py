@@ -25,12 +25,14 @@ from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
-from yurttunnel.ops.status.sources import NODES, StatusSources
+from yurttunnel.ops.status.sources import StatusSources
+from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.server.agents import RefuseStreams
 from yurttunnel.server.audit import Audit
-from yurttunnel.server.lost_nodes import LostNodes
+from yurttunnel.server.lost_nodes import LostNodes, lost_section
 from yurttunnel.server.options import Settings
 from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.steering.page import steering_page, steering_section
 from yurttunnel.steering.report import SteeringReport
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.tunnel.shares import Kind, Share
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 MEMORY_BUDGET = 512 * 1024 * 1024
 """What the streams of all sessions may be promised together, bytes."""
+
+NODES = PeerWords("node", "nodes", "waiting for its return")
 
 
 METRICS: tuple[Metric[TunnelStats], ...] = (
@@ -149,8 +153,10 @@ class ServerProcess:
                 snapshots=self._snapshots,
                 certificates=certificates,
                 reactor_lag=self._worst_lag,
-                steering=lambda: self.steering(),
-                lost_nodes=self.lost_nodes.newest_first,
+                sections=[
+                    lambda moment: lost_section(self.lost_nodes.newest_first(), moment),
+                    lambda _: steering_section(self.steering()),
+                ],
                 other_sessions=lambda: () if self.workers is None else self.workers.snapshots(),
                 other_streams=lambda: () if self.workers is None else self.workers.streams(),
             ),
@@ -161,7 +167,7 @@ class ServerProcess:
             self.readiness,
             self.metrics,
             self._snapshots,
-            lambda: self.steering(),
+            [steering_page(lambda: self.steering())],
         )
         address, port = settings.insecure_address, settings.meta_port
         debug = Debug(

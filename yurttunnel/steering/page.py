@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from yurttunnel.ops.meta import JsonPage
 from yurttunnel.ops.status.markup import Markup, element, joined, mark, pairs
+from yurttunnel.ops.status.sections import Section
 from yurttunnel.steering.report import (
     AddressReport,
     DnsReport,
@@ -16,23 +17,40 @@ from yurttunnel.steering.report import (
     SteeringReport,
 )
 
+_NAME = "steering"
 
-def steering_json(report: SteeringReport) -> bytes:
+
+def steering_page(report: Callable[[], SteeringReport | None]) -> JsonPage:
+    """Make the page ``/steering`` of what ``report()`` gives, ``None`` where nothing is steered."""
+    return JsonPage(
+        _NAME,
+        "how the cluster's traffic gets to this server, as JSON",
+        lambda: _shown(report()),
+        "nothing is steered here: that is for servers in a cluster, with --enable-iptables,"
+        " --enable-dns-controller or --passthrough-port",
+    )
+
+
+def steering_section(report: SteeringReport | None) -> Section | None:
+    """Make the section of the status page."""
+    if report is None:
+        return None
+    content = joined(element("h2", "Steering"), list(_sections(report)))
+    return Section(_NAME, content, "certificates")
+
+
+def _shown(report: SteeringReport | None) -> dict[str, object] | None:
     """Return the report as ``/steering`` shows it: ``null`` for what is switched off.
 
     Times are in ISO 8601, in UTC.
     """
-    shown = {
+    if report is None:
+        return None
+    return {
         "iptables": None if report.rules is None else _rules(report.rules),
         "dns": None if report.dns is None else _dns(report.dns),
         "passthrough": None if report.passthrough is None else _passthrough(report.passthrough),
     }
-    return json.dumps(shown).encode() + b"\n"
-
-
-def steering_html(report: SteeringReport) -> Markup:
-    """Return what stands in the section of the status page."""
-    return joined(element("h2", "Steering"), list(_sections(report)))
 
 
 def _rules(report: RulesReport) -> dict[str, object]:

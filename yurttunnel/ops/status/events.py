@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from zope.interface import implementer
 
 from yurttunnel.ops.diagnose.redaction import redact
 from yurttunnel.ops.log import SUPPRESSED
+from yurttunnel.ops.status import words
+from yurttunnel.ops.status.markup import Column, Markup, element, joined, mark, table
 
 KEPT = 50
 """Of how many places in the code the last one is kept."""
@@ -85,6 +88,17 @@ class RecentEvents(Service):
         if len(self._events) > KEPT:
             warnings = (each for each, kept in self._events.items() if kept.level == "warning")
             del self._events[next(warnings, next(iter(self._events)))]
+
+
+def event_table(events: Iterable[RecentEvent], now: datetime.datetime) -> Markup:
+    """Make the table of warnings and errors, in their order."""
+    columns: list[Column[RecentEvent]] = [
+        Column("Message", lambda one: joined(one.text, element("small", one.source)), "name text"),
+        Column("Level", lambda one: mark("warn" if one.level == "warning" else "bad", one.level)),
+        Column("Last", lambda one: words.ago(words.at(one.last), now)),
+        Column("Times", lambda one: f"{one.count:,}", "number"),
+    ]
+    return table("The last warnings and errors of the log", columns, events)
 
 
 def _text(event: LogEvent) -> str:

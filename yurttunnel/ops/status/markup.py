@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Row = TypeVar("Row")
 
 _VOID = frozenset({"input", "link", "meta"})
 
@@ -57,14 +60,15 @@ def mark(kind: str, text: Content) -> Markup:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table: its heading, and the CSS class of its cells."""
+class Column(Generic[Row]):
+    """A column of a table: its heading, what stands in the cell of a row, and the cells' class."""
 
     name: str
+    cell: Callable[[Row], Content]
     css: str = ""
 
 
-def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Content]]) -> Markup:
+def table(caption: str, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Markup:
     """Make a table whose first column names the rows; ``caption`` is for those who hear it.
 
     Each cell has its column's name as ``data-label``: on narrow screens a row is shown as a card,
@@ -75,18 +79,18 @@ def table(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Conte
         "table",
         element("caption", caption),
         element("thead", element("tr", head)),
-        element("tbody", [_row(columns, cells) for cells in rows]),
+        element("tbody", [_row(columns, row) for row in rows]),
     )
 
 
-def _row(columns: Sequence[Column], cells: Sequence[Content]) -> Markup:
-    name, others = columns[0], columns[1:]
+def _row(columns: Sequence[Column[Row]], row: Row) -> Markup:
+    name, *others = columns
     return element(
         "tr",
-        element("th", cells[0], scope="row", class_=name.css),
+        element("th", name.cell(row), scope="row", class_=name.css),
         [
-            element("td", cell, class_=column.css, data_label=column.name)
-            for column, cell in zip(others, cells[1:], strict=True)
+            element("td", column.cell(row), class_=column.css, data_label=column.name)
+            for column in others
         ],
     )
 

@@ -7,18 +7,16 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 
 from yurttunnel.ops.status import words
+from yurttunnel.ops.status.certificates import SOON, certificate_left
 from yurttunnel.ops.status.markup import Column, Content, Markup, element, joined, mark, table
-from yurttunnel.ops.status.sources import PeerWords
-from yurttunnel.ops.status.sparkline import sparkline
 from yurttunnel.ops.status.throughput import KEPT, Rates
+from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 MOST_SHOWN = 100
 """How many sessions are shown at once."""
 
-SOON = 3 * words.DAY
-"""A certificate that ends within so many seconds should have been renewed: it is renewed when a
-third of its life is left, which is ten days where nothing else is said."""
+_HEIGHT = 24
 
 _OF_NOTE = 99
 """The rank of a session with which nothing is wrong."""
@@ -52,60 +50,49 @@ def session_table(
     now: datetime.datetime,
 ) -> Markup:
     """Make the table of ``sessions``, in their order."""
-    columns = [
-        Column(peers.peer.capitalize(), "name"),
-        Column("State"),
-        Column("Connected for"),
-        Column("Round trip", "number"),
-        Column("Streams", "number"),
-        Column("Last 5 minutes", "chart"),
-        Column("Version"),
-        *([Column("Certificate")] if any(each.certificate_not_after for each in sessions) else []),
+    columns: list[Column[SessionSnapshot]] = [
+        Column(peers.peer.capitalize(), _name, "name"),
+        Column("State", lambda session: _state(session, peers)),
+        Column(
+            "Connected for",
+            lambda session: words.moment(
+                session.since, words.duration((now - session.since).total_seconds())
+            ),
+        ),
+        Column("Round trip", lambda session: words.round_trip(session.round_trip), "number"),
+        Column("Streams", lambda session: f"{session.streams:,}", "number"),
+        Column(
+            "Last 5 minutes",
+            lambda session: _carried(session, rates_of(bytes.fromhex(session.session_id))),
+            "chart",
+        ),
+        Column("Version", lambda session: session.version),
     ]
-    rows = (_row(each, rates_of(bytes.fromhex(each.session_id)), peers, now) for each in sessions)
-    return table(f"Sessions with {peers.peers}", columns, (row[: len(columns)] for row in rows))
+    if any(each.certificate_not_after for each in sessions):
+        columns.append(Column("Certificate", lambda session: _certificate(session, now)))
+    return table(f"Sessions with {peers.peers}", columns, sessions)
 
 
-def certificate_left(not_after: datetime.datetime, now: datetime.datetime) -> Markup:
-    """Return for how long a certificate is still good."""
-    left = (not_after - now).total_seconds()
-    if left <= 0:
-        text = mark("bad", f"ended {words.duration(-left)} ago")
-    elif left < SOON:
-        text = mark("warn", f"{words.duration(left)} left")
-    else:
-        text = joined(words.counted(int(left // words.DAY), "day"), " left")
-    return words.moment(not_after, text)
+def _name(session: SessionSnapshot) -> Markup:
+    address = element("small", session.address) if session.address != session.node else ""
+    return joined(session.node, address)
 
 
-def _row(
-    session: SessionSnapshot, rates: Rates, peers: PeerWords, now: datetime.datetime
-) -> list[Content]:
-    since = words.duration((now - session.since).total_seconds())
+def _certificate(session: SessionSnapshot, now: datetime.datetime) -> Content:
+    not_after = session.certificate_not_after
+    return "" if not_after is None else certificate_left(not_after, now)
+
+
+def _state(session: SessionSnapshot, peers: PeerWords) -> Markup:
     resumed = (
         element("small", words.counted(session.resumptions, "resumption"))
         if session.resumptions
         else ""
     )
-    not_after = session.certificate_not_after
-    address = element("small", session.address) if session.address != session.node else ""
-    return [
-        joined(session.node, address),
-        joined(_state(session, peers), resumed),
-        words.moment(session.since, since),
-        words.round_trip(session.round_trip),
-        f"{session.streams:,}",
-        _carried(session, rates),
-        session.version,
-        "" if not_after is None else certificate_left(not_after, now),
-    ]
-
-
-def _state(session: SessionSnapshot, peers: PeerWords) -> Markup:
     if session.waits_for is None:
-        return mark("ok", "connected")
+        return joined(mark("ok", "connected"), resumed)
     left = f"{words.duration(session.waits_for)} left, then its streams end"
-    return joined(mark("warn", peers.waiting), element("small", left))
+    return joined(mark("warn", peers.waiting), element("small", left), resumed)
 
 
 def _carried(session: SessionSnapshot, rates: Rates) -> Markup:
@@ -120,3 +107,30 @@ def _carried(session: SessionSnapshot, rates: Rates) -> Markup:
 def rate_chart(values: Sequence[float]) -> Markup:
     """Draw bytes per second over the last minutes."""
     return sparkline(values, KEPT, f"at most {words.rate(max(values, default=0))}")
+
+
+def sparkline(values: Sequence[float], places: int, label: str) -> Markup:
+    """Draw ``values`` as bars, the newest at the right of ``places``; ``label`` says what it is.
+
+    The scale begins at nothing and ends at the greatest value. Fewer values than places leave the
+    left empty, so that the same place is the same time in every row.
+    """
+    highest = max(values, default=0.0)
+    path, right, down = "", places - len(values) + 0.5, _HEIGHT
+    for value in values:
+        if value > 0:
+            # Something is not nothing, however little it is.
+            height = max(1, round(_HEIGHT * value / highest))
+            # Relative moves: half of the size of the page is such paths.
+            path += f"m{right:g} {down}v-{height}"
+            right, down = 0.0, height
+        right += 1
+    return element(
+        "svg",
+        element("path", d=path) if path else "",
+        class_="spark",
+        viewBox=f"0 0 {places} {_HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=label,
+    )

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.status import words
+from yurttunnel.ops.status.markup import Column, Markup, table
+from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.tunnel.session import TunnelSession
 
 MOST_EXAMINED = 10_000
@@ -58,3 +61,17 @@ def _reports(sessions: Iterable[TunnelSession]) -> Iterator[StreamReport]:
                 bytes_received=stream.window.received,
                 bytes_sent=stream.sent,
             )
+
+
+def stream_table(streams: Iterable[StreamReport], peers: PeerWords) -> Markup:
+    """Make the table of streams."""
+    columns: list[Column[StreamReport]] = [
+        Column("Request", lambda stream: stream.request_id or "-", "name code"),
+        Column(peers.peer.capitalize(), lambda stream: stream.peer),
+        Column("Destination", lambda stream: stream.destination),
+        Column("State", lambda stream: stream.state),
+        Column("Age", lambda stream: words.duration(stream.age), "number"),
+        Column(f"From {peers.peer}", lambda stream: words.size(stream.bytes_received), "number"),
+        Column(f"To {peers.peer}", lambda stream: words.size(stream.bytes_sent), "number"),
+    ]
+    return table("Streams that are open", columns, streams)

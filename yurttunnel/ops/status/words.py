@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import dataclass
 
 from yurttunnel.ops.status.markup import Markup, element
 
@@ -11,6 +12,18 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 DAY = 86_400.0
 """Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerWords:
+    """What the page calls the other ends of the sessions: ``peer`` is one, ``peers`` are several.
+
+    ``waiting`` says what a peer does that has lost its connection.
+    """
+
+    peer: str
+    peers: str
+    waiting: str
 
 
 def duration(seconds: float) -> str:

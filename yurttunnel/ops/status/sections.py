@@ -1,0 +1,69 @@
+"""What other rooms put on the status page: a section for each of their features."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from yurttunnel.ops.status.markup import Content, Markup, element
+
+Row = TypeVar("Row")
+
+NO_MATCH = "Nothing matches the filter."
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When the page is made, and what is looked for on it, in lower case; nothing for all."""
+
+    now: datetime.datetime
+    desired: str = ""
+
+    def matches(self, *texts: str) -> bool:
+        """Return whether one of ``texts`` has what is looked for."""
+        return not self.desired or any(self.desired in text.casefold() for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section with the id ``name``, behind one of the page's own.
+
+    ``tile`` is a name and a number for the overview.
+    """
+
+    name: str
+    content: Content
+    after: Literal["sessions", "streams", "certificates"]
+    tile: tuple[str, str] | None = None
+
+
+MakeSection = Callable[[Moment], Section | None]
+"""Makes a section anew for each page; ``None`` leaves it out."""
+
+
+def live(name: str, *contents: Content) -> Markup:
+    """Make a section that the script keeps up to date."""
+    return element("section", *contents, id=name, data_live=True)
+
+
+def listing(
+    heading: str,
+    rows: Sequence[Row],
+    total: int,
+    order: str,
+    table: Callable[[Sequence[Row]], Markup],
+    nobody: str,
+) -> list[Markup]:
+    """Make what is in a section of ``rows``, of which there are ``total`` in their ``order``."""
+    title = [heading]
+    if total:
+        count = f"{total:,}" if len(rows) == total else f"{len(rows):,} of {total:,}, {order}"
+        title += [" ", element("span", count, class_="count")]
+    return [element("h2", *title), table(rows) if rows else nothing(nobody)]
+
+
+def nothing(sentence: str) -> Markup:
+    """Make what stands where there are no rows."""
+    return element("p", sentence, class_="nothing")
