@@ -41,7 +41,8 @@ from tests.e2e.support import EndToEndTestCase, TwistedTransports, which
 from tests.e2e.tls_callers import tls_download
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.enrolment_server import MAX_CONNECTIONS
-from yurttunnel.server.frontends.connect import MAX_HANDSHAKES
+from yurttunnel.server.frontends.connect import MAX_HANDSHAKES, MAX_UNREAD_HEADS
+from yurttunnel.server.interception.listeners import SETTINGS
 from yurttunnel.tunnel.connection import MAX_UNFINISHED
 
 DEADLINE = 10.0
@@ -292,6 +293,16 @@ class CrowdTestCase(HostileTestCase):
         self.addCleanup(crowd.close)
         return crowd
 
+    async def asked(self, tunnel: Tunnel, web: Target) -> bytes:
+        """Ask for a page of ``web`` by the port for requests, and return its status."""
+        output, errors, status = await self.run_command(
+            *("curl", "-sS", "--noproxy", "*", "--max-time", "10", "-o", "/dev/null"),
+            *("-w", "%{http_code}", "-H", f"Host: 127.0.0.1:{web.port}"),
+            f"http://127.0.0.1:{tunnel.server.insecure_port}/",
+        )
+        self.assertEqual(status, 0, errors)
+        return output
+
 
 class SlowLorisTests(CrowdTestCase):
     """Whoever never gets to the point loses the connection, and nobody else notices."""
@@ -398,6 +409,23 @@ class SlowLorisTests(CrowdTestCase):
         self.assertEqual(json.loads(line)["bytes_to_caller"], 100_000)
         lines = [line for line in tunnel.server.log.splitlines() if "is cut off" in line]
         self.assertEqual(len(lines), 1, lines)
+
+    async def test_callers_that_ask_nothing_shut_nobody_out(self) -> None:
+        """More than there may be that idle behind a request, or are silent, cost others nothing."""
+        tunnel = await self.start_tunnel()
+        await self.still_serves(tunnel)
+        web = self.listen(HttpTarget)
+        ask = b"GET / HTTP/1.1\r\nHost: edge-9:10255\r\n\r\n"
+        await self.overflow(tunnel.server.insecure_port, ask, SETTINGS.max_connections)
+        await self.overflow(tunnel.socket_path, b"", MAX_UNREAD_HEADS)
+        self.assertEqual(await self.asked(tunnel, web), b"200")
+        await self.still_serves(tunnel)
+
+    async def overflow(self, where: int | str, start: bytes, most: int) -> None:
+        """Connect more than ``most`` that stay, and require that the others are cut off."""
+        crowd = await deferToThread(partial(self.crowd, where, start, size=most + 100))
+        await self.eventually(lambda: crowd.open <= most, "the oldest ones are cut off")
+        self.assertGreater(crowd.open, most - 100)
 
     async def test_strangers_do_not_shut_agents_out(self) -> None:
         """Half-open handshakes and requests for enrolment do not, more of them than may be."""
@@ -525,12 +553,7 @@ class SharesTests(CrowdTestCase):
         client = await self.dial(second, EchoClient(reactor))
         await client.round_trip()
         await self.still_serves(tunnel)
-        output, errors, status = await self.run_command(
-            *("curl", "-sS", "--noproxy", "*", "--max-time", "10", "-o", "/dev/null"),
-            *("-w", "%{http_code}", "-H", f"Host: 127.0.0.1:{web.port}"),
-            f"http://127.0.0.1:{tunnel.server.insecure_port}/",
-        )
-        self.assertEqual((status, output), (0, b"200"), errors)
+        self.assertEqual(await self.asked(tunnel, web), b"200")
         (session,) = await tunnel.server.agents()
         by_entry = session["streams_by_entry"]
         self.assertGreater(by_entry["forward"], 400)

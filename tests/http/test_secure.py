@@ -226,7 +226,7 @@ class TLSContract:
         self.clock.advance(5)
         link.settle()
         self.assertEqual(["made", "lost"], silent.told)
-        self.assertEqual(1, len(self.factory.connections))
+        self.assertEqual(1, len(self.factory.closing))
 
 
 class TwistedTLSTests(TLSContract, SynchronousTestCase):

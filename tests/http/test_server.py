@@ -1006,40 +1006,131 @@ class DeadlineTests(ServerTestCase):
             self.send(request())
         self.assertLess(len(self.clock.getDelayedCalls()), 5)
 
-    def test_too_many_connections(self):
-        """A connection too many is told so; one that closes makes room."""
-        server = Server(ServerSettings(max_connections=2))
-        self.addCleanup(server.factory.close)
-        server.handler.answer = hello
-        first, second, third = (server.connect() for _ in range(3))
-        settle(server.clock, first, second, third)
-        self.assertEqual(503, responses(third.sent, "GET", closed=True)[0][0])
-        fourth = server.connect()
-        fifth = server.connect()
-        settle(server.clock, fourth, fifth)
-        self.assertTrue(fifth.aborted)
-        self.assertEqual({503: 3}, server.factory.refusals)
-        for each in (first, third, fourth):
-            each.receive_end()
-        settle(server.clock, first, third, fourth)
-        sixth = server.connect()
-        sixth.receive(request())
-        settle(server.clock, sixth)
-        self.assertEqual(200, responses(sixth.sent, "GET")[0][0])
-        self.assertEqual({503: 3}, server.factory.refusals)
 
-    def test_too_many_connections_are_told(self):
-        """Whoever runs the server can be told each time that the bound turns somebody away."""
-        told = []
-        server = Server(ServerSettings(max_connections=2))
-        self.addCleanup(server.factory.close)
-        server.factory.on_full = lambda: told.append("full")
+class FullTests(SynchronousTestCase):
+    """More connections than a server takes: two, and as many that it waits for to close."""
+
+    def setUp(self):
+        """Answer at once what is asked, and keep how often the bounds have had an effect."""
+        self.server = Server(ServerSettings(max_connections=2))
+        self.factory = self.server.factory
+        self.server.handler.answer = hello
+        self.clients = []
+        self.told = []
+        self.factory.on_full = lambda: self.told.append("full")
+        self.addCleanup(self.factory.close)
+
+    def connect(self, sent=b""):
+        """Connect a client that sends something, a second after all that was before."""
+        self.server.clock.advance(1)
+        client = self.server.connect()
+        self.clients.append(client)
+        self.send(client, sent)
+        return client
+
+    def send(self, client, data):
+        """Have a client send."""
+        if data:
+            client.receive(data)
+        settle(self.server.clock, *self.clients)
+
+    def busy(self, *fields):
+        """Connect a client whose request is not answered yet."""
+        self.server.handler.answer = None
+        client = self.connect(request(b"/", *fields))
+        self.server.handler.answer = hello
+        return client
+
+    def statuses(self, client, requests=1, closed=False):
+        """Return those of its answers."""
+        return [each[0] for each in responses(client.sent, *["GET"] * requests, closed=closed)]
+
+    def test_idle(self):
+        """Of clients between two requests the one that has asked longest ago makes room."""
+        first, second = (self.connect(request()) for _ in range(2))
+        self.send(first, request())
+        self.assertEqual([], self.told)
+        third = self.connect(request())
+        self.assertEqual([False, True], [first.write_ended, second.write_ended])
+        self.assertEqual([200], self.statuses(third))
+        self.connect()
+        self.assertEqual([True, False], [first.write_ended, third.write_ended])
+        self.assertEqual((["full"] * 2, {}), (self.told, self.factory.refusals))
+
+    def test_an_answer_that_is_not_taken_yet(self):
+        """Who makes room can take the rest of its answer, as anybody whose connection ends."""
+        slow = self.server.connect()
+        slow.receive(request())
         for _ in range(2):
-            server.connect()
-        self.assertEqual([], told)
-        for _ in range(3):
-            server.connect()
-        self.assertEqual(["full"] * 3, told)
+            self.connect(request())
+        self.assertEqual(b"", slow.sent)
+        settle(self.server.clock, slow)
+        self.assertEqual([200], self.statuses(slow, closed=True))
+
+    def test_without_a_head(self):
+        """Silent clients make room, and those that do not end a head, begun first or later."""
+        silent, slow = self.connect(), self.connect(request())
+        self.send(slow, b"GET /")
+        idle = self.connect(request())
+        self.assertEqual([True, False], [silent.write_ended, slow.write_ended])
+        newest = self.connect()
+        self.assertEqual([True, False], [slow.write_ended, idle.write_ended])
+        self.send(newest, request())
+        self.assertEqual([200], self.statuses(newest))
+        self.assertEqual([200], self.statuses(idle))
+
+    def test_who_waits_longest(self):
+        """Whether for its first request or for another."""
+        idle, silent = self.connect(request()), self.connect()
+        self.connect()
+        self.assertEqual([True, False], [idle.write_ended, silent.write_ended])
+
+    def test_requests_under_way(self):
+        """They are never cut off, nor are streams: one too many is told so, and so are others."""
+        asking = self.busy()
+        upgraded = self.busy(b"Connection: Upgrade", b"Upgrade: spdy/3.1")
+        exchange = self.server.handler.exchange
+        exchange.switch(101, b"Switching Protocols", [(b"Upgrade", b"spdy/3.1")], User())
+        for refused in [self.connect() for _ in range(2)]:
+            self.assertEqual([503], self.statuses(refused, closed=True))
+        self.assertEqual(({503: 2}, ["full"] * 2), (self.factory.refusals, self.told))
+        self.assertEqual([False, False], [asking.aborted, upgraded.aborted])
+        hello(self.server.handler.exchanges[0])
+        settle(self.server.clock, asking)
+        self.assertEqual([200], self.statuses(self.connect(request())))
+        self.assertEqual([True, False], [asking.write_ended, upgraded.write_ended])
+
+    def test_one_that_closes(self):
+        """It makes room, so that nobody else has to."""
+        first, second = self.busy(), self.busy()
+        first.break_off(ConnectionLost())
+        self.assertEqual([200], self.statuses(self.connect(request())))
+        self.assertEqual([], self.told)
+        self.assertFalse(second.aborted)
+
+    def test_clients_that_do_not_close(self):
+        """Who has its last answer takes no room of others; of too many the oldest is cut off."""
+        idle = self.connect(request())
+        clients = [self.connect(request(b"/", b"Connection: close")) for _ in range(2)]
+        clients.append(self.connect(b"nonsense\r\n\r\n"))
+        self.assertEqual([True, False, False], [client.aborted for client in clients])
+        self.assertEqual([[200], [200], [400]], [self.statuses(c, closed=True) for c in clients])
+        self.assertFalse(idle.write_ended)
+        self.assertEqual([], self.told)
+
+    def test_the_end(self):
+        """Who makes room is waited for no more, and who closes still is."""
+        evicted, idle = (self.connect(request()) for _ in range(2))
+        self.connect(request(b"/", b"Connection: close"))
+        self.assertTrue(evicted.write_ended)
+        drained = self.factory.drain()
+        for client in (evicted, idle):
+            client.receive_end()
+            self.send(client, b"")
+        self.assertNoResult(drained)
+        self.factory.close()
+        self.successResultOf(drained)
+        self.assertEqual([], self.server.clock.getDelayedCalls())
 
 
 class HalfCloseTests(ServerTestCase):
@@ -1234,6 +1325,7 @@ class HandshakeTests(SynchronousTestCase):
 
     def test_too_many_connections(self):
         """One connection too many is told so when its handshake is over."""
+        self.server.handler.answer = None
         for _ in range(2):
             self.complete(self.begin())
         client = self.begin()
@@ -1241,6 +1333,19 @@ class HandshakeTests(SynchronousTestCase):
         self.complete(client)
         self.assertEqual(503, self.status(client, closed=True))
         self.assertEqual(({503: 1}, ["full"]), (self.factory.refusals, self.told))
+
+    def test_who_makes_room(self):
+        """Who has not ended its handshake is not taken for a connection that waits."""
+        oldest = self.begin()
+        idle = [self.begin() for _ in range(2)]
+        for client in idle:
+            self.complete(client)
+        newest = self.begin()
+        self.complete(newest)
+        self.assertEqual(200, self.status(newest))
+        settle(self.server.clock, *idle)
+        self.assertFalse(oldest.aborted)
+        self.assertEqual([True, False], [client.closed_with is not None for client in idle])
 
     def test_flood(self):
         """For one handshake too many the oldest one is aborted, and whoever runs it is told."""
@@ -1347,8 +1452,12 @@ class SecureHandshakeContract:
         self.assertEqual(1, len(self.factory.connections))
 
     def test_too_many_connections(self):
-        """A client that is one too many can read that it is."""
-        self.assertEqual([200, 503], [self.ask(), self.ask()])
+        """One that is idle makes room; where none is, who is one too many can read that."""
+        self.assertEqual([200, 200], [self.ask(), self.ask()])
+        self.assertEqual({}, self.factory.refusals)
+        (connection,) = self.factory.connections
+        self.factory.idle.discard(connection)
+        self.assertEqual(503, self.ask())
         self.assertEqual({503: 1}, self.factory.refusals)
 
 

@@ -43,6 +43,13 @@ class Deadlines(Generic[T]):
         """Return the items that wait, the oldest first."""
         return list(self._deadlines)
 
+    def oldest(self, eligible: Callable[[T], bool]) -> tuple[float, T] | None:
+        """Return since when the first item that is ``eligible`` waits, and the item."""
+        for item, deadline in self._deadlines.items():
+            if eligible(item):
+                return deadline - self._seconds, item
+        return None
+
     def add(self, item: T) -> None:
         """Give ``item``, which must not be in, its time; after :meth:`stop` it has no end."""
         if self._stopped:

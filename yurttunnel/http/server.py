@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IReactorTime
@@ -38,9 +39,10 @@ class ServerSettings:
     linger: float = 5.0
     """For a client to close after its last response, before its connection is aborted."""
     max_connections: int = 4096
-    """Over TLS those that are through the handshake."""
+    """Those that are not being closed; over TLS they are through the handshake. Beyond that the one
+    that has waited longest for a request makes room, if there is one."""
     max_unread_heads: int = 4096
-    """Those of them that may wait for their first request."""
+    """Those of them that may be without a complete head, before their first request or later."""
     max_handshakes: int = 1024
     """TLS handshakes at once."""
     single_request: bool = False
@@ -49,7 +51,7 @@ class ServerSettings:
 
     @property
     def max_lingering(self) -> int:
-        """How many may be waited for to close after they have been refused."""
+        """How many may be waited for to close after their last answer."""
         return min(self.max_connections, self.max_unread_heads)
 
 
@@ -59,9 +61,8 @@ class ConnectionsFactory(ServerFactory):
     ``clock`` times everything out. Whoever listens with it calls :meth:`close` in the end.
 
     ``refusals`` counts, by status, what was refused without a word to a handler: bad or late
-    heads, and connections beyond the bound (503, also for those that are closed without an
-    answer, since too many are being told already). ``on_full`` is called each time that a bound
-    on connections or on handshakes turns somebody away.
+    heads, and connections beyond the bound (503). ``on_full`` is called each time that a bound on
+    connections, heads or handshakes turns somebody away, or has the oldest make room.
     """
 
     noisy = False
@@ -71,10 +72,14 @@ class ConnectionsFactory(ServerFactory):
         self.clock = clock
         self.settings = settings
         self.connections: set[ServerConnection] = set()
-        """Those that count; over TLS after the handshake."""
+        """Those that count: over TLS after the handshake, and before they are being closed."""
         self.handshakes: EvictingSet[ServerConnection] = EvictingSet(
-            settings.max_handshakes, self._evicted
+            settings.max_handshakes, self._cut_off
         )
+        self.closing: EvictingSet[ServerConnection] = EvictingSet(
+            settings.max_lingering, ServerConnection.cut_off
+        )
+        """Those that have their last answer."""
         self.refusals: Counter[int] = Counter()
         self.draining = False
         connection = ServerConnection
@@ -94,7 +99,7 @@ class ConnectionsFactory(ServerFactory):
         self.draining = True
         gone: Deferred[None] = Deferred()
         self._all_gone.append(gone)
-        for connection in [*self.connections, *self.handshakes]:
+        for connection in self._all:
             connection.drain()
         self._tell_when_gone()
         return gone
@@ -102,7 +107,7 @@ class ConnectionsFactory(ServerFactory):
     def close(self) -> None:
         """Abort every connection and stop the timers."""
         self.draining = True
-        for connection in [*self.connections, *self.handshakes]:
+        for connection in self._all:
             connection.abort()
         deadlines: tuple[Deadlines[ServerConnection], ...] = (
             self.heads,
@@ -116,7 +121,7 @@ class ConnectionsFactory(ServerFactory):
             each.stop()
 
     def tell_full(self) -> None:
-        """Report that a bound turns somebody away."""
+        """Report that a bound turns somebody away, or has the oldest make room."""
         if self.on_full is not None:
             self.on_full()
 
@@ -132,25 +137,51 @@ class ConnectionsFactory(ServerFactory):
     def handshake_overdue(self, connection: ServerConnection) -> None:
         """See a connection whose TLS handshake has taken too long; for subclasses."""
 
-    def handshake_evicted(self, connection: ServerConnection) -> None:
-        """See a connection whose TLS handshake makes room for a newer one; for subclasses."""
+    def evicted(self, connection: ServerConnection) -> None:
+        """See a connection make room that is in its TLS handshake or waits; for subclasses."""
 
-    def _evicted(self, connection: ServerConnection) -> None:
+    def make_room(self, newest: ServerConnection, *waiting: Deadlines[ServerConnection]) -> bool:
+        """Close who waits longest of those ``waiting`` but ``newest``, if there is anybody."""
+
+        def eligible(connection: ServerConnection) -> bool:
+            return connection.handshaken and connection is not newest
+
+        oldest = [each for state in waiting if (each := state.oldest(eligible)) is not None]
+        if not oldest:
+            return False
+        _, connection = min(oldest, key=itemgetter(0))
+        self.connections.discard(connection)
+        self._cut_off(connection)
+        return True
+
+    def _cut_off(self, connection: ServerConnection) -> None:
         self.tell_full()
-        self.handshake_evicted(connection)
-        connection.abort()
+        self.evicted(connection)
+        connection.cut_off()
+
+    def closes(self, connection: ServerConnection) -> None:
+        """Have a connection that has its last answer count apart."""
+        if connection.handshaken:
+            self.connections.discard(connection)
+            self.closing.begin(connection)
 
     def forget(self, connection: ServerConnection) -> None:
         """Let go of a connection that has ended."""
-        if connection.handshaken:
+        if connection in self.connections:
             self.connections.discard(connection)
+        elif connection.handshaken:
+            self.closing.end(connection)
         else:
             self.handshakes.end(connection)
         if self._all_gone:
             self._tell_when_gone()
 
+    @property
+    def _all(self) -> list[ServerConnection]:
+        return [*self.connections, *self.handshakes, *self.closing]
+
     def _tell_when_gone(self) -> None:
-        if not self.connections and not self.handshakes:
+        if not (self.connections or self.handshakes or self.closing):
             waiting, self._all_gone = self._all_gone, []
             for gone in waiting:
                 gone.callback(None)

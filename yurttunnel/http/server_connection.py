@@ -90,12 +90,12 @@ class ServerConnection(HTTPConnection):
         factory = self._factory
         factory.connections.add(self)
         settings = factory.settings
-        if len(factory.connections) > settings.max_connections:
+        if len(factory.heads) - len(factory.handshakes) > settings.max_unread_heads:
+            factory.make_room(self, factory.heads)
+        full = len(factory.connections) > settings.max_connections
+        if full and not factory.make_room(self, factory.idle, factory.heads):
             factory.tell_full()
             self._refuse(503, "the server has too many connections; try again later")
-        elif len(factory.heads) - len(factory.handshakes) > settings.max_unread_heads:
-            factory.tell_full()
-            self._refuse(503, "too many connections wait for their request; try again later")
         else:
             self._take = self._take_head
 
@@ -279,6 +279,15 @@ class ServerConnection(HTTPConnection):
             self._await(self._factory.lingering)
             self.transport.loseConnection()
 
+    def cut_off(self) -> None:
+        """Make room for a newer connection; what of an answer is not taken yet counts apart."""
+        single = self._factory.settings.single_request
+        if self.handshaken and not self._closing and not single:
+            self._close(True)
+        else:
+            self._await(None)
+            self.abort()
+
     def abort(self) -> None:
         """Close at once."""
         self._take = None
@@ -367,13 +376,10 @@ class ServerConnection(HTTPConnection):
     ) -> None:
         """Answer with a failure, and close; the arguments are those of ``error_response``.
 
-        Who does not close is waited for, so many at a time as the settings say; further ones
-        are not even answered.
+        Who does not close is waited for, so many at a time as the settings say; beyond that the
+        oldest one is cut off.
         """
         if self._closing:
-            return
-        if len(self._factory.lingering) >= self._factory.settings.max_lingering:
-            self.abort()
             return
         answer = error_response(status, text, head, headers=headers, in_status_line=in_status_line)
         self.writer.write(answer)
@@ -402,6 +408,8 @@ class ServerConnection(HTTPConnection):
             self.transport.loseConnection()
         else:
             self.transport.loseWriteConnection()
+        if not self.lost:
+            factory.closes(self)
 
     def _drop(self, data: bytes) -> None:
         self._dropped += len(data)

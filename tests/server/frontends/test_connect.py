@@ -701,14 +701,15 @@ class LimitTests(ConnectTestCase):
         self.assertIsNone(connection.closed_with)
 
     def test_unread_heads(self):
-        """More connections without a head than allowed get 503 at once; others go on."""
-        first, second = self.open(), self.open()
-        self.assert_answer(self.open(), 503, "try again later")
-        first.receive(connect())
-        self.assertEqual(len(self.session.dials), 1)
-        third = self.open()
-        self.turns(third)
-        self.assertEqual((second.sent, third.sent), (b"", b""))
+        """Of more connections without a head than allowed the oldest is cut off; others go on."""
+        dialing, silent = self.open(connect()), self.open()
+        slow, caller = self.open(connect()[:9]), self.open()
+        self.assertEqual((silent.aborted, silent.sent), (True, b""))
+        caller.receive(connect())
+        self.assertEqual(len(self.session.dials), 2)
+        newest = [self.open() for _ in range(2)]
+        self.assertTrue(slow.aborted)
+        self.assertEqual([], [each for each in (dialing, caller, *newest) if each.aborted])
 
     def test_a_caller_that_is_passed_over(self):
         """A connection that ends makes room, too."""
@@ -719,11 +720,10 @@ class LimitTests(ConnectTestCase):
         self.assertEqual(last.sent, b"")
 
     def test_connections_that_linger(self):
-        """More error answers at a time than that are not waited for."""
-        lingering = [self.open(b"\0") for _ in range(2)]
-        more = self.open(b"\0")
-        self.assertTrue(more.aborted)
-        self.assertEqual([connection.aborted for connection in lingering], [False, False])
+        """Of more callers that are told of an error than that the oldest is not waited for."""
+        callers = [self.open(b"\0") for _ in range(3)]
+        self.assertEqual([caller.aborted for caller in callers], [True, False, False])
+        self.assert_answer(callers[2], 400, "")
 
     def test_pending_dials(self):
         """More pending dials of a caller than of others' room get 503; an answer makes room."""
@@ -1036,14 +1036,13 @@ class HandshakeTests(ConnectTestCase):
         """Handshakes take no room of callers that are known, nor the other way round."""
         for _ in range(3):
             self.open()
-        for _ in range(2):
-            self.open().finish()
-        late = self.open()
-        late.finish()
-        self.turns(late)
-        self.assertIn(b"HTTP/1.1 503 ", late.sent)
-        (line,) = self.lines
-        self.assertIn(b"too many connections wait", line)
+        callers = [self.open() for _ in range(3)]
+        for caller in callers:
+            caller.finish()
+        self.assertEqual([caller.aborted for caller in callers], [True, False, False])
+        (line,) = [line for line in self.logged("is cut off") if "handshake" not in line]
+        self.assertIn("a caller from 127.0.0.1 is cut off: 2 newer ones", line)
+        self.assertEqual(self.lines, [])
         self.assertFalse(self.open().aborted)
 
     def test_time(self):

@@ -70,6 +70,7 @@ ANSWER = HeadLimits()
 
 VALUES = {
     "connections of callers": [SETTINGS.max_connections],
+    "connections besides": [SETTINGS.max_lingering],
     "TLS handshakes at once": [SETTINGS.max_handshakes],
     "time for the TLS handshake and": [SETTINGS.head_timeout],
     "time for each later head": [SETTINGS.head_timeout],

@@ -275,10 +275,12 @@ class FullTests(World):
 
     def test_warned(self):
         """Callers beyond the bound are counted; the log says on which port, once in a while."""
-        for dial, flag in (
-            (self.dial, "--secure-port"),
-            (self.dial_insecurely, "--insecure-port"),
+        self.kubelet.answer = lambda exchange: None
+        for dial, flag, credentials in (
+            (self.dial, "--secure-port", self.issuer.server("edge-1")),
+            (self.dial_insecurely, "--insecure-port", None),
         ):
+            self.serve_kubelet(credentials)
             self.lines.clear()
             for _ in range(2):
                 self.ask(dial())
@@ -293,6 +295,15 @@ class FullTests(World):
         self.dial_insecurely()
         [line] = self.full()
         self.assertIn("1 more like this", line)
+
+    def test_idle(self):
+        """Callers that are idle make room, and the log says that, too."""
+        for _ in range(4):
+            caller = self.dial()
+            self.ask(caller)
+            self.answered(caller, 200)
+        self.assertEqual(1, len(self.full()))
+        self.assertEqual(0, self.stats.refusals()[503])
 
     def test_handshakes(self):
         """So it is with handshakes that do not end; whoever means it gets through."""

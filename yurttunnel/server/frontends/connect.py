@@ -150,8 +150,17 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         if reason.check(SSL.Error):
             self.refused_peers.warn_of_caller(connection.transport, reason)
 
-    def handshake_evicted(self, connection: ServerConnection) -> None:
+    def evicted(self, connection: ServerConnection) -> None:
         """Report a flood."""
+        if connection.handshaken:
+            self.warnings.warn(
+                "a caller from {address} is cut off: {max_unread_heads} newer ones have not sent"
+                " their request either; see who holds them (ss -tn), and filter addresses in front"
+                " of --connect-endpoint",
+                address=address_behind(connection.transport),
+                max_unread_heads=self.settings.max_unread_heads,
+            )
+            return
         self.warnings.warn(
             "a caller from {address} is cut off: {max_handshakes} newer ones have not finished"
             " their TLS handshake either; see who holds them (ss -tn), and filter addresses in"
