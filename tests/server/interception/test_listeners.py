@@ -303,7 +303,7 @@ class FullTests(World):
             self.ask(caller)
             self.answered(caller, 200)
         self.assertEqual(1, len(self.full()))
-        self.assertEqual(0, self.stats.refusals()[503])
+        self.assertEqual(0, self.stats().refusals[503])
 
     def test_handshakes(self):
         """So it is with handshakes that do not end; whoever means it gets through."""
