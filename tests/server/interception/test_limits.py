@@ -43,7 +43,7 @@ from yurttunnel.server.frontends.connect import (
 from yurttunnel.server.interception.kubelets import HANDSHAKE_TIMEOUT
 from yurttunnel.server.interception.listeners import SETTINGS
 from yurttunnel.server.interception.metrics import METRICS
-from yurttunnel.server.interception.reviews import MAX_REVIEWS, REVIEW_TIMEOUT
+from yurttunnel.server.interception.reviews import MAX_REVIEWS, MAX_WAITING_REVIEWS, REVIEW_TIMEOUT
 from yurttunnel.server.interception.single_flight_cache import MAX_ENTRIES
 from yurttunnel.server.node_session import HESITATION, RETURN_PATIENCE
 from yurttunnel.server.options import Options
@@ -143,7 +143,8 @@ VALUES = {
     "memory for streams": [MEMORY_BUDGET / KIB / KIB],
     "answer of the API": [MAX_BODY / KIB / KIB],
     "line of a watch": [MAX_WATCH_LINE / KIB / KIB],
-    "reviews of callers": [MAX_REVIEWS, REVIEW_TIMEOUT],
+    "reviews of callers at once": [MAX_REVIEWS, REVIEW_TIMEOUT],
+    "reviews of callers that wait": [MAX_WAITING_REVIEWS],
     "answers of reviews": [MAX_ENTRIES],
     "certificate requests": [MAX_KEYS],
     "events that wait": [MAX_WAITING, MAX_MESSAGE],

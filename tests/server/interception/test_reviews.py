@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kube.fakes import FakeKubeClient
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
+from yurttunnel.server.interception import reviews
 from yurttunnel.server.interception.access import Access
 from yurttunnel.server.interception.reviews import (
     MAX_REVIEWS,
@@ -238,6 +239,19 @@ class ReviewsTests(SynchronousTestCase):
         self.client.release()
         self.assertEqual(MAX_REVIEWS + 5, len(self.asked))
         self.successResultOf(gatherResults(asked))
+
+    def test_too_many(self):
+        """Who comes when too many wait is told at once; that is no defect of the API."""
+        self.patch(reviews, "MAX_WAITING_REVIEWS", 5)
+        self.client.hold()
+        asked = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
+        error = self.failureResultOf(self.user_of("good"), ReviewFailed).value
+        self.assertIn("5 others wait", str(error))
+        self.assertEqual({"token": 1}, self.counters.failures)
+        self.assertIsNone(self.reviews.problem())
+        self.client.release()
+        self.successResultOf(gatherResults(asked))
+        self.assertEqual(USER, self.successResultOf(self.user_of("good")))
 
     def test_stop(self):
         """When the server stops, whoever waits is told."""

@@ -39,6 +39,9 @@ REVIEW_TIMEOUT = 10.0
 """Seconds for a review, with the time that it waits for its turn."""
 MAX_REVIEWS = 16
 """How many reviews are asked of the API at a time."""
+MAX_WAITING_REVIEWS = 1024
+"""How many more may wait for their turn: strangers with tokens that nobody has given them cause
+reviews, and those that wait hold connections of the port, of which most are to be for others."""
 
 
 Answer = TypeVar("Answer")
@@ -176,6 +179,11 @@ class Reviews(Service):
 
     async def _review(self, kind: str, resource: Resource, body: Object) -> Object:
         """Have the API make a review; gives its ``status``."""
+        if len(self._turns.waiting) >= MAX_WAITING_REVIEWS:
+            self._counters.failures[kind] += 1
+            raise ReviewFailed(
+                f"{MAX_WAITING_REVIEWS} others wait for the Kubernetes API to review them"
+            )
         try:
             review = await self._turns.run(self._client.create, resource, body).addTimeout(
                 REVIEW_TIMEOUT, self._clock
