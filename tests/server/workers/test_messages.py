@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import fields
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.snapshots import snapshot
 from tests.pki.support import Issuer
+from yurttunnel.metrics import Durations
 from yurttunnel.pki.identity import identity_from_certificate
 from yurttunnel.server.workers import messages
 from yurttunnel.server.workers.stats import Growth, SnapshotChanges, add_growth
@@ -77,6 +79,23 @@ class FiguresTests(SynchronousTestCase):
         self.assertEqual(self.all.dial_durations.buckets, self.counters.dial_durations.buckets)
         self.assertAlmostEqual(self.all.dial_durations.total_seconds, 0.01)
         self.assertEqual(self.all_refusals, Counter(tls=2))
+
+    def test_everything_is_told(self):
+        """No figure of a worker is forgotten."""
+        for each in fields(TunnelCounters):
+            value = getattr(self.counters, each.name)
+            if isinstance(value, Durations):
+                value.observe(0.5)
+            elif isinstance(value, Counter):
+                value["caller.all" if each.name == "refused" else Code.DONE] += 3
+            else:
+                setattr(self.counters, each.name, value + 3)
+        self.all = TunnelCounters()
+        self.tell()
+        self.assertEqual(self.all.amounts(), self.counters.amounts())
+        for each in fields(TunnelCounters):
+            value = getattr(self.all, each.name)
+            self.assertTrue(sum(value.buckets) if isinstance(value, Durations) else value, each)
 
     def test_nothing_is_told_of_what_stays(self):
         """An idle worker says little."""

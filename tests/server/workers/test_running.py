@@ -42,7 +42,7 @@ SETTINGS = WorkerSettings(
     audited=True,
     verbose=False,
 )
-FIGURES = {"growth": {"dials.REFUSED": 2}, "memory": 7, "lag": 0.25, "changed": []}
+FIGURES = {"growth": {"dials": {"REFUSED": 2}}, "memory": 7, "lag": 0.25, "changed": []}
 
 
 class FirstProcessForTests:

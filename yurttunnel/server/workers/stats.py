@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 
-from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
-from yurttunnel.wire.codes import Code
+from yurttunnel.tunnel.statistics import Amounts, SessionSnapshot, TunnelCounters
 
-_NUMBERS = (
-    "bytes_received",
-    "bytes_sent",
-    "sessions_started",
-    "resumptions",
-    "connections_lost",
-)
-_BY_CODE = ("dials", "stream_ends", "session_ends")
-_BY_TEXT = ("refused",)
-_DURATIONS = "dial_durations"
-_SECONDS = "seconds"
 _REFUSALS = "refusals"
-
-Amounts = Mapping[str, float]
-"""Figures by name; those of a table are named ``TABLE.ENTRY``."""
 
 
 class Growth:
@@ -31,51 +16,25 @@ class Growth:
     def __init__(self, counters: TunnelCounters, refusals: Counter[str]) -> None:
         self._counters = counters
         self._refusals = refusals
-        self._told: dict[str, float] = {}
+        self._told: Amounts = {}
 
-    def take(self) -> dict[str, float]:
+    def take(self) -> Amounts:
         """Return what has grown, and by how much."""
-        now = dict(_amounts(self._counters, self._refusals))
+        now = {**self._counters.amounts(), _REFUSALS: dict(self._refusals)}
         told, self._told = self._told, now
-        return {
-            name: amount - told.get(name, 0)
-            for name, amount in now.items()
-            if amount != told.get(name, 0)
-        }
+        grown = {}
+        for table, amounts in now.items():
+            before = told.get(table, {})
+            more = {name: amount - before.get(name, 0) for name, amount in amounts.items()}
+            if any(more.values()):
+                grown[table] = {name: amount for name, amount in more.items() if amount}
+        return grown
 
 
 def add_growth(counters: TunnelCounters, refusals: Counter[str], growth: Amounts) -> None:
     """Add what :meth:`Growth.take` gave."""
-    for name, amount in growth.items():
-        table, _, entry = name.partition(".")
-        if table == _REFUSALS:
-            refusals[entry] += int(amount)
-        elif table in _BY_CODE:
-            getattr(counters, table)[Code[entry]] += int(amount)
-        elif table in _BY_TEXT:
-            getattr(counters, table)[entry] += int(amount)
-        elif name == f"{_DURATIONS}.{_SECONDS}":
-            counters.dial_durations.total_seconds += amount
-        elif table == _DURATIONS:
-            counters.dial_durations.buckets[int(entry)] += int(amount)
-        else:
-            setattr(counters, name, getattr(counters, name) + int(amount))
-
-
-def _amounts(counters: TunnelCounters, refusals: Counter[str]) -> Iterator[tuple[str, float]]:
-    for name in _NUMBERS:
-        yield name, getattr(counters, name)
-    for table in _BY_CODE:
-        for code, amount in getattr(counters, table).items():
-            yield f"{table}.{code.name}", amount
-    for table in _BY_TEXT:
-        for text, amount in getattr(counters, table).items():
-            yield f"{table}.{text}", amount
-    for number, amount in enumerate(counters.dial_durations.buckets):
-        yield f"{_DURATIONS}.{number}", amount
-    yield f"{_DURATIONS}.{_SECONDS}", counters.dial_durations.total_seconds
-    for reason, amount in refusals.items():
-        yield f"{_REFUSALS}.{reason}", amount
+    counters.add(growth)
+    refusals.update(growth.get(_REFUSALS, {}))
 
 
 class SnapshotChanges:
