@@ -15,7 +15,6 @@ from yurttunnel.agent.process import agent_registry
 from yurttunnel.cluster import nodes
 from yurttunnel.http.pool import PoolStatistics
 from yurttunnel.metrics import MetricRegistry
-from yurttunnel.ops import audit
 from yurttunnel.pki.approval import Reason
 from yurttunnel.pki.approval_requests import Kind
 from yurttunnel.pki.metrics import (
@@ -25,6 +24,7 @@ from yurttunnel.pki.metrics import (
     cluster_trust_metrics,
 )
 from yurttunnel.server import agents, approver
+from yurttunnel.server import audit_log as audit
 from yurttunnel.server.interception import metrics as interception
 from yurttunnel.server.interception import reviews
 from yurttunnel.server.process import server_registry

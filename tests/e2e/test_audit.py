@@ -15,8 +15,8 @@ from tests.e2e.interception import InterceptionTestCase
 from tests.e2e.kubelets import Request
 from tests.e2e.programs import STOP_SECONDS, Server, free_ports
 from tests.e2e.test_interception_upgrades import SWITCH, TwoWay
-from yurttunnel.ops.audit import CLOSE_TIMEOUT
 from yurttunnel.pki.authority import CALLER_NAME
+from yurttunnel.server.audit_log import CLOSE_TIMEOUT
 
 UPLOAD = 3_000_001
 """Bytes that are sent through a stream."""

@@ -24,7 +24,7 @@ from tests.e2e.clients import Echo, EchoClient, HttpTarget, Question, Sink
 from tests.e2e.crowds import EvictingSet
 from tests.e2e.programs import Program, Server, Tunnel, free_ports
 from tests.e2e.support import EndToEndTestCase, which
-from yurttunnel.ops.fatal import STATUS as FATAL
+from yurttunnel.ops.ending import STATUS as FATAL
 
 
 class CertificateTests(EndToEndTestCase):

@@ -8,8 +8,8 @@ from twisted.logger import LogEvent, LogLevel
 
 from tests.fuzz.cases import PLAN, Target
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
-from yurttunnel.ops.audit import MAX_LINE, format_line
 from yurttunnel.ops.log_output import json_line, text_line
+from yurttunnel.server.audit_log import MAX_LINE, format_line
 from yurttunnel.server.audit_requests import subject_of
 from yurttunnel.server.interception.request import follows, path_class_of
 from yurttunnel.server.interception.resolution import pod_in

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.page import StatusPage
-from yurttunnel.ops.status.sources import StatusSources
+from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.server.lost_nodes import LostNode, lost_section
 from yurttunnel.server.process import NODES
 from yurttunnel.steering.page import steering_section

@@ -8,9 +8,9 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from yurttunnel.agent.settings import StandaloneSettings
-from yurttunnel.ops.audit_sinks import AuditSettings, open_sink
 from yurttunnel.ops.diagnose.bundle import write_bundle
 from yurttunnel.ops.private_files import ExposedPath, check_above, read_trusted
+from yurttunnel.server.audit_sinks import AuditSettings, open_sink
 
 STRANGER = 12345
 

@@ -9,8 +9,8 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.server.test_options import parse
-from yurttunnel.ops.audit_sinks import AuditSettings
 from yurttunnel.ops.exposition import exposition
+from yurttunnel.server.audit_sinks import AuditSettings
 from yurttunnel.server.process import ServerProcess
 
 LOST = b"yurttunnel_server_audit_lines_lost_total 0\n"

@@ -11,8 +11,8 @@ from yurttunnel.agent.options import Options
 from yurttunnel.agent.process import check_identifiers
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.ops.clocks import make_steady
+from yurttunnel.ops.ending import stop_once
 from yurttunnel.ops.log import forward_standard_logging
-from yurttunnel.ops.stopping import stop_once
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import BadIdentity
 from yurttunnel.tunnel.direct.reactor import with_transports

@@ -36,7 +36,7 @@ from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.markup import element
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.sections import Section
-from yurttunnel.ops.status.sources import StatusSources
+from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers, format_identifiers

@@ -13,7 +13,7 @@ from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.server_addresses import IServerAddresses
 from yurttunnel.agent.servers import ServerSet, ServerStats
 from yurttunnel.agent.trust import NodeTrust
-from yurttunnel.ops.fatal import end_process
+from yurttunnel.ops.ending import end_process
 from yurttunnel.ops.waiting import within
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.directory import StateError

@@ -6,7 +6,7 @@ import signal
 
 from twisted.application.service import IService
 
-from yurttunnel.ops.stopping import stop_once
+from yurttunnel.ops.ending import stop_once
 from yurttunnel.pki.directory import StateError
 from yurttunnel.quickstart.options import Options
 from yurttunnel.tunnel.direct.reactor import with_transports

@@ -19,7 +19,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.ops.fatal import end_process
+from yurttunnel.ops.ending import end_process
 from yurttunnel.ops.services import PortService
 from yurttunnel.pki.directory import StateDirectory
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.ops.audit import Value, format_line
 from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.server.audit_log import Value, format_line
 from yurttunnel.server.audit_peers import Peer, peer_behind
 from yurttunnel.server.quoting import quotable
 from yurttunnel.wire.codes import Code

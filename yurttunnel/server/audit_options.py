@@ -9,9 +9,9 @@ from typing import Any
 from twisted.python import usage
 
 from yurttunnel.ops import flags
-from yurttunnel.ops.audit_sinks import AuditSettings
 from yurttunnel.ops.flag_table import Entry, Flag, Group
 from yurttunnel.ops.options import CommandOptions
+from yurttunnel.server.audit_sinks import AuditSettings
 
 DEFAULT_MAX_SIZE = 100
 """Megabytes."""

@@ -20,8 +20,8 @@ from zope.interface import implementer
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange
 from yurttunnel.http.upgrade import SplicedSide
-from yurttunnel.ops.audit import Value
 from yurttunnel.server.audit import Audit, AuditEntry
+from yurttunnel.server.audit_log import Value
 from yurttunnel.server.audit_peers import Peer, peer_behind
 from yurttunnel.server.audit_streams import code_of
 from yurttunnel.server.interception.middleware import IMiddleware

@@ -9,7 +9,7 @@ from twisted.application.service import IService, Service
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.logger import Logger
 
-from yurttunnel.ops.fatal import end_process
+from yurttunnel.ops.ending import end_process
 
 
 class DeferredStart(Service):

@@ -9,7 +9,6 @@ from pathlib import Path
 from twisted.python import usage
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.audit_sinks import AuditSettings
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
 from yurttunnel.pki.authority import DEFAULT_NODE_LIFETIME
@@ -17,6 +16,7 @@ from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME
 from yurttunnel.server import flag_table
 from yurttunnel.server.audit_options import audit_settings
+from yurttunnel.server.audit_sinks import AuditSettings
 from yurttunnel.server.endpoints import Endpoint, TcpEndpoint, TlsEndpoint
 from yurttunnel.server.frontends.admission import Permission
 from yurttunnel.server.frontends.forward import Forward

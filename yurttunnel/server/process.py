@@ -11,24 +11,23 @@ from twisted.logger import LogLevel
 
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
-from yurttunnel.ops.audit import METRICS as AUDIT_METRICS
-from yurttunnel.ops.audit import AuditLog
-from yurttunnel.ops.audit_sinks import AuditSettings, open_sink
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.freed_memory import FreedMemory
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import shown_levels
 from yurttunnel.ops.meta import meta_site
-from yurttunnel.ops.own_thread import in_own_thread
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
-from yurttunnel.ops.status.sources import StatusSources
+from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.status.words import PeerWords
 from yurttunnel.server.agents import RefuseStreams
 from yurttunnel.server.audit import Audit
+from yurttunnel.server.audit_log import METRICS as AUDIT_METRICS
+from yurttunnel.server.audit_log import AuditLog, in_own_thread
+from yurttunnel.server.audit_sinks import AuditSettings, open_sink
 from yurttunnel.server.lost_nodes import LostNodes, lost_section
 from yurttunnel.server.options import Settings
 from yurttunnel.server.registry import SessionRegistry

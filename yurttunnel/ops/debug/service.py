@@ -7,10 +7,9 @@ from typing import Any
 
 from twisted.application.service import MultiService
 
-from yurttunnel.ops.debug.access import IsTunnelled
 from yurttunnel.ops.debug.log_level import TemporaryLogLevel
 from yurttunnel.ops.debug.memory import MemoryTrace
-from yurttunnel.ops.debug.pages import HTML, Answer, GuardedPages, Page
+from yurttunnel.ops.debug.pages import HTML, Answer, GuardedPages, IsTunnelled, Page
 from yurttunnel.ops.debug.reactor import reactor_page, stacks_page
 from yurttunnel.ops.debug.sessions import sessions_page
 from yurttunnel.ops.debug.workers import FindWorkers, with_workers

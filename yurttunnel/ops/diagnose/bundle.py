@@ -7,11 +7,20 @@ import os
 import tarfile
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from yurttunnel.ops.diagnose.part import Part
 from yurttunnel.ops.diagnose.redaction import redact
 from yurttunnel.ops.private_files import check_above
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of the bundle: its name, its text, and a sentence for each thing that is wrong."""
+
+    name: str
+    text: str
+    findings: tuple[str, ...] = ()
 
 
 def write_bundle(path: Path, parts: Iterable[Part], secrets: Iterable[str]) -> None:

@@ -13,11 +13,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from yurttunnel.ops.diagnose.bundle import write_bundle
+from yurttunnel.ops.diagnose.bundle import Part, write_bundle
 from yurttunnel.ops.diagnose.files import files_part
 from yurttunnel.ops.diagnose.machine import OwnLines, firewall_part, machine_part, versions_part
 from yurttunnel.ops.diagnose.meta_pages import page_parts
-from yurttunnel.ops.diagnose.part import Part
 from yurttunnel.ops.diagnose.process import process_part
 from yurttunnel.ops.diagnose.redaction import redact, redacted_arguments
 

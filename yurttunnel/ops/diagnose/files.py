@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from yurttunnel.ops.diagnose.part import Part
+from yurttunnel.ops.diagnose.bundle import Part
 
 SOON = datetime.timedelta(days=30)
 """A certificate of years that ends sooner is told of; others in the last tenth of their life."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from yurttunnel.ops.diagnose.part import Part
+from yurttunnel.ops.diagnose.bundle import Part
 
 LIBRARIES = (
     "yurttunnel",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.ops.diagnose.part import Part
+from yurttunnel.ops.diagnose.bundle import Part
 
 PAGE_SECONDS = 5.0
 """How long an answer may take; a process that takes longer hangs."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from yurttunnel.ops.diagnose.part import Part
+from yurttunnel.ops.diagnose.bundle import Part
 from yurttunnel.ops.diagnose.redaction import redacted_arguments
 
 PROC = Path("/proc")

@@ -18,9 +18,8 @@ from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.events import RecentEvents
 from yurttunnel.ops.status.markup import Markup, element
-from yurttunnel.ops.status.sources import StatusSources
 from yurttunnel.ops.status.throughput import Throughput
-from yurttunnel.ops.status.view import LONGEST_FILTER, View
+from yurttunnel.ops.status.view import LONGEST_FILTER, StatusSources, View
 
 
 def _read(name: str) -> str:

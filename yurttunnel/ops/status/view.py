@@ -1,26 +1,52 @@
-"""The sections of the status page."""
+"""The sections of the status page, and where they get what they show from."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from yurttunnel.ops.readiness import Finding
+from yurttunnel.ops.readiness import Finding, Readiness
 from yurttunnel.ops.status import words
 from yurttunnel.ops.status.certificates import certificate_table
 from yurttunnel.ops.status.events import RecentEvents, event_table
 from yurttunnel.ops.status.markup import Markup, element, mark
-from yurttunnel.ops.status.sections import NO_MATCH, Moment, listing, live, nothing
+from yurttunnel.ops.status.sections import NO_MATCH, MakeSection, Moment, listing, live, nothing
 from yurttunnel.ops.status.sessions import rate_chart, session_table, worst_first
-from yurttunnel.ops.status.sources import StatusSources
 from yurttunnel.ops.status.streams import StreamReport, oldest_streams, stream_table
 from yurttunnel.ops.status.throughput import Throughput
+from yurttunnel.ops.status.words import PeerWords
+from yurttunnel.tunnel.session import TunnelSession
+from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 
 LONGEST_FILTER = 200
 """Characters of ``?q=`` that count."""
 
 MOST_STREAMS = 50
 """How many are shown at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusSources:
+    """The functions are called each time that the page is shown.
+
+    ``program`` is the name of the command. ``snapshots`` describes what ``sessions`` gives.
+    ``certificates`` says when each certificate in use ends. ``reactor_lag`` is the worst of the
+    last minute, in seconds. ``sections`` are those of features. ``other_sessions`` and
+    ``other_streams`` are those of other processes, which ``snapshots`` describes, too.
+    """
+
+    program: str
+    words: PeerWords
+    readiness: Readiness
+    counters: TunnelCounters
+    sessions: Callable[[], Iterable[TunnelSession]]
+    snapshots: Callable[[], Iterable[SessionSnapshot]]
+    certificates: Callable[[], Mapping[str, datetime.datetime]]
+    reactor_lag: Callable[[], float]
+    sections: Sequence[MakeSection] = ()
+    other_sessions: Callable[[], Iterable[SessionSnapshot]] = tuple
+    other_streams: Callable[[], Iterable[StreamReport]] = tuple
 
 
 class View:

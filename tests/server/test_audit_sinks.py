@@ -8,8 +8,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.audit import Written
-from yurttunnel.ops.audit_sinks import AuditFile, AuditSettings, StandardOutput, open_sink
+from yurttunnel.server.audit_log import Written
+from yurttunnel.server.audit_sinks import AuditFile, AuditSettings, StandardOutput, open_sink
 
 LINE = b"x" * 99 + b"\n"
 

@@ -1,18 +1,20 @@
-"""Ending a process with an error; each test ends a process of its own."""
+"""Ending a process, with an error, and when it is told to more than once."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+from twisted.internet.error import ReactorNotRunning
+from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.fatal import STATUS
+from yurttunnel.ops.ending import STATUS, stop_once
 
 _PROGRAM = """
 import atexit, sys
 from twisted.internet import reactor
-from yurttunnel.ops.fatal import end_process
+from yurttunnel.ops.ending import end_process
 
 atexit.register(print, "an earlier exit handler")
 reactor.addSystemEventTrigger("before", "shutdown", print, "services stop")
@@ -24,7 +26,7 @@ print("the reactor has ended")
 
 
 class EndProcessTests(SynchronousTestCase):
-    """What the shell sees."""
+    """What the shell sees; each test ends a process of its own."""
 
     def end(self, body):
         """Run a program that ends itself; give what it has written to stdout."""
@@ -69,3 +71,33 @@ class EndProcessTests(SynchronousTestCase):
             "    end_process(reactor, 'again')\n"
             "reactor.addSystemEventTrigger('before', 'shutdown', again)"
         )
+
+
+class Reactor:
+    """Can be stopped once."""
+
+    stopped = 0
+
+    def stop(self) -> None:
+        """Stop, as Twisted's reactors do it."""
+        if self.stopped:
+            raise ReactorNotRunning("Can't stop reactor that isn't running.")
+        self.stopped += 1
+
+
+class StopOnceTests(SynchronousTestCase):
+    """:func:`stop_once`."""
+
+    def test_later_ones_are_logged(self) -> None:
+        """The first one stops the reactor; a further one does no harm."""
+        reactor = Reactor()
+        stop_once(reactor)
+        events = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        reactor.stop()
+        self.assertEqual((1, []), (reactor.stopped, events))
+        reactor.stop()
+        self.assertEqual(1, reactor.stopped)
+        (event,) = events
+        self.assertIn("stops already", event["log_format"])

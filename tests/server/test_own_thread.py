@@ -9,12 +9,12 @@ import threading
 from twisted.internet import reactor
 from twisted.trial.unittest import TestCase
 
-from yurttunnel.ops.own_thread import in_own_thread
+from yurttunnel.server.audit_log import in_own_thread
 
 PROGRAM = """
 import os
 from twisted.internet import reactor
-from yurttunnel.ops.own_thread import in_own_thread
+from yurttunnel.server.audit_log import in_own_thread
 reader, writer = os.pipe()
 def begin():
     in_own_thread(reactor, "waits", lambda size: os.read(reader, size), 1)

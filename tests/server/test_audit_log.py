@@ -13,7 +13,8 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.metrics import MetricRegistry
-from yurttunnel.ops.audit import (
+from yurttunnel.ops.exposition import exposition
+from yurttunnel.server.audit_log import (
     CLOSE_TIMEOUT,
     FLUSH_DELAY,
     MAX_LINE,
@@ -23,8 +24,7 @@ from yurttunnel.ops.audit import (
     AuditLog,
     format_line,
 )
-from yurttunnel.ops.audit_sinks import AuditFile
-from yurttunnel.ops.exposition import exposition
+from yurttunnel.server.audit_sinks import AuditFile
 
 
 class LineTests(SynchronousTestCase):

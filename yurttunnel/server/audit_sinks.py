@@ -14,8 +14,8 @@ from pathlib import Path
 
 from zope.interface import implementer
 
-from yurttunnel.ops.audit import IAuditSink, Written
 from yurttunnel.ops.private_files import check_above
+from yurttunnel.server.audit_log import IAuditSink, Written
 
 _MODE = 0o600
 _FLAGS = (

@@ -1,4 +1,4 @@
-"""Ending the process with an error, from within the reactor."""
+"""Ending the process: with an error, from within the reactor, and when told to more than once."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import atexit
 import contextlib
 import os
 import sys
+from typing import Any
 
 from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IReactorCore
+from twisted.logger import Logger
+
+_log = Logger()
 
 STATUS = 70
 """EX_SOFTWARE of sysexits.h is what the shell sees."""
@@ -39,3 +43,20 @@ def _exit() -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(STATUS)
+
+
+def stop_once(reactor: Any) -> None:
+    """Have ``reactor`` only log that it is to stop while it stops.
+
+    Supervisors and people repeat SIGTERM when a drain takes its time. For Twisted that is an
+    error, of which it logs a traceback.
+    """
+    stop = reactor.stop
+
+    def stop_unless_stopping() -> None:
+        try:
+            stop()
+        except ReactorNotRunning:
+            _log.info("told to stop again: it stops already, when its drain allows")
+
+    reactor.stop = stop_unless_stopping
