@@ -253,6 +253,18 @@ class ReviewsTests(SynchronousTestCase):
         self.successResultOf(gatherResults(asked))
         self.assertEqual(USER, self.successResultOf(self.user_of("good")))
 
+    def test_too_many_for_one_token(self):
+        """Those who share one review are as many; another token has its own."""
+        self.patch(reviews, "MAX_WAITING_REVIEWS", 5)
+        self.client.hold()
+        asked = [self.user_of("good") for _ in range(5)]
+        error = self.failureResultOf(self.user_of("good"), ReviewFailed).value
+        self.assertIn("5 others wait", str(error))
+        asked.append(self.user_of("other"))
+        self.client.release()
+        self.successResultOf(gatherResults(asked))
+        self.assertEqual(USER, self.successResultOf(self.user_of("good")))
+
     def test_stop(self):
         """When the server stops, whoever waits is told."""
         self.client.hold()

@@ -40,8 +40,9 @@ REVIEW_TIMEOUT = 10.0
 MAX_REVIEWS = 16
 """How many reviews are asked of the API at a time."""
 MAX_WAITING_REVIEWS = 1024
-"""How many more may wait for their turn: strangers with tokens that nobody has given them cause
-reviews, and those that wait hold connections of the port, of which most are to be for others."""
+"""How many more may wait for their turn, and how many for one review: strangers with tokens that
+nobody has given them cause reviews, and those that wait hold connections of the port, of which most
+are to be for others."""
 
 
 Answer = TypeVar("Answer")
@@ -164,7 +165,7 @@ class Reviews(Service):
             user = _user_in(await self._review("token", TOKEN_REVIEWS, body))
             return user, DENIED_TIME if user is None else TOKEN_TIME
 
-        return await _answer(self._users, token, ask)
+        return await self._answer("token", self._users, token, ask)
 
     async def is_allowed(self, user: User, access: Access) -> bool:
         """Return whether ``user`` may do something; raises :class:`ReviewFailed`."""
@@ -175,15 +176,34 @@ class Reviews(Service):
             allowed = status.get("allowed") is True and status.get("denied") is not True
             return allowed, ALLOWED_TIME if allowed else DENIED_TIME
 
-        return await _answer(self._permissions, json.dumps(spec, sort_keys=True), ask)
+        question = json.dumps(spec, sort_keys=True)
+        return await self._answer("access", self._permissions, question, ask)
 
-    async def _review(self, kind: str, resource: Resource, body: Object) -> Object:
-        """Have the API make a review; gives its ``status``."""
-        if len(self._turns.waiting) >= MAX_WAITING_REVIEWS:
+    async def _answer(
+        self,
+        kind: str,
+        answers: SingleFlightCache[Answer],
+        question: str,
+        ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]],
+    ) -> Answer:
+        key = hashlib.sha256(question.encode()).digest()
+        # Who waits for the same as others waits as they do.
+        self._check_room(kind, answers.waiting(key))
+        try:
+            return await answers.get(key, ask)
+        except CancelledError:
+            raise ReviewFailed("this server is stopping") from None
+
+    def _check_room(self, kind: str, waiting: int) -> None:
+        if waiting >= MAX_WAITING_REVIEWS:
             self._counters.failures[kind] += 1
             raise ReviewFailed(
                 f"{MAX_WAITING_REVIEWS} others wait for the Kubernetes API to review them"
             )
+
+    async def _review(self, kind: str, resource: Resource, body: Object) -> Object:
+        """Have the API make a review; gives its ``status``."""
+        self._check_room(kind, len(self._turns.waiting))
         try:
             review = await self._turns.run(self._client.create, resource, body).addTimeout(
                 REVIEW_TIMEOUT, self._clock
@@ -199,17 +219,6 @@ class Reviews(Service):
             raise ReviewFailed(problem) from error
         self._problems.pop(kind, None)
         return status
-
-
-async def _answer(
-    answers: SingleFlightCache[Answer],
-    question: str,
-    ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]],
-) -> Answer:
-    try:
-        return await answers.get(hashlib.sha256(question.encode()).digest(), ask)
-    except CancelledError:
-        raise ReviewFailed("this server is stopping") from None
 
 
 def _problem(resource: Resource, error: Exception) -> str:

@@ -75,6 +75,10 @@ class SingleFlightCache(Generic[Answer]):
             self._asking[key] = asking
         return waiter
 
+    def waiting(self, key: bytes) -> int:
+        """Return how many wait for the answer to ``key``."""
+        return len(self._waiting.get(key, ()))
+
     def stop(self) -> Deferred[None]:
         """Give up what is being asked; those who wait are told by ``CancelledError``."""
         asking = list(self._asking.values())
