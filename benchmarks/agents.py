@@ -33,6 +33,7 @@ from twisted.web.server import Request, Site
 
 from benchmarks.crowd import EvictingSet
 from yurttunnel.tunnel.direct.reactor import with_transports
+from yurttunnel.tunnel.reactor import installed_reactor
 
 RATE = 50.0
 """Agents that begin each second unless something else is said."""
@@ -114,7 +115,7 @@ def main() -> None:
     _log_warnings()
     host, _, port = arguments.server.rpartition(":")
     crowd = EvictingSet(
-        with_transports(reactor, arguments.transport),
+        with_transports(installed_reactor(), arguments.transport),
         host,
         int(port),
         arguments.server_state,

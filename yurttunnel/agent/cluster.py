@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from twisted.application.service import IService
 
 from yurttunnel.agent.address_file import AddressFile
@@ -21,6 +19,7 @@ from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.services import ClosedAtTheEnd
 from yurttunnel.pki.cluster_agent import ClusterAgentTrust
 from yurttunnel.pki.metrics import cluster_trust_metrics
+from yurttunnel.tunnel.reactor import IReactor
 
 CLAIM_INTERVAL = 10.0
 """Seconds between two looks whether the certificate covers what the servers have been told."""
@@ -29,7 +28,7 @@ EXPECTED_SERVERS = 2
 """With how many servers to begin; the first that answers says how many there are."""
 
 
-def build(reactor: Any, settings: Settings, mode: ClusterSettings) -> IService:
+def build(reactor: IReactor, settings: Settings, mode: ClusterSettings) -> IService:
     """Compose the agent.
 
     Raises ``BadKubeConfiguration``, ``BadBundle``, ``StateError`` and ``BadIdentity``. An API

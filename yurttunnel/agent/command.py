@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from twisted.application.service import IService
 
@@ -16,14 +16,14 @@ from yurttunnel.ops.log import forward_standard_logging
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import BadIdentity
 from yurttunnel.tunnel.direct.reactor import with_transports
+from yurttunnel.tunnel.reactor import IReactor, installed_reactor
 
 __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
     """Build the agent from its command line; what is wrong ends the process with a sentence."""
-    from twisted.internet import reactor
-
+    reactor = installed_reactor()
     make_steady(reactor)
     stop_once(reactor)
     settings = options.settings
@@ -43,7 +43,7 @@ def _diagnose(options: Options) -> NoReturn:
     run_diagnosis(subject(options.settings), options.bundle)
 
 
-def build(reactor: Any, settings: Settings) -> IService:
+def build(reactor: IReactor, settings: Settings) -> IService:
     """Compose the agent's parts."""
     check_identifiers(settings)
     mode = settings.mode

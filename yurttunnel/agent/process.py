@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
@@ -42,6 +41,7 @@ from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers, format_identifiers
 from yurttunnel.steering.page import steering_page
 from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.statistics import (
     Memory,
@@ -95,7 +95,7 @@ class AgentProcess:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         settings: Settings,
         trust: NodeTrust,
         addresses: IServerAddresses,
@@ -212,7 +212,7 @@ def destination_section(destinations: Sequence[str]) -> Section:
     return Section("destinations", content, "streams")
 
 
-def server_endpoint(reactor: Any, host: str, port: int) -> EndpointWithDeadline:
+def server_endpoint(reactor: IReactor, host: str, port: int) -> EndpointWithDeadline:
     """Make the way to a server, without TLS; raises ``ValueError`` for a name that is none."""
     endpoint = HostnameEndpoint(
         reactor, host.encode("idna"), port, timeout=CONNECT_TIMEOUT, attemptDelay=0.25

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
@@ -19,6 +18,7 @@ from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused
 from yurttunnel.pki.token import BadToken
+from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.wire.codes import Code
 
@@ -35,7 +35,7 @@ class AgentService(Service):
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         trust: NodeTrust,
         addresses: IServerAddresses,
         make_servers: Callable[[ClientContexts], ServerSet],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from twisted.application.service import IService
 
 from yurttunnel.agent.process import AgentProcess, server_endpoint
@@ -15,9 +13,10 @@ from yurttunnel.pki.enrolment_client import ServerAddress
 from yurttunnel.pki.held_directory import HeldDirectory
 from yurttunnel.pki.standalone import AgentTrust
 from yurttunnel.pki.token import JoinToken
+from yurttunnel.tunnel.reactor import IReactor
 
 
-def build(reactor: Any, settings: Settings, mode: StandaloneSettings) -> IService:
+def build(reactor: IReactor, settings: Settings, mode: StandaloneSettings) -> IService:
     """Compose the agent; raises ``StateError`` and ``BadIdentity``."""
     held = HeldDirectory(mode.state_dir)
     servers = [

@@ -36,6 +36,7 @@ from yurttunnel.kube.pages import PageLimits
 from yurttunnel.kube.resources import Object, Resource
 from yurttunnel.kube.responses import Body, Events, answered_error, described
 from yurttunnel.ops.waiting import within
+from yurttunnel.tunnel.reactor import IReactor
 
 CALL_SECONDS = 30.0
 """How long a call may take; a watch until it begins."""
@@ -76,7 +77,7 @@ class KubeClient:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         configuration: KubeConfiguration,
         endpoints: IAgentEndpointFactory | None = None,
     ) -> None:

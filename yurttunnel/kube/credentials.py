@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from twisted.internet.defer import Deferred, execute
 from zope.interface import Interface, implementer
 
 from yurttunnel.kube.files import RereadFile
+from yurttunnel.tunnel.reactor import IReactor
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Credentials:
 class ICredentialsSource(Interface):
     """Where credentials come from."""
 
-    def current(reactor: Any) -> Deferred[Credentials]:
+    def current(reactor: IReactor) -> Deferred[Credentials]:
         """Return those that are valid now; fails with ``OSError`` or ``CredentialsUnavailable``."""
 
     def forget() -> None:
@@ -43,7 +43,7 @@ class FileCredentials:
     certificate: RereadFile | bytes = b""
     key: RereadFile | bytes = b""
 
-    def current(self, reactor: Any) -> Deferred[Credentials]:
+    def current(self, reactor: IReactor) -> Deferred[Credentials]:
         """Read them."""
         return execute(self._read)
 

@@ -29,6 +29,7 @@ from zope.interface import implementer
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.responses import described
+from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import set_keepalive, set_user_timeout
 
 CONNECT_SECONDS = 15.0
@@ -51,7 +52,7 @@ class ApiEndpoints:
     _log = Logger()
 
     def __init__(
-        self, reactor: Any, configuration: KubeConfiguration, rotated: Callable[[], object]
+        self, reactor: IReactor, configuration: KubeConfiguration, rotated: Callable[[], object]
     ) -> None:
         self._reactor = reactor
         self._configuration = configuration

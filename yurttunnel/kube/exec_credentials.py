@@ -19,6 +19,7 @@ from zope.interface import implementer
 
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable, ICredentialsSource
 from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.tunnel.reactor import IReactor
 
 PLUGIN_SECONDS = 60.0
 """How long a program may take."""
@@ -55,7 +56,7 @@ class ExecCredentials:
         self._running: Deferred[None] | None = None
         self._waiting: list[Deferred[Credentials]] = []
 
-    def current(self, reactor: Any) -> Deferred[Credentials]:
+    def current(self, reactor: IReactor) -> Deferred[Credentials]:
         """Return what is known, or run the program; it runs once for all who wait."""
         if self._known is not None and (
             self._expires is None or time_of_day(reactor) < self._expires - _EXPIRY_MARGIN
@@ -102,7 +103,7 @@ class ExecCredentials:
 class _Run(ProcessProtocol):
     """One run of a program; ``ended`` fires with what it has written."""
 
-    def __init__(self, reactor: Any, plugin: Plugin) -> None:
+    def __init__(self, reactor: IReactor, plugin: Plugin) -> None:
         self._plugin = plugin
         self._output = bytearray()
         self._errors = bytearray()

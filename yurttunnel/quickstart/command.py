@@ -10,14 +10,14 @@ from yurttunnel.ops.ending import stop_once
 from yurttunnel.pki.directory import StateError
 from yurttunnel.quickstart.options import Options
 from yurttunnel.tunnel.direct.reactor import with_transports
+from yurttunnel.tunnel.reactor import installed_reactor
 
 __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
     """Build everything from the command line; what is wrong ends the process with a sentence."""
-    from twisted.internet import reactor
-
+    reactor = installed_reactor()
     try:
         # It needs packages that servers and agents do without.
         from yurttunnel.quickstart.composition import build

@@ -34,6 +34,7 @@ from yurttunnel.server import command as server
 from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.server.options import Settings as TunnelServerSettings
 from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.reactor import IReactor
 
 SERVER_STATE = "server"
 """Where in the state directory that of the server is."""
@@ -48,7 +49,7 @@ DRAIN_TIMEOUT = "1s"
 """Whoever ends everything at once waits for nothing."""
 
 
-def build(reactor: Any, settings: Settings) -> IService:
+def build(reactor: IReactor, settings: Settings) -> IService:
     """Compose the parts: the two commands of the tunnel as they are, a node and an API."""
     ports, node_name = settings.ports, settings.node_name
     own_state = OwnState(settings.state_dir)
@@ -92,7 +93,7 @@ def build(reactor: Any, settings: Settings) -> IService:
     return parts
 
 
-def _signing(reactor: Any, trust: QuickstartTrust, port: int) -> list[IService]:
+def _signing(reactor: IReactor, trust: QuickstartTrust, port: int) -> list[IService]:
     """Return the parts that sign what ``kubectl certificate approve`` has approved."""
     client = KubeClient(reactor, trust.configuration(port))
     informers = Informers(reactor, client)

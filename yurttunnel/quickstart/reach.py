@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint
@@ -31,6 +31,7 @@ from yurttunnel.http.interfaces import (
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import Acquire
 from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.reactor import IReactor
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for a connection to the server, its TLS handshake included."""
@@ -59,7 +60,7 @@ class TunneledNodes:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         contexts: Contexts,
         servers: Callable[[], Sequence[tuple[str, int]]],
     ) -> None:

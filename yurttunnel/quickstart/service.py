@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
@@ -22,6 +21,7 @@ from twisted.python.failure import Failure
 from yurttunnel.ops.ending import end_process
 from yurttunnel.ops.services import PortService
 from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.tunnel.reactor import IReactor
 
 End = Callable[[], object]
 """Ends something for good."""
@@ -86,7 +86,7 @@ class Guide(Service):
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         reached: Callable[[], Awaitable[str | None]],
         introduction: str,
         kubeconfig: Path | None,
@@ -148,7 +148,7 @@ class _Failed(Exception):
     """What ends the quickstart; one line for the user."""
 
 
-async def _run_check(reactor: Any, kubeconfig: Path) -> int | None:
+async def _run_check(reactor: IReactor, kubeconfig: Path) -> int | None:
     """Run the check to its end and give its exit status; ``None`` when it took too long."""
     check = _CheckProcess()
     command = [sys.executable, "-m", "yurttunnel.quickstart.check", str(kubeconfig)]

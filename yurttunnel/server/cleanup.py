@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
@@ -15,12 +14,13 @@ from yurttunnel.steering.interfaces import SteeringFailed
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.worker import KernelWorker
 from yurttunnel.steering.programs import Programs
+from yurttunnel.tunnel.reactor import IReactor
 
 
 class Cleanup(Service):
     """Does it when the process starts, and ends that; what cannot be removed is an error."""
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
         self._removing: Deferred[None] | None = None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from cryptography import x509
 from twisted.internet.interfaces import (
@@ -36,12 +36,14 @@ from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import Listener, ServerService, SessionHolder
 from yurttunnel.server.steered import other_addresses
 from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import tune_session_socket
 from yurttunnel.wire.hello import Limits
 
 if TYPE_CHECKING:
     from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
     from yurttunnel.server.workers.service import Workers
+    from yurttunnel.tunnel.direct.reactor import DirectReactor
 
 log = Logger()
 
@@ -96,7 +98,7 @@ def agent_listener(
 
 
 def worker_processes(
-    reactor: Any,
+    reactor: IReactor,
     settings: Settings,
     process: ServerProcess,
     agents: AgentListener,
@@ -135,7 +137,7 @@ def worker_processes(
         audited=process.audit is not None,
         verbose=shown_levels.level == LogLevel.debug,
     )
-    workers = Workers(reactor, settings.workers, template, first, contexts)
+    workers = Workers(cast("DirectReactor", reactor), settings.workers, template, first, contexts)
     agents.on_revoked.append(workers.revoked)
     agents.on_replicas_changed.append(workers.tell_servers)
     process.workers = workers
@@ -145,7 +147,7 @@ def worker_processes(
 
 
 def cloud_end(
-    reactor: Any,
+    reactor: IReactor,
     settings: Settings,
     process: ServerProcess,
     trust: Trust,
@@ -200,7 +202,7 @@ def cloud_end(
 
 
 def _callers(
-    reactor: Any, registry: SessionRegistry, settings: Settings
+    reactor: IReactor, registry: SessionRegistry, settings: Settings
 ) -> dict[str, ConnectFactory | DialingFactory]:
     """Make the factories whose connections become streams, by the flag that asks for each."""
     callers: dict[str, ConnectFactory | DialingFactory] = {
@@ -212,7 +214,9 @@ def _callers(
     return callers
 
 
-def _connect_factory(reactor: Any, registry: SessionRegistry, settings: Settings) -> ConnectFactory:
+def _connect_factory(
+    reactor: IReactor, registry: SessionRegistry, settings: Settings
+) -> ConnectFactory:
     factory = ConnectFactory(reactor, registry)
     if settings.connect_permissions:
         factory.gates = (Permissions(settings.connect_permissions),)
@@ -220,7 +224,7 @@ def _connect_factory(reactor: Any, registry: SessionRegistry, settings: Settings
 
 
 def _listeners(
-    reactor: Any,
+    reactor: IReactor,
     settings: Settings,
     trust: Trust,
     agents: AgentListener,
@@ -258,7 +262,7 @@ def _listeners(
 
 
 def _interception_listeners(
-    reactor: Any, settings: Settings, secured: IProtocolFactory, insecure: IProtocolFactory
+    reactor: IReactor, settings: Settings, secured: IProtocolFactory, insecure: IProtocolFactory
 ) -> list[Listener]:
     """Return where callers come to that mean kubelets.
 
@@ -281,7 +285,7 @@ def _interception_listeners(
 
 
 def _on_both_families(
-    reactor: Any,
+    reactor: IReactor,
     settings: Settings,
     flag: str,
     address: str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from twisted.application.service import IService
 
@@ -17,14 +17,14 @@ from yurttunnel.server.interception.middleware import BadMiddleware
 from yurttunnel.server.options import ClusterSettings, Options, Settings, StandaloneSettings
 from yurttunnel.steering.marks import OwnMark
 from yurttunnel.tunnel.direct.reactor import with_transports
+from yurttunnel.tunnel.reactor import IReactor, installed_reactor
 
 __all__ = ["Options", "makeService"]
 
 
 def makeService(options: Options) -> IService:
     """Build the server from its command line; what is wrong ends the process with a sentence."""
-    from twisted.internet import reactor
-
+    reactor = installed_reactor()
     make_steady(reactor)
     stop_once(reactor)
     settings = options.settings
@@ -48,7 +48,7 @@ def makeService(options: Options) -> IService:
         raise SystemExit(f"--middleware: {error}") from None
 
 
-def _cleanup(reactor: Any) -> IService:
+def _cleanup(reactor: IReactor) -> IService:
     # What speaks to the kernel takes time and memory to import.
     from yurttunnel.server.cleanup import Cleanup
 
@@ -70,7 +70,7 @@ def _diagnose(options: Options) -> NoReturn:
     run_diagnosis(subject(options.settings), options.bundle)
 
 
-def build(reactor: Any, settings: Settings) -> IService:
+def build(reactor: IReactor, settings: Settings) -> IService:
     """Compose the server's parts."""
     mode = settings.mode
     if isinstance(mode, StandaloneSettings):

@@ -10,6 +10,7 @@ from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.logger import Logger
 
 from yurttunnel.ops.ending import end_process
+from yurttunnel.tunnel.reactor import IReactor
 
 
 class DeferredStart(Service):
@@ -23,7 +24,7 @@ class DeferredStart(Service):
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         ready: Callable[[], Awaitable[None]],
         make: Callable[[], IService],
     ) -> None:

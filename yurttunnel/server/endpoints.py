@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from cryptography import x509
 from twisted.internet.endpoints import serverFromString
@@ -33,6 +33,7 @@ from yurttunnel.pki.credentials import (
     certificates_from_pem,
     key_from_pem,
 )
+from yurttunnel.tunnel.reactor import IReactor
 
 log = Logger()
 
@@ -50,7 +51,7 @@ class Endpoint(Protocol):
 
     def listen(
         self,
-        reactor: Any,
+        reactor: IReactor,
         flag: str,
         factory: ServerFactory,
         credentials: IOpenSSLServerConnectionCreator | None = None,
@@ -74,7 +75,7 @@ class UnixEndpoint:
 
     def listen(
         self,
-        reactor: Any,
+        reactor: IReactor,
         flag: str,
         factory: ServerFactory,
         credentials: IOpenSSLServerConnectionCreator | None = None,
@@ -94,7 +95,7 @@ class TcpEndpoint:
 
     def listen(
         self,
-        reactor: Any,
+        reactor: IReactor,
         flag: str,
         factory: ServerFactory,
         credentials: IOpenSSLServerConnectionCreator | None = None,
@@ -134,7 +135,7 @@ class TlsEndpoint:
 
     def listen(
         self,
-        reactor: Any,
+        reactor: IReactor,
         flag: str,
         factory: ServerFactory,
         credentials: IOpenSSLServerConnectionCreator | None = None,
@@ -175,7 +176,7 @@ class SystemdEndpoint:
 
     def listen(
         self,
-        reactor: Any,
+        reactor: IReactor,
         flag: str,
         factory: ServerFactory,
         credentials: IOpenSSLServerConnectionCreator | None = None,

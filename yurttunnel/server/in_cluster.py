@@ -60,6 +60,7 @@ from yurttunnel.server.siblings.service import METRICS as SIBLING_METRICS
 from yurttunnel.server.siblings.service import Siblings
 from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.server.steering import ClusterSteering
+from yurttunnel.tunnel.reactor import IReactor
 
 COMPONENT = "yurttunnel-server"
 
@@ -76,7 +77,7 @@ APPROVER_LEASE = "yurt-tunnel-approver"
 class ClusterServer:
     """Makes the parts, those of the second phase when the certificates are there."""
 
-    def __init__(self, reactor: Any, settings: Settings, cluster: ClusterSettings) -> None:
+    def __init__(self, reactor: IReactor, settings: Settings, cluster: ClusterSettings) -> None:
         """Make those of the first phase.
 
         Raises ``BadKubeConfiguration``, ``StateError``, ``BadBundle`` and ``BadMiddleware``. An
@@ -303,7 +304,7 @@ class ClusterServer:
         return parts
 
 
-def build(reactor: Any, settings: Settings, cluster: ClusterSettings) -> IService:
+def build(reactor: IReactor, settings: Settings, cluster: ClusterSettings) -> IService:
     """Compose the server's parts; see :class:`ClusterServer` for what is raised."""
     return ClusterServer(reactor, settings, cluster).service()
 

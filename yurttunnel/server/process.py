@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted.logger import LogLevel
 
@@ -33,6 +33,7 @@ from yurttunnel.server.options import Settings
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.steering.page import steering_page, steering_section
 from yurttunnel.steering.report import SteeringReport
+from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.tunnel.shares import Kind, Share
 from yurttunnel.tunnel.statistics import (
@@ -123,7 +124,7 @@ class ServerProcess:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         settings: Settings,
         certificates: Callable[[], Mapping[str, datetime.datetime]],
         nodes: Nodes | None = None,
@@ -209,7 +210,7 @@ class ServerProcess:
         if self.workers is not None:
             self.workers.be_verbose(shown_levels.level == LogLevel.debug)
 
-    def _open_audit(self, reactor: Any, settings: AuditSettings) -> Audit:
+    def _open_audit(self, reactor: IReactor, settings: AuditSettings) -> Audit:
         """Open the audit log, which is closed when all that can end has ended."""
         try:
             sink = open_sink(settings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from twisted.application.service import IService
 
@@ -22,9 +21,10 @@ from yurttunnel.server.interception.middleware import (
 )
 from yurttunnel.server.options import Settings, StandaloneSettings
 from yurttunnel.server.process import ServerProcess
+from yurttunnel.tunnel.reactor import IReactor
 
 
-def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> IService:
+def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings) -> IService:
     """Compose the server's parts; raises ``StateError``, ``BadBundle`` and ``BadMiddleware``."""
     held = HeldDirectory(standalone.state_dir)
     plugins = _plugins(reactor, settings.middlewares)
@@ -75,7 +75,9 @@ def build(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> I
     return parts
 
 
-def _open_trust(reactor: Any, settings: Settings, standalone: StandaloneSettings) -> ServerTrust:
+def _open_trust(
+    reactor: IReactor, settings: Settings, standalone: StandaloneSettings
+) -> ServerTrust:
     return ServerTrust.open(
         reactor,
         standalone.state_dir,
@@ -88,6 +90,6 @@ def _open_trust(reactor: Any, settings: Settings, standalone: StandaloneSettings
     )
 
 
-def _plugins(reactor: Any, names: Sequence[str]) -> list[IMiddleware]:
+def _plugins(reactor: IReactor, names: Sequence[str]) -> list[IMiddleware]:
     """Make those that are asked for; nothing is searched for plugins when none is."""
     return find_middlewares(reactor, names, installed_makers()) if names else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from twisted.application.service import IService
 from twisted.internet.defer import Deferred
@@ -35,6 +34,7 @@ from yurttunnel.steering.report import (
     RulesReport,
     SteeringReport,
 )
+from yurttunnel.tunnel.reactor import IReactor
 
 _log = Logger()
 
@@ -44,7 +44,7 @@ class ClusterSteering:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         settings: Settings,
         cluster: ClusterSettings,
         process: ServerProcess,

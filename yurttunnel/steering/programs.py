@@ -16,6 +16,8 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 from zope.interface import Interface, implementer
 
+from yurttunnel.tunnel.reactor import IReactor
+
 SECONDS = 20.0
 """How long a program may take, unless its caller says otherwise."""
 
@@ -67,7 +69,7 @@ class IPrograms(Interface):
 class Programs:
     """Runs programs as children of this process, by ``IReactorProcess`` and ``IReactorTime``."""
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
 
     def run(
@@ -92,7 +94,7 @@ class _Run(ProcessProtocol):
     transport: Any
 
     def __init__(
-        self, reactor: Any, arguments: Sequence[str], given: bytes, seconds: float
+        self, reactor: IReactor, arguments: Sequence[str], given: bytes, seconds: float
     ) -> None:
         self._reactor = reactor
         self._name = arguments[0]

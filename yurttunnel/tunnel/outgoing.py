@@ -14,6 +14,8 @@ from twisted.internet.interfaces import (
 )
 from zope.interface import implementer
 
+from yurttunnel.tunnel.reactor import IReactor
+
 
 @implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver)
 class PreparingReactor:
@@ -22,7 +24,7 @@ class PreparingReactor:
     ``prepare`` is given the socket of each TCP connection to an address, before any packet.
     """
 
-    def __init__(self, reactor: Any, prepare: Callable[[socket.socket], object]) -> None:
+    def __init__(self, reactor: IReactor, prepare: Callable[[socket.socket], object]) -> None:
         self._reactor = reactor
         self._prepare = prepare
 

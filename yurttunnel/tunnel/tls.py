@@ -21,11 +21,12 @@ from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.reactor import DirectReactor
 from yurttunnel.tunnel.direct.tls import TLSFactory
+from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import tune_session_socket
 
 
 def server_side(
-    reactor: Any, creator: IOpenSSLServerConnectionCreator, factory: IProtocolFactory
+    reactor: IReactor, creator: IOpenSSLServerConnectionCreator, factory: IProtocolFactory
 ) -> Factory[Any]:
     """Put TLS under the protocols of ``factory``, as the side that accepts.
 
@@ -38,7 +39,7 @@ def server_side(
 
 
 def client_side(
-    reactor: Any, creator: IOpenSSLClientConnectionCreator, factory: IProtocolFactory
+    reactor: IReactor, creator: IOpenSSLClientConnectionCreator, factory: IProtocolFactory
 ) -> Factory[Any]:
     """Put TLS under the protocols of ``factory``, as the side that connects."""
     if isinstance(reactor, DirectReactor):
@@ -61,7 +62,7 @@ class SessionEndpoint:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         creator: IOpenSSLClientConnectionCreator,
         endpoint: IStreamClientEndpoint,
     ) -> None:

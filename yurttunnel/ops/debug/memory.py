@@ -15,6 +15,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from yurttunnel.ops.debug.pages import Answer, Page, Parameters, number, text
+from yurttunnel.tunnel.reactor import IReactor
 
 TRACED_SECONDS = 900.0
 """After this long tracing ends by itself: it costs memory and time in all that goes on."""
@@ -37,7 +38,7 @@ class MemoryTrace(Service):
 
     _log = Logger()
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
         self._end: IDelayedCall | None = None
         self._reading = False

@@ -8,18 +8,20 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+from twisted.internet.base import DelayedCall
 from twisted.internet.task import LoopingCall
 
 from yurttunnel.ops.debug.pages import Answer, Page, Parameters, as_json, text
 from yurttunnel.ops.lag import ReactorLag
+from yurttunnel.tunnel.reactor import IReactor
 
 _MOST_FRAMES = 100
 """Of each thread's stack."""
 
 
-def reactor_page(reactor: Any, lag: ReactorLag) -> Page:
+def reactor_page(reactor: IReactor, lag: ReactorLag) -> Page:
     """Make the page of the reactor's figures, as JSON."""
 
     def get(parameters: Parameters) -> Answer:
@@ -36,7 +38,7 @@ def reactor_page(reactor: Any, lag: ReactorLag) -> Page:
     return Page(get)
 
 
-def stacks_page(reactor: Any) -> Page:
+def stacks_page(reactor: IReactor) -> Page:
     """Make the page of the stacks and the pending calls, as text.
 
     It has names of functions and lines of source, never values.
@@ -60,12 +62,12 @@ def _thread_stacks() -> Iterable[str]:
         yield "\n"
 
 
-def _delayed_calls(reactor: Any) -> Iterable[str]:
+def _delayed_calls(reactor: IReactor) -> Iterable[str]:
     """Return the pending calls by function: how many there are, and when the next is due."""
     now = reactor.seconds()
     due: dict[str, list[float]] = {}
     for call in reactor.getDelayedCalls():
-        due.setdefault(_name(call.func), []).append(call.getTime() - now)
+        due.setdefault(_name(cast(DelayedCall, call).func), []).append(call.getTime() - now)
     yield f"delayed calls: {sum(map(len, due.values()))}\n"
     for name, times in sorted(due.items(), key=lambda item: (-len(item[1]), item[0])):
         yield f"{len(times):6}  next in {min(times):9.3f} s  {name}\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from twisted.application.service import MultiService
 
@@ -15,6 +14,7 @@ from yurttunnel.ops.debug.sessions import sessions_page
 from yurttunnel.ops.debug.workers import FindWorkers, with_workers
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.log_levels import ShownLevels
+from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import TunnelSession
 
 _PAGES = (
@@ -38,7 +38,7 @@ class ProcessPages(MultiService):
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         sessions: Callable[[], Iterable[TunnelSession]],
         lag: ReactorLag,
         workers: FindWorkers = _no_workers,
@@ -64,7 +64,7 @@ class Debug(MultiService):
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         sessions: Callable[[], Iterable[TunnelSession]],
         lag: ReactorLag,
         levels: ShownLevels,

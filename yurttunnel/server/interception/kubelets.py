@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
@@ -25,6 +25,7 @@ from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.shares import Holder, for_kubelets
 
 log = Logger()
@@ -73,7 +74,7 @@ class KubeletConnector:
     """Makes connections to kubelets; ``counters`` learn how their handshakes go."""
 
     def __init__(
-        self, reactor: Any, contexts: KubeletContexts, counters: InterceptionCounters
+        self, reactor: IReactor, contexts: KubeletContexts, counters: InterceptionCounters
     ) -> None:
         self._reactor = reactor
         self._contexts = contexts

@@ -32,6 +32,7 @@ from yurttunnel.server.interception.proxy import Interceptor, KubeletProxy
 from yurttunnel.server.interception.trace import Trace
 from yurttunnel.server.refused_peers import RefusedPeers
 from yurttunnel.server.registry import INodeSession, SessionRegistry
+from yurttunnel.tunnel.reactor import IReactor
 
 SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024, max_fields=200))
 """The words of a command to execute are in the query, and one word can have 128 KiB
@@ -50,7 +51,7 @@ class Interception:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         registry: SessionRegistry,
         kubelets: KubeletContexts,
         middlewares: Sequence[IMiddleware],

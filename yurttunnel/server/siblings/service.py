@@ -26,6 +26,7 @@ from yurttunnel.server.siblings.session import SiblingContext
 from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.connection import SIBLING_ALPN
+from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
@@ -140,7 +141,7 @@ class Siblings(Service):
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         context: SessionContext,
         registry: SessionRegistry,
         agents: AgentListener,

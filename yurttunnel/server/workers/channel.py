@@ -23,6 +23,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.tunnel.reactor import IReactor
+
 MOST_FIELDS = 4 * 1024 * 1024
 """Bytes of JSON in one message: authorities, or what one process tells of its sessions."""
 
@@ -71,7 +73,7 @@ class Channel:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: IReactor,
         connection: socket.socket,
         received: Callable[[Message], object],
         lost: Callable[[str], object],

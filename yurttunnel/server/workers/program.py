@@ -46,6 +46,7 @@ from yurttunnel.server.workers.settings import (
 from yurttunnel.server.workers.stats import Growth, SnapshotChanges
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.direct.reactor import DirectReactor
+from yurttunnel.tunnel.reactor import installed_reactor
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.codes import Code
@@ -339,8 +340,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # To import it is to install it, which only a program may do.
-    from twisted.internet import reactor
-
+    reactor = installed_reactor()
     control = socket.socket(fileno=CONTROL_DESCRIPTOR)
     link = socket.socket(fileno=LINK_DESCRIPTOR)
     for each in (control, link):

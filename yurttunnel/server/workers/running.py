@@ -41,6 +41,7 @@ from yurttunnel.server.workers.settings import (
 )
 from yurttunnel.server.workers.stats import add_growth
 from yurttunnel.tunnel.direct.reactor import DirectReactor
+from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.wire.codes import Code
@@ -91,7 +92,9 @@ Spawn = Callable[[ProcessProtocol, Mapping[int, int]], IProcessTransport]
 """Starts a process that has descriptors under the numbers that workers know."""
 
 
-def spawn_worker(reactor: Any, protocol: ProcessProtocol, descriptors: Mapping[int, int]) -> Any:
+def spawn_worker(
+    reactor: IReactor, protocol: ProcessProtocol, descriptors: Mapping[int, int]
+) -> Any:
     """Start a worker by the interpreter that runs this process, with its output."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_WORKERS)

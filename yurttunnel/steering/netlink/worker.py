@@ -8,11 +8,11 @@ from typing import Protocol, TypeVar
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock
-from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 from twisted.python.failure import Failure
 
 from yurttunnel.ops.waiting import ended_within
 from yurttunnel.steering.interfaces import SteeringFailed
+from yurttunnel.tunnel.reactor import IReactor
 
 DEADLINE = 20.0
 """Seconds for one job with its wait for the jobs before it: some times what each answer may take
@@ -27,10 +27,6 @@ class Run(Protocol):
     def __call__(self, job: Callable[[], _Result], /) -> Deferred[_Result]:
         """Run ``job``."""
         ...
-
-
-class IReactor(IReactorTime, IReactorFromThreads):
-    """What a worker needs of the reactor."""
 
 
 class KernelWorker(Service):

@@ -22,6 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.transport import SocketTransport, address_of
 
 
@@ -38,7 +39,7 @@ class SocketConnector:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: DescriptorSet,
         host: str,
         port: int,
         factory: ClientFactory,

@@ -11,9 +11,6 @@ from twisted.internet.interfaces import (
     IConnector,
     IListeningPort,
     IProtocol,
-    IReactorPluggableNameResolver,
-    IReactorTCP,
-    IReactorTime,
 )
 from twisted.internet.tcp import Port
 from zope.interface import implementer
@@ -24,11 +21,12 @@ from yurttunnel.tunnel.direct.ports import take_over, transport_of
 from yurttunnel.tunnel.direct.transport import address_of
 from yurttunnel.tunnel.interfaces import IRounds
 from yurttunnel.tunnel.outgoing import PreparingReactor
+from yurttunnel.tunnel.reactor import IReactor
 
 TRANSPORTS = ("direct", "twisted")
 
 
-@implementer(IReactorTCP, IReactorTime, IReactorPluggableNameResolver, IRounds)
+@implementer(IReactor, IRounds)
 class DirectReactor:
     """Passes everything on to ``reactor`` but the making of connections.
 
@@ -38,7 +36,7 @@ class DirectReactor:
     """
 
     def __init__(
-        self, reactor: Any, prepare: Callable[[socket.socket], object] | None = None
+        self, reactor: IReactor, prepare: Callable[[socket.socket], object] | None = None
     ) -> None:
         self._reactor = reactor
         self._prepare = prepare
@@ -119,7 +117,7 @@ def known_transports(name: str) -> str:
 
 
 def with_transports(
-    reactor: Any, name: str, prepare: Callable[[socket.socket], object] | None = None
+    reactor: IReactor, name: str, prepare: Callable[[socket.socket], object] | None = None
 ) -> Any:
     """Return ``reactor`` with the transports ``name``: this package's, or Twisted's own.
 

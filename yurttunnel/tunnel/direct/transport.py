@@ -36,6 +36,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
 
 READ_SIZE = 128 * 1024 - 64
@@ -68,7 +69,7 @@ class SocketTransport:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: DescriptorSet,
         connection: socket.socket,
         protocol: IProtocol,
         peer: IAddress,
