@@ -150,7 +150,7 @@ class ReasonTests(ListenerTests):
         self.network.settle()
         [(node, why)] = self.told
         self.assertEqual("edge-1", node)
-        self.assertIn("the agent has left in order", why)
+        self.assertIn("the agent has left cleanly", why)
         self.assertIn("GOING_AWAY", why)
 
     def test_another_end(self) -> None:

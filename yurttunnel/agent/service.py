@@ -1,4 +1,4 @@
-"""The agent as a service: gets a certificate, connects to servers, and leaves them in order."""
+"""The agent as a service: gets a certificate, connects to servers, and leaves them cleanly."""
 
 from __future__ import annotations
 

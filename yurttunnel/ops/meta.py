@@ -30,7 +30,7 @@ _HTML = b"text/html; charset=utf-8"
 
 _PAGES = (
     ("healthz", "the process runs"),
-    ("readyz", "every part of it is in order, or which one is not"),
+    ("readyz", "every part of it is healthy, or which one is not"),
     ("metrics", "figures for Prometheus"),
     ("agents", "the sessions of this process, as JSON"),
     ("debug", "what the process does inside, for this machine only"),

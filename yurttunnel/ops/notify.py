@@ -68,7 +68,7 @@ class NotifySocket:
 class Supervised(StoppedInTurn):
     """The parts of a process, of which systemd is told if it wants to know.
 
-    ``READY=1`` when ``readiness`` is in order for the first time, and ``STATUS=`` what is
+    ``READY=1`` when ``readiness`` is healthy for the first time, and ``STATUS=`` what is
     missing, whenever that changes. ``WATCHDOG=1`` in half of the time that systemd allows
     (``WatchdogSec=``), as long as the reactor turns, to the end of the drain. ``STOPPING=1`` when
     the parts are about to stop.

@@ -1,4 +1,4 @@
-"""Whether a process is in order, and if not, what is not."""
+"""Whether a process is healthy, and if not, what is not."""
 
 from __future__ import annotations
 

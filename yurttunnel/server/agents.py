@@ -404,7 +404,7 @@ class AgentListener(Factory):
     def _why_ended(self, code: Code, text: str) -> str:
         """Return for people why a session has ended after which the node may be missed."""
         if code is Code.GOING_AWAY and not self._draining:
-            text = "the agent has left in order, as it does when it is stopped"
+            text = "the agent has left cleanly, as it does when it is stopped"
         return f"{text} ({code.name})"
 
     def _description(

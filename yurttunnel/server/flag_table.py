@@ -261,7 +261,7 @@ RETURN_GRACE = Flag(
     "return-grace",
     Group.LIMITS,
     flags.duration,
-    "How long they outlive one that was closed or reset while it was in order, which is what"
+    "How long they outlive one that was closed or reset while it was healthy, which is what"
     " the death of the agent's process looks like, but also a firewall or load balancer that"
     " is restarted. At most --resume-window, which is the default; less has callers know"
     " sooner of an agent that does not return.",

@@ -76,7 +76,7 @@ class FamilyReport:
 class RulesReport:
     """The rules of the firewall (``--enable-iptables``).
 
-    ``state`` is one word; ``problem`` says what is not in order, ``None`` when all is.
+    ``state`` is one word; ``problem`` says what is not healthy, ``None`` when all is.
     """
 
     state: str

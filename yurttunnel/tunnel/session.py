@@ -99,7 +99,7 @@ class TunnelSession:
 
     Without a connection it is kept for the resume window of the HELLOs, whatever has ended the
     connection. ``return_grace`` is for those who would rather have the streams of a peer that has
-    died end soon: how long, in seconds, the session is kept instead after a connection in order
+    died end soon: how long, in seconds, the session is kept instead after a healthy connection
     was closed or reset by the peer's side, as it is when its process dies, but also when something
     in between is started again.
     """
@@ -306,7 +306,7 @@ class TunnelSession:
         self._counters.connections_lost += 1
         now = self.clock.seconds()
         keep = self._resume_window
-        # A peer that lives resets what it gives up, but that was not in order before.
+        # A peer that lives resets what it gives up, but that was not healthy before.
         if told and self.wire.in_order(now):
             keep = min(keep, self._return_grace + 4 * (self.wire.round_trip or 0.0))
         self.wire.detach(now, keep)

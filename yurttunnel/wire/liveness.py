@@ -12,7 +12,7 @@ BUSY_PATIENCE: Final = 2.0
 """A connection is dead when a ping has had no answer for this many ping intervals."""
 
 ANSWER_PATIENCE: Final = 0.15
-"""A connection is not in order when a ping has had no answer for this much of the interval, 1.5 s
+"""A connection is not healthy when a ping has had no answer for this much of the interval, 1.5 s
 at the default, and a round trip. The slowest answer, an ACK, takes 0.2 s. A peer with streams
 that hears nothing gives up half an interval after a ping of its own; by then the first one that
 it has missed is older than a quarter."""

@@ -161,7 +161,7 @@ class Session:
         return self._measured.seconds
 
     def in_order(self, now: float) -> bool:
-        """Whether the connection is in order: no PING has been without an answer for long.
+        """Whether the connection is healthy: no PING has been without an answer for long.
 
         The end of such a one is the peer's doing. That of another says nothing of the peer: it
         gives up what it hears nothing from, and whatever lies in between may have forgotten it.

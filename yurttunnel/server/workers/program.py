@@ -300,7 +300,7 @@ class Program:
 
     def _stop(self, result: object) -> None:
         if isinstance(result, Failure):
-            self._log.failure("Defect: a worker could not end in order", result)
+            self._log.failure("Defect: a worker could not end cleanly", result)
         self._stopped = True
         self._reactor.stop()
 
