@@ -138,6 +138,7 @@ class ServerPageTests(SynchronousTestCase):
         page = self.status.render()
         self.assertIn("in 10.0 KiB/s", page.rows["sessions"][0][5])
         self.assertIn("from nodes10.0 KiB/s", page.sections["overview"])
+        self.assertIn("to nodes0 B/s", page.sections["overview"])
         self.assertIn("path", page.names())
 
     def test_trouble_comes_first(self) -> None:
