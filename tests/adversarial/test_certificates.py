@@ -8,14 +8,13 @@ from twisted.internet.address import IPv4Address
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.adversarial.certificates import CLIENT, HOUR, SERVER, Wish, attack, attacker
-from tests.pki.support import Issuer, handshake, state_directory
+from tests.pki.support import Issuer, handshake
 from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.callers import HTTP_PROTOCOL, CallerContexts
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.interception import InterceptionContexts
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
-from yurttunnel.pki.serving import KubeletClientCertificate
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
@@ -273,6 +272,5 @@ class ServerDialsTests(ServerCertificates, SynchronousTestCase):
     def creator(self) -> object:
         """Dial as a server."""
         issuer = self.issuer
-        client = KubeletClientCertificate(issuer.clock, state_directory(self), issuer.authority)
-        contexts = KubeletContexts(issuer.clock, client.load(), KubeletVerification.CA)
+        contexts = KubeletContexts(issuer.clock, issuer.kubelet_client(), KubeletVerification.CA)
         return contexts.creator(self.name, self.name)

@@ -19,10 +19,11 @@ from yurttunnel.agent.service import AgentService
 from yurttunnel.agent.trust import EnrolledTrust
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.enrolment_client import ServerAddress
-from yurttunnel.pki.standalone import AgentTrust, ServerTrust
+from yurttunnel.pki.standalone import AgentTrust
 from yurttunnel.pki.token import JoinToken
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
 from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.server.standalone_trust import StandaloneServerTrust
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.connection import CLOSE_TIMEOUT
 from yurttunnel.wire.codes import Code
@@ -40,7 +41,7 @@ class ServiceTests(TestCase):
         """Make both."""
         self.clock = clock_now()
         self.server_state = self.mktemp()
-        trust = ServerTrust.open(self.clock, self.server_state, [HOST])
+        trust = StandaloneServerTrust(self.clock, self.server_state, [HOST])
         self.registry = SessionRegistry(self.clock)
         self.server_context = context_with(self.clock, RefuseStreams())
         self.listener = AgentListener(

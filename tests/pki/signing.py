@@ -32,7 +32,7 @@ def _signed(issuer, request, usage, lifetime):
         names = list(request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
         names = []
-    return issuer.authority._sign(
+    return issuer.authority.sign(
         request.subject, request.public_key(), names, EXTENDED[usage], lifetime
     )
 

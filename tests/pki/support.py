@@ -23,11 +23,11 @@ from twisted.test.iosim import FakeTransport, IOPump
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from yurttunnel.pki.authority import Authority
+from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME, Authority
 from yurttunnel.pki.contexts import ClientContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials, new_key
 from yurttunnel.pki.directory import StateDirectory
-from yurttunnel.pki.identity import Identifiers, parse_identifiers
+from yurttunnel.pki.identity import NODE_ORGANIZATION, Identifiers, parse_identifiers
 
 EDGE_1 = parse_identifiers("host=edge-1&ipv4=192.0.2.7")
 
@@ -93,7 +93,15 @@ class Issuer:
     def caller(self, lifetime: float = 3600.0) -> Credentials:
         """Make a caller's credentials."""
         key = new_key()
-        certificate = self.authority.sign_caller(key.public_key(), lifetime)
+        certificate = self.authority.sign_client(key.public_key(), CALLER_NAME, lifetime=lifetime)
+        return self.authority.credentials(key, certificate)
+
+    def kubelet_client(self) -> Credentials:
+        """Make the credentials by which kubelets know the server."""
+        key = new_key()
+        certificate = self.authority.sign_client(
+            key.public_key(), KUBELET_CLIENT_NAME, NODE_ORGANIZATION
+        )
         return self.authority.credentials(key, certificate)
 
     def expired_node(self) -> Credentials:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from tests.pki.support import EDGE_1
 from tests.pki.world import ADDRESS, World
-from yurttunnel.pki.authority import request_certificate
+from yurttunnel.pki.authority import CALLER_NAME, request_certificate
 from yurttunnel.pki.credentials import certificates_from_pem, new_key
 from yurttunnel.pki.enrolment_messages import (
     EnrolmentRefused,
@@ -384,7 +384,7 @@ class RenewalAdmissionTests(World):
 
     def test_callers_certificate(self) -> None:
         """A caller's certificate makes no node."""
-        caller = self.issuer.authority.sign_caller(new_key().public_key())
+        caller = self.issuer.authority.sign_client(new_key().public_key(), CALLER_NAME)
         self.refuses(Refusal.NOT_AUTHORIZED, "", lambda: self.ask("edge-1", presented=caller))
 
     def test_nothing_presented(self) -> None:

@@ -13,7 +13,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, clock_now, state_directory
-from yurttunnel.pki.authority import Authority, BadRequest, key_of_request, request_certificate
+from yurttunnel.pki.authority import (
+    CALLER_NAME,
+    Authority,
+    BadRequest,
+    key_of_request,
+    request_certificate,
+)
 from yurttunnel.pki.credentials import is_issued_by, new_key, pin_of
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import BadIdentity, identity_from_certificate
@@ -146,7 +152,7 @@ class SigningTests(TestCase):
 
     def test_caller(self) -> None:
         """A caller's certificate has the name that kube-apiserver has, and is not a node's."""
-        certificate = self.authority.sign_caller(new_key().public_key())
+        certificate = self.authority.sign_client(new_key().public_key(), CALLER_NAME)
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         self.assertEqual([name.value for name in names], ["kube-apiserver-kubelet-client"])
         self.assertEqual(self.usages(certificate), [ExtendedKeyUsageOID.CLIENT_AUTH])

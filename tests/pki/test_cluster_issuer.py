@@ -330,7 +330,7 @@ class RequestTests(SynchronousTestCase):
             "server auth": x509.oid.ExtendedKeyUsageOID.SERVER_AUTH,
             "client auth": x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH,
         }[template.usage]
-        certificate = self.issuer.authority._sign(
+        certificate = self.issuer.authority.sign(
             subject, request.public_key(), names, usage, 3600.0
         )
         encoded = base64.b64encode(certificates_to_pem([certificate])).decode()

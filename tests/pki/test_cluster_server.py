@@ -35,13 +35,14 @@ from yurttunnel.pki.certificate_template import (
     serving_template,
 )
 from yurttunnel.pki.cluster_identity import check_sibling
-from yurttunnel.pki.cluster_server import ClusterServerTrust, ClusterTrustSettings
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.credentials import BadCredentials
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.identity import BadIdentity
 from yurttunnel.pki.issuer import CertificateTemplate
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY, KubeletVerification, Verdict
+from yurttunnel.server.cluster_trust import ClusterServerTrust
+from yurttunnel.server.trust import TrustSettings
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.tunnel.connection import SIBLING_ALPN as SIBLING_PROTOCOL
 
@@ -82,11 +83,17 @@ class World(SynchronousTestCase):
         self.names = Names()
         self.cert_dir = Path(self.mktemp())
 
-    def open(self, **settings):
+    def open(self, accept_common_certificates=False, **settings):
         """Open and start a server's trust."""
-        settings = ClusterTrustSettings(callers=("kube-apiserver-kubelet-client",), **settings)
+        settings = TrustSettings(callers=("kube-apiserver-kubelet-client",), **settings)
         trust = ClusterServerTrust(
-            self.clock, self.api, self.cert_dir, lambda: self.bundle, self.names, settings
+            self.clock,
+            self.api,
+            self.cert_dir,
+            lambda: self.bundle,
+            self.names,
+            settings,
+            accept_common_certificates,
         )
         trust.startService()
         self.addCleanup(lambda: trust.running and trust.stopService())
@@ -193,7 +200,7 @@ class ListenerTests(World):
             (self.issuer, Verdict.VERIFIED),
             (Issuer.make(self), Verdict.UNVERIFIED),
         ):
-            creator = self.trust.kubelets.contexts.creator("edge-1", "192.0.2.1")
+            creator = self.trust.kubelets.creator("edge-1", "192.0.2.1")
             client = creator.clientConnectionForTLS(SimpleNamespace(failVerification=self.fail))
             client.set_connect_state()
             kubelet = serving_template(["edge-1"], [ip_address("192.0.2.1")])
@@ -207,7 +214,7 @@ class ListenerTests(World):
             self.assertIs(creator.verdict, verdict)
             told = [event["authority"] for event in events]
             self.assertEqual(told, [] if verdict is Verdict.VERIFIED else [CLUSTER_AUTHORITY])
-        self.assertIsNone(self.trust.kubelets.problem)
+        self.assertIsNone(self.trust.kubelet_problem())
 
 
 class FileTests(World):
@@ -248,7 +255,7 @@ class FileTests(World):
     def test_kubelet_ca(self):
         """Kubelets are verified by --kubelet-ca instead, live, and over rotations."""
         trust = self.ready(kubelet_ca=self.path, kubelet_verify=KubeletVerification.CA)
-        contexts = trust.kubelets.contexts
+        contexts = trust.kubelets
         self.assertEqual(contexts._authorities, (self.other.authority.certificate,))
         third = Issuer.make(self, self.clock)
         self.path.write_bytes(bundle(third))
@@ -259,7 +266,7 @@ class FileTests(World):
         self.assertEqual(contexts._authorities, (third.authority.certificate,))
         self.path.unlink()
         self.clock.advance(LOOK_INTERVAL)
-        self.assertIn(str(self.path), trust.kubelets.problem)
+        self.assertIn(str(self.path), trust.kubelet_problem())
 
     def test_kubelet_ca_changes_before_the_certificates_are_there(self):
         """The newest file counts, though it changed while certificates were waited for."""
@@ -273,7 +280,7 @@ class FileTests(World):
             self.api.sign(name)
         self.pass_time(12)
         self.successResultOf(waiting)
-        self.assertEqual(trust.kubelets.contexts._authorities, (third.authority.certificate,))
+        self.assertEqual(trust.kubelets._authorities, (third.authority.certificate,))
 
     def test_bad_files(self):
         """Files that cannot be used from the beginning are refused."""
@@ -360,26 +367,26 @@ class LifeTests(World):
         """A new name is in the certificate that the next handshake shows."""
         trust = self.ready()
         before = self.serving(trust)
-        generation = trust.kubelets.contexts.generation
+        generation = trust.kubelets.generation
         self.names.dns_names |= {"lb.example"}
         self.pass_time(10)
         self.assertNotEqual(self.serving(trust), before)
         client = dial(ClientContexts(self.credentials(AGENT)), "lb.example", self.fail)
         handshake(client, accept(trust.contexts))
         # Nothing has changed for kubelets, so that connections to them can go on being used.
-        self.assertIs(trust.kubelets.contexts.generation, generation)
+        self.assertIs(trust.kubelets.generation, generation)
 
     def test_rotation(self):
         """Both certificates are replaced in good time, and connections go on."""
         self.api.lifetime = LIFE
         trust = self.ready()
-        before = self.serving(trust), trust.siblings.credentials, trust.kubelets.contexts.generation
+        before = self.serving(trust), trust.siblings.credentials, trust.kubelets.generation
         client, server = self.connect(trust.contexts, self.credentials(AGENT), TUNNEL_PROTOCOL)
         self.pass_time(LIFE * 0.9 + 5)
         self.assertEqual(len(self.api.created), 4)
         self.assertNotEqual(self.serving(trust), before[0])
         self.assertNotEqual(trust.siblings.credentials, before[1])
-        self.assertIsNot(trust.kubelets.contexts.generation, before[2])
+        self.assertIsNot(trust.kubelets.generation, before[2])
         for contexts in (trust.interception, trust.callers):
             self.assertEqual(
                 contexts.credentials.certificate, trust.contexts.credentials.certificate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from ipaddress import ip_address
+from unittest import mock
 
 from OpenSSL import SSL
 from twisted.internet.interfaces import (
@@ -22,9 +23,11 @@ from tests.pki.support import (
     handshake,
     peer_serial,
 )
+from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
+    LiveContexts,
     ServerContexts,
     ServerNotTrusted,
 )
@@ -252,6 +255,28 @@ class ClientContextsTests(TestCase):
     def test_interface(self) -> None:
         """It gives what Twisted's TLS makes its client connections with."""
         verifyObject(IOpenSSLClientConnectionCreator, self.contexts.creator("server.test"))
+
+
+class LiveContextsTests(TestCase):
+    """Several contexts that follow one certificate."""
+
+    def test_all_or_none(self) -> None:
+        """When one of them cannot take new credentials, none of them does."""
+        issuer = Issuer.make(self)
+        old, new = issuer.server(), issuer.server()
+        current = [old]
+        listener, callers = ServerContexts(old), CallerContexts(old, None)
+        live = LiveContexts(issuer.clock)
+        for contexts in (listener, callers):
+            live.follow(contexts, lambda: current[0])
+        current[0] = new
+        with mock.patch.object(callers, "_build", side_effect=BadCredentials("no")):
+            self.assertRaises(BadCredentials, live.update)
+        for contexts in (listener, callers):
+            self.assertIs(contexts.credentials, old)
+        live.update()
+        for contexts in (listener, callers):
+            self.assertIs(contexts.credentials, new)
 
 
 class RotationTests(TestCase):

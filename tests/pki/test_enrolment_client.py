@@ -13,6 +13,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, MemoryServer
 from tests.pki.world import World
+from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ServerContexts,
@@ -266,7 +267,7 @@ class ClientTests(World):
                 "for other names",
             ),
             (answer(sign("edge-1", EDGE_1, public, "ab", -1)), "the clock of this machine"),
-            (answer(self.issuer.authority.sign_caller(public)), "bad certificate"),
+            (answer(self.issuer.authority.sign_client(public, CALLER_NAME)), "bad certificate"),
             (
                 answer(Issuer.make(self).authority.sign_node("edge-1", EDGE_1, public, "ab")),
                 "from another authority",

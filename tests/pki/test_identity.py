@@ -12,6 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.pki.support import Issuer
+from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import (
     BadIdentifiers,
@@ -216,7 +217,7 @@ class CertificateTests(TestCase):
         """Certificates that do not name exactly one node in all due places are refused."""
         edge = x509.DNSName("edge-1")
         for case, bad in {
-            "callers": Issuer.make(self).authority.sign_caller(new_key().public_key()),
+            "callers": Issuer.make(self).authority.sign_client(new_key().public_key(), CALLER_NAME),
             "authority": Issuer.make(self).authority.certificate,
             "server usage": certificate(usage=ExtendedKeyUsageOID.SERVER_AUTH),
             "no usage": certificate(usage=None),

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.pki.support import Issuer, state_directory
+from tests.pki.support import Issuer, clock_now, state_directory
 from yurttunnel.pki.bundle import LOOK_INTERVAL, BadBundle
 from yurttunnel.pki.credentials import certificates_to_pem
-from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.kubelet_trust import KubeletTrust
+from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.pki.embedded_issuer import EmbeddedIssuer
+from yurttunnel.pki.issuer import NotIssued
 from yurttunnel.pki.kubelets import KubeletVerification
+from yurttunnel.server.standalone_trust import StandaloneServerTrust
 
 DAY = 86400
 
@@ -21,7 +23,8 @@ class KubeletTrustTests(SynchronousTestCase):
 
     def setUp(self):
         """Make an authority, a state directory, and a file of authorities."""
-        self.issuer = Issuer.make(self)
+        self.clock = clock_now()
+        self.issuer = Issuer.make(self, self.clock)
         self.directory = state_directory(self)
         self.path = Path(self.mktemp())
         self.write(self.issuer)
@@ -32,12 +35,12 @@ class KubeletTrustTests(SynchronousTestCase):
 
     def open(self, path=None):
         """Open and start it."""
-        trust = KubeletTrust.open(
-            self.issuer.clock,
-            self.directory,
-            self.issuer.authority,
-            KubeletVerification.CA,
-            path,
+        trust = StandaloneServerTrust(
+            self.clock,
+            self.directory.path,
+            ["127.0.0.1"],
+            kubelet_verify=KubeletVerification.CA,
+            kubelet_ca=path,
         )
         trust.startService()
         self.addCleanup(trust.stopService)
@@ -45,59 +48,57 @@ class KubeletTrustTests(SynchronousTestCase):
 
     def trusted(self, trust):
         """Return the authorities in use."""
-        return trust.contexts._authorities
+        return trust.kubelets._authorities
 
     def test_kept(self):
         """A restart keeps the certificate, and a broken file is replaced."""
-        first = self.open().contexts.credentials.certificate
-        self.assertEqual(first, self.open().contexts.credentials.certificate)
+        first = self.open().kubelets.credentials.certificate
+        self.assertEqual(first, self.open().kubelets.credentials.certificate)
         self.directory.write("kubelet-client.pem", b"nonsense")
-        self.assertNotEqual(first, self.open().contexts.credentials.certificate)
+        self.assertNotEqual(first, self.open().kubelets.credentials.certificate)
 
     def test_renewed(self):
         """The certificate is renewed while the service runs, and kept for the next start."""
         trust = self.open()
-        first = trust.contexts.credentials.certificate
-        self.issuer.clock.advance(250 * DAY)
-        second = trust.contexts.credentials.certificate
+        first = trust.kubelets.credentials.certificate
+        self.clock.advance(250 * DAY)
+        second = trust.kubelets.credentials.certificate
         self.assertNotEqual(first, second)
-        self.assertEqual(second, self.open().contexts.credentials.certificate)
-        self.assertIsNone(trust.problem)
+        self.assertEqual(second, self.open().kubelets.credentials.certificate)
+        self.assertIsNone(trust.kubelet_problem())
 
     def test_not_kept(self):
         """A certificate that is renewed but cannot be written is in use, and that is told."""
         trust = self.open()
-        first = trust.contexts.credentials.certificate
+        first = trust.kubelets.credentials.certificate
 
-        def full(name, content):
+        def full(directory, name, content):
             raise StateError("the disk is full")
 
-        self.patch(self.directory, "write", full)
-        self.issuer.clock.advance(250 * DAY)
-        self.assertNotEqual(first, trust.contexts.credentials.certificate)
+        self.patch(StateDirectory, "write", full)
+        self.clock.advance(250 * DAY)
+        self.assertNotEqual(first, trust.kubelets.credentials.certificate)
         self.assertEqual(
             "the certificate of the server for kubelets is in use but not kept for a restart:"
             " the disk is full",
-            trust.problem,
+            trust.kubelet_problem(),
         )
 
     def test_not_renewed(self):
         """A renewal that fails is told, before the end of the certificate and after it."""
         trust = self.open()
-        self.patch(self.issuer.authority, "sign_client", lambda *arguments: {}["no"])
-        self.issuer.clock.advance(250 * DAY)
-        self.assertIn("is not renewed: 'no'", trust.problem)
-        self.issuer.clock.advance(250 * DAY)
-        self.assertIn("has expired", trust.problem)
+        self.patch(EmbeddedIssuer, "issue", _nothing)
+        self.clock.advance(250 * DAY)
+        self.assertIn("is not renewed: no", trust.kubelet_problem())
+        self.clock.advance(250 * DAY)
+        self.assertIn("has expired", trust.kubelet_problem())
 
     def test_own_authority(self):
         """Without a file kubelets are verified by the embedded authority."""
         trust = self.open()
         self.assertIsNone(self.trusted(trust))
-        self.assertEqual(
-            (self.issuer.authority.certificate,), trust.contexts.credentials.authorities
-        )
-        self.assertIsNone(trust.problem)
+        self.assertEqual((trust.authority.certificate,), trust.kubelets.credentials.authorities)
+        self.assertIsNone(trust.kubelet_problem())
 
     def test_file(self):
         """With one, by what is in there, also when that changes."""
@@ -105,7 +106,7 @@ class KubeletTrustTests(SynchronousTestCase):
         trust = self.open(self.path)
         self.assertEqual((self.issuer.authority.certificate,), self.trusted(trust))
         self.write(other, self.issuer)
-        self.issuer.clock.advance(LOOK_INTERVAL)
+        self.clock.advance(LOOK_INTERVAL)
         self.assertEqual(
             (other.authority.certificate, self.issuer.authority.certificate), self.trusted(trust)
         )
@@ -119,14 +120,14 @@ class KubeletTrustTests(SynchronousTestCase):
             (self.path.unlink, "cannot read"),
         ):
             harm()
-            self.issuer.clock.advance(LOOK_INTERVAL)
-            self.assertIn(words, trust.problem)
-            self.assertIn(str(self.path), trust.problem)
+            self.clock.advance(LOOK_INTERVAL)
+            self.assertIn(words, trust.kubelet_problem())
+            self.assertIn(str(self.path), trust.kubelet_problem())
             self.assertEqual(before, self.trusted(trust))
         other = Issuer.make(self)
         self.write(other)
-        self.issuer.clock.advance(LOOK_INTERVAL)
-        self.assertIsNone(trust.problem)
+        self.clock.advance(LOOK_INTERVAL)
+        self.assertIsNone(trust.kubelet_problem())
         self.assertEqual((other.authority.certificate,), self.trusted(trust))
 
     def test_broken_from_the_beginning(self):
@@ -135,3 +136,7 @@ class KubeletTrustTests(SynchronousTestCase):
             harm()
             error = self.assertRaises(BadBundle, self.open, self.path)
             self.assertIn(str(self.path), str(error))
+
+
+async def _nothing(*_):
+    raise NotIssued("no")

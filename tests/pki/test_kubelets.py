@@ -13,7 +13,7 @@ from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.pki.support import Issuer, handshake, peer_serial, state_directory
+from tests.pki.support import Issuer, handshake, peer_serial
 from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME
 from yurttunnel.pki.callers import CallerContexts
@@ -24,7 +24,6 @@ from yurttunnel.pki.kubelets import (
     KubeletVerification,
     Verdict,
 )
-from yurttunnel.pki.serving import KubeletClientCertificate
 
 VERSIONS = (SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION)
 AUTO, CA, SKIP = KubeletVerification.AUTO, KubeletVerification.CA, KubeletVerification.SKIP
@@ -48,9 +47,7 @@ class KubeletContextsTests(SynchronousTestCase):
         """Make an authority and the server's certificate for kubelets."""
         self.issuer = Issuer.make(self)
         self.stranger = Issuer.make(self)
-        self.client = KubeletClientCertificate(
-            self.issuer.clock, state_directory(self), self.issuer.authority
-        ).load()
+        self.client = self.issuer.kubelet_client()
         self.warnings = []
         globalLogPublisher.addObserver(self.note)
         self.addCleanup(globalLogPublisher.removeObserver, self.note)

@@ -12,8 +12,8 @@ from tests.pki.world import World
 from yurttunnel.pki.identity import BadIdentity, Identifiers, parse_identifiers
 from yurttunnel.pki.records import NODES_DIRECTORY
 from yurttunnel.pki.revocation import revoke_node
-from yurttunnel.pki.standalone import ServerTrust
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.standalone_trust import StandaloneServerTrust
 
 NAMES = ("edge-1", "EDGE-1.", "camera", "10.77.2.2", "::ffff:10.77.2.2", "[::ffff:a4d:202]")
 """What edge-1 has, in some spellings."""
@@ -113,7 +113,7 @@ class OwnershipTests(World):
 
     def test_certificates_with_what_is_anothers(self) -> None:
         """They make no session, but a revoked node is told that it is revoked."""
-        trust = ServerTrust.open(self.clock, self.directory.path, ["127.0.0.1"])
+        trust = StandaloneServerTrust(self.clock, self.directory.path, ["127.0.0.1"])
 
         def identify(node: str, identifiers: Identifiers) -> str:
             return trust.identify(self.issuer.node(node, identifiers).certificate).node

@@ -49,8 +49,9 @@ from yurttunnel.pki.identity import (
 )
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.revocation import revoke_node
-from yurttunnel.pki.standalone import AgentTrust, ServerTrust, _first_answer
+from yurttunnel.pki.standalone import AgentTrust, _first_answer
 from yurttunnel.pki.token import BadToken, JoinToken
+from yurttunnel.server.standalone_trust import StandaloneServerTrust
 
 DAY = 86400
 
@@ -66,7 +67,7 @@ class World(TestCase):
 
     def start_server(self) -> None:
         """Start the server's part on the state directory."""
-        self.trust = ServerTrust.open(self.clock, self.state, ["127.0.0.1"])
+        self.trust = StandaloneServerTrust(self.clock, self.state, ["127.0.0.1"])
         self.trust.startService()
         self.addCleanup(self.trust.stopService)
         self.network = MemoryServer(self.clock, self.trust.contexts, self.trust.enrolment_factory)
@@ -143,18 +144,18 @@ class ServerTrustTests(World):
 
     def test_kubelets(self) -> None:
         """Kubelets are verified as the flags say; a file of authorities has to be there."""
-        self.assertIs(KubeletVerification.AUTO, self.trust.kubelets.contexts.mode)
+        self.assertIs(KubeletVerification.AUTO, self.trust.kubelets.mode)
         path = Path(self.mktemp())
         arguments: dict[str, Any] = {
             "kubelet_verify": KubeletVerification.CA,
             "kubelet_ca": path,
         }
         self.assertRaises(
-            BadBundle, ServerTrust.open, self.clock, self.mktemp(), ["127.0.0.1"], **arguments
+            BadBundle, StandaloneServerTrust, self.clock, self.mktemp(), ["127.0.0.1"], **arguments
         )
         path.write_bytes(Path(self.state, "ca.crt").read_bytes())
-        trust = ServerTrust.open(self.clock, self.mktemp(), ["127.0.0.1"], **arguments)
-        self.assertIs(KubeletVerification.CA, trust.kubelets.contexts.mode)
+        trust = StandaloneServerTrust(self.clock, self.mktemp(), ["127.0.0.1"], **arguments)
+        self.assertIs(KubeletVerification.CA, trust.kubelets.mode)
 
     def test_callers(self) -> None:
         """Callers get in with the certificate in the directory, and the server's own rotates."""
@@ -170,14 +171,16 @@ class ServerTrustTests(World):
         handshake(client, server)
         self.assertEqual(peer_serial(client), before.certificate.serial_number)
         self.pass_time(61 * DAY, DAY)
-        self.assertIsNot(self.trust.callers.credentials, before)
-        self.assertIs(self.trust.callers.credentials, self.trust.contexts.credentials)
+        self.assertNotEqual(self.trust.callers.credentials, before)
+        self.assertEqual(self.trust.callers.credentials, self.trust.contexts.credentials)
 
     def test_unusable_state(self) -> None:
         """Whatever is wrong with the state directory is one line with the path."""
         path = Path(self.mktemp())
         path.touch()
-        error = self.assertRaises(StateError, ServerTrust.open, self.clock, path, ["127.0.0.1"])
+        error = self.assertRaises(
+            StateError, StandaloneServerTrust, self.clock, path, ["127.0.0.1"]
+        )
         self.assertEqual(str(error), f"{path} is not a directory: remove it or choose another")
 
     def test_renews_its_own(self) -> None:
@@ -186,8 +189,8 @@ class ServerTrustTests(World):
         self.pass_time(70 * DAY, DAY)
         after = self.trust.contexts.credentials.certificate
         self.assertGreater(after.not_valid_after_utc, before.not_valid_after_utc)
-        self.assertEqual(self.trust.renewal.not_after, after.not_valid_after_utc)
-        self.assertEqual(self.trust.renewal.last_error, "")
+        self.assertEqual(self.trust.serving.not_after, after.not_valid_after_utc)
+        self.assertIsNone(self.trust.serving.warning())
         (stored, _) = certificates_from_pem(Path(self.state, "server.pem").read_bytes())
         self.assertEqual(stored, after)
 
@@ -218,10 +221,10 @@ class ServerTrustTests(World):
         self.clock.advance(300 * DAY)
         with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "full")):
             self.start_server()
-            left = self.trust.renewal.not_after.timestamp() - self.clock.seconds()
+            left = self.trust.serving.not_after.timestamp() - self.clock.seconds()
             self.assertGreater(left, 80 * DAY)
             error = self.assertRaises(
-                StateError, ServerTrust.open, self.clock, self.mktemp(), ["127.0.0.1"]
+                StateError, StandaloneServerTrust, self.clock, self.mktemp(), ["127.0.0.1"]
             )
             self.assertTrue(error.disk_is_full)
         self.assertEqual([Path(self.state, name).read_bytes() for name in names], before)
@@ -385,7 +388,7 @@ class AgentTrustTests(World):
 
     def test_wrong_server(self) -> None:
         """An agent whose token is of another server ends with the reason."""
-        other = ServerTrust.open(self.clock, self.mktemp(), ["127.0.0.1"])
+        other = StandaloneServerTrust(self.clock, self.mktemp(), ["127.0.0.1"])
         token = other.authority.pin
 
         def read_token() -> JoinToken:
@@ -423,9 +426,9 @@ class AgentTrustTests(World):
         self.network.settle()
         self.successResultOf(ready)
 
-    def other_server(self) -> tuple[ServerTrust, ServerAddress]:
+    def other_server(self) -> tuple[StandaloneServerTrust, ServerAddress]:
         """Start a server that has its own state directory, and another authority."""
-        trust = ServerTrust.open(self.clock, self.mktemp(), ["127.0.0.1"])
+        trust = StandaloneServerTrust(self.clock, self.mktemp(), ["127.0.0.1"])
         network = MemoryServer(self.clock, trust.contexts, trust.enrolment_factory)
         return trust, ServerAddress("127.0.0.1", network)
 
@@ -441,7 +444,7 @@ class AgentTrustTests(World):
         state.mkdir(0o700)
         for name in ("ca.crt", "ca.key"):
             shutil.copy(Path(self.state, name), state)
-        self.second = ServerTrust.open(self.clock, state, ["127.0.0.1"])
+        self.second = StandaloneServerTrust(self.clock, state, ["127.0.0.1"])
         self.second_state = state
         network = MemoryServer(self.clock, self.second.contexts, self.second.enrolment_factory)
         return ServerAddress("127.0.0.1", network)

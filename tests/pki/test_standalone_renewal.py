@@ -10,32 +10,12 @@ from twisted.trial.unittest import TestCase
 
 from tests.pki.support import Issuer, SteppedClock, clock_now
 from yurttunnel.pki.authority import utc_now
-from yurttunnel.pki.callers import CallerContexts
-from yurttunnel.pki.contexts import ClientContexts, ServerContexts
-from yurttunnel.pki.credentials import BadCredentials, Credentials
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.standalone_renewal import CertificateRenewal, ContextsTogether
+from yurttunnel.pki.standalone_renewal import CertificateRenewal
 
 LIFE = 3600.0
-
-
-class ContextsTogetherTests(TestCase):
-    """Several contexts with one certificate."""
-
-    def test_all_or_none(self) -> None:
-        """When one of them cannot take new credentials, none of them does."""
-        issuer = Issuer.make(self)
-        old, new = issuer.server(), issuer.server()
-        listener, callers = ServerContexts(old), CallerContexts(old, None)
-        together = ContextsTogether(listener, callers)
-        now = utc_now(issuer.clock)
-        with mock.patch.object(callers, "_build", side_effect=BadCredentials("no")):
-            self.assertRaises(BadCredentials, together.rotate, new, now)
-        for contexts in (listener, callers, together):
-            self.assertIs(contexts.credentials, old)
-        together.rotate(new, now)
-        for contexts in (listener, callers, together):
-            self.assertIs(contexts.credentials, new)
 
 
 class RenewalTests(TestCase):

@@ -20,15 +20,16 @@ from tests.pki.support import EDGE_1, clock_now
 from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.directory import StateError
+from yurttunnel.pki.embedded_issuer import EmbeddedIssuer
 from yurttunnel.pki.enrolment_messages import EnrolmentRequest
 from yurttunnel.pki.identity import format_identifiers
-from yurttunnel.pki.serving import ServingCertificate
-from yurttunnel.pki.standalone import ServerTrust
+from yurttunnel.pki.issuer import NotIssued
 from yurttunnel.pki.token import JoinToken
 from yurttunnel.server import command, process
 from yurttunnel.server.options import Options
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import ServerService
+from yurttunnel.server.standalone_trust import StandaloneServerTrust
 
 META = 10265
 PROMISED = (
@@ -164,7 +165,7 @@ class CommandTests(SynchronousTestCase):
     def test_draining(self):
         """While the server drains /readyz says so, and revocations take effect."""
         server = self.start()
-        [trust] = [part for part in server if isinstance(part, ServerTrust)]
+        [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
         [tunnel] = [part for part in server if isinstance(part, ServerService)]
         # A session that does not end.
         self.patch(tunnel._holders[0], "sessions", lambda: [StubbornSession()])
@@ -181,16 +182,15 @@ class CommandTests(SynchronousTestCase):
 
     def test_not_renewed(self):
         """A certificate that cannot be renewed is a warning, until it has expired."""
-        server = self.start()
-        [trust] = [part for part in server if isinstance(part, ServerTrust)]
-        trust.renewal.last_error = "no"
+        self.start()
+        self.patch(EmbeddedIssuer, "issue", _nothing)
+        self.reactor.advance(61 * 86400)
         status, body = self.reactor.get(META, "/readyz")
         self.assertIn("certificate: ok\n", body)
         self.assertIn("certificate renewal: the certificate of the server, good until ", body)
         self.assertIn("is not renewed: no\n", body)
         self.assertEqual(200, status)
-        self.patch(ServingCertificate, "_issue", lambda self: {}["no"])
-        self.reactor.advance(90 * 86400)
+        self.reactor.advance(30 * 86400)
         status, body = self.reactor.get(META, "/readyz")
         self.assertIn("certificate: the certificate of the server has expired at ", body)
         self.assertEqual(503, status)
@@ -198,7 +198,7 @@ class CommandTests(SynchronousTestCase):
     def test_nodes_that_are_not_enrolled(self):
         """A state directory that cannot be written is a warning: nodes that are there stay."""
         server = self.start()
-        [trust] = [part for part in server if isinstance(part, ServerTrust)]
+        [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
         trust.enrolment_factory._troubles.not_kept("192.0.2.1", StateError("the disk is full"))
         status, body = self.reactor.get(META, "/readyz")
         self.assertIn("enrolment: nodes get no certificates: the disk is full\n", body)
@@ -217,7 +217,7 @@ class CommandTests(SynchronousTestCase):
     def test_flags_arrive(self):
         """Names and addresses of the flags are in the server's certificate."""
         server = self.start("--cert-dns-names", "tunnel.example", "--cert-ips", "192.0.2.10")
-        [trust] = [part for part in server if isinstance(part, ServerTrust)]
+        [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
         names = str(trust.contexts.credentials.certificate.extensions)
         for name in ("tunnel.example", "192.0.2.10"):
             self.assertIn(name, names)
@@ -276,11 +276,15 @@ class CommandTests(SynchronousTestCase):
     def test_kubelet_trust(self):
         """What is wrong with the trust toward kubelets is told, and no reason not to be ready."""
         server = self.start()
-        [trust] = [part for part in server if isinstance(part, ServerTrust)]
-        trust.kubelets.renewal.last_error = "the disk is full"
+        [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
+        trust.client.not_stored = StateError("the disk is full")
         status, body = self.reactor.get(META, "/readyz")
         self.assertEqual(200, status)
         self.assertIn("the disk is full", body)
+
+
+async def _nothing(*_):
+    raise NotIssued("no")
 
 
 class MakeServiceTests(SynchronousTestCase):
@@ -299,7 +303,7 @@ class MakeServiceTests(SynchronousTestCase):
 
     def enroll(self):
         """Have a node enrolled in the state directory."""
-        trust = ServerTrust.open(clock_now(), self.state, ["127.0.0.1"])
+        trust = StandaloneServerTrust(clock_now(), self.state, ["127.0.0.1"])
         token = JoinToken.parse(Path(self.state, "join-token").read_text())
         request = EnrolmentRequest(
             node="edge-1",

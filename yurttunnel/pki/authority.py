@@ -41,6 +41,8 @@ KUBELET_CLIENT_NAME = "tunnel-proxy-client"
 """The common name by which kubelets know the server, the same as in yurttunnel 1.2; with the
 organization of the project. Kubelets that authorize callers bind a role to either."""
 
+SERVER_COMMON_NAME = "yurttunnel-server"
+
 DAY = 86400.0
 DEFAULT_NODE_LIFETIME = 30 * DAY
 """Seconds for which a node's certificate is good; it is renewed after two thirds."""
@@ -171,7 +173,7 @@ class Authority:
         """Make a node's certificate; raises ``BadIdentity`` for names that no node can have."""
         names = subject_alternative_names(node, identifiers, enrolment)
         subject = _name(node, NODE_ORGANIZATION)
-        return self._sign(subject, key, names, ExtendedKeyUsageOID.CLIENT_AUTH, lifetime)
+        return self.sign(subject, key, names, ExtendedKeyUsageOID.CLIENT_AUTH, lifetime)
 
     def sign_server(
         self,
@@ -184,12 +186,8 @@ class Authority:
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in sorted(set(hosts))]
         in_order = sorted(set(addresses), key=lambda a: (a.version, int(a)))
         names += [x509.IPAddress(address) for address in in_order]
-        subject = _name("yurttunnel-server")
-        return self._sign(subject, key, names, ExtendedKeyUsageOID.SERVER_AUTH, lifetime)
-
-    def sign_caller(self, key: PublicKey, lifetime: float = CALLER_LIFETIME) -> x509.Certificate:
-        """Make the certificate by which a caller is admitted to the server's ports."""
-        return self.sign_client(key, CALLER_NAME, lifetime=lifetime)
+        subject = _name(SERVER_COMMON_NAME)
+        return self.sign(subject, key, names, ExtendedKeyUsageOID.SERVER_AUTH, lifetime)
 
     def sign_client(
         self,
@@ -203,9 +201,9 @@ class Authority:
         It has no alternative names, so that it is not one of a node whatever it is called.
         """
         subject = _name(name, organization)
-        return self._sign(subject, key, [], ExtendedKeyUsageOID.CLIENT_AUTH, lifetime)
+        return self.sign(subject, key, [], ExtendedKeyUsageOID.CLIENT_AUTH, lifetime)
 
-    def _sign(
+    def sign(
         self,
         subject: x509.Name,
         key: PublicKey,
@@ -213,6 +211,7 @@ class Authority:
         usage: x509.ObjectIdentifier,
         lifetime: float,
     ) -> x509.Certificate:
+        """Make a certificate of any kind."""
         now = utc_now(self._clock)
         end = now + datetime.timedelta(seconds=lifetime)
         builder = (

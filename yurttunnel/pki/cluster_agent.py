@@ -21,10 +21,9 @@ from yurttunnel.pki.certificate_store import (
 from yurttunnel.pki.certificate_template import agent_template
 from yurttunnel.pki.cluster_identity import cluster_identity
 from yurttunnel.pki.cluster_issuer import CLUSTER_SCHEDULE, ClusterIssuer
-from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.contexts import ClientContexts, LiveContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.identity import BadIdentity, Identifiers
-from yurttunnel.pki.live_contexts import LiveContexts
 from yurttunnel.pki.metrics import ClusterTrustStats
 from yurttunnel.pki.renewal import CertificateRenewal
 

@@ -14,11 +14,14 @@ is read only where the operator has allowed it.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
 from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
 from yurttunnel.pki.identity import (
@@ -29,12 +32,18 @@ from yurttunnel.pki.identity import (
     check_node_name,
     read_identity,
 )
+from yurttunnel.pki.metrics import CommonCertificateCounters
 
 COMMON_AGENT_NAME = "tunnel-agent-client"
 """The common name that all agents of yurttunnel 1.2 have."""
 
 AGENT_NAME_PREFIX = "tunnel-agent:"
 """What the common names of agents begin with."""
+
+WARNING_INTERVAL = 3600.0
+"""Seconds between two warnings of the same node."""
+MAX_NODES = 4096
+"""How many nodes are kept in mind for that."""
 
 _MAX_COMMON_NAME_LENGTH = 64
 _KEPT_OF_LONG_NAMES = 30
@@ -96,6 +105,45 @@ def cluster_identity(certificate: x509.Certificate, accept_common: bool = False)
     # Nobody has checked any of this, so it shall cover as little as it can.
     narrow = replace(identity.identifiers, networks=frozenset(), default_route=False)
     return replace(identity, identifiers=narrow)
+
+
+class NodeIdentification:
+    """Reads certificates of agents; those of yurttunnel 1.2 only if ``accepts_common``."""
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, accepts_common: bool) -> None:
+        self._clock = clock
+        self._accepts_common = accepts_common
+        # When each node was warned of, the last one last.
+        self._warned: OrderedDict[str, float] = OrderedDict()
+        self.counters = CommonCertificateCounters()
+
+    def identify(self, certificate: x509.Certificate) -> NodeIdentity:
+        """Return whose certificate this is, which TLS has verified; raises ``BadIdentity``."""
+        if not has_common_name(certificate):
+            return cluster_identity(certificate)
+        if not self._accepts_common:
+            self.counters.refused += 1
+        identity = cluster_identity(certificate, self._accepts_common)
+        self.counters.accepted += 1
+        self._warn(identity.node)
+        return identity
+
+    def _warn(self, node: str) -> None:
+        now = self._clock.seconds()
+        if now - self._warned.get(node, -WARNING_INTERVAL) < WARNING_INTERVAL:
+            return
+        self._warned[node] = now
+        self._warned.move_to_end(node)
+        if len(self._warned) > MAX_NODES:
+            self._warned.popitem(last=False)
+        self._log.warn(
+            "{node}: accepted with a certificate that every agent of yurttunnel 1.2 can get in"
+            " the name of any node, because of --accept-common-agent-certificates; upgrade this"
+            " node's agent",
+            node=node,
+        )
 
 
 def check_sibling(certificate: x509.Certificate) -> None:

@@ -27,6 +27,7 @@ from service_identity.exceptions import CertificateError
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
     IOpenSSLServerConnectionCreator,
+    IReactorTime,
     ISSLTransport,
 )
 from twisted.logger import Logger
@@ -34,6 +35,7 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.credentials import BadCredentials, Credentials
 from yurttunnel.pki.identity import host_is_address
 from yurttunnel.pki.problems import certificate_problem, refusal
@@ -105,6 +107,34 @@ class RotatingContexts:
 
     def _build(self, credentials: Credentials) -> SSL.Context:
         raise NotImplementedError
+
+
+class LiveContexts:
+    """Contexts, each with a function that gives the credentials it should have now."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._followers: list[tuple[RotatingContexts, Callable[[], Credentials]]] = []
+
+    def follow(self, contexts: RotatingContexts, credentials: Callable[[], Credentials]) -> None:
+        """Have ``contexts`` use what ``credentials()`` gives from each update on."""
+        self._followers.append((contexts, credentials))
+
+    def update(self) -> None:
+        """Have all of them use their credentials, or raise and leave all as they were.
+
+        Contexts whose credentials are the same as before are not touched. Those whose certificate
+        has expired have to wait for the next one: nobody would accept this one.
+        """
+        now = utc_now(self._clock)
+        swaps = []
+        for contexts, desired in self._followers:
+            credentials = desired()
+            expired = now >= credentials.certificate.not_valid_after_utc
+            if credentials != contexts.credentials and not expired:
+                swaps.append(contexts.prepare(credentials, now))
+        for swap in swaps:
+            swap()
 
 
 @implementer(IOpenSSLServerConnectionCreator)

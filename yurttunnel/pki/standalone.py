@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from cryptography import x509
 from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from yurttunnel.ops.backoff import Backoff
-from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.authority import (
-    CALLER_NAME,
-    DAY,
-    DEFAULT_NODE_LIFETIME,
-    Authority,
     utc_now,
 )
-from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import (
-    ENROLMENT_PROTOCOL,
     ClientContexts,
-    ServerContexts,
     ServerNotTrusted,
 )
 from yurttunnel.pki.credentials import (
@@ -46,7 +36,6 @@ from yurttunnel.pki.enrolment_client import (
     renew,
 )
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
-from yurttunnel.pki.enrolment_server import EnrolmentFactory
 from yurttunnel.pki.identity import (
     BadIdentity,
     Identifiers,
@@ -55,16 +44,8 @@ from yurttunnel.pki.identity import (
     identity_from_certificate,
     uncovered,
 )
-from yurttunnel.pki.interception import InterceptionContexts
-from yurttunnel.pki.join_token import JoinTokenFile
-from yurttunnel.pki.kubelet_trust import KubeletTrust
-from yurttunnel.pki.kubelets import KubeletVerification
-from yurttunnel.pki.ownership import Ownership
-from yurttunnel.pki.records import NodeRecords
-from yurttunnel.pki.revocation import Revocations
-from yurttunnel.pki.serving import CALLER_CERTIFICATE, ServingCertificate, ensure_caller_certificate
-from yurttunnel.pki.standalone_renewal import CertificateRenewal, ContextsTogether
-from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, JOIN_TOKEN_FILE, JoinToken, TokenStore
+from yurttunnel.pki.standalone_renewal import CertificateRenewal
+from yurttunnel.pki.token import JoinToken
 
 NODE_FILE = "node.pem"
 PENDING_KEY = "pending.key"
@@ -74,154 +55,6 @@ _LONGEST_PAUSE = 30.0
 """Seconds between an agent's attempts to enroll."""
 _LOOK_AT_CLOCK = 1.0
 """Seconds after which a clock that was set is noticed in such a pause."""
-
-
-class ServerTrust(MultiService):
-    """Everything the server needs to know whom it talks to.
-
-    - ``contexts``: TLS for the agents' listener, tunnel and enrolment;
-    - ``callers``: TLS for listeners whose callers need the certificate in ``client.crt``;
-    - ``interception``: the same for a listener that stands in for kubelets;
-    - ``kubelets``: the same toward kubelets;
-    - ``enrolment_factory``: makes the protocol for connections that chose enrolment;
-    - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
-    - ``ownership``: which node has which name and address;
-    - ``authority``, ``revocations``, ``renewal``: the parts, for metrics and other listeners.
-
-    As a service it renews the server's certificates, replaces the join token and watches for
-    revocations and new authorities of kubelets.
-    """
-
-    def __init__(
-        self,
-        *,
-        authority: Authority,
-        contexts: ServerContexts,
-        callers: CallerContexts,
-        interception: InterceptionContexts,
-        kubelets: KubeletTrust,
-        enrolment_factory: EnrolmentFactory,
-        revocations: Revocations,
-        ownership: Ownership,
-        renewal: CertificateRenewal,
-    ) -> None:
-        super().__init__()
-        self.authority = authority
-        self.contexts = contexts
-        self.callers = callers
-        self.interception = interception
-        self.kubelets = kubelets
-        self.enrolment_factory = enrolment_factory
-        self.revocations = revocations
-        self.ownership = ownership
-        self.renewal = renewal
-        self.on_revoked = revocations.on_revoked
-
-    def identify(self, certificate: x509.Certificate) -> NodeIdentity:
-        """Read who a node is from its certificate, which TLS has verified already.
-
-        Raises :class:`BadIdentity`, also for one that covers what is another node's.
-        """
-        identity = identity_from_certificate(certificate)
-        node = identity.node
-        # Who was revoked is to be told that, and what it had may be another's since.
-        if not self.revocations.is_revoked(identity):
-            for claim, owner in self.ownership.of_others(node, identity.identifiers).items():
-                raise BadIdentity(
-                    f"the certificate of {node} covers {claim}, which belongs to node {owner}:"
-                    f" revoke {node} and enroll it without that, or revoke {owner}"
-                )
-        return identity
-
-    @classmethod
-    def open(
-        cls,
-        clock: IReactorTime,
-        state_dir: str | Path,
-        bind_addresses: Iterable[str],
-        names: Iterable[str] = (),
-        node_lifetime: float = DEFAULT_NODE_LIFETIME,
-        token_lifetime: float = DEFAULT_TOKEN_LIFETIME,
-        callers: Collection[str] = (CALLER_NAME,),
-        kubelet_verify: KubeletVerification = KubeletVerification.AUTO,
-        kubelet_ca: Path | None = None,
-    ) -> ServerTrust:
-        """Load or make all that is kept in ``state_dir``; raises :class:`StateError`.
-
-        ``bind_addresses`` and ``names`` (host names and addresses) are what agents may dial.
-        ``callers`` are the common names of those who may ask for connections to nodes.
-        ``kubelet_ca`` is a file of the authorities that kubelets are verified by, in place of
-        the embedded one; raises :class:`BadBundle` when it cannot be used.
-        Lifetimes are in seconds. When this returns, ``ca.crt``, ``join-token``, ``client.crt``
-        and ``client.key`` are there.
-        """
-        directory = StateDirectory.open(state_dir)
-        authority = Authority.open(clock, directory)
-        tokens = TokenStore(clock, directory, authority.pin)
-        records = NodeRecords(directory)
-        revocations = Revocations(clock, directory, records)
-        ownership = Ownership(records, revocations)
-        admission = Admission(
-            clock, authority, tokens, records, revocations, ownership, node_lifetime
-        )
-        serving = ServingCertificate(clock, directory, authority, bind_addresses, names)
-        contexts = ServerContexts(serving.load(), optional=(ENROLMENT_PROTOCOL,))
-        caller_contexts = CallerContexts(contexts.credentials, callers)
-        join_token = JoinTokenFile(clock, directory, tokens, revocations, token_lifetime)
-        renewal = CertificateRenewal(
-            clock,
-            "the server",
-            ContextsTogether(contexts, caller_contexts),
-            serving.obtain,
-            serving.store,
-        )
-
-        kubelets = KubeletTrust.open(clock, directory, authority, kubelet_verify, kubelet_ca)
-
-        async def renew_caller() -> None:
-            ensure_caller_certificate(clock, directory, authority)
-
-        _make(
-            directory,
-            CALLER_CERTIFICATE,
-            lambda: ensure_caller_certificate(clock, directory, authority),
-        )
-        _make(directory, JOIN_TOKEN_FILE, join_token.refresh)
-        caller = Reconciler(
-            clock,
-            DAY,
-            "renewing the caller's certificate",
-            renew_caller,
-            expected=(StateError,),
-        )
-        enrolment = EnrolmentFactory(clock, admission)
-        trust = cls(
-            authority=authority,
-            contexts=contexts,
-            callers=caller_contexts,
-            interception=InterceptionContexts(clock, authority, callers),
-            kubelets=kubelets,
-            enrolment_factory=enrolment,
-            revocations=revocations,
-            ownership=ownership,
-            renewal=renewal,
-        )
-        for service in (revocations, join_token, renewal, caller, kubelets):
-            service.setServiceParent(trust)
-        return trust
-
-
-def _make(directory: StateDirectory, name: str, make: Callable[[], None]) -> None:
-    """Have a file made, or replaced if that is due.
-
-    Without room for a new one the server starts with the one that is there: sessions do not need
-    it, and it is tried again while the server runs.
-    """
-    try:
-        make()
-    except StateError as error:
-        if not error.disk_is_full or directory.fingerprint(name) is None:
-            raise
 
 
 class AgentTrust(MultiService):

@@ -28,21 +28,6 @@ so that nodes which were enrolled together do not all come back together."""
 _NOT_STORED = "the certificate of {whose} is in use but not kept for a restart: {error}"
 
 
-class ContextsTogether:
-    """Several contexts with the same certificate, which is replaced in all of them or none."""
-
-    def __init__(self, *contexts: RotatingContexts) -> None:
-        self._contexts = contexts
-        self.credentials = contexts[0].credentials
-
-    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
-        """Use ``credentials`` from now on, or raise and leave everything as it was."""
-        swaps = [contexts.prepare(credentials, now) for contexts in self._contexts]
-        for swap in swaps:
-            swap()
-        self.credentials = credentials
-
-
 class CertificateRenewal(Reconciler):
     """Renews the certificate of ``contexts`` after about two thirds of its life.
 
@@ -58,7 +43,7 @@ class CertificateRenewal(Reconciler):
         self,
         clock: IReactorTime,
         whose: str,
-        contexts: RotatingContexts | ContextsTogether,
+        contexts: RotatingContexts,
         obtain: Callable[[], Awaitable[Credentials]],
         store: Callable[[Credentials], None],
     ) -> None:

@@ -28,13 +28,13 @@ from yurttunnel.kube.lease import LeaderElection
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.ops.waiting import within
-from yurttunnel.pki.cluster_server import ClusterServerTrust, ClusterTrustSettings
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.metrics import cluster_trust_metrics
 from yurttunnel.server.agents import AgentListener
 from yurttunnel.server.approver import METRICS as APPROVAL_METRICS
 from yurttunnel.server.approver import ApprovalCounters, Approver
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
+from yurttunnel.server.cluster_trust import ClusterServerTrust
 from yurttunnel.server.deferred_start import DeferredStart
 from yurttunnel.server.interception.authorization import Authorization
 from yurttunnel.server.interception.callers import CertificateUsers
@@ -60,6 +60,7 @@ from yurttunnel.server.siblings.service import METRICS as SIBLING_METRICS
 from yurttunnel.server.siblings.service import Siblings
 from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.server.steering import ClusterSteering
+from yurttunnel.server.trust import TrustSettings
 from yurttunnel.tunnel.reactor import IReactor
 
 COMPONENT = "yurttunnel-server"
@@ -101,13 +102,13 @@ class ClusterServer:
             cluster.cert_dir,
             configuration.authorities,
             self._names,
-            ClusterTrustSettings(
+            TrustSettings(
                 callers=cluster.allowed_callers,
                 client_ca=cluster.client_ca,
                 kubelet_verify=settings.kubelet_verify,
                 kubelet_ca=settings.kubelet_ca,
-                accept_common_certificates=cluster.accept_common_certificates,
             ),
+            cluster.accept_common_certificates,
         )
         self._process = ServerProcess(reactor, settings, self._trust.certificates, self._nodes)
         self._process.registry.is_anothers = self._nodes.is_anothers
@@ -266,7 +267,7 @@ class ClusterServer:
             agents=trust.contexts,
             secure=trust.interception,
             connect=trust.callers,
-            kubelets=trust.kubelets.contexts,
+            kubelets=trust.kubelets,
             identify=trust.identify,
             is_revoked=self._is_gone,
         )
@@ -293,7 +294,7 @@ class ClusterServer:
             self._steering.passthrough,
         )
         self._informers.informer(NODES_SPEC).add_handler(partial(_revoke_deleted, agents))
-        process.readiness.add("kubelet trust", lambda: trust.kubelets.problem, required=False)
+        process.readiness.add("kubelet trust", trust.kubelet_problem, required=False)
         process.readiness.add("siblings", siblings.problem, required=False)
         process.metrics.add(SIBLING_METRICS, siblings.stats)
         self._tunnel.not_accepting = server.not_accepting

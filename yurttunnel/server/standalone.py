@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from twisted.application.service import IService
@@ -11,7 +10,6 @@ from twisted.application.service import IService
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.held_directory import HeldDirectory
-from yurttunnel.pki.standalone import ServerTrust
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.interception.host_names import HostNames
 from yurttunnel.server.interception.middleware import (
@@ -21,6 +19,7 @@ from yurttunnel.server.interception.middleware import (
 )
 from yurttunnel.server.options import Settings, StandaloneSettings
 from yurttunnel.server.process import ServerProcess
+from yurttunnel.server.standalone_trust import StandaloneServerTrust
 from yurttunnel.tunnel.reactor import IReactor
 
 
@@ -29,21 +28,13 @@ def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings)
     held = HeldDirectory(standalone.state_dir)
     plugins = _plugins(reactor, settings.middlewares)
     kept = _open_trust(reactor, settings, standalone)
-
-    def certificates() -> Mapping[str, datetime.datetime]:
-        return {
-            "server": kept.renewal.not_after,
-            "ca": kept.authority.certificate.not_valid_after_utc,
-            "kubelet-client": kept.kubelets.renewal.not_after,
-        }
-
-    process = ServerProcess(reactor, settings, certificates)
+    process = ServerProcess(reactor, settings, kept.certificates)
     process.registry.is_anothers = kept.ownership.is_anothers
     trust = Trust(
         agents=kept.contexts,
         secure=kept.interception,
         connect=kept.callers,
-        kubelets=kept.kubelets.contexts,
+        kubelets=kept.kubelets,
         identify=kept.identify,
         is_revoked=kept.revocations.is_revoked,
     )
@@ -59,13 +50,13 @@ def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings)
     server = cloud_end(reactor, settings, process, trust, agents, middlewares, workers=workers)
     readiness = process.readiness
     readiness.add("listeners", server.not_accepting)
-    readiness.add("certificate", kept.renewal.problem)
+    readiness.add("certificate", kept.serving.problem)
     readiness.add("revocations", lambda: kept.revocations.problem)
     # What is in use stays in use, so these are only told.
     readiness.add("room for revocations", lambda: kept.revocations.warning, required=False)
-    readiness.add("certificate renewal", kept.renewal.warning, required=False)
+    readiness.add("certificate renewal", kept.serving.warning, required=False)
     readiness.add("enrolment", kept.enrolment_factory.problem, required=False)
-    readiness.add("kubelet trust", lambda: kept.kubelets.problem, required=False)
+    readiness.add("kubelet trust", kept.kubelet_problem, required=False)
     parts = Supervised(reactor, readiness)
     # The trust ends after the sessions: a node can be revoked in a drain. The directory is free
     # as soon as that begins: a successor may start meanwhile.
@@ -77,8 +68,8 @@ def build(reactor: IReactor, settings: Settings, standalone: StandaloneSettings)
 
 def _open_trust(
     reactor: IReactor, settings: Settings, standalone: StandaloneSettings
-) -> ServerTrust:
-    return ServerTrust.open(
+) -> StandaloneServerTrust:
+    return StandaloneServerTrust(
         reactor,
         standalone.state_dir,
         bind_addresses=[settings.bind_address],

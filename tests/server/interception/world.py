@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from tests.fakes import Recorder
-from tests.pki.support import Issuer, state_directory
+from tests.pki.support import Issuer
 from tests.tunnel.memory import SessionPair
 from tests.tunnel.test_connection import Link
 from yurttunnel.http.head import HeadLimits
@@ -20,7 +20,6 @@ from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import Identifiers
 from yurttunnel.pki.interception import InterceptionContexts
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
-from yurttunnel.pki.serving import KubeletClientCertificate
 from yurttunnel.server.interception.listeners import SETTINGS, Interception
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.tunnel import tls
@@ -114,10 +113,7 @@ class World(SynchronousTestCase):
         self.kubelet_factories = []
         self.serve_kubelet(self.issuer.server("edge-1"))
         self.links = []
-        certificate = KubeletClientCertificate(
-            self.issuer.clock, state_directory(self), self.issuer.authority
-        )
-        self.contexts = KubeletContexts(self.issuer.clock, certificate.load(), self.mode)
+        self.contexts = KubeletContexts(self.issuer.clock, self.issuer.kubelet_client(), self.mode)
         self.interception = Interception(
             self.reactor,
             self.registry,

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
+from unittest import mock
 
 from cryptography import x509
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.pki.support import Issuer, clock_now, state_directory
 from yurttunnel.pki.addresses import local_addresses
+from yurttunnel.pki.authority import CALLER_NAME
+from yurttunnel.pki.certificate_store import CertificateStore, PairStore
 from yurttunnel.pki.contexts import names_in
 from yurttunnel.pki.credentials import certificates_from_pem, key_from_pem
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.serving import ServingCertificate, ensure_caller_certificate
+from yurttunnel.pki.embedded_issuer import own_certificate
+from yurttunnel.pki.issuer import CertificateTemplate
+from yurttunnel.server.standalone_trust import server_template
 
 DAY = 86400
 
@@ -29,8 +35,16 @@ class ServingCertificateTests(TestCase):
 
     def load(self, bind: str = "192.0.2.1", *names: str) -> x509.Certificate:
         """Load the certificate, as at each start."""
-        serving = ServingCertificate(self.clock, self.directory, self.authority, [bind], names)
-        return serving.load().certificate
+        renewal = own_certificate(
+            self.clock,
+            self.authority,
+            "certificate of the server",
+            server_template([bind], names),
+            CertificateStore(self.directory, "server.pem"),
+            90.0 * DAY,
+        )
+        assert renewal.current is not None
+        return renewal.current.certificate
 
     def test_names(self) -> None:
         """It is for the bind address, the names given, the machine's name and loopback."""
@@ -56,6 +70,16 @@ class ServingCertificateTests(TestCase):
         self.assertLessEqual({str(address) for address in own}, names)
         self.assertNotIn("::", names)
         self.assertNotIn("0.0.0.0", names_in(self.load("0.0.0.0")))
+
+    def test_not_kept(self) -> None:
+        """A certificate that cannot be kept is an error, unless it is for want of room."""
+        for number, kind in ((errno.ENOSPC, None), (errno.EIO, StateError)):
+            with mock.patch("os.fsync", side_effect=OSError(number, "no")):
+                if kind is None:
+                    self.load()
+                else:
+                    self.assertRaises(kind, self.load)
+        self.assertEqual([], self.directory.names())
 
     def test_kept(self) -> None:
         """A restart keeps it, also when fewer names are wanted."""
@@ -99,7 +123,14 @@ class CallerCertificateTests(TestCase):
 
     def ensure(self) -> bytes:
         """See to the pair, check that it fits, and give the certificate."""
-        ensure_caller_certificate(self.clock, self.directory, self.authority)
+        own_certificate(
+            self.clock,
+            self.authority,
+            "certificate of callers",
+            CertificateTemplate(CALLER_NAME, "", "client auth"),
+            PairStore(self.directory, "client.crt", "client.key"),
+            365.0 * DAY,
+        )
         content = self.directory.read("client.crt") or b""
         (certificate,) = certificates_from_pem(content)
         key = key_from_pem(self.directory.read("client.key", secret=True) or b"")

@@ -1,0 +1,159 @@
+"""A server's trust in a cluster: signers of the cluster issue its certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Protocol
+
+from cryptography import x509
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.kube.interfaces import IKubeClient
+from yurttunnel.pki.authorities import ClusterAuthorities
+from yurttunnel.pki.callers import OptionalCallerContexts
+from yurttunnel.pki.certificate_store import (
+    PROXY_CLIENT_PREFIX,
+    SERVER_PREFIX,
+    DatedStore,
+    open_certificate_directory,
+)
+from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
+from yurttunnel.pki.cluster_identity import NodeIdentification
+from yurttunnel.pki.cluster_issuer import CLUSTER_SCHEDULE, ClusterIssuer
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.identity import NodeIdentity
+from yurttunnel.pki.issuer import Address, CertificateTemplate
+from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY
+from yurttunnel.pki.metrics import ClusterTrustStats
+from yurttunnel.pki.renewal import CertificateRenewal, TemplateUnknown
+from yurttunnel.server.trust import ServerTrust, TrustSettings, joined
+from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
+from yurttunnel.tunnel.connection import SIBLING_ALPN as SIBLING_PROTOCOL
+
+
+class ServingNames(Protocol):
+    """Names and addresses by which a server is dialed."""
+
+    @property
+    def dns_names(self) -> Collection[str]:
+        """Names in lower case and ASCII."""
+
+    @property
+    def addresses(self) -> Collection[Address]:
+        """Addresses."""
+
+
+class ServingNamesSource(Protocol):
+    """Knows by which names the server is dialed, as they are now."""
+
+    def current(self) -> ServingNames | None:
+        """Return them; ``None`` while they are not known."""
+
+    def problem(self) -> str | None:
+        """Return why they are not known."""
+
+
+class ClusterServerTrust(ServerTrust):
+    """A server's trust in its cluster; besides what every server has there are, when ready:
+
+    - ``siblings``: TLS toward the listeners of the other replicas;
+    - ``interception``: for listeners whose callers may prove themselves later, by their requests.
+
+    ``identify(certificate)`` says who an agent is, or raises ``BadIdentity``.
+    """
+
+    siblings: ClientContexts
+    interception: OptionalCallerContexts
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        client: IKubeClient,
+        cert_dir: Path,
+        read_authorities: Callable[[], bytes],
+        names: ServingNamesSource,
+        settings: TrustSettings,
+        accept_common_certificates: bool = False,
+    ) -> None:
+        """Load what an earlier run left in ``cert_dir``.
+
+        ``read_authorities()`` gives the cluster's bundle as it is now, in PEM form. Raises
+        :class:`StateError`, and :class:`BadBundle` when one of the bundles cannot be used.
+        """
+        self._bundle = ClusterAuthorities(clock, read_authorities, self.use_authorities)
+        directory = open_certificate_directory(cert_dir)
+
+        def renewal(
+            prefix: str,
+            name: str,
+            purpose: CertificateTemplate,
+            template: Callable[[], CertificateTemplate],
+        ) -> CertificateRenewal:
+            return CertificateRenewal(
+                clock,
+                name,
+                ClusterIssuer(clock, client, purpose.signer, purpose.usages),
+                DatedStore(clock, directory, prefix),
+                CLUSTER_SCHEDULE,
+                template,
+                purpose.problem,
+                self._bundle.certificates,
+            )
+
+        client_template = proxy_client_template()
+        super().__init__(
+            clock,
+            renewal(
+                SERVER_PREFIX,
+                "serving certificate",
+                serving_template(),
+                lambda: _serving_template(names),
+            ),
+            renewal(
+                PROXY_CLIENT_PREFIX,
+                "certificate for kubelets and replicas",
+                client_template,
+                lambda: client_template,
+            ),
+            self._bundle.certificates,
+            settings,
+        )
+        self._bundle.setServiceParent(self)
+        identification = NodeIdentification(clock, accept_common_certificates)
+        self.identify: Callable[[x509.Certificate], NodeIdentity] = identification.identify
+        self._common_certificates = identification.counters
+
+    async def ready(self) -> None:
+        """Wait until both certificates are there, while the service runs; cancelling ends it."""
+        await self.serving.when_ready()
+        await self.client.when_ready()
+        if self._is_built:
+            return
+        self.build((TUNNEL_PROTOCOL, SIBLING_PROTOCOL), (), CLUSTER_AUTHORITY)
+        self.interception = OptionalCallerContexts(self.caller_credentials())
+        self.siblings = ClientContexts(self.client_credentials(), SIBLING_PROTOCOL)
+        self._live.follow(self.interception, self.caller_credentials)
+        self._live.follow(self.siblings, self.client_credentials)
+
+    def warning(self) -> str | None:
+        """Return what is not kept up to date while what is there does its work."""
+        return joined((super().warning(), self._bundle.problem))
+
+    def stats(self) -> ClusterTrustStats:
+        """Return what is counted, for the metrics."""
+        return ClusterTrustStats(
+            {"server": self.serving.counters, "kubelet-client": self.client.counters},
+            self._bundle.problem is not None,
+            self._common_certificates,
+        )
+
+
+def _serving_template(source: ServingNamesSource) -> CertificateTemplate:
+    names = source.current()
+    if names is None:
+        raise TemplateUnknown(source.problem() or "its names are not known yet")
+    if not names.dns_names and not names.addresses:
+        # Its signer demands one (CertificateSigningRequest, kubernetes.io/kubelet-serving).
+        raise TemplateUnknown("the server has no name or address by which it is dialed")
+    return serving_template(names.dns_names, names.addresses)

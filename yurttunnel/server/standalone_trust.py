@@ -1,0 +1,201 @@
+"""A server's trust without a cluster: an embedded authority, and the nodes that enrol with it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection, Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+
+from cryptography import x509
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.pki.addresses import local_addresses
+from yurttunnel.pki.admission import Admission
+from yurttunnel.pki.authority import (
+    CALLER_LIFETIME,
+    CALLER_NAME,
+    DEFAULT_NODE_LIFETIME,
+    KUBELET_CLIENT_NAME,
+    SERVER_COMMON_NAME,
+    SERVER_LIFETIME,
+    Authority,
+)
+from yurttunnel.pki.certificate_store import CertificateStore, PairStore
+from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
+from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.pki.embedded_issuer import own_certificate
+from yurttunnel.pki.enrolment_server import EnrolmentFactory
+from yurttunnel.pki.identity import (
+    NODE_ORGANIZATION,
+    BadIdentity,
+    NodeIdentity,
+    host_is_address,
+    identity_from_certificate,
+)
+from yurttunnel.pki.interception import InterceptionContexts
+from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH, CertificateTemplate
+from yurttunnel.pki.join_token import JoinTokenFile
+from yurttunnel.pki.kubelets import EMBEDDED_AUTHORITY, KubeletVerification
+from yurttunnel.pki.ownership import Ownership
+from yurttunnel.pki.records import NodeRecords
+from yurttunnel.pki.revocation import Revocations
+from yurttunnel.pki.token import DEFAULT_TOKEN_LIFETIME, JOIN_TOKEN_FILE, TokenStore
+from yurttunnel.server.trust import ServerTrust, TrustSettings
+from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
+
+SERVER_FILE = "server.pem"
+KUBELET_CLIENT_FILE = "kubelet-client.pem"
+CALLER_CERTIFICATE = "client.crt"
+CALLER_KEY = "client.key"
+
+
+class StandaloneServerTrust(ServerTrust):
+    """A server's trust that is all in its state directory; besides what every server has there are
+
+    - ``interception``: TLS for a listener that stands in for kubelets;
+    - ``enrolment_factory``: makes the protocol for connections that chose enrolment;
+    - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
+    - ``ownership``: which node has which name and address;
+    - ``authority`` and ``revocations``: the parts, for other listeners.
+
+    As a service it renews the server's certificates, replaces the join token and watches for
+    revocations and new authorities of kubelets.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        state_dir: str | Path,
+        bind_addresses: Iterable[str],
+        names: Iterable[str] = (),
+        node_lifetime: float = DEFAULT_NODE_LIFETIME,
+        token_lifetime: float = DEFAULT_TOKEN_LIFETIME,
+        callers: Collection[str] = (CALLER_NAME,),
+        kubelet_verify: KubeletVerification = KubeletVerification.AUTO,
+        kubelet_ca: Path | None = None,
+    ) -> None:
+        """Load or make all that is kept in ``state_dir``; raises :class:`StateError`.
+
+        ``bind_addresses`` and ``names`` (host names and addresses) are what agents may dial.
+        ``callers`` are the common names of those who may ask for connections to nodes.
+        ``kubelet_ca`` is a file of the authorities that kubelets are verified by, in place of
+        the embedded one; raises :class:`BadBundle` when it cannot be used.
+        Lifetimes are in seconds. When this returns, ``ca.crt``, ``join-token``, ``client.crt``
+        and ``client.key`` are there.
+        """
+        directory = StateDirectory.open(state_dir)
+        self.authority = authority = Authority.open(clock, directory)
+        tokens = TokenStore(clock, directory, authority.pin)
+        records = NodeRecords(directory)
+        self.revocations = Revocations(clock, directory, records)
+        self.on_revoked = self.revocations.on_revoked
+        self.ownership = Ownership(records, self.revocations)
+        admission = Admission(
+            clock, authority, tokens, records, self.revocations, self.ownership, node_lifetime
+        )
+        super().__init__(
+            clock,
+            own_certificate(
+                clock,
+                authority,
+                "certificate of the server",
+                server_template(bind_addresses, names),
+                CertificateStore(directory, SERVER_FILE),
+                SERVER_LIFETIME,
+            ),
+            own_certificate(
+                clock,
+                authority,
+                "certificate of the server for kubelets",
+                CertificateTemplate(KUBELET_CLIENT_NAME, NODE_ORGANIZATION, CLIENT_AUTH),
+                CertificateStore(directory, KUBELET_CLIENT_FILE),
+                CALLER_LIFETIME,
+            ),
+            (authority.certificate,),
+            TrustSettings(callers, None, kubelet_verify, kubelet_ca),
+        )
+        self.build((TUNNEL_PROTOCOL,), (ENROLMENT_PROTOCOL,), EMBEDDED_AUTHORITY)
+        self.interception = InterceptionContexts(clock, authority, callers)
+        self.enrolment_factory = EnrolmentFactory(clock, admission)
+        caller = own_certificate(
+            clock,
+            authority,
+            "certificate of callers",
+            CertificateTemplate(CALLER_NAME, "", CLIENT_AUTH),
+            PairStore(directory, CALLER_CERTIFICATE, CALLER_KEY),
+            CALLER_LIFETIME,
+        )
+        join_token = JoinTokenFile(clock, directory, tokens, self.revocations, token_lifetime)
+        _make_token(directory, join_token)
+        if caller.not_stored is not None and directory.fingerprint(CALLER_CERTIFICATE) is None:
+            raise caller.not_stored
+        for service in (self.revocations, join_token, caller):
+            service.setServiceParent(self)
+
+    def identify(self, certificate: x509.Certificate) -> NodeIdentity:
+        """Read who a node is from its certificate, which TLS has verified already.
+
+        Raises :class:`BadIdentity`, also for one that covers what is another node's.
+        """
+        identity = identity_from_certificate(certificate)
+        node = identity.node
+        # Who was revoked is to be told that, and what it had may be another's since.
+        if not self.revocations.is_revoked(identity):
+            for claim, owner in self.ownership.of_others(node, identity.identifiers).items():
+                raise BadIdentity(
+                    f"the certificate of {node} covers {claim}, which belongs to node {owner}:"
+                    f" revoke {node} and enroll it without that, or revoke {owner}"
+                )
+        return identity
+
+    def kubelet_problem(self) -> str | None:
+        """Return what is wrong with the certificate for kubelets, or the file of authorities."""
+        return self.client.problem() or self.client.warning() or super().kubelet_problem()
+
+
+def _make_token(directory: StateDirectory, join_token: JoinTokenFile) -> None:
+    """Have the join token made, or replaced if that is due.
+
+    Without room for a new one the server starts with the one that is there: sessions do not need
+    it, and it is tried again while the server runs.
+    """
+    try:
+        join_token.refresh()
+    except StateError as error:
+        if not error.disk_is_full or directory.fingerprint(JOIN_TOKEN_FILE) is None:
+            raise
+
+
+def server_template(bind_addresses: Iterable[str], names: Iterable[str]) -> CertificateTemplate:
+    """Describe the server's certificate: it is for whatever agents may dial.
+
+    That are ``names``, the bind addresses (all addresses of the machine where one is a wildcard),
+    the machine's name and loopback. Raises :class:`StateError` for a name that none can have.
+    """
+    hosts = {"localhost"}
+    addresses: set[IPv4Address | IPv6Address] = {ip_address("127.0.0.1"), ip_address("::1")}
+    machine = socket.gethostname().lower()
+    for name in (*bind_addresses, *names, machine):
+        if not name:
+            continue
+        if host_is_address(name):
+            addresses.add(ip_address(name))
+        elif name.isascii():
+            hosts.add(name.lower())
+        else:
+            raise StateError(
+                f"{name!r} cannot be in the server's certificate: write it in its ASCII form"
+            )
+    wildcards = {address for address in addresses if address.is_unspecified}
+    for wildcard in wildcards:
+        # The IPv6 wildcard takes in IPv4 connections, too.
+        own = local_addresses()
+        addresses |= own if wildcard.version == 6 else {a for a in own if a.version == 4}
+    return CertificateTemplate(
+        SERVER_COMMON_NAME,
+        "",
+        SERVER_AUTH,
+        tuple(sorted(hosts)),
+        tuple(sorted(addresses - wildcards, key=lambda a: (a.version, int(a)))),
+    )
