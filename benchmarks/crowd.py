@@ -22,9 +22,9 @@ from yurttunnel.agent.policy import DestinationPolicy
 from yurttunnel.agent.process import server_endpoint
 from yurttunnel.agent.resolver import NodeResolver
 from yurttunnel.agent.servers import ServerSet
-from yurttunnel.pki.authority import Authority
+from yurttunnel.pki.authority import Authority, request_certificate
 from yurttunnel.pki.contexts import ClientContexts
-from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.credentials import Credentials, new_key
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.pki.enrolment_client import ServerAddress, enroll
 from yurttunnel.pki.identity import Identifiers, format_identifiers
@@ -124,7 +124,11 @@ class EvictingSet:
     def _enroll_one(self, number: int, token: JoinToken) -> Deferred[None]:
         async def enrolment() -> None:
             node, identifiers, key = NODE_NAME % number, _identifiers(number), new_key()
-            credentials = await enroll(self._reactor, self._server, token, node, identifiers, key)
+            csr = request_certificate(key)
+            certificate, authority = await enroll(
+                self._reactor, self._server, token, node, identifiers, csr
+            )
+            credentials = Credentials(key, certificate, (authority,), (authority,))
             self._contexts[number] = ClientContexts(credentials)
 
         return Deferred.fromCoroutine(enrolment())

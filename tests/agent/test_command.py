@@ -164,8 +164,8 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual((200, "ok\n"), self.reactor.get(META, "/healthz"))
         status, body = self.reactor.get(META, "/readyz")
         self.assertEqual(503, status)
-        self.assertIn("servers: not enrolled yet\n", body)
-        self.assertIn("certificate: not enrolled yet\n", body)
+        self.assertIn("servers: there is no certificate of node edge-1 yet: ", body)
+        self.assertIn("certificate: there is no certificate of node edge-1 yet: ", body)
         self.assertEqual((200, "[]\n"), self.reactor.get(META, "/agents"))
 
     def test_not_renewed(self):

@@ -16,10 +16,9 @@ from yurttunnel.agent.connection_group import ClientSettings
 from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.service import AgentService
-from yurttunnel.agent.trust import EnrolledTrust
+from yurttunnel.agent.standalone import enrolled_trust
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.enrolment_client import ServerAddress
-from yurttunnel.pki.standalone import AgentTrust
 from yurttunnel.pki.token import JoinToken
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams
 from yurttunnel.server.registry import SessionRegistry
@@ -82,11 +81,18 @@ class ServiceTests(TestCase):
 
     def make_service(self):
         """Make the agent's service on its state directory."""
-        self.trust = AgentTrust.open(self.clock, self.state, "edge-1", EDGE_1, self.read_token)
+        self.trust = enrolled_trust(
+            self.clock,
+            self.state,
+            "edge-1",
+            EDGE_1,
+            [ServerAddress(HOST, self.network)],
+            self.read_token if self.token != "" else None,
+        )
         self.context = context_with(self.clock, self.acceptor)
         self.service = AgentService(
             self.clock,
-            EnrolledTrust(self.trust, [ServerAddress(HOST, self.network)]),
+            self.trust,
             FixedAddresses([(HOST, 10262)]),
             self.make_servers,
             SimpleNamespace(stop=self.stop_dialer),
@@ -135,7 +141,7 @@ class BeginningTests(ServiceTests):
 
     def test_enrols_and_connects(self):
         """The first start enrols the node and connects it."""
-        self.assertEqual("not enrolled yet", self.service.not_connected())
+        self.assertIn("no certificate of node edge-1 yet", self.service.not_connected())
         self.start()
         self.assertIsNone(self.service.not_connected())
         self.assertEqual("edge-1", self.registry.find("edge-1").node)
@@ -157,7 +163,9 @@ class BeginningTests(ServiceTests):
         self.network.refuse()
         self.start()
         self.network.pass_time(60)
-        self.assertEqual("not enrolled yet", self.service.not_connected())
+        problem = self.service.not_connected()
+        self.assertIn("there is no certificate of node edge-1 yet", problem)
+        self.assertIn("refused", problem)
         self.assertEqual([], self.sentences)
         self.network.problem = None
         self.network.pass_time(40)
@@ -182,7 +190,8 @@ class BeginningTests(ServiceTests):
 
     def test_no_token(self):
         """So does a first start without a token; the sentence says which flag helps."""
-        self.trust._read_token = None
+        self.token = ""
+        self.make_service()
         self.start()
         self.assertIn("--join-token", self.sentences[0])
 
@@ -206,15 +215,17 @@ class BeginningTests(ServiceTests):
 
     def test_certificate_problem(self):
         """Without a certificate that is good there is a problem; a failed renewal is a warning."""
-        trust = EnrolledTrust(self.trust, [])
-        self.assertEqual(("not enrolled yet", None), (trust.problem(), trust.warning()))
+        trust = self.trust
+        self.assertIn("there is no certificate of node edge-1 yet", trust.problem())
+        self.assertIsNone(trust.warning())
         self.start()
         self.assertEqual((None, None), (trust.problem(), trust.warning()))
-        self.assertEqual({"agent": self.trust.renewal.not_after}, trust.certificates())
-        self.trust.renewal.last_error = "no server answers"
+        self.assertEqual({"agent": trust.certificate.not_after}, trust.certificates())
+        self.network.refuse()
+        self.clock.advance(21 * DAY)
         self.assertIsNone(trust.problem())
-        self.assertIn("is not renewed: no server answers", trust.warning())
-        self.clock.advance(31 * DAY)
+        self.assertIn("is not renewed: ", trust.warning())
+        self.clock.advance(10 * DAY)
         self.assertIn("has expired at ", trust.problem())
         self.assertIsNone(trust.warning())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.agent.trust import claimable
+from yurttunnel.agent.cluster_trust import claimable
 from yurttunnel.pki.identity import Identifiers, parse_identifiers
 
 

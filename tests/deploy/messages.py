@@ -55,7 +55,6 @@ HANDED_ON = {
         *("_NOT_KNOWN_TO_KUBELET", "certificate_problem"),
     },
     "yurttunnel/pki/revocation.py": {"problem", "warning"},
-    "yurttunnel/pki/standalone.py": {"waits_for"},
     "yurttunnel/server/frontends/passthrough/listener.py": {"_alert", "_reset"},
     "yurttunnel/server/refused_peers.py": set(),
     "yurttunnel/steering/dns/controller.py": {"_tell"},

@@ -13,13 +13,13 @@ from twisted.trial.unittest import TestCase
 
 from tests.pki.support import EDGE_1, Issuer, MemoryServer
 from tests.pki.world import World
-from yurttunnel.pki.authority import CALLER_NAME
+from yurttunnel.pki.authority import CALLER_NAME, request_certificate
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ServerContexts,
     ServerNotTrusted,
 )
-from yurttunnel.pki.credentials import Credentials, certificates_to_pem, new_key
+from yurttunnel.pki.credentials import Credentials, PrivateKey, certificates_to_pem, new_key
 from yurttunnel.pki.enrolment_client import (
     ClockSeemsWrong,
     EnrolmentFailed,
@@ -39,6 +39,7 @@ from yurttunnel.pki.enrolment_server import EnrolmentFactory
 from yurttunnel.pki.identity import (
     parse_identifiers,
 )
+from yurttunnel.pki.issuer import Chain
 from yurttunnel.pki.token import JoinToken
 
 
@@ -96,15 +97,30 @@ class ClientTests(World):
         """Enroll over TLS in memory."""
         server = ServerAddress(name, self.network)
         enrolling = Deferred.fromCoroutine(
-            enroll(self.clock, server, token or self.token, "edge-1", EDGE_1, self.key)
-        )
+            enroll(
+                self.clock,
+                server,
+                token or self.token,
+                "edge-1",
+                EDGE_1,
+                request_certificate(self.key),
+            )
+        ).addCallback(self.joined, self.key)
         self.network.settle()
         return enrolling
+
+    def joined(self, chain: Chain, key: PrivateKey) -> Credentials:
+        """Join what was issued with its key."""
+        certificate, authority = chain
+        return Credentials(key, certificate, (authority,), (authority,))
 
     def renew(self, current: Credentials, node: str = "edge-1") -> Deferred[Credentials]:
         """Renew over TLS in memory."""
         server = ServerAddress("server.test", self.network)
-        renewing = Deferred.fromCoroutine(renew(self.clock, server, current, node, EDGE_1))
+        key = new_key()
+        renewing = Deferred.fromCoroutine(
+            renew(self.clock, server, current, node, EDGE_1, request_certificate(key))
+        ).addCallback(self.joined, key)
         self.network.settle()
         return renewing
 
@@ -114,9 +130,9 @@ class ClientTests(World):
         self.assertIn(words, str(failure.value))
 
     def test_enrolled(self) -> None:
-        """The agent gets credentials for its key, from the authority that the token pins."""
+        """The agent gets a certificate for its key, from the authority that the token pins."""
         credentials = self.successResultOf(self.enroll())
-        self.assertEqual(credentials.key, self.key)
+        self.assertEqual(credentials.certificate.public_key(), self.key.public_key())
         self.assertEqual(credentials.authorities, (self.issuer.authority.certificate,))
         self.assertEqual(self.identity(credentials.certificate).identifiers, EDGE_1)
 
@@ -284,9 +300,10 @@ class ClientTests(World):
         self.assertEqual((failure.value.code, failure.value.text), (Refusal.INTERNAL, "a reason"))
 
     def test_renewed(self) -> None:
-        """A renewal gives a new certificate with a new key, and the same enrolment."""
+        """A renewal gives a new certificate for the new key, and the same enrolment."""
         first = self.successResultOf(self.enroll())
         second = self.successResultOf(self.renew(first))
+        self.assertEqual(second.certificate.public_key(), second.key.public_key())
         self.assertNotEqual(second.key.public_key(), first.key.public_key())
         self.assertEqual(
             self.identity(second.certificate).enrolment, self.identity(first.certificate).enrolment

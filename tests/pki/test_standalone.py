@@ -13,6 +13,7 @@ from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
@@ -29,6 +30,8 @@ from tests.pki.support import (
     handshake,
     peer_serial,
 )
+from yurttunnel.agent.standalone import enrolled_trust
+from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.pki.admission import Admission
 from yurttunnel.pki.bundle import BadBundle
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
@@ -39,7 +42,7 @@ from yurttunnel.pki.credentials import (
     pin_of,
 )
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.enrolment_client import ServerAddress
+from yurttunnel.pki.enrolment_client import NodeStore, ServerAddress, _first_answer
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
 from yurttunnel.pki.identity import (
     BadIdentity,
@@ -47,9 +50,9 @@ from yurttunnel.pki.identity import (
     identity_from_certificate,
     parse_identifiers,
 )
+from yurttunnel.pki.issuer import Chain
 from yurttunnel.pki.kubelets import KubeletVerification
 from yurttunnel.pki.revocation import revoke_node
-from yurttunnel.pki.standalone import AgentTrust, _first_answer
 from yurttunnel.pki.token import BadToken, JoinToken
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
 
@@ -83,18 +86,40 @@ class World(TestCase):
         identifiers: Identifiers = EDGE_1,
         state: str | None = None,
         read_token: Callable[[], JoinToken] | None = None,
+        servers: list[ServerAddress] | None = None,
     ) -> AgentTrust:
         """Start an agent's part, on a new state directory if none is given."""
-        agent = AgentTrust.open(
-            self.clock, state or self.mktemp(), node, identifiers, read_token or self.read_token
+        return self.started(
+            enrolled_trust(
+                self.clock,
+                state or self.mktemp(),
+                node,
+                identifiers,
+                servers or [self.server],
+                read_token or self.read_token,
+            )
         )
+
+    def open(
+        self,
+        clock: Clock,
+        state: str,
+        read_token: Callable[[], JoinToken] | None,
+        identifiers: Identifiers = EDGE_1,
+        node: str = "edge-1",
+    ) -> AgentTrust:
+        """Open an agent's part on what is in ``state``."""
+        return enrolled_trust(clock, state, node, identifiers, [self.server], read_token)
+
+    def started(self, agent: AgentTrust) -> AgentTrust:
+        """Start an agent's part."""
         agent.startService()
-        self.addCleanup(agent.stopService)
+        self.addCleanup(lambda: agent.running and agent.stopService())
         return agent
 
     def get_ready(self, agent: AgentTrust) -> Deferred[ClientContexts]:
         """Let the agent get its certificate."""
-        ready = Deferred.fromCoroutine(agent.ready([self.server]))
+        ready = Deferred.fromCoroutine(agent.ready())
         self.network.settle()
         return ready
 
@@ -260,7 +285,7 @@ class AgentTrustTests(World):
         state = self.mktemp()
         first = self.successResultOf(self.get_ready(self.agent(state=state)))
         self.network.reachable = False
-        agent = AgentTrust.open(self.clock, state, "edge-1", EDGE_1, None)
+        agent = self.started(self.open(self.clock, state, None))
         second = self.successResultOf(self.get_ready(agent))
         self.assertEqual(second.credentials.certificate, first.credentials.certificate)
 
@@ -286,22 +311,23 @@ class AgentTrustTests(World):
         readers: tuple[Callable[[], JoinToken] | None, ...] = (None, unreadable, wrong, foreign)
         for read_token in readers:
             clock = SteppedClock(200 * DAY)
-            agent = AgentTrust.open(clock, state, "edge-1", EDGE_1, read_token)
+            agent = self.open(clock, state, read_token)
             with capturedLogs() as events:
+                agent.startService()
                 ready = self.get_ready(agent)
                 for _ in range(120):
                     clock.advance(1)
                     self.network.settle()
             self.assertNoResult(ready)
-            texts = [formatEvent(e) for e in events if e["log_level"] is LogLevel.warn]
+            texts = [formatEvent(e) for e in events if e["log_level"] is LogLevel.error]
             self.assertIn("the clock of this machine says 2", texts[0])
-            self.assertIn("If the clock is wrong, set it", agent.waits_for)
+            self.assertIn("If the clock is wrong, set it", agent.problem() or "")
             clock.ahead = 0.0
             clock.advance(1)
             contexts = self.successResultOf(ready)
             self.assertEqual(contexts.credentials.certificate, first.credentials.certificate)
             self.assertEqual(Path(state, "node.pem").read_bytes(), before)
-            self.assertEqual(agent.waits_for, "")
+            self.assertEqual((agent.problem(), agent.warning()), (None, None))
             agent.stopService()
 
     def test_enrolled_first_by_a_wrong_clock(self) -> None:
@@ -321,19 +347,23 @@ class AgentTrustTests(World):
             node = f"edge-{number}"
             own = parse_identifiers(f"host={node}")
             clock = SteppedClock(ahead)
-            agent = AgentTrust.open(clock, self.mktemp(), node, own, self.read_token)
-            servers = [ServerAddress("127.0.0.1", self.network)]
+            servers = [self.server]
             if more:
                 nowhere = mock.Mock(connect=mock.Mock(side_effect=ConnectionRefusedError()))
                 servers.insert(0, ServerAddress("nowhere.test", nowhere))
+            agent = enrolled_trust(clock, self.mktemp(), node, own, servers, self.read_token)
             with capturedLogs() as events:
-                ready = Deferred.fromCoroutine(agent.ready(servers))
+                agent.startService()
+                ready = Deferred.fromCoroutine(agent.ready())
                 for _ in range(120):
                     self.network.settle()
                     clock.advance(1)
             self.assertNoResult(ready)
-            texts = [formatEvent(e) for e in events if e["log_level"] is LogLevel.warn]
-            for text in (texts[0].partition("seconds: ")[2], agent.waits_for):
+            texts = [formatEvent(e) for e in events if e["log_level"] is LogLevel.error]
+            for text in (
+                texts[0].partition("not obtained: ")[2],
+                (agent.problem() or "").partition(" yet: ")[2],
+            ):
                 begin = f"{more}127.0.0.1: the clock of this machine seems wrong, by "
                 self.assertTrue(text.startswith(begin), text)
                 days = float(text.removeprefix(begin).partition(" ")[0])
@@ -344,7 +374,7 @@ class AgentTrustTests(World):
                 self.network.settle()
                 clock.advance(1)
             self.successResultOf(ready)
-            self.assertEqual(agent.waits_for, "")
+            self.assertEqual((agent.problem(), agent.warning()), (None, None))
             agent.stopService()
 
     def test_other_identifiers_without_a_token(self) -> None:
@@ -353,12 +383,12 @@ class AgentTrustTests(World):
         self.successResultOf(self.get_ready(self.agent(state=state)))
         other = parse_identifiers("host=edge-1&host=camera")
         for ahead in (0.0, 200 * DAY):
-            agent = AgentTrust.open(SteppedClock(ahead), state, "edge-1", other, None)
+            agent = self.started(self.open(SteppedClock(ahead), state, None, other))
             self.failureResultOf(self.get_ready(agent), StateError)
 
     def test_no_token(self) -> None:
         """An agent that has neither certificate nor token says what it needs."""
-        agent = AgentTrust.open(self.clock, self.mktemp(), "edge-1", EDGE_1, None)
+        agent = self.started(self.open(self.clock, self.mktemp(), None))
         failure = self.failureResultOf(self.get_ready(agent), StateError)
         self.assertIn("--join-token-file", str(failure.value))
 
@@ -422,7 +452,7 @@ class AgentTrustTests(World):
         down = MemoryServer(self.clock, self.trust.contexts, self.trust.enrolment_factory)
         down.reachable = False
         servers = [ServerAddress("127.0.0.1", down), self.server]
-        ready = Deferred.fromCoroutine(self.agent().ready(servers))
+        ready = Deferred.fromCoroutine(self.agent(servers=servers).ready())
         self.network.settle()
         self.successResultOf(ready)
 
@@ -452,7 +482,7 @@ class AgentTrustTests(World):
     def test_enrolls_past_others(self) -> None:
         """A server that is not trusted, or does not know the token, does not end an enrolment."""
         servers = [self.other_server()[1], self.second_server(), self.server]
-        ready = Deferred.fromCoroutine(self.agent().ready(servers))
+        ready = Deferred.fromCoroutine(self.agent(servers=servers).ready())
         self.settle(servers)
         self.successResultOf(ready)
 
@@ -462,8 +492,7 @@ class AgentTrustTests(World):
         self.state = self.mktemp()
         self.start_server()
         servers = [self.other_server()[1], self.second_server(), self.server]
-        agent = self.agent()
-        ready = Deferred.fromCoroutine(agent.ready(servers))
+        ready = Deferred.fromCoroutine(self.agent(servers=servers).ready())
         self.settle(servers)
         contexts = self.successResultOf(ready)
         first = contexts.credentials.certificate
@@ -475,7 +504,7 @@ class AgentTrustTests(World):
     def test_all_refuse(self) -> None:
         """When none can help later either, the refusal is raised, rather than the distrust."""
         servers = [self.second_server(), self.other_server()[1]]
-        ready = Deferred.fromCoroutine(self.agent().ready(servers))
+        ready = Deferred.fromCoroutine(self.agent(servers=servers).ready())
         self.settle(servers)
         failure = self.failureResultOf(ready, EnrolmentRefused)
         self.assertEqual(failure.value.code, Refusal.BAD_TOKEN)
@@ -484,7 +513,7 @@ class AgentTrustTests(World):
         """While one server is away the agent waits for it, whatever the others say."""
         self.network.reachable = False
         servers = [self.second_server(), self.server]
-        ready = Deferred.fromCoroutine(self.agent().ready(servers))
+        ready = Deferred.fromCoroutine(self.agent(servers=servers).ready())
         self.settle(servers)
         self.assertNoResult(ready)
         self.network.reachable = True
@@ -499,7 +528,7 @@ class AgentTrustTests(World):
             for code in (Refusal.NOT_AUTHORIZED, Refusal.REVOKED, Refusal.BAD_TOKEN)
         ]
 
-        async def ask(server: ServerAddress) -> Credentials:
+        async def ask(server: ServerAddress) -> Chain:
             raise refused[int(server.name)]
 
         servers = [ServerAddress(str(number), self.network) for number in range(3)]
@@ -533,8 +562,11 @@ class AgentTrustTests(World):
     def test_lost_answer(self) -> None:
         """An agent that was killed before it got the answer enrolls at its next start."""
         state = self.mktemp()
-        with mock.patch.object(AgentTrust, "_store", side_effect=StateError("killed")):
-            self.failureResultOf(self.get_ready(self.agent(state=state)), StateError)
+        with mock.patch.object(NodeStore, "save", side_effect=StateError("killed")):
+            agent = self.agent(state=state)
+            self.network.settle()
+            agent.stopService()
+        self.assertEqual([path.name for path in Path(state).iterdir()], ["pending.key"])
         self.successResultOf(self.get_ready(self.agent(state=state)))
         self.assertEqual([path.name for path in Path(state).iterdir()], ["node.pem"])
 
@@ -542,16 +574,12 @@ class AgentTrustTests(World):
         """The state of one node is not used for another."""
         state = self.mktemp()
         self.successResultOf(self.get_ready(self.agent(state=state)))
-        error = self.assertRaises(
-            StateError, AgentTrust.open, self.clock, state, "edge-2", EDGE_1, None
-        )
+        error = self.assertRaises(StateError, self.open, self.clock, state, None, node="edge-2")
         self.assertIn("is the state of node edge-1", str(error))
 
     def test_bad_name(self) -> None:
         """A name that no node can have is refused before anything is done."""
-        self.assertRaises(
-            BadIdentity, AgentTrust.open, self.clock, self.mktemp(), "Edge", EDGE_1, None
-        )
+        self.assertRaises(BadIdentity, self.open, self.clock, self.mktemp(), None, node="Edge")
 
     def test_broken_state(self) -> None:
         """A broken file in the state directory is an error that names it."""
@@ -561,9 +589,7 @@ class AgentTrustTests(World):
         good = file.read_bytes()
         for content in (b"", good[:100], good[:600], good[good.index(b"-----BEGIN CERT") :]):
             file.write_bytes(content)
-            error = self.assertRaises(
-                StateError, AgentTrust.open, self.clock, state, "edge-1", EDGE_1, None
-            )
+            error = self.assertRaises(StateError, self.open, self.clock, state, None)
             self.assertIn("node.pem: it", str(error))
 
     def test_more_identifiers(self) -> None:
@@ -593,8 +619,7 @@ class AgentTrustTests(World):
         self.assertEqual(exchange(*live, b"still here"), b"still here")
         self.assertEqual(peer_serial(self.connect(contexts)[1]), second.serial_number)
         self.assertNotEqual(second.serial_number, first.serial_number)
-        assert agent.renewal is not None
-        self.assertEqual(agent.renewal.not_after, second.not_valid_after_utc)
+        self.assertEqual(agent.certificate.not_after, second.not_valid_after_utc)
 
     def test_renewal_without_room(self) -> None:
         """On a full disk the agent is known by certificates that it has in memory only."""
@@ -606,9 +631,8 @@ class AgentTrustTests(World):
         contexts = self.successResultOf(self.get_ready(agent))
         first = contexts.credentials.certificate
         stored = Path(state, "node.pem").read_bytes()
-        agent._read_token = None
         full = StateError("the disk is full")
-        with mock.patch.object(agent._directory, "write", side_effect=full):
+        with mock.patch.object(NodeStore, "save", side_effect=full):
             self.pass_time(21 * DAY)
             second = contexts.credentials.certificate
             self.assertEqual(peer_serial(self.connect(contexts)[1]), second.serial_number)
@@ -616,11 +640,10 @@ class AgentTrustTests(World):
             third = contexts.credentials.certificate
         self.assertEqual(len({first, second, third}), 3)
         self.assertEqual(Path(state, "node.pem").read_bytes(), stored)
-        assert agent.renewal is not None
-        self.assertIsNone(agent.renewal.problem())
-        self.assertIn("not kept for a restart: the disk is full", agent.renewal.warning() or "")
+        self.assertIsNone(agent.problem())
+        self.assertIn("not kept for a restart: the disk is full", agent.warning() or "")
         self.pass_time(3600)
-        self.assertIsNone(agent.renewal.warning())
+        self.assertIsNone(agent.warning())
         self.assertNotEqual(Path(state, "node.pem").read_bytes(), stored)
 
     def connect(self, contexts: ClientContexts) -> tuple[SSL.Connection, SSL.Connection]:

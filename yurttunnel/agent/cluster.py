@@ -5,19 +5,18 @@ from __future__ import annotations
 from twisted.application.service import IService
 
 from yurttunnel.agent.address_file import AddressFile
+from yurttunnel.agent.cluster_trust import ClusterAgentTrust, claimable
 from yurttunnel.agent.discovery import DiscoveredAddresses
 from yurttunnel.agent.process import AgentProcess
 from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.service_addresses import SERVICE_NAME
 from yurttunnel.agent.settings import ClusterSettings, Settings
-from yurttunnel.agent.trust import claimable
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.informer import Informers
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.services import ClosedAtTheEnd
-from yurttunnel.pki.cluster_agent import ClusterAgentTrust
 from yurttunnel.pki.metrics import cluster_trust_metrics
 from yurttunnel.tunnel.reactor import IReactor
 

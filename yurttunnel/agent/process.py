@@ -20,7 +20,7 @@ from yurttunnel.agent.servers import METRICS as SERVER_METRICS
 from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.service import AgentService
 from yurttunnel.agent.settings import Settings
-from yurttunnel.agent.trust import NodeTrust
+from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.http.authority import join_authority
 from yurttunnel.metrics import Metric, MetricRegistry, histogram
 from yurttunnel.ops.debug.service import Debug
@@ -97,7 +97,7 @@ class AgentProcess:
         self,
         reactor: IReactor,
         settings: Settings,
-        trust: NodeTrust,
+        trust: AgentTrust,
         addresses: IServerAddresses,
         claim: Callable[[], Identifiers],
         *,

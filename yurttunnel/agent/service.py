@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from yurttunnel.agent.dialer import Dialer
 from yurttunnel.agent.server_addresses import IServerAddresses
 from yurttunnel.agent.servers import ServerSet, ServerStats
-from yurttunnel.agent.trust import NodeTrust
+from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.ops.ending import end_process
 from yurttunnel.ops.waiting import within
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
@@ -36,7 +36,7 @@ class AgentService(Service):
     def __init__(
         self,
         reactor: IReactor,
-        trust: NodeTrust,
+        trust: AgentTrust,
         addresses: IServerAddresses,
         make_servers: Callable[[ClientContexts], ServerSet],
         dialer: Dialer,

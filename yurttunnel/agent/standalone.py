@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 from twisted.application.service import IService
+from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.agent.process import AgentProcess, server_endpoint
 from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.settings import Settings, StandaloneSettings
-from yurttunnel.agent.trust import EnrolledTrust
+from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.ops.notify import Supervised
-from yurttunnel.pki.enrolment_client import ServerAddress
+from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.enrolment_client import (
+    EnrolledTemplate,
+    EnrolmentIssuer,
+    NodeStore,
+    ServerAddress,
+)
 from yurttunnel.pki.held_directory import HeldDirectory
-from yurttunnel.pki.standalone import AgentTrust
+from yurttunnel.pki.identity import Identifiers, check_node_name
+from yurttunnel.pki.renewal import STANDALONE_SCHEDULE, CertificateRenewal
 from yurttunnel.pki.token import JoinToken
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -27,17 +38,18 @@ def build(reactor: IReactor, settings: Settings, mode: StandaloneSettings) -> IS
         return JoinToken.parse(mode.read_join_token(settings.node_name))
 
     has_token = mode.join_token is not None or mode.join_token_file is not None
-    trust = AgentTrust.open(
+    trust = enrolled_trust(
         reactor,
         mode.state_dir,
         settings.node_name,
         settings.identifiers,
+        servers,
         read_token if has_token else None,
     )
     process = AgentProcess(
         reactor,
         settings,
-        EnrolledTrust(trust, servers),
+        trust,
         FixedAddresses(settings.servers),
         lambda: settings.identifiers,
     )
@@ -47,3 +59,33 @@ def build(reactor: IReactor, settings: Settings, mode: StandaloneSettings) -> IS
     for part in (process.meta, trust, process.lag, process.agent, held):
         part.setServiceParent(parts)
     return parts
+
+
+def enrolled_trust(
+    clock: IReactorTime,
+    state_dir: str | Path,
+    node: str,
+    identifiers: Identifiers,
+    servers: Sequence[ServerAddress],
+    read_token: Callable[[], JoinToken] | None,
+) -> AgentTrust:
+    """Make the trust of a node that enrols at one of ``servers``, with what is in ``state_dir``.
+
+    Raises :class:`StateError`, also when that is another node's, and :class:`BadIdentity` for a
+    name that no node can have.
+    """
+    check_node_name(node)
+    template = EnrolledTemplate(node, identifiers)
+    store = NodeStore(StateDirectory.open(state_dir))
+    issuer = EnrolmentIssuer(clock, servers, template, store, read_token)
+    certificate = CertificateRenewal(
+        clock,
+        f"certificate of node {node}",
+        issuer,
+        store,
+        STANDALONE_SCHEDULE,
+        lambda: template,
+        template.problem,
+        key=issuer.key,
+    )
+    return AgentTrust(clock, node, certificate)

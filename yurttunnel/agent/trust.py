@@ -1,84 +1,77 @@
-"""Who the node is to the servers: the seam between the agent and the ways to a certificate."""
+"""Who the node is to the servers, and whom of them it believes, kept up to date."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
-from yurttunnel.pki.contexts import ClientContexts
-from yurttunnel.pki.enrolment_client import ServerAddress
-from yurttunnel.pki.identity import Identifiers
-from yurttunnel.pki.standalone import AgentTrust
+from twisted.application.service import MultiService
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.pki.bundle import Authorities
+from yurttunnel.pki.contexts import ClientContexts, LiveContexts
+from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.renewal import CertificateRenewal
 
 
-class NodeTrust(Protocol):
-    """Gets the node a certificate and keeps it good.
+class AgentTrust(MultiService):
+    """What an agent needs to be known by its servers.
 
-    In a cluster that is :class:`~yurttunnel.pki.cluster_agent.ClusterAgentTrust`.
+    As a service it gets the ``certificate`` of its node and keeps it good. Servers' certificates
+    have to come from ``authorities``, or, when that is ``None``, from what has issued its own.
     """
 
-    def ready(self) -> Awaitable[ClientContexts]:
-        """Return the contexts for sessions once there is a certificate, however long it takes.
+    def __init__(
+        self,
+        clock: IReactorTime,
+        node: str,
+        certificate: CertificateRenewal,
+        authorities: Authorities | None = None,
+    ) -> None:
+        super().__init__()
+        self._node = node
+        self._authorities = authorities
+        self._live = LiveContexts(clock)
+        self._contexts: ClientContexts | None = None
+        self.certificate = certificate
+        certificate.on_change.append(lambda _: self._live.update())
+        certificate.setServiceParent(self)
 
-        Cancelling ends the waiting. Fails only when waiting longer would change nothing, with a
-        sentence for whoever has started the agent.
+    async def ready(self) -> ClientContexts:
+        """Wait for a certificate, while the service runs, and return the contexts for sessions.
+
+        They are current for each handshake from then on. Cancelling ends the waiting. Fails only
+        when waiting longer would change nothing, with a sentence for whoever started the agent.
         """
-
-    def problem(self) -> str | None:
-        """Return, for ``/readyz``, why there is no certificate that is good, if there is none."""
-
-    def warning(self) -> str | None:
-        """Return what keeps a certificate that is good from being replaced, or from being kept."""
+        await self.certificate.when_ready()
+        if self._contexts is None:
+            self._contexts = ClientContexts(self._credentials(), node=self._node)
+            self._live.follow(self._contexts, self._credentials)
+        return self._contexts
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
         """Return when the certificates in use end, by name; nothing while there are none."""
-
-
-class EnrolledTrust:
-    """Trust without a cluster: the certificate is that of an enrolment at one of ``servers``."""
-
-    def __init__(self, trust: AgentTrust, servers: Sequence[ServerAddress]) -> None:
-        self._trust = trust
-        self._servers = servers
-
-    async def ready(self) -> ClientContexts:
-        """Enroll if needed."""
-        return await self._trust.ready(self._servers)
+        end = self.certificate.not_after
+        return {} if end is None else {"agent": end}
 
     def problem(self) -> str | None:
-        """Return why there is no good certificate (not enrolled, expired), ``None`` if there is."""
-        renewal = self._trust.renewal
-        if renewal is None:
-            return self._trust.waits_for or "not enrolled yet"
-        return renewal.problem()
+        """Return why there is no certificate that is good, if there is none."""
+        return self.certificate.problem()
 
     def warning(self) -> str | None:
-        """Return why the certificate is not renewed, or not kept, while it is good."""
-        renewal = self._trust.renewal
-        return None if renewal is None else renewal.warning()
+        """Return what is not kept up to date while what is there does its work."""
+        return self.certificate.warning()
 
-    def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Return the end of the node's certificate."""
-        renewal = self._trust.renewal
-        return {} if renewal is None else {"agent": renewal.not_after}
+    def use_authorities(self, authorities: Authorities) -> None:
+        """Believe these from now on, or raise and leave everything as it was."""
+        former, self._authorities = self._authorities, authorities
+        try:
+            self._live.update()
+        except Exception:
+            # Put back, whatever it was; the caller tells.
+            self._authorities = former
+            raise
+        self.certificate.authorities_changed(authorities)
 
-
-def claimable(desired: Identifiers, covered: Identifiers | None) -> Identifiers:
-    """Return what of ``desired`` a certificate covers: a server refuses who claims more.
-
-    Without a certificate (``None``) that is all of it.
-    """
-    if covered is None:
-        return desired
-    return Identifiers(
-        hosts=desired.hosts & covered.hosts,
-        addresses=frozenset(
-            address
-            for address in desired.addresses
-            if address in covered.addresses
-            or any(address in network for network in covered.networks)
-        ),
-        networks=desired.networks & covered.networks,
-        default_route=desired.default_route and covered.default_route,
-    )
+    def _credentials(self) -> Credentials:
+        return self.certificate.credentials(self._authorities)

@@ -20,7 +20,6 @@ from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
 from yurttunnel.pki.issuer import Chain, Denied, NotIssued
-from yurttunnel.pki.renewal import Schedule
 
 MAX_WAIT = 15 * 60.0
 """Seconds for the approval and the signature of one request."""
@@ -32,9 +31,6 @@ _LONGER_EACH_TIME = 1.25
 _MAX_CERTIFICATE = 256 * 1024
 """Bytes that a certificate and its chain may have, encoded as it comes."""
 _MAX_MESSAGE = 500
-
-CLUSTER_SCHEDULE = Schedule(0.7, 0.9, (2.0, 32.0), (2.0, 32.0), 0.1)
-"""That of k8s.io/client-go (``nextRotationDeadline``, and the backoff of ``util/certificate``)."""
 
 
 class ClusterIssuer:

@@ -123,30 +123,3 @@ def load_certificates(directory: StateDirectory, name: str) -> tuple[x509.Certif
         return certificates_from_pem(pem)
     except BadCredentials as error:
         raise StateError(f"{directory.path / name}: {error}: restore or remove it") from error
-
-
-def save_credentials(directory: StateDirectory, name: str, credentials: Credentials) -> None:
-    """Write key, certificate and authorities into one file, so that they change together."""
-    certificates = (credentials.certificate, *credentials.authorities)
-    directory.write(name, key_to_pem(credentials.key) + certificates_to_pem(certificates))
-
-
-def load_credentials(directory: StateDirectory, name: str) -> Credentials | None:
-    """Read what :func:`save_credentials` wrote, ``None`` when there is nothing.
-
-    The authorities are the chain, too. Raises :class:`StateError`.
-    """
-    pem = directory.read(name, secret=True)
-    if pem is None:
-        return None
-    certificates_begin = pem.find(b"-----BEGIN CERTIFICATE-----")
-    try:
-        if certificates_begin < 0:
-            raise BadCredentials("it holds no certificate")
-        key = key_from_pem(pem[:certificates_begin])
-        certificate, *authorities = certificates_from_pem(pem[certificates_begin:])
-        if key.public_key() != certificate.public_key():
-            raise BadCredentials("the key does not belong to the certificate")
-    except BadCredentials as error:
-        raise StateError(f"{directory.path / name}: {error}: restore or remove it") from error
-    return Credentials(key, certificate, tuple(authorities), tuple(authorities))

@@ -12,10 +12,7 @@ from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.credentials import is_issued_by
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.issuer import EXTENDED_USAGES, CertificateTemplate, Chain
-from yurttunnel.pki.renewal import CertificateRenewal, Schedule
-
-EMBEDDED_SCHEDULE = Schedule(0.6, 2 / 3, (0.25, 15.0), (60.0, 300.0), 1.0)
-"""That of certificates without a cluster, a node's as well."""
+from yurttunnel.pki.renewal import STANDALONE_SCHEDULE, CertificateRenewal
 
 
 class EmbeddedIssuer:
@@ -66,7 +63,7 @@ def own_certificate(
         name,
         EmbeddedIssuer(authority, template.usage, lifetime),
         store,
-        EMBEDDED_SCHEDULE,
+        STANDALONE_SCHEDULE,
         lambda: template,
         misfit,
     )

@@ -87,6 +87,12 @@ class Schedule:
         return doubled(failures - 1, first, longest) * random.uniform(1.0, 1.0 + self.spread)
 
 
+CLUSTER_SCHEDULE = Schedule(0.7, 0.9, (2.0, 32.0), (2.0, 32.0), 0.1)
+"""That of k8s.io/client-go (``nextRotationDeadline``, and the backoff of ``util/certificate``)."""
+STANDALONE_SCHEDULE = Schedule(0.6, 2 / 3, (0.25, 15.0), (60.0, 300.0), 1.0)
+"""Early, and after an outage by and by: one server issues the certificates of many nodes."""
+
+
 @dataclass(slots=True)
 class _Held:
     """A certificate in use, with the time from which it is to be renewed.
@@ -133,7 +139,7 @@ class _Attempt:
 
     template: Template
     begun: float
-    waits: str = "the request is being made"
+    waits: str = ""
     abandoned: bool = False
     ended: Deferred[None] | None = None
 
@@ -273,10 +279,10 @@ class CertificateRenewal(Reconciler):
 
     def _state(self) -> str:
         """Return what is under way, what went wrong before, or what is missing to begin."""
-        if self._attempt is not None:
+        if self._attempt is not None and self._attempt.waits:
             before = f" (before that: {self._failure})" if self._failure else ""
             return f"{self._attempt.waits}{before}"
-        return self._failure or self._unknown or "it is about to be asked for"
+        return self._failure or self._unknown or "it is asked for"
 
     def _without_store(self, error: StateError) -> str:
         return f"the {self._name} is in use but not kept for a restart: {error}"
@@ -406,8 +412,13 @@ class CertificateRenewal(Reconciler):
             left = (self._held.not_after - utc_now(self._clock)).total_seconds()
         pause = self._schedule.pause(self._failures, life, left)
         self._next_attempt = self._clock.seconds() + pause
+        # Of one that has expired it may be the clock that is wrong.
+        self._final = error if is_final and self._held is None else None
+        if self._final is not None:
+            while self._ready:
+                self._ready.pop(0).errback(self._final)
         # An outage of days is not worth thousands of lines: the 1st, 2nd, 4th, 8th ... is.
-        if type(error) is not self._kind or self._failures.bit_count() == 1:
+        elif type(error) is not self._kind or self._failures.bit_count() == 1:
             self._log.error(
                 "the {name} was not obtained: {error}; {failures} attempts have failed now, the"
                 " next one is in {pause:.1f} seconds",
@@ -417,11 +428,6 @@ class CertificateRenewal(Reconciler):
                 pause=pause,
             )
         self._kind = type(error)
-        # Of one that has expired it may be the clock that is wrong.
-        self._final = error if is_final and self._held is None else None
-        if self._final is not None:
-            while self._ready:
-                self._ready.pop(0).errback(self._final)
 
     def _with_clock(self, failure: str) -> str:
         """Add what else may be wrong when a stored certificate has never been good here."""

@@ -20,13 +20,13 @@ from yurttunnel.pki.certificate_store import (
 )
 from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
 from yurttunnel.pki.cluster_identity import NodeIdentification
-from yurttunnel.pki.cluster_issuer import CLUSTER_SCHEDULE, ClusterIssuer
+from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.issuer import Address, CertificateTemplate
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY
 from yurttunnel.pki.metrics import ClusterTrustStats
-from yurttunnel.pki.renewal import CertificateRenewal, TemplateUnknown
+from yurttunnel.pki.renewal import CLUSTER_SCHEDULE, CertificateRenewal, TemplateUnknown
 from yurttunnel.server.trust import ServerTrust, TrustSettings, joined
 from yurttunnel.tunnel.connection import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.tunnel.connection import SIBLING_ALPN as SIBLING_PROTOCOL

@@ -1,0 +1,116 @@
+"""An agent's trust in a cluster: a signer of the cluster issues its node's certificate."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from cryptography import x509
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.agent.trust import AgentTrust
+from yurttunnel.kube.interfaces import IKubeClient
+from yurttunnel.pki.authorities import ClusterAuthorities
+from yurttunnel.pki.certificate_store import (
+    AGENT_PREFIX,
+    DatedStore,
+    open_certificate_directory,
+)
+from yurttunnel.pki.certificate_template import agent_template
+from yurttunnel.pki.cluster_identity import cluster_identity
+from yurttunnel.pki.cluster_issuer import ClusterIssuer
+from yurttunnel.pki.identity import BadIdentity, Identifiers
+from yurttunnel.pki.metrics import ClusterTrustStats
+from yurttunnel.pki.renewal import CLUSTER_SCHEDULE, CertificateRenewal
+
+
+class ClusterAgentTrust(AgentTrust):
+    """An agent's trust in its cluster.
+
+    A certificate of an earlier run, also of yurttunnel 1.2, is used until there is a better one.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        client: IKubeClient,
+        cert_dir: Path,
+        read_authorities: Callable[[], bytes],
+        node: str,
+        identifiers: Identifiers,
+    ) -> None:
+        """Load what an earlier run left in ``cert_dir``.
+
+        ``read_authorities()`` gives the cluster's bundle as it is now, in PEM form. Raises
+        :class:`StateError`, :class:`BadBundle` when that cannot be used, and
+        :class:`BadIdentity` for names that no node can have.
+        """
+        template = agent_template(node, identifiers)
+        self._bundle = ClusterAuthorities(clock, read_authorities, self.use_authorities)
+
+        def misfit(certificate: x509.Certificate) -> str | None:
+            try:
+                owner = cluster_identity(certificate, accept_common=True).node
+            except BadIdentity as error:
+                return f"is no node's: {error}"
+            return None if owner == node else f"is that of node {owner}"
+
+        certificate = CertificateRenewal(
+            clock,
+            f"certificate of node {node}",
+            ClusterIssuer(clock, client, template.signer, template.usages),
+            DatedStore(clock, open_certificate_directory(cert_dir), AGENT_PREFIX),
+            CLUSTER_SCHEDULE,
+            lambda: template,
+            misfit,
+            self._bundle.certificates,
+        )
+        super().__init__(clock, node, certificate, self._bundle.certificates)
+        self._bundle.setServiceParent(self)
+
+    def covered(self) -> Identifiers | None:
+        """Return the identifiers in the certificate in use: more than these no server accepts.
+
+        They may differ from those that are wanted until there is a new certificate. ``None``
+        while there is none at all.
+        """
+        if self.certificate.current is None:
+            return None
+        certificate = self.certificate.current.certificate
+        return cluster_identity(certificate, accept_common=True).identifiers
+
+    def certificates(self) -> Mapping[str, datetime.datetime]:
+        """Return when the certificate ends, and the authority that lasts longest."""
+        return {"ca": self._bundle.not_after, **super().certificates()}
+
+    def warning(self) -> str | None:
+        """Return what is not kept up to date while what is there does its work."""
+        warnings = (super().warning(), self._bundle.problem)
+        return "; ".join(warning for warning in warnings if warning) or None
+
+    def stats(self) -> ClusterTrustStats:
+        """Return what is counted, for the metrics."""
+        return ClusterTrustStats(
+            {"agent": self.certificate.counters}, self._bundle.problem is not None
+        )
+
+
+def claimable(desired: Identifiers, covered: Identifiers | None) -> Identifiers:
+    """Return what of ``desired`` a certificate covers: a server refuses who claims more.
+
+    Without a certificate (``None``) that is all of it.
+    """
+    if covered is None:
+        return desired
+    return Identifiers(
+        hosts=desired.hosts & covered.hosts,
+        addresses=frozenset(
+            address
+            for address in desired.addresses
+            if address in covered.addresses
+            or any(address in network for network in covered.networks)
+        ),
+        networks=desired.networks & covered.networks,
+        default_route=desired.default_route and covered.default_route,
+    )
