@@ -7,8 +7,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer
-from yurttunnel.pki.authorities import ClusterAuthorities
-from yurttunnel.pki.bundle import LOOK_INTERVAL, BadBundle
+from yurttunnel.pki.authorities import LOOK_INTERVAL, AuthorityBundle, BadBundle
 from yurttunnel.pki.credentials import certificates_to_pem
 
 
@@ -27,7 +26,7 @@ class AuthoritiesTests(SynchronousTestCase):
         self.content = bundle(self.one)
         self.error = None
         self.used = []
-        self.authorities = ClusterAuthorities(self.clock, self.read, self.use)
+        self.authorities = AuthorityBundle.cluster(self.clock, self.read, self.use)
         self.authorities.startService()
         self.addCleanup(self.authorities.stopService)
 
@@ -103,7 +102,7 @@ class AuthoritiesTests(SynchronousTestCase):
         """A kubeconfig that names no authority is told to need one, and what for."""
         for self.content in (b"", b" \n"):
             error = self.assertRaises(
-                BadBundle, ClusterAuthorities, self.clock, self.read, self.use
+                BadBundle, AuthorityBundle.cluster, self.clock, self.read, self.use
             )
             for words in ("--kube-config", "certificate-authority", "verify each other"):
                 self.assertIn(words, str(error))
@@ -113,4 +112,4 @@ class AuthoritiesTests(SynchronousTestCase):
         """The first bundle has to be good."""
         for content in (b"", OSError(2, "No such file")):
             self.content = content
-            self.assertRaises(BadBundle, ClusterAuthorities, self.clock, self.read, self.use)
+            self.assertRaises(BadBundle, AuthorityBundle.cluster, self.clock, self.read, self.use)

@@ -26,8 +26,8 @@ from tests.pki.support import (
     peer_serial,
 )
 from tests.pki.test_authorities import bundle
+from yurttunnel.pki.authorities import LOOK_INTERVAL, BadBundle
 from yurttunnel.pki.authority import utc_now
-from yurttunnel.pki.bundle import LOOK_INTERVAL, BadBundle
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.certificate_template import (
     agent_template,

@@ -11,7 +11,6 @@ from cryptography import x509
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.pki.support import Issuer, clock_now, state_directory
-from yurttunnel.pki.addresses import local_addresses
 from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.pki.certificate_store import CertificateStore, PairStore
 from yurttunnel.pki.contexts import names_in
@@ -19,7 +18,7 @@ from yurttunnel.pki.credentials import certificates_from_pem, key_from_pem
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.embedded_issuer import own_certificate
 from yurttunnel.pki.issuer import CertificateTemplate
-from yurttunnel.server.standalone_trust import server_template
+from yurttunnel.server.standalone_trust import local_addresses, server_template
 
 DAY = 86400
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.pki.directory import StateDirectory, StateError
-from yurttunnel.pki.held_directory import HeldDirectory
+from yurttunnel.pki.directory import HeldDirectory, StateDirectory, StateError
 
 
 class HeldDirectoryTests(SynchronousTestCase):

@@ -7,7 +7,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer, clock_now, state_directory
-from yurttunnel.pki.bundle import LOOK_INTERVAL, BadBundle
+from yurttunnel.pki.authorities import LOOK_INTERVAL, BadBundle
 from yurttunnel.pki.credentials import certificates_to_pem
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.embedded_issuer import EmbeddedIssuer
@@ -117,7 +117,7 @@ class KubeletTrustTests(SynchronousTestCase):
         before = self.trusted(trust)
         for harm, words in (
             (lambda: self.path.write_text("nonsense"), "does not hold certificates"),
-            (self.path.unlink, "cannot read"),
+            (self.path.unlink, "cannot be read"),
         ):
             harm()
             self.clock.advance(LOOK_INTERVAL)

@@ -33,7 +33,7 @@ from tests.pki.support import (
 from yurttunnel.agent.standalone import enrolled_trust
 from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.pki.admission import Admission
-from yurttunnel.pki.bundle import BadBundle
+from yurttunnel.pki.authorities import BadBundle
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.credentials import (
     Credentials,

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.kube.interfaces import IKubeClient
-from yurttunnel.pki.authorities import ClusterAuthorities
+from yurttunnel.pki.authorities import AuthorityBundle
 from yurttunnel.pki.certificate_store import (
     AGENT_PREFIX,
     DatedStore,
@@ -47,7 +47,7 @@ class ClusterAgentTrust(AgentTrust):
         :class:`BadIdentity` for names that no node can have.
         """
         template = agent_template(node, identifiers)
-        self._bundle = ClusterAuthorities(clock, read_authorities, self.use_authorities)
+        self._bundle = AuthorityBundle.cluster(clock, read_authorities, self.use_authorities)
 
         def misfit(certificate: x509.Certificate) -> str | None:
             try:

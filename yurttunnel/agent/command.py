@@ -53,7 +53,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         # What only a cluster needs costs memory: an agent without one does not load it.
         from yurttunnel.agent import cluster
         from yurttunnel.kube.configuration import BadKubeConfiguration
-        from yurttunnel.pki.bundle import BadBundle
+        from yurttunnel.pki.authorities import BadBundle
 
         try:
             service = cluster.build(reactor, settings, mode)

@@ -13,14 +13,13 @@ from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.ops.notify import Supervised
-from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.directory import HeldDirectory, StateDirectory
 from yurttunnel.pki.enrolment_client import (
     EnrolledTemplate,
     EnrolmentIssuer,
     NodeStore,
     ServerAddress,
 )
-from yurttunnel.pki.held_directory import HeldDirectory
 from yurttunnel.pki.identity import Identifiers, check_node_name
 from yurttunnel.pki.renewal import STANDALONE_SCHEDULE, CertificateRenewal
 from yurttunnel.pki.token import JoinToken

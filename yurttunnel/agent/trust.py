@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.pki.bundle import Authorities
+from yurttunnel.pki.authorities import Authorities
 from yurttunnel.pki.contexts import ClientContexts, LiveContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.renewal import CertificateRenewal

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from yurttunnel.http.authority import Address, address_in
 from yurttunnel.kube.resources import Object
 from yurttunnel.pki.approval_decision import (
     MOST_FURTHER_NAMES,
@@ -23,9 +24,8 @@ from yurttunnel.pki.approval_decision import (
 )
 from yurttunnel.pki.approval_requests import Kind, Request
 from yurttunnel.pki.certificate_template import SERVER_ORGANIZATION
-from yurttunnel.pki.cluster_identity import node_named_by
+from yurttunnel.pki.cluster_identity import check_cluster_node_name, node_named_by
 from yurttunnel.pki.identity import NODE_ORGANIZATION, BadIdentity
-from yurttunnel.pki.node_names import further_names, is_host, names_of
 
 SERVER_ACCOUNT = "yurt-tunnel-server"
 AGENT_ACCOUNT = "yurt-tunnel-agent"
@@ -64,11 +64,11 @@ def lookups(request: Request, namespace: str) -> Lookups:
     requester = request.requester
     is_agent = requester.username == _service_account(namespace, AGENT_ACCOUNT)
     is_pod_needed = is_agent and requester.only(_NODE_NAME) is None
-    further = further_names(request, node)
+    further = _further_names(request, node)
     return Lookups(
         node,
         requester.only(_POD_NAME) if is_pod_needed else None,
-        tuple(filter(is_host, further)) if len(further) <= MOST_FURTHER_NAMES else (),
+        tuple(filter(_is_host, further)) if len(further) <= MOST_FURTHER_NAMES else (),
     )
 
 
@@ -219,8 +219,8 @@ def _check_names(request: Request, node: str, facts: Facts) -> None:
     What it has is in its object, in a field that its kubelet writes. So no kubelet is believed
     that it has the name of another node, by which callers would come to it.
     """
-    hosts, addresses = names_of(node, facts.node or {})
-    further = further_names(request, node)
+    hosts, addresses = _names_of(node, facts.node or {})
+    further = _further_names(request, node)
     if len(further) > MOST_FURTHER_NAMES:
         raise LeftAlone(
             Reason.NAMES,
@@ -296,3 +296,37 @@ def _listed(texts: Iterable[str]) -> str:
     shown = ", ".join(_quoted(each) for each in several[:10])
     more = f" and {len(several) - 10} more" if len(several) > 10 else ""
     return shown + more or "none"
+
+
+def _further_names(request: Request, node: str) -> list[str]:
+    """List the host names beside the node's own that a request asks for, each once."""
+    return sorted(set(request.dns_names) - {node})
+
+
+def _names_of(node: str, found: Object) -> tuple[set[str], set[Address]]:
+    """Read ``status.addresses`` of a ``Node``, of whatever type they are.
+
+    The name of the node is always one of them. What is no host name that a certificate of a node
+    can have, such as one with a wildcard, is none of them.
+    """
+    hosts, addresses = {node}, set[Address]()
+    status = found.get("status")
+    reported = status.get("addresses") if isinstance(status, dict) else None
+    for each in reported if isinstance(reported, list) else []:
+        text = each.get("address") if isinstance(each, dict) else None
+        if not isinstance(text, str):
+            continue
+        if (address := address_in(text)) is not None:
+            addresses.add(address)
+        elif _is_host(text.lower()):
+            hosts.add(text.lower())
+    return hosts, addresses
+
+
+def _is_host(text: str) -> bool:
+    """Return whether it is a host name of the form that names of nodes have."""
+    try:
+        check_cluster_node_name(text)
+    except BadIdentity:
+        return False
+    return True

@@ -1,29 +1,38 @@
-"""The authorities of a cluster, which change while the program runs."""
+"""Authorities that somebody else replaces while the program runs."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from pathlib import Path
 
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.bundle import LOOK_INTERVAL, BadBundle
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
 
+LOOK_INTERVAL = 10.0
+"""Seconds between two looks at a bundle."""
 MAX_BUNDLE = 4 * 1024 * 1024
 """Bytes; a bundle of all public authorities has a quarter of a megabyte."""
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
+Authorities = tuple[x509.Certificate, ...]
 
-class ClusterAuthorities(Reconciler):
+
+class BadBundle(Exception):
+    """A bundle cannot be read or holds no certificates; one line with its name says why."""
+
+
+class AuthorityBundle(Reconciler):
     """The certificates in the bundle that ``read`` gives, in PEM form, looked at every 10 s.
 
     ``use(authorities)`` is called when they have changed, and raises when they cannot be used. A
     bundle that is missing or broken changes nothing: ``problem`` says what is wrong, and is
-    ``None`` when all is well. Raises :class:`BadBundle` when it is so from the beginning.
+    ``None`` when all is well. Raises :class:`BadBundle` when it is so from the beginning. ``name``
+    is for messages.
     """
 
     _log = Logger()
@@ -31,30 +40,60 @@ class ClusterAuthorities(Reconciler):
     def __init__(
         self,
         clock: IReactorTime,
+        name: str,
         read: Callable[[], bytes],
-        use: Callable[[tuple[x509.Certificate, ...]], object],
+        use: Callable[[Authorities], object],
     ) -> None:
-        super().__init__(clock, LOOK_INTERVAL, "reading the cluster's authorities", self._look)
+        super().__init__(clock, LOOK_INTERVAL, f"reading {name}", self._look)
+        self._name = name
         self._read = read
         self._use = use
         self._content = self._bundle()
-        self.certificates = _parse(self._content)
+        self.certificates = self._parse(self._content)
         self.problem: str | None = None
+
+    @classmethod
+    def cluster(
+        cls,
+        clock: IReactorTime,
+        read: Callable[[], bytes],
+        use: Callable[[Authorities], object],
+    ) -> AuthorityBundle:
+        """Follow the bundle of the cluster's authorities, as a kubeconfig or a pod has it."""
+
+        def content() -> bytes:
+            found = read()
+            if found.strip():
+                return found
+            raise BadBundle(
+                "there are no authorities of the cluster, by which agents and servers verify each"
+                " other: give the cluster in the kubeconfig (--kube-config) certificate-authority"
+                " or certificate-authority-data, as in the kubeconfig of another node, and see"
+                " that the file it names is not empty (in a pod: ca.crt of the service account)"
+            )
+
+        return cls(clock, "the bundle of the cluster's authorities", content, use)
+
+    @classmethod
+    def file(
+        cls, clock: IReactorTime, path: Path, use: Callable[[Authorities], object]
+    ) -> AuthorityBundle:
+        """Follow the file at ``path``."""
+        return cls(clock, str(path), path.read_bytes, use)
 
     @property
     def not_after(self) -> datetime.datetime:
         """When the last of them ends, in UTC."""
         return max(each.not_valid_after_utc for each in self.certificates)
 
-    def refresh(self) -> None:
-        """Look at the bundle now."""
+    async def _look(self) -> None:
         try:
             content = self._bundle()
             if content != self._content:
-                certificates = _parse(content)
+                certificates = self._parse(content)
                 self._swap(certificates)
                 self._content, self.certificates = content, certificates
-                self._log.info("the cluster's authorities have changed and are in use")
+                self._log.info("{name} has changed and is in use", name=self._name)
         except BadBundle as error:
             if self.problem is None:
                 self._log.error("{error}; those from before stay in use", error=error)
@@ -62,44 +101,37 @@ class ClusterAuthorities(Reconciler):
         else:
             self.problem = None
 
-    async def _look(self) -> None:
-        self.refresh()
-
     def _bundle(self) -> bytes:
         # Whatever the configuration raises, a bundle that cannot be read is nothing worse.
         try:
             content = self._read()
+        except BadBundle:
+            raise
         except Exception as error:
-            raise BadBundle(f"the cluster's authorities cannot be read: {_line(error)}") from error
+            raise BadBundle(f"{self._name} cannot be read: {_line(error)}") from error
         if len(content) > MAX_BUNDLE:
-            raise BadBundle("the cluster's authorities are far too long to be a bundle")
+            raise BadBundle(f"{self._name} is far too long to be a bundle of authorities")
         return content
 
-    def _swap(self, certificates: tuple[x509.Certificate, ...]) -> None:
+    def _parse(self, content: bytes) -> Authorities:
+        try:
+            certificates = certificates_from_pem(content)
+        except BadCredentials as error:
+            raise BadBundle(f"{self._name} is broken: {error}") from None
+        if len(certificates) != content.count(_BEGIN):
+            # What is cut off after a whole certificate would be passed over without a word.
+            raise BadBundle(f"{self._name} is broken: its end is missing")
+        return certificates
+
+    def _swap(self, certificates: Authorities) -> None:
         try:
             self._use(certificates)
         except Exception as error:
             # OpenSSL and the contexts have errors of many kinds; each leaves the old bundle in use.
-            raise BadBundle(f"the cluster's authorities cannot be used: {_line(error)}") from error
-
-
-def _parse(content: bytes) -> tuple[x509.Certificate, ...]:
-    if not content.strip():
-        raise BadBundle(
-            "there are no authorities of the cluster, by which agents and servers verify each"
-            " other: give the cluster in the kubeconfig (--kube-config) certificate-authority or"
-            " certificate-authority-data, as in the kubeconfig of another node, and see that the"
-            " file it names is not empty (in a pod: ca.crt of the service account)"
-        )
-    try:
-        certificates = certificates_from_pem(content)
-    except BadCredentials as error:
-        raise BadBundle(f"the bundle of the cluster's authorities is broken: {error}") from None
-    if len(certificates) != content.count(_BEGIN):
-        # What is cut off after a whole certificate would be passed over without a word.
-        raise BadBundle("the bundle of the cluster's authorities is broken: its end is missing")
-    return certificates
+            raise BadBundle(f"{self._name} cannot be used: {_line(error)}") from error
 
 
 def _line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return " ".join(str(error).split()) or type(error).__name__

@@ -26,6 +26,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from twisted.application.service import Service
+
 from yurttunnel.ops.private_files import ExposedPath, check_above
 
 RESERVE = ".reserve"
@@ -332,6 +334,24 @@ class StateDirectory:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+class HeldDirectory(Service):
+    """Holds a state directory from its making on, so before anything in it is read.
+
+    It is to be stopped when the process begins to end: while it drains, its successor may have the
+    directory. Raises :class:`StateError`, also when another process has
+    it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._directory = StateDirectory.open(path)
+        self._release = self._directory.hold()
+
+    def stopService(self) -> None:
+        """Let go of it."""
+        super().stopService()
+        self._release()
 
 
 def _check_file(path: Path, status: os.stat_result, owner: int) -> None:

@@ -10,7 +10,7 @@ from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.kube.interfaces import IKubeClient
-from yurttunnel.pki.authorities import ClusterAuthorities
+from yurttunnel.pki.authorities import AuthorityBundle
 from yurttunnel.pki.callers import OptionalCallerContexts
 from yurttunnel.pki.certificate_store import (
     PROXY_CLIENT_PREFIX,
@@ -81,7 +81,7 @@ class ClusterServerTrust(ServerTrust):
         ``read_authorities()`` gives the cluster's bundle as it is now, in PEM form. Raises
         :class:`StateError`, and :class:`BadBundle` when one of the bundles cannot be used.
         """
-        self._bundle = ClusterAuthorities(clock, read_authorities, self.use_authorities)
+        self._bundle = AuthorityBundle.cluster(clock, read_authorities, self.use_authorities)
         directory = open_certificate_directory(cert_dir)
 
         def renewal(

@@ -9,7 +9,7 @@ from twisted.application.service import IService
 from yurttunnel.ops.clocks import make_steady
 from yurttunnel.ops.ending import stop_once
 from yurttunnel.ops.log import forward_standard_logging
-from yurttunnel.pki.bundle import BadBundle
+from yurttunnel.pki.authorities import BadBundle
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
 from yurttunnel.server import standalone

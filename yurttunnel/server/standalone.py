@@ -9,7 +9,7 @@ from twisted.application.service import IService
 
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
-from yurttunnel.pki.held_directory import HeldDirectory
+from yurttunnel.pki.directory import HeldDirectory
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.interception.host_names import HostNames
 from yurttunnel.server.interception.middleware import (

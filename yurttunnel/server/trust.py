@@ -10,7 +10,7 @@ from pathlib import Path
 from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.pki.bundle import Authorities, AuthorityFile
+from yurttunnel.pki.authorities import Authorities, AuthorityBundle
 from yurttunnel.pki.callers import CallerContexts
 from yurttunnel.pki.contexts import LiveContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
@@ -67,7 +67,7 @@ class ServerTrust(MultiService):
         self.serving = serving
         self.client = client
         self._client_ca = _file(clock, settings.client_ca, self._use_client_authorities)
-        self._clients = () if self._client_ca is None else self._client_ca.authorities
+        self._clients = () if self._client_ca is None else self._client_ca.certificates
         self._kubelet_ca = _file(clock, settings.kubelet_ca, self._use_kubelet_authorities)
         for renewal in (serving, client):
             renewal.on_change.append(lambda _: self._live.update())
@@ -90,7 +90,7 @@ class ServerTrust(MultiService):
             self._clock, self.client_credentials(), settings.kubelet_verify, kubelet_authority
         )
         if self._kubelet_ca is not None:
-            self.kubelets.trust(self._kubelet_ca.authorities)
+            self.kubelets.trust(self._kubelet_ca.certificates)
         self._live.follow(self.contexts, self.serving_credentials)
         self._live.follow(self.callers, self.caller_credentials)
         self._live.follow(self.kubelets, self.client_credentials)
@@ -162,5 +162,5 @@ def joined(sentences: Iterable[str | None]) -> str | None:
 
 def _file(
     clock: IReactorTime, path: Path | None, use: Callable[[Authorities], None]
-) -> AuthorityFile | None:
-    return None if path is None else AuthorityFile(clock, path, use)
+) -> AuthorityBundle | None:
+    return None if path is None else AuthorityBundle.file(clock, path, use)
