@@ -676,6 +676,23 @@ class StandaloneTests(SynchronousTestCase):
         begin = self.service.current.certificate.not_valid_before_utc
         self.assertLess(begin.timestamp(), self.clock.seconds())
 
+    def test_clock_that_is_behind(self):
+        """One that begins in the future is replaced ever less often: the clock may stay so."""
+        self.make(SteppedClock())
+        self.service.stopService()
+        ahead = Issuer.make(self, SteppedClock(3600.0))
+        self.issuer._issuer = EmbeddedIssuer(ahead.authority, "client auth", LIFE)
+        service = self.renewal()
+        service.startService()
+        self.addCleanup(service.stopService)
+        self.pass_time(2000)
+        self.assertEqual(len(self.attempts), 6)
+        self.assertEqual((service.problem(), service.warning()), (None, None))
+        self.pass_time(1500)
+        self.attempts.clear()
+        self.pass_time(300)
+        self.assertEqual(self.attempts, [])
+
     def test_spread(self):
         """Certificates of the same moment are not renewed at the same moment."""
         self.store.save(self.service.current)

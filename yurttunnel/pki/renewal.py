@@ -42,8 +42,9 @@ PATIENCE = 60.0
 """Seconds that a request may take before it is worth a word while another one is in use."""
 FIRST_FOREIGN_PAUSE = 60.0
 LONGEST_FOREIGN_PAUSE = 86400.0
-"""Seconds until a certificate is asked for again that none of the authorities has issued: doubled
-each time, since that is either the middle of a rotation or the cluster's configuration."""
+"""Seconds until a certificate is asked for again that none of the authorities has issued, or that
+begins in the future: doubled each time, since that is either the middle of a rotation or the
+cluster's configuration, and a clock that may stay as it is."""
 _STORED_AGAIN = 60.0
 """Seconds at most between two attempts to keep a certificate for a restart."""
 
@@ -97,15 +98,16 @@ STANDALONE_SCHEDULE = Schedule(0.6, 2 / 3, (0.25, 15.0), (60.0, 300.0), 1.0)
 class _Held:
     """A certificate in use, with the time from which it is to be renewed.
 
-    ``is_foreign`` says that none of the authorities has issued it that those have who verify it;
-    then it is to be replaced from ``foreign_until`` on. ``began`` is when it was issued.
+    ``is_foreign`` says that none of the authorities has issued it that those have who verify it.
+    ``began`` is when it was issued. What was wrong with it from the beginning is a reason for
+    another one from ``replaced_from`` on, which is in seconds of the clock that nobody sets.
     """
 
     issued: IssuedCertificate
     began: datetime.datetime
     renewal_at: datetime.datetime
     is_foreign: bool
-    foreign_until: datetime.datetime
+    replaced_from: float
 
     @property
     def not_after(self) -> datetime.datetime:
@@ -118,15 +120,19 @@ class _Held:
     def is_usable(self, now: datetime.datetime) -> bool:
         return now < self.not_after
 
-    def fault(self, now: datetime.datetime, desired: Template | None) -> str | None:
+    def begins_later(self, now: datetime.datetime) -> bool:
+        return now < self.issued.certificate.not_valid_before_utc
+
+    def fault(self, now: datetime.datetime, seconds: float, desired: Template | None) -> str | None:
         """Complete "the one in use ..." when another is needed; ``desired`` may be left out."""
         if not self.is_usable(now):
             return "has expired"
-        if now < self.issued.certificate.not_valid_before_utc:
-            # A clock that went ahead has made it: to others it is not good yet.
-            return "begins in the future"
-        if self.is_foreign and now >= self.foreign_until:
-            return "is not from an authority of the cluster"
+        if seconds >= self.replaced_from:
+            if self.begins_later(now):
+                # A clock that went ahead has made it: to others it is not good yet.
+                return "begins in the future"
+            if self.is_foreign:
+                return "is not from an authority of the cluster"
         problem = None if desired is None else desired.problem(self.issued.certificate)
         if problem is None and now >= self.renewal_at:
             return "is near its end"
@@ -247,7 +253,7 @@ class CertificateRenewal(Reconciler):
         self._foreign_pause = FIRST_FOREIGN_PAUSE
         if self._held is not None:
             self._held.is_foreign = self._is_foreign(self._held.issued)
-            self._held.foreign_until = self._held.issued.certificate.not_valid_before_utc
+            self._held.replaced_from = 0.0
 
     def problem(self) -> str | None:
         """Return why there is no certificate that can be used, if there is none."""
@@ -332,7 +338,7 @@ class CertificateRenewal(Reconciler):
         """Return why a certificate is to be asked for; ``None`` when the one in use does."""
         if self._held is None:
             return "there is none"
-        fault = self._held.fault(utc_now(self._clock), settled)
+        fault = self._held.fault(utc_now(self._clock), self._clock.seconds(), settled)
         return None if fault is None else f"the one in use {fault}"
 
     # -- What is wanted ------------------------------------------------------------------------
@@ -481,24 +487,25 @@ class CertificateRenewal(Reconciler):
         began = certificate.not_valid_before_utc
         end = certificate.not_valid_after_utc
         renewal_at = self._schedule.renewal_at(min(began + BACKDATED, end), end)
-        return _Held(issued, began, renewal_at, self._is_foreign(issued), began)
+        return _Held(issued, began, renewal_at, self._is_foreign(issued), 0.0)
 
     def _taken_up(self, issued: IssuedCertificate) -> _Held:
         """Take up one that was issued just now.
 
         Its life begins now: certificates are dated back, and of a short one the most could be
-        over already. If it is foreign, the next one will be so, too, unless the cluster changes
-        its signer meanwhile.
+        over already. If it is foreign or begins later, the next one will do so, too, unless the
+        cluster changes its signer meanwhile, or somebody the clock.
         """
         now = utc_now(self._clock)
-        foreign_until = now + datetime.timedelta(seconds=self._foreign_pause)
+        replaced_from = self._clock.seconds() + self._foreign_pause
         renewal_at = self._schedule.renewal_at(now, issued.certificate.not_valid_after_utc)
-        held = _Held(issued, now, renewal_at, self._is_foreign(issued), foreign_until)
-        if held.is_foreign:
+        held = _Held(issued, now, renewal_at, self._is_foreign(issued), replaced_from)
+        if held.is_foreign or held.begins_later(now):
             self._foreign_pause = min(2 * self._foreign_pause, LONGEST_FOREIGN_PAUSE)
-            self._log.error("the {name} {problem}", name=self._name, problem=_FOREIGN)
         else:
             self._foreign_pause = FIRST_FOREIGN_PAUSE
+        if held.is_foreign:
+            self._log.error("the {name} {problem}", name=self._name, problem=_FOREIGN)
         return held
 
     def _load(self, misfit: Callable[[x509.Certificate], str | None]) -> IssuedCertificate | None:
