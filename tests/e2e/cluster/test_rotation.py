@@ -219,7 +219,7 @@ class RotationTests(ClusterTestCase):
         programs = [*self.servers, *self.agents.values()]
         await self.eventually(
             lambda: all(
-                program.log.count("authorities have changed and are in use") == count
+                program.log.count("authorities has changed and is in use") == count
                 for program in programs
             ),
             "all have taken up the bundle",
