@@ -30,7 +30,7 @@ from tests.e2e.clients import (
 from tests.e2e.faults import FaultProxy
 from tests.e2e.programs import Agent, Program, Tunnel, free_ports
 from tests.e2e.support import EndToEndTestCase
-from yurttunnel.pki.enrolment_client import NODE_FILE
+from yurttunnel.pki.enrolment_issuer import NODE_FILE
 from yurttunnel.tunnel.connection import ALPN
 from yurttunnel.tunnel.placement import placement_protocol
 from yurttunnel.wire import frames

@@ -42,7 +42,8 @@ from yurttunnel.pki.credentials import (
     pin_of,
 )
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.enrolment_client import NodeStore, ServerAddress, _first_answer
+from yurttunnel.pki.enrolment_client import ServerAddress
+from yurttunnel.pki.enrolment_issuer import NodeStore, _first_answer
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
 from yurttunnel.pki.identity import (
     BadIdentity,

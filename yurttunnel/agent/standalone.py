@@ -14,12 +14,8 @@ from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.directory import HeldDirectory, StateDirectory
-from yurttunnel.pki.enrolment_client import (
-    EnrolledTemplate,
-    EnrolmentIssuer,
-    NodeStore,
-    ServerAddress,
-)
+from yurttunnel.pki.enrolment_client import ServerAddress
+from yurttunnel.pki.enrolment_issuer import EnrolledTemplate, EnrolmentIssuer, NodeStore
 from yurttunnel.pki.identity import Identifiers, check_node_name
 from yurttunnel.pki.renewal import STANDALONE_SCHEDULE, CertificateRenewal
 from yurttunnel.pki.token import JoinToken

@@ -38,10 +38,6 @@ from yurttunnel.pki.credentials import (
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.issuer import IssuedCertificate
 
-SERVER_PREFIX = "yurttunnel-server"
-PROXY_CLIENT_PREFIX = "yurttunnel-server-proxy-client"
-AGENT_PREFIX = "yurttunnel-agent"
-
 KEPT_FILES = 3
 """How many dated files there are at most, the current one included."""
 

@@ -1,4 +1,4 @@
-"""What the certificates of the tunnel in a cluster are like."""
+"""What the certificates of the tunnel in a cluster are like, and where they are kept."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
 SERVER_NAME = "system:node:tunnel-server"
 """The common name of the server's serving certificate; its signer demands the prefix."""
 SERVER_ORGANIZATION = "system:nodes"
+
+SERVER_PREFIX = "yurttunnel-server"
+PROXY_CLIENT_PREFIX = "yurttunnel-server-proxy-client"
+AGENT_PREFIX = "yurttunnel-agent"
+"""What the names of the files begin with in which they are kept."""
 
 
 def serving_template(

@@ -1,7 +1,7 @@
 """What all ways to a certificate have in common: who issues it, what is asked for, what comes.
 
-An :class:`Issuer` is the embedded authority (:mod:`yurttunnel.pki.authority`), a server to which a
-node enrols (:mod:`yurttunnel.pki.enrolment_client`) or a signer of a cluster
+An :class:`Issuer` is the embedded authority (:mod:`yurttunnel.pki.embedded_issuer`), a server to
+which a node enrols (:mod:`yurttunnel.pki.enrolment_issuer`) or a signer of a cluster
 (:mod:`yurttunnel.pki.cluster_issuer`). :mod:`yurttunnel.pki.renewal` keeps a certificate of any of
 them good, and :mod:`yurttunnel.pki.certificate_store` keeps it for the next start.
 """

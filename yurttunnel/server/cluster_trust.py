@@ -13,12 +13,15 @@ from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.pki.authorities import AuthorityBundle
 from yurttunnel.pki.callers import OptionalCallerContexts
 from yurttunnel.pki.certificate_store import (
-    PROXY_CLIENT_PREFIX,
-    SERVER_PREFIX,
     DatedStore,
     open_certificate_directory,
 )
-from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
+from yurttunnel.pki.certificate_template import (
+    PROXY_CLIENT_PREFIX,
+    SERVER_PREFIX,
+    proxy_client_template,
+    serving_template,
+)
 from yurttunnel.pki.cluster_identity import NodeIdentification
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.contexts import ClientContexts

@@ -18,7 +18,7 @@ from tests.e2e.cluster.world import AGENT_PORT, NODES, SECURE_PORT, SERVERS, Wor
 from tests.e2e.crowds import EvictingSet, Trickle
 from tests.e2e.programs import Program
 from yurttunnel.pki.authority import CALLER_NAME
-from yurttunnel.pki.certificate_store import AGENT_PREFIX, PROXY_CLIENT_PREFIX, SERVER_PREFIX
+from yurttunnel.pki.certificate_template import AGENT_PREFIX, PROXY_CLIENT_PREFIX, SERVER_PREFIX
 
 STREAMS = 100
 """Streams that run all the time, besides a shell and a log."""

@@ -1,0 +1,244 @@
+"""The issuer that is a server to which a node enrols, and what is kept of that."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from cryptography import x509
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.pki.authority import request_certificate, utc_now
+from yurttunnel.pki.certificate_store import CertificateStore
+from yurttunnel.pki.contexts import ServerNotTrusted
+from yurttunnel.pki.credentials import (
+    Credentials,
+    PrivateKey,
+    key_to_pem,
+    load_key,
+    new_key,
+)
+from yurttunnel.pki.directory import StateDirectory, StateError
+from yurttunnel.pki.enrolment_client import (
+    ClockSeemsWrong,
+    EnrolmentFailed,
+    ServerAddress,
+    enroll,
+    renew,
+)
+from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
+from yurttunnel.pki.identity import (
+    BadIdentity,
+    Identifiers,
+    identity_from_certificate,
+    uncovered,
+)
+from yurttunnel.pki.issuer import Chain, IssuedCertificate, Template
+from yurttunnel.pki.token import JoinToken
+
+NODE_FILE = "node.pem"
+PENDING_KEY = "pending.key"
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolledTemplate:
+    """A node's certificate for what the node is called and has: names that servers vouch for."""
+
+    node: str
+    identifiers: Identifiers
+
+    def request(self, key: PrivateKey) -> bytes:
+        """Make the request, without any name: the enrolment has them."""
+        return request_certificate(key).encode("ascii")
+
+    def problem(self, certificate: x509.Certificate) -> str | None:
+        """Complete "the certificate ..." when it is not the node's, or does not cover all."""
+        try:
+            identity = identity_from_certificate(certificate)
+        except BadIdentity as error:
+            return f"is no node's: {error}"
+        if identity.node != self.node:
+            return f"is that of node {identity.node}"
+        missing = uncovered(identity, self.identifiers)
+        return f"lacks {', '.join(missing)}" if missing else None
+
+    def covers(self, other: Template) -> bool:
+        """Return whether it is the same."""
+        return self == other
+
+
+class NodeStore(CertificateStore):
+    """Keeps a node's certificate in ``node.pem``, and the key that it enrols with before that."""
+
+    def __init__(self, directory: StateDirectory) -> None:
+        super().__init__(directory, NODE_FILE)
+
+    def save(self, issued: IssuedCertificate) -> None:
+        """Keep it, and forget the key."""
+        super().save(issued)
+        self._directory.remove(PENDING_KEY)
+
+    def pending_key(self) -> PrivateKey:
+        """Return the key to enrol with, the same until there is a certificate.
+
+        If the answer is lost, the server has enrolled this key, and only a request with the same
+        one gets another answer.
+        """
+        key = load_key(self._directory, PENDING_KEY)
+        if key is None:
+            key = new_key()
+            self._directory.write(PENDING_KEY, key_to_pem(key))
+        return key
+
+
+class EnrolmentIssuer:
+    """The servers to which a node enrols, of which one after the other is asked.
+
+    They share one authority, that of one state directory, and issue a certificate for a join
+    token, or in exchange for the one before. ``read_token`` is called for each enrolment, so that
+    a file's newest token is used; ``None`` when there is no token.
+    """
+
+    final: tuple[type[Exception], ...] = (
+        *(EnrolmentRefused, ServerNotTrusted, StateError),
+        ValueError,  # there is no token any more, or none that is one
+    )
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        servers: Sequence[ServerAddress],
+        template: EnrolledTemplate,
+        store: NodeStore,
+        read_token: Callable[[], JoinToken] | None,
+    ) -> None:
+        """Load what was stored; raises :class:`StateError`, also when it is another node's."""
+        self._clock = clock
+        self._servers = servers
+        self._template = template
+        self._store = store
+        self._read_token = read_token
+        self._current = store.load()
+        self._key: PrivateKey | None = None
+        if self._current is not None:
+            self._check_owner(self._current.certificate)
+
+    def key(self) -> PrivateKey:
+        """Return a new key, or the one by which servers know the node if it has to enrol."""
+        if self._renewed() is not None:
+            self._key = new_key()
+        elif self._current is not None:
+            self._key = self._current.key
+        else:
+            self._key = self._store.pending_key()
+        return self._key
+
+    async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
+        """Return the certificate for :meth:`key`, with the authority after it."""
+        renewed = self._renewed()
+        csr = request.decode("ascii")
+        node, identifiers = self._template.node, self._template.identifiers
+        token = None if renewed is not None else self._token()
+
+        async def ask(server: ServerAddress) -> Chain:
+            if renewed is not None:
+                return await renew(self._clock, server, renewed, node, identifiers, csr)
+            assert token is not None
+            return await enroll(self._clock, server, token, node, identifiers, csr)
+
+        try:
+            chain = await _first_answer(self._servers, ask)
+        except EnrolmentRefused as error:
+            if error.code.is_temporary:
+                raise EnrolmentFailed(str(error)) from error
+            raise
+        if self._key is not None:
+            # It is what the next one is got with, also when it cannot be stored.
+            self._current = IssuedCertificate(self._key, chain[0], chain[1:])
+        return chain
+
+    def _renewed(self) -> Credentials | None:
+        """Return the certificate that can be exchanged; without one the node has to enrol."""
+        current = self._current
+        if (
+            current is None
+            or utc_now(self._clock) >= current.certificate.not_valid_after_utc
+            or self._template.problem(current.certificate) is not None
+        ):
+            return None
+        return current.credentials(current.chain)
+
+    def _token(self) -> JoinToken:
+        """Return the join token; raises :class:`StateError` with why there has to be one."""
+        if self._read_token is not None:
+            return self._read_token()
+        node, path = self._template.node, self._store.path.parent
+        current = self._current
+        missing = (
+            []
+            if current is None
+            else uncovered(
+                identity_from_certificate(current.certificate), self._template.identifiers
+            )
+        )
+        if missing:
+            raise StateError(
+                f"the certificate of {node} in {path} does not cover {', '.join(missing)}: start"
+                " with --join-token-file or --join-token to enrol it anew"
+            )
+        raise StateError(
+            f"{path} holds no certificate for {node} that is still good: start with"
+            " --join-token-file or --join-token"
+        )
+
+    def _check_owner(self, certificate: x509.Certificate) -> None:
+        try:
+            owner = identity_from_certificate(certificate).node
+        except BadIdentity as error:
+            raise StateError(f"{self._store.path}: {error}: remove it") from error
+        if owner != self._template.node:
+            raise StateError(
+                f"{self._store.path.parent} is the state of node {owner}:"
+                f" choose another --state-dir for {self._template.node}"
+            )
+
+
+async def _first_answer(
+    servers: Sequence[ServerAddress], ask: Callable[[ServerAddress], Awaitable[Chain]]
+) -> Chain:
+    """Ask one server after the other, whatever is wrong with those before.
+
+    When none gives a certificate and one may do so later, :class:`EnrolmentFailed` says what is
+    wrong with each; otherwise what says most is raised.
+    """
+    problems: list[Exception] = []
+    for server in servers:
+        try:
+            return await ask(server)
+        except (EnrolmentFailed, EnrolmentRefused, ServerNotTrusted) as error:
+            problems.append(error)
+    if not problems:
+        raise EnrolmentFailed("no server is known")
+    if len(problems) > 1 and any(_is_temporary(problem) for problem in problems):
+        is_clock = any(isinstance(problem, ClockSeemsWrong) for problem in problems)
+        failed = ClockSeemsWrong if is_clock else EnrolmentFailed
+        raise failed("; ".join(map(_with_server, servers, problems)))
+    raise max(problems, key=_how_telling)
+
+
+def _is_temporary(problem: Exception) -> bool:
+    if isinstance(problem, EnrolmentRefused):
+        return problem.code.is_temporary
+    return isinstance(problem, EnrolmentFailed)
+
+
+def _with_server(server: ServerAddress, problem: Exception) -> str:
+    # A refusal is the server's sentence; the others name it already.
+    return f"{server.name}: {problem}" if isinstance(problem, EnrolmentRefused) else str(problem)
+
+
+def _how_telling(problem: Exception) -> int:
+    """Order problems: revoked, otherwise refused, not to be trusted."""
+    if not isinstance(problem, EnrolmentRefused):
+        return 0
+    return 2 if problem.code is Refusal.REVOKED else 1
