@@ -25,10 +25,11 @@ from twisted.internet.threads import deferToThread
 
 from benchmarks.ports import free_ports
 from benchmarks.processes import STOP_SECONDS, BenchmarkFailed, resident
+from tests.apiserver.api import ClusterAPI
+from tests.apiserver.kinds import RESOURCES
 from tests.e2e.cluster import crowd
-from yurtlab.api import resources
+from yurtlab.api.resources import NODES, PODS
 from yurtlab.api.schemas import Schemas
-from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
@@ -78,7 +79,7 @@ def _start_api(reactor: Any, directory: Path) -> tuple[Store, Path]:
     trust = QuickstartTrust(reactor, directory / "authority", "nobody")
     store = Store(reactor)
     nodes = TunneledNodes(reactor, trust.api_to_tunnel, list)
-    api = KubernetesAPI(reactor, store, Schemas(resources.RESOURCES), nodes.connections)
+    api = ClusterAPI(reactor, store, Schemas(RESOURCES), nodes.connections)
     factory = HTTPFactory(reactor, api.handler, HTTP_SETTINGS)
     reactor.listenTCP(port, tls.server_side(reactor, trust.api, factory), interface="127.0.0.1")
     kubeconfig = directory / "kubeconfig"
@@ -88,10 +89,10 @@ def _start_api(reactor: Any, directory: Path) -> tuple[Store, Path]:
 
 def _fill(store: Store) -> None:
     for number in range(crowd.NODES):
-        store.create(resources.NODES, None, crowd.node(number))
+        store.create(NODES, None, crowd.node(number))
     for number in range(crowd.PODS):
         pod = crowd.pod(number)
-        store.create(resources.PODS, pod["metadata"]["namespace"], pod)
+        store.create(PODS, pod["metadata"]["namespace"], pod)
 
 
 async def _measure(reactor: Any, directory: Path, kubeconfig: Path) -> Stats:

@@ -17,6 +17,9 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 ROOT = Path(__file__).parents[1]
+_ELSEWHERE = {"apiserver": ROOT / "tests" / "apiserver", "yurtlab": ROOT / "yurtlab"}
+"""Packages that are not in ``yurttunnel``."""
+
 _NUMBERS = {bool, int, float, datetime.timedelta}
 _OF_THE_MACHINE = {"mmap", "os", "resource", "select", "sys"}
 """Modules whose numbers differ from machine to machine."""
@@ -29,11 +32,11 @@ def file_of(package: str) -> Path:
 
 def bounds_of(package: str) -> str:
     """Return a line for each number that has a name in a module, a class or a signature."""
-    top = ROOT / package if package == "yurtlab" else ROOT / "yurttunnel" / package
+    top = _ELSEWHERE.get(package, ROOT / "yurttunnel" / package)
     return "".join(
         f"{path.relative_to(top).with_suffix('')}: {line}\n"
         for path in sorted(top.rglob("*.py"))
-        if path.stem != "__main__"
+        if path.stem != "__main__" and not path.stem.startswith("test_")
         for line in _lines(path)
     )
 

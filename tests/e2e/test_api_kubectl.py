@@ -12,6 +12,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import fail
 from twisted.trial.unittest import SkipTest
 
+from tests.apiserver import support as cluster
+from tests.apiserver.api import ClusterAPI
 from tests.e2e.kubectl import Kubectl, find_kubectls
 from tests.e2e.support import EndToEndTestCase
 from tests.yurtlab.api.support import all_schemas
@@ -47,11 +49,14 @@ class NoNode(Exception):
 class Api:
     """An API that listens on loopback; ``directory`` and ``kubeconfig`` are for kubectl."""
 
+    make = KubernetesAPI
+    schemas = staticmethod(all_schemas)
+
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.kubeconfig = os.path.join(directory, "kubeconfig")
         self.store = Store(reactor)
-        self._api = KubernetesAPI(reactor, self.store, all_schemas(), self._connections)
+        self._api = self.make(reactor, self.store, self.schemas(), self._connections)
         self._factory = HTTPFactory(reactor, self._api.handler)
         trust = QuickstartTrust(reactor, Path(directory, "pki"), "edge-1")
         secured = tls.server_side(reactor, trust.api, self._factory)
@@ -85,15 +90,24 @@ class Api:
             self.store.update_status(*place, {**status, "phase": "Running", "conditions": ready})
 
 
-class ApiKubectlTests:
-    """Mixed into a test case for each version."""
+class ClusterApi(Api):
+    """The same with what a cluster has besides."""
+
+    make = ClusterAPI
+    schemas = staticmethod(cluster.all_schemas)
+
+
+class WithKubectl:
+    """Mixed into the tests of each version."""
+
+    api_class = Api
 
     async def setUp(self):
         """Start an API."""
         await super().setUp()
         if self.version not in versions:
             raise SkipTest("kubectl is not installed")
-        self.api = Api(self.directory)
+        self.api = self.api_class(self.directory)
         self.addCleanup(self.api.stop)
         self.kubectl = Kubectl(reactor, versions[self.version], self.api)
         self.manifest = os.path.join(self.directory, "manifest.yaml")
@@ -117,6 +131,10 @@ class ApiKubectlTests:
         finished = await self.kubectl.run(*arguments)
         self.assertNotEqual(0, finished.status, finished)
         return finished.error.decode()
+
+
+class ApiKubectlTests(WithKubectl):
+    """What kubectl does with the lab's API."""
 
     async def test_get(self):
         """Nodes, namespaces and pods are shown as those of any cluster."""
@@ -235,12 +253,6 @@ class ApiKubectlTests:
         self.assertIn("v1.33.0", await self.output("version"))
         self.assertEqual("ok", await self.output("get", "--raw", "/readyz"))
 
-    async def test_who_asks(self):
-        """The user of the kubeconfig is known, and may do everything."""
-        self.assertEqual("yes\n", await self.output("auth", "can-i", "delete", "nodes"))
-        if self.at_least("1.28"):
-            self.assertIn("quickstart-admin", await self.output("auth", "whoami"))
-
     async def test_unreachable_node(self):
         """A node that cannot be reached is told, for logs and for exec."""
         await self.output("run", "web", "--image=none")
@@ -249,13 +261,26 @@ class ApiKubectlTests:
             self.assertIn("error dialing backend: edge-1:10250: nobody is at home", error)
 
 
+class ClusterApiKubectlTests(WithKubectl):
+    """What it does with that of a cluster besides."""
+
+    api_class = ClusterApi
+
+    async def test_who_asks(self):
+        """The user of the kubeconfig is known, and may do everything."""
+        self.assertEqual("yes\n", await self.output("auth", "can-i", "delete", "nodes"))
+        if self.at_least("1.28"):
+            self.assertIn("quickstart-admin", await self.output("auth", "whoami"))
+
+
 _JSON_PATCH = '[{"op": "add", "path": "/metadata/labels/more", "value": "1"}]'
 
 for _version in versions or {"none": ""}:
-    _name = f"ApiKubectl{_version.replace('.', '')}Tests"
-    globals()[_name] = type(
-        _name,
-        (ApiKubectlTests, EndToEndTestCase),
-        {"version": _version, "__doc__": f"kubectl {_version}.", "__module__": __name__},
-    )
-del _name, _version
+    for _tests in (ApiKubectlTests, ClusterApiKubectlTests):
+        _name = _tests.__name__.replace("Tests", f"{_version.replace('.', '')}Tests")
+        globals()[_name] = type(
+            _name,
+            (_tests, EndToEndTestCase),
+            {"version": _version, "__doc__": f"kubectl {_version}.", "__module__": __name__},
+        )
+del _name, _tests, _version

@@ -14,23 +14,19 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurtlab.api import errors
-from yurtlab.api.attributes import request_attributes
-from yurtlab.api.authentication import authenticate, is_public
-from yurtlab.api.authorization import Authorizer
+from yurtlab.api.access import IAuthenticator, IAuthorizer, Request, is_public
 from yurtlab.api.discovery import (
     Discovery,
     aggregated_type,
     aggregated_version,
     version_document,
 )
-from yurtlab.api.impersonation import impersonated
 from yurtlab.api.negotiation import accepted, encode_json
 from yurtlab.api.openapi import GNOSTIC_V2, OpenAPI, gnostic_v2, json_v2
 from yurtlab.api.options import parse_query
 from yurtlab.api.responses import Responder
 from yurtlab.api.rest import Rest
 from yurtlab.api.routing import Routes
-from yurtlab.api.tokens import ServiceAccountTokens
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange, IRequestHandler
 
 _PROBES = ("/healthz", "/livez", "/readyz")
@@ -40,22 +36,22 @@ _PROBES = ("/healthz", "/livez", "/readyz")
 class Application:
     """Answers requests: documents by itself, those for objects by ``rest``.
 
-    ``tokens`` tells who asks, if a certificate does not, and ``authorizer`` whether they may.
+    ``authenticator`` tells who asks, and ``authorizer`` whether they may.
     """
 
     _log = Logger()
 
     def __init__(
         self,
-        tokens: ServiceAccountTokens,
-        authorizer: Authorizer,
+        authenticator: IAuthenticator,
+        authorizer: IAuthorizer,
         routes: Routes,
         rest: Rest,
         discovery: Discovery,
         openapi: OpenAPI,
         responder: Responder,
     ) -> None:
-        self._tokens = tokens
+        self._authenticator = authenticator
         self._authorizer = authorizer
         self._routes = routes
         self._rest = rest
@@ -76,15 +72,13 @@ class Application:
     async def _answer(self, exchange: IExchange, path: str, query: str) -> None:
         # Some clients write a slash behind the names of documents.
         document = path.rstrip("/")
-        user = authenticate(exchange, self._tokens)
+        user = self._authenticator.authenticate(exchange)
         if user is None and not is_public(document):
             raise errors.unauthorized()
         target, parameters = self._routes.find(path), parse_query(query)
         if user is not None:
-            user = impersonated(exchange.head, user, self._authorizer)
             method = exchange.head.method.decode("ascii")
-            attributes = request_attributes(method, path, parameters, target)
-            self._authorizer.check(user, attributes)
+            self._authorizer.check(user, Request(method, path, parameters, target))
         if target is not None and user is not None:
             await self._rest.answer(exchange, target, parameters, query, user)
         elif exchange.head.method not in (b"GET", b"HEAD"):

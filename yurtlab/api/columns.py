@@ -1,13 +1,14 @@
-"""What ``kubectl get`` shows of each kind, except pods: columns, and the cells of an object.
+"""What ``kubectl get`` shows: columns, and the cells of an object.
 
 Kubernetes has this in pkg/printers/internalversion/printers.go, which decides on names, order
-and words here.
+and words here. The status of a pod is what its containers are up to, and the phase only where they
+say nothing.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,9 +97,6 @@ AGE = Column(
     lambda one, now: since(one["metadata"].get("creationTimestamp"), now),
     "How long ago the object was created.",
 )
-
-BASIC_COLUMNS = (NAME, AGE)
-"""The columns of a kind that has none of its own."""
 
 
 def _two(first: int, first_unit: str, second: int, second_unit: str) -> str:
@@ -191,83 +189,124 @@ def _service_selector(service: dict[str, Any], now: float) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(selector.items())) or NONE
 
 
-def _endpoint_addresses(endpoints: dict[str, Any], now: float) -> str:
-    texts = []
-    for subset in endpoints.get("subsets") or []:
-        addresses = [str(one.get("ip")) for one in subset.get("addresses") or []]
-        ports = [int(one["port"]) for one in subset.get("ports") or []]
-        texts += [_with_port(address, port) for port in ports for address in addresses]
-        if not ports:
-            texts += addresses
-    shown = ",".join(texts[:3]) or NONE
-    return shown if len(texts) <= 3 else f"{shown} + {len(texts) - 3} more..."
+@dataclass(slots=True)
+class _Summary:
+    """What the columns say of one pod."""
+
+    reason: str
+    ready: int = 0
+    restarts: int = 0
+    last_restart: str = ""
+
+    def add_restarts(self, status: dict[str, Any]) -> None:
+        self.restarts += status.get("restartCount", 0)
+        ended = value_at(status, ["lastState", "terminated", "finishedAt"])
+        if (seconds_of(ended) or 0) > (seconds_of(self.last_restart) or 0):
+            self.last_restart = ended
 
 
-def _with_port(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+def _summarize(pod: dict[str, Any]) -> _Summary:
+    status = pod.get("status") or {}
+    summary = _Summary(status.get("reason") or status.get("phase") or "")
+    if not _is_initializing(pod, summary):
+        summary.restarts = 0
+        _look_at_containers(status, summary)
+    if "deletionTimestamp" in pod["metadata"]:
+        if status.get("reason") == "NodeLost":
+            summary.reason = "Unknown"
+        elif status.get("phase") not in ("Succeeded", "Failed"):
+            summary.reason = "Terminating"
+    return summary
 
 
-NODE_COLUMNS = (
-    NAME,
-    Column("Status", _node_status, "The status of the node"),
-    Column("Roles", _node_roles, "The roles of the node"),
-    AGE,
-    Column("Version", at("status.nodeInfo.kubeletVersion"), "The version of the kubelet."),
-    Column("Internal-IP", _node_address("InternalIP"), "Its address inside.", wide=True),
-    Column("External-IP", _node_address("ExternalIP"), "Its address outside.", wide=True),
-    Column("OS-Image", at("status.nodeInfo.osImage", UNKNOWN), "Its system.", wide=True),
-    Column("Kernel-Version", at("status.nodeInfo.kernelVersion", UNKNOWN), wide=True),
-    Column("Container-Runtime", at("status.nodeInfo.containerRuntimeVersion", UNKNOWN), wide=True),
-)
+def _is_initializing(pod: dict[str, Any], summary: _Summary) -> bool:
+    status = pod.get("status") or {}
+    for position, container in enumerate(status.get("initContainerStatuses") or []):
+        summary.add_restarts(container)
+        state = container.get("state") or {}
+        ended, waiting = state.get("terminated"), state.get("waiting") or {}
+        if ended is not None and ended.get("exitCode") == 0:
+            continue
+        if ended is not None:
+            summary.reason = f"Init:{_ending(ended)}"
+        elif waiting.get("reason", "PodInitializing") != "PodInitializing":
+            summary.reason = f"Init:{waiting['reason']}"
+        else:
+            total = len(value_at(pod, ["spec", "initContainers"], []))
+            summary.reason = f"Init:{position}/{total}"
+        return not _is_true(status, "Initialized")
+    return False
 
-NAMESPACE_COLUMNS = (
-    NAME,
-    Column("Status", at("status.phase"), "The status of the namespace"),
-    AGE,
-)
 
-CONFIG_MAP_COLUMNS = (
-    NAME,
-    Column("Data", count_of("data", "binaryData"), "How many entries it has.", type="string"),
-    AGE,
-)
+def _look_at_containers(status: dict[str, Any], summary: _Summary) -> None:
+    running = False
+    for container in reversed(status.get("containerStatuses") or []):
+        summary.add_restarts(container)
+        state = container.get("state") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated")
+        if waiting.get("reason"):
+            summary.reason = waiting["reason"]
+        elif ended is not None:
+            summary.reason = _ending(ended)
+        elif container.get("ready") and "running" in state:
+            running = True
+            summary.ready += 1
+    if summary.reason == "Completed" and running:
+        summary.reason = "Running" if _is_true(status, "Ready") else "NotReady"
 
-SECRET_COLUMNS = (
-    NAME,
-    Column("Type", at("type", "Opaque"), "What the secret is for."),
-    Column("Data", count_of("data"), "How many entries it has.", type="string"),
-    AGE,
-)
 
-SERVICE_ACCOUNT_COLUMNS = (
-    NAME,
-    Column("Secrets", count_of("secrets"), "How many secrets it may use.", type="string"),
-    AGE,
-)
+def _ending(terminated: dict[str, Any]) -> str:
+    if terminated.get("reason"):
+        return str(terminated["reason"])
+    if terminated.get("signal"):
+        return f"Signal:{terminated['signal']}"
+    return f"ExitCode:{terminated.get('exitCode', 0)}"
 
-SERVICE_COLUMNS = (
-    NAME,
-    Column("Type", at("spec.type", "ClusterIP"), "How the service is exposed."),
-    Column("Cluster-IP", at("spec.clusterIP", NONE), "Its address in the cluster."),
-    Column("External-IP", _service_addresses, "Its addresses outside."),
-    Column("Port(s)", _service_ports, "The ports that it exposes."),
-    AGE,
-    Column("Selector", _service_selector, "The labels of its pods.", wide=True),
-)
 
-ENDPOINTS_COLUMNS = (NAME, Column("Endpoints", _endpoint_addresses, "Addresses and ports."), AGE)
+def _is_true(status: dict[str, Any], condition: str) -> bool:
+    return any(
+        one.get("type") == condition and one.get("status") == "True"
+        for one in status.get("conditions") or []
+    )
 
-EVENT_COLUMNS = (
-    Column("Last Seen", _event_last, "When it happened last."),
-    Column("Type", at("type"), "Normal or Warning."),
-    Column("Reason", at("reason"), "Why, in one word."),
-    Column("Object", _event_object, "What it is about."),
-    Column("Subobject", at("involvedObject.fieldPath"), "Which part of it.", wide=True),
-    Column("Source", _event_source, "Who tells it.", wide=True),
-    Column("Message", _event_message, "What happened."),
-    Column("First Seen", _event_first, "When it happened first.", wide=True),
-    Column("Count", at("count", 1), "How often it has happened.", wide=True),
-    Column("Name", at("metadata.name"), "The name of the event.", format="name", wide=True),
-)
 
-LEASE_COLUMNS = (NAME, Column("Holder", at("spec.holderIdentity"), "Who holds it."), AGE)
+def _pod_ready(pod: dict[str, Any], now: float) -> str:
+    return f"{_summarize(pod).ready}/{len(value_at(pod, ['spec', 'containers'], []))}"
+
+
+def _pod_status(pod: dict[str, Any], now: float) -> str:
+    return _summarize(pod).reason
+
+
+def _pod_restarts(pod: dict[str, Any], now: float) -> str:
+    summary = _summarize(pod)
+    if summary.restarts and summary.last_restart:
+        return f"{summary.restarts} ({since(summary.last_restart, now)} ago)"
+    return str(summary.restarts)
+
+
+def _pod_gates(pod: dict[str, Any], now: float) -> str:
+    gates = value_at(pod, ["spec", "readinessGates"], [])
+    passed = sum(_is_true(pod.get("status") or {}, one.get("conditionType", "")) for one in gates)
+    return f"{passed}/{len(gates)}" if gates else NONE
+
+
+CELLS: Mapping[str, Cell] = {
+    "event_first": _event_first,
+    "event_last": _event_last,
+    "event_message": _event_message,
+    "event_object": _event_object,
+    "event_source": _event_source,
+    "node_external_ip": _node_address("ExternalIP"),
+    "node_internal_ip": _node_address("InternalIP"),
+    "node_roles": _node_roles,
+    "node_status": _node_status,
+    "pod_gates": _pod_gates,
+    "pod_ready": _pod_ready,
+    "pod_restarts": _pod_restarts,
+    "pod_status": _pod_status,
+    "service_addresses": _service_addresses,
+    "service_ports": _service_ports,
+    "service_selector": _service_selector,
+}
+"""The cells that show more than a value, by the names that ``kinds.json`` has for them."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from yurtlab.api import errors, names
+from yurtlab.api.access import User
 from yurtlab.api.resources import NAMESPACES, SERVICE_ACCOUNTS, Resource
 from yurtlab.api.store import ADDED, DELETED, Event, Object, Store
 from yurtlab.api.strategy import Strategy
-from yurtlab.api.users import User
 
 INITIAL = ("default", "kube-node-lease", "kube-public", "kube-system")
 """What every cluster has."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from yurtlab.api import errors
+from yurtlab.api.access import User
 from yurtlab.api.json_patch import BadPatch, PatchFailed, json_patch, merge_patch
 from yurtlab.api.namespaces import Namespaces
 from yurtlab.api.options import DeleteOptions, WriteOptions
-from yurtlab.api.resources import NAMESPACES, TOKEN_REQUESTS, Resource
-from yurtlab.api.reviews import Reviews
+from yurtlab.api.resources import NAMESPACES, Resource
 from yurtlab.api.routing import Target
 from yurtlab.api.schemas import Schemas
 from yurtlab.api.selectors import Selector
@@ -19,9 +19,6 @@ from yurtlab.api.store import Object, Store
 from yurtlab.api.strategic_merge import strategic_merge
 from yurtlab.api.strategy import Strategy
 from yurtlab.api.structure import WrongType, read
-from yurtlab.api.token_requests import answer_token_request
-from yurtlab.api.tokens import ServiceAccountTokens
-from yurtlab.api.users import User
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -49,11 +46,21 @@ class Written:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What clients ask by creating an object of ``kind``, which is not stored.
+
+    ``answer`` gets the target, the object and who asks, and returns the object with the answer.
+    """
+
+    kind: Resource
+    answer: Callable[[Target, Object, User], Object]
+
+
 class Objects:
     """Changes the objects of ``store`` the way that clients are allowed to.
 
-    ``strategies`` has those of kinds with a particular one; ``reviews`` and ``tokens`` answer
-    what is asked by creating an object that is not stored. All methods raise ``ApiError``.
+    ``strategies`` has those of kinds with a particular one. All methods raise ``ApiError``.
     """
 
     def __init__(
@@ -62,15 +69,11 @@ class Objects:
         schemas: Schemas,
         namespaces: Namespaces,
         strategies: Mapping[Resource, Strategy],
-        reviews: Reviews,
-        tokens: ServiceAccountTokens,
     ) -> None:
         self._store = store
         self._schemas = schemas
         self._namespaces = namespaces
         self._strategies = strategies
-        self._reviews = reviews
-        self._tokens = tokens
 
     def create(self, target: Target, body: Object, options: WriteOptions, user: User) -> Written:
         """Create an object in the target's namespace."""
@@ -90,18 +93,14 @@ class Objects:
         created = self._store.create(kind, target.namespace, body, options.dry_run)
         return Written(created, True, warnings)
 
-    def review(self, target: Target, body: Object, options: WriteOptions, user: User) -> Written:
-        """Answer a question about ``user``, which is asked by creating an object."""
-        review, warnings = self._read(target.kind, body, options)
-        review["status"] = self._reviews.status(target.kind, review, user)
-        answer = {"kind": target.kind.kind, "apiVersion": target.kind.api_version, **review}
-        return Written(answer, True, warnings)
-
-    def request_token(self, target: Target, body: Object, options: WriteOptions) -> Written:
-        """Issue a token of a service account."""
-        request, warnings = self._read(TOKEN_REQUESTS, body, options)
-        answer = answer_token_request(self._store, self._tokens, target, request)
-        return Written(answer, True, warnings)
+    def answer(
+        self, question: Question, target: Target, body: Object, options: WriteOptions, user: User
+    ) -> Written:
+        """Answer ``user``, who asks by creating an object that is not stored."""
+        asked, warnings = self._read(question.kind, body, options)
+        answer = question.answer(target, asked, user)
+        made = {"kind": question.kind.kind, "apiVersion": question.kind.api_version, **answer}
+        return Written(made, True, warnings)
 
     def update(self, target: Target, body: Object, options: WriteOptions, user: User) -> Written:
         """Replace the target, or its status."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from yurtlab.api import names
+from yurtlab.api.access import User
 from yurtlab.api.errors import (
     Cause,
     duplicate_value,
@@ -22,7 +23,6 @@ from yurtlab.api.errors import (
 )
 from yurtlab.api.store import Object
 from yurtlab.api.strategy import Strategy
-from yurtlab.api.users import User
 
 DEFAULT_GRACE = 30
 """Seconds between the signal to end and the one that cannot be ignored."""

@@ -2,18 +2,21 @@
 
 Where it has typed clients (``kubectl create namespace``, ``create configmap``, ``drain``...) it
 writes protocol buffers, and has no second way. The bodies that it writes so are few; their
-messages are in :mod:`yurtlab.api.protobuf_messages`. Answers are JSON, which all
-clients take.
+messages are in ``messages.json``, with the numbers of ``generated.proto`` in k8s.io/api and
+k8s.io/apimachinery. Answers are JSON, which all clients take.
 """
 
 from __future__ import annotations
 
 import base64
+import json
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from yurtlab.api import errors
-from yurtlab.api.protobuf_messages import MESSAGES
 from yurtlab.api.store import timestamp
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -22,6 +25,40 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
+
+
+# A name and then, unless it is a text, a type; [] is repeated, ? is a pointer in Go.
+_FIELD = re.compile(r"(?P<name>\w+)(?:: (?P<type>\w+|map<\w+>))?(?P<repeated>\[\])?(?P<kept>\?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field: what it is called in JSON, and its type, which may be another message.
+
+    Go writes values that are not set as zeros, and JSON leaves them out; ``kept`` are pointers
+    in Go, which are written only when they are set. ``values`` is the type of those in a map.
+    """
+
+    name: str
+    type: str
+    repeated: bool
+    kept: bool
+    values: str
+
+
+def _field(text: str) -> Field:
+    found = _FIELD.fullmatch(text)
+    assert found is not None, text
+    type_ = found["type"] or "string"
+    values = type_[4:-1] if type_.startswith("map<") else ""
+    return Field(found["name"], type_, bool(found["repeated"]), bool(found["kept"]), values)
+
+
+MESSAGES: dict[str, dict[int, Field]] = {
+    name: {int(number): _field(text) for number, text in fields.items()}
+    for name, fields in json.loads(Path(__file__).with_name("messages.json").read_bytes()).items()
+}
+"""The messages that clients write, with their fields."""
 
 
 class _Malformed(Exception):
@@ -54,8 +91,8 @@ def _message(name: str, data: bytes) -> dict[str, Any]:
         field = fields.get(number)
         if field is None:
             continue
-        if field.type.startswith("map of "):
-            _add_entry(result.setdefault(field.name, {}), field.type[7:], content)
+        if field.values:
+            _add_entry(result.setdefault(field.name, {}), field.values, content)
             continue
         value = _value(field.type, wire_type, content)
         if field.repeated:

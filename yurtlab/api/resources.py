@@ -1,118 +1,148 @@
-"""The kinds of objects that the API serves.
+"""The kinds of objects that the API serves, which are in ``kinds.json``.
 
-A new kind is a definition in one of the modules of kinds and a line in :data:`RESOURCES`; it then
-has discovery, all verbs, watches, patches and a table. What a kind does beyond that (admission,
-subresources of the node) is found by the constants.
+What is in that file has discovery, all verbs, watches, patches and a table. What a kind does beyond
+that (admission, subresources of the node) is found by the constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from yurtlab.api.core_resources import (
-    CONFIG_MAPS,
-    ENDPOINTS,
-    EVENTS,
-    NAMESPACES,
-    NODES,
-    PODS,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-)
-from yurtlab.api.group_resources import (
-    CERTIFICATE_SIGNING_REQUESTS,
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
-    CRON_JOBS,
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    ENDPOINT_SLICES,
-    JOBS,
-    LEASES,
-    MAKE_PODS,
-    POD_DISRUPTION_BUDGETS,
-    REPLICA_SETS,
-    REVIEWS,
-    ROLE_BINDINGS,
-    ROLES,
-    SELF_SUBJECT_ACCESS_REVIEWS,
-    SELF_SUBJECT_REVIEWS,
-    SELF_SUBJECT_RULES_REVIEWS,
-    STATEFUL_SETS,
-    SUBJECT_ACCESS_REVIEWS,
-    TOKEN_REQUESTS,
-    TOKEN_REVIEWS,
-)
-from yurtlab.api.resource import ALL_VERBS, Resource, SelectableField, Subresource
+from yurtlab.api.columns import AGE, CELLS, NAME, Cell, Column, at, count_of
 
-RESOURCES: Sequence[Resource] = (
-    NAMESPACES,
-    NODES,
-    PODS,
-    CONFIG_MAPS,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-    ENDPOINTS,
-    EVENTS,
-    LEASES,
-    CERTIFICATE_SIGNING_REQUESTS,
-    CLUSTER_ROLES,
-    CLUSTER_ROLE_BINDINGS,
-    ROLES,
-    ROLE_BINDINGS,
-    ENDPOINT_SLICES,
-    DEPLOYMENTS,
-    DAEMON_SETS,
-    STATEFUL_SETS,
-    REPLICA_SETS,
-    JOBS,
-    CRON_JOBS,
-    POD_DISRUPTION_BUDGETS,
-    SELF_SUBJECT_REVIEWS,
-    TOKEN_REVIEWS,
-    SELF_SUBJECT_ACCESS_REVIEWS,
-    SELF_SUBJECT_RULES_REVIEWS,
-    SUBJECT_ACCESS_REVIEWS,
-)
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+"""What can be done with the objects of most kinds, as discovery names it."""
+
+_SHARED_COLUMNS = {"name": NAME, "age": AGE}
+
+
+@dataclass(frozen=True, slots=True)
+class Subresource:
+    """What is served below an object, and what can be done with it.
+
+    ``kind`` is the kind of what goes in or out; ``body`` is set when that is of another group.
+    """
+
+    name: str
+    kind: str
+    verbs: tuple[str, ...]
+    body: Resource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectableField:
+    """A field that a field selector may name.
+
+    ``path`` is where its value is when that is not its name, ``default`` what an object without
+    a value has.
+    """
+
+    name: str
+    path: str = ""
+    default: str = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Resource:
+    """One kind of objects.
+
+    ``model`` is what the official client for Python has for it. ``group`` is empty for the core.
+    ``counts_generations``: a change of the specification raises
+    ``metadata.generation``. ``selectable_fields`` are those beside the name and the namespace.
+    ``keep_at_most`` bounds how many there are: the oldest are dropped,
+    as kube-apiserver drops events after an hour.
+    """
+
+    kind: str
+    plural: str
+    singular: str
+    model: str
+    group: str = ""
+    version: str = "v1"
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    namespaced: bool = True
+    verbs: tuple[str, ...] = ALL_VERBS
+    subresources: tuple[Subresource, ...] = ()
+    counts_generations: bool = False
+    keep_at_most: int | None = None
+    selectable_fields: tuple[SelectableField, ...] = ()
+    columns: tuple[Column, ...] = (NAME, AGE)
+
+    @property
+    def api_version(self) -> str:
+        """The ``apiVersion`` of the objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def list_kind(self) -> str:
+        """The ``kind`` of their lists."""
+        return f"{self.kind}List"
+
+    @property
+    def has_status(self) -> bool:
+        """The status is written by ``/status`` only."""
+        return self.subresource("status") is not None
+
+    def subresource(self, name: str) -> Subresource | None:
+        """Find a subresource by name."""
+        return next((one for one in self.subresources if one.name == name), None)
+
+
+def load_kinds(path: Path, cells: Mapping[str, Cell]) -> Sequence[Resource]:
+    """Read a file of kinds; ``cells`` has those of columns that name one."""
+    return [_kind(entry, cells) for entry in json.loads(path.read_bytes())]
+
+
+def _kind(entry: dict[str, Any], cells: Mapping[str, Cell]) -> Resource:
+    given = {key: tuple(one) if isinstance(one, list) else one for key, one in entry.items()}
+    kind = entry["kind"]
+    made = Resource(**{"singular": kind.lower(), "model": f"V1{kind}", **given})
+    subresources = (_subresource(one, cells) for one in entry.get("subresources", ()))
+    fields = (SelectableField(**one) for one in entry.get("selectable_fields", ()))
+    made = replace(made, subresources=tuple(subresources), selectable_fields=tuple(fields))
+    if "columns" in entry:
+        made = replace(made, columns=tuple(_column(one, cells) for one in entry["columns"]))
+    return made
+
+
+def _subresource(entry: dict[str, Any], cells: Mapping[str, Cell]) -> Subresource:
+    body = _kind(entry["body"], cells) if "body" in entry else None
+    return Subresource(entry["name"], entry["kind"], tuple(entry["verbs"]), body)
+
+
+def _column(entry: str | dict[str, Any], cells: Mapping[str, Cell]) -> Column:
+    """Return a column: ``name``, ``age``, or what shows a value, a number of entries or a cell."""
+    if isinstance(entry, str):
+        return _SHARED_COLUMNS[entry]
+    given = dict(entry)
+    if "value" in given:
+        cell = at(given.pop("value"), given.pop("default", ""))
+    elif "count" in given:
+        cell = count_of(*given.pop("count"))
+    else:
+        cell = cells[given.pop("cell")]
+    return Column(cell=cell, **given)
+
+
+RESOURCES = load_kinds(Path(__file__).with_name("kinds.json"), CELLS)
 """All kinds."""
 
-__all__ = [
-    "ALL_VERBS",
-    "CERTIFICATE_SIGNING_REQUESTS",
-    "CLUSTER_ROLES",
-    "CLUSTER_ROLE_BINDINGS",
-    "CONFIG_MAPS",
-    "CRON_JOBS",
-    "DAEMON_SETS",
-    "DEPLOYMENTS",
-    "ENDPOINTS",
-    "ENDPOINT_SLICES",
-    "EVENTS",
-    "JOBS",
-    "LEASES",
-    "MAKE_PODS",
-    "NAMESPACES",
-    "NODES",
-    "PODS",
-    "POD_DISRUPTION_BUDGETS",
-    "REPLICA_SETS",
-    "RESOURCES",
-    "REVIEWS",
-    "ROLES",
-    "ROLE_BINDINGS",
-    "SECRETS",
-    "SELF_SUBJECT_ACCESS_REVIEWS",
-    "SELF_SUBJECT_REVIEWS",
-    "SELF_SUBJECT_RULES_REVIEWS",
-    "SERVICES",
-    "SERVICE_ACCOUNTS",
-    "STATEFUL_SETS",
-    "SUBJECT_ACCESS_REVIEWS",
-    "TOKEN_REQUESTS",
-    "TOKEN_REVIEWS",
-    "Resource",
-    "SelectableField",
-    "Subresource",
-]
+_BY_NAME = {kind.plural: kind for kind in RESOURCES}
+
+CONFIG_MAPS = _BY_NAME["configmaps"]
+EVENTS = _BY_NAME["events"]
+LEASES = _BY_NAME["leases"]
+NAMESPACES = _BY_NAME["namespaces"]
+NODES = _BY_NAME["nodes"]
+PODS = _BY_NAME["pods"]
+SECRETS = _BY_NAME["secrets"]
+SERVICES = _BY_NAME["services"]
+SERVICE_ACCOUNTS = _BY_NAME["serviceaccounts"]
+
+MAKE_PODS = frozenset(kind for kind in RESOURCES if kind.group in ("apps", "batch"))
+"""The kinds of which controllers make pods, of which there are none here."""

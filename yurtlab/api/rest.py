@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 
 from yurtlab.api import errors
+from yurtlab.api.access import User
 from yurtlab.api.bodies import MAX_BODY_BYTES, decode_body, decode_object
 from yurtlab.api.negotiation import choose_form, content_type
 from yurtlab.api.node_proxy import NodeProxy
-from yurtlab.api.objects import PATCH_TYPES, Objects, Written
+from yurtlab.api.objects import PATCH_TYPES, Objects, Question, Written
 from yurtlab.api.options import (
     Query,
     delete_options,
@@ -26,14 +27,13 @@ from yurtlab.api.paging import Page, list_page
 from yurtlab.api.resources import (
     NAMESPACES,
     PODS,
-    REVIEWS,
+    SERVICE_ACCOUNTS,
     SERVICES,
     Resource,
 )
 from yurtlab.api.responses import Responder, deleted_status
 from yurtlab.api.routing import Target
 from yurtlab.api.store import Store
-from yurtlab.api.users import User
 from yurtlab.api.watching import Watch, WatchRequest
 from yurttunnel.http.interfaces import IExchange
 from yurttunnel.http.request_body import BodyTooLarge, read_body
@@ -58,6 +58,7 @@ _WRITES = ("create", "update", "patch")
 _NOT_SERVED: dict[tuple[Resource, str | None], str] = {
     (PODS, "ephemeralcontainers"): "a node of it has no images to debug with; use kubectl exec",
     (PODS, "proxy"): "it has no way of its own to the ports of pods; use kubectl port-forward",
+    (SERVICE_ACCOUNTS, "token"): "it knows its users by their certificates alone",
     (SERVICES, "proxy"): "it has no way of its own to the ports of pods; use kubectl port-forward",
 }
 
@@ -66,6 +67,7 @@ class Rest:
     """Answers requests for objects in ``store``.
 
     Nobody may write objects of the kinds ``without_controllers``: nothing would come of them.
+    ``questions`` are asked by creating objects of a kind, or of a subresource, that is not stored.
     """
 
     def __init__(
@@ -75,10 +77,12 @@ class Rest:
         objects: Objects,
         node_proxy: NodeProxy,
         responder: Responder,
-        without_controllers: Collection[Resource] = (),
+        without_controllers: Collection[Resource],
+        questions: Mapping[tuple[Resource, str | None], Question],
     ) -> None:
         self._clock = clock
         self._without_controllers = without_controllers
+        self._questions = questions
         self._store = store
         self._objects = objects
         self._node_proxy = node_proxy
@@ -104,13 +108,14 @@ class Rest:
                 f"it runs pods only, and has nothing that would make pods of a {target.kind.kind};"
                 " create the pods themselves, as kubectl run does"
             )
+        question = self._questions.get((target.kind, target.subresource))
         instead = _NOT_SERVED.get((target.kind, target.subresource))
-        if instead is not None:
+        if question is not None:
+            await self._ask(exchange, target, question, query, user)
+        elif instead is not None:
             raise errors.not_in_demonstration(instead)
-        if target.subresource in _STORED:
+        elif target.subresource in _STORED:
             await self._verbs[verb](exchange, target, query, user)
-        elif target.subresource == "token":
-            await self._create(exchange, target, query, user)
         else:
             self._node_proxy.answer(exchange, target, query, raw_query)
 
@@ -167,12 +172,15 @@ class Rest:
         options = write_options(query)
         media_type, data = await _body(exchange)
         body = decode_object(media_type, data)
-        if target.kind in REVIEWS:
-            written = self._objects.review(target, body, options, user)
-        elif target.subresource == "token":
-            written = self._objects.request_token(target, body, options)
-        else:
-            written = self._objects.create(target, body, options, user)
+        self._send_written(exchange, target, self._objects.create(target, body, options, user))
+
+    async def _ask(
+        self, exchange: IExchange, target: Target, question: Question, query: Query, user: User
+    ) -> None:
+        options = write_options(query)
+        media_type, data = await _body(exchange)
+        body = decode_object(media_type, data)
+        written = self._objects.answer(question, target, body, options, user)
         self._send_written(exchange, target, written)
 
     async def _update(self, exchange: IExchange, target: Target, query: Query, user: User) -> None:

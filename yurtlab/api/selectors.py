@@ -121,7 +121,12 @@ _Term = tuple[tuple[str, ...], str, bool, str]
 
 
 def _terms(kind: Resource, text: str) -> list[_Term]:
-    found: list[_Term] = []
+    return [(*_path(kind, field), same, value) for field, same, value in field_terms(text)]
+
+
+def field_terms(text: str) -> list[tuple[str, bool, str]]:
+    """Read a field selector: fields that are, or are not, to have a value. Raises BadRequest."""
+    found: list[tuple[str, bool, str]] = []
     position = 0
     while position < len(text):
         match = _FIELD.match(text, position)
@@ -131,7 +136,7 @@ def _terms(kind: Resource, text: str) -> list[_Term]:
             )
         position = match.end()
         value = _ESCAPED.sub(r"\1", match["value"])
-        found.append((*_path(kind, match["field"].strip()), match["operator"] != "!=", value))
+        found.append((match["field"].strip(), match["operator"] != "!=", value))
     return found
 
 
@@ -153,17 +158,3 @@ def _field(one: Object, path: tuple[str, ...], default: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
-
-
-def required_fields(text: str) -> list[tuple[str, str]]:
-    """Return the fields that have to have one value by a selector; none when it cannot be read."""
-    found: list[tuple[str, str]] = []
-    position = 0
-    while position < len(text):
-        match = _FIELD.match(text, position)
-        if match is None:
-            return []
-        position = match.end()
-        if match["operator"] != "!=":
-            found.append((match["field"].strip(), _ESCAPED.sub(r"\1", match["value"])))
-    return found

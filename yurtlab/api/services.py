@@ -13,6 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import Any
 
 from yurtlab.api import names
+from yurtlab.api.access import User
 from yurtlab.api.errors import (
     Cause,
     duplicate_value,
@@ -23,7 +24,6 @@ from yurtlab.api.errors import (
 from yurtlab.api.resources import SERVICES
 from yurtlab.api.store import Object, Store
 from yurtlab.api.strategy import Strategy
-from yurtlab.api.users import User
 
 ADDRESSES = IPv4Network("10.96.0.0/12")
 """Where addresses of services are from, as clusters made by kubeadm have it."""

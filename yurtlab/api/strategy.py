@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 
 from yurtlab.api import names
+from yurtlab.api.access import User
 from yurtlab.api.errors import Cause
 from yurtlab.api.store import Object
-from yurtlab.api.users import User
 
 
 class Strategy:

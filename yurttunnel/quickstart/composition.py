@@ -13,7 +13,6 @@ from yurtlab.api.schemas import Schemas
 from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
 from yurtlab.node.node import Node, NodeSettings
-from yurtlab.signer import CertificateSigner
 from yurttunnel.agent import command as agent
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.options import Settings as AgentSettings
@@ -21,11 +20,8 @@ from yurttunnel.agent.policy import NO_DEFAULT
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.server import HTTPFactory, ServerSettings
-from yurttunnel.kube.client import KubeClient
-from yurttunnel.kube.informer import Informers
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
-from yurttunnel.pki.authority import DAY
+from yurttunnel.ops.services import StoppedInTurn
 from yurttunnel.quickstart.options import ADDRESS, Settings
 from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.quickstart.service import End, Guide, HTTPService, OwnState
@@ -42,9 +38,6 @@ SERVER_STATE = "server"
 HTTP_SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024))
 """As much as the tunnel lets through: commands to execute are in the target of a request."""
 
-CERTIFICATE_LIFETIME = 365 * DAY
-"""Seconds: what kube-controller-manager gives (``--cluster-signing-duration``)."""
-
 DRAIN_TIMEOUT = "1s"
 """Whoever ends everything at once waits for nothing."""
 
@@ -60,7 +53,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     own_state.directory.write(kubeconfig.name, trust.kubeconfig(ports.api))
     store = Store(reactor)
     nodes = TunneledNodes(reactor, trust.api_to_tunnel, lambda: [(ADDRESS, ports.secure)])
-    api = KubernetesAPI(reactor, store, Schemas(RESOURCES), nodes.connections, pods_only=True)
+    api = KubernetesAPI(reactor, store, Schemas(RESOURCES), nodes.connections)
     node = Node(reactor, store, NodeSettings(node_name, ADDRESS, ports.kubelet, state / "node"))
     guide = Guide(
         reactor,
@@ -86,21 +79,10 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         node,
         tunnel,
         serve(ports.api, trust.api, api.handler, api.stop, nodes.close),
-        *_signing(reactor, trust, ports.api),
         guide,
     ):
         part.setServiceParent(parts)
     return parts
-
-
-def _signing(reactor: IReactor, trust: QuickstartTrust, port: int) -> list[IService]:
-    """Return the parts that sign what ``kubectl certificate approve`` has approved."""
-    client = KubeClient(reactor, trust.configuration(port))
-    informers = Informers(reactor, client)
-    signer = CertificateSigner(
-        reactor, client, informers, trust.signing_authority(), CERTIFICATE_LIFETIME
-    )
-    return [ClosedAtTheEnd(client.close), informers, signer]
 
 
 def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:

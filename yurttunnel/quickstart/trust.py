@@ -9,17 +9,13 @@ from pathlib import Path
 
 from twisted.internet.interfaces import IReactorTime
 
-from yurtlab.signing import SigningAuthority
-from yurttunnel.kube.configuration import KubeConfiguration
-from yurttunnel.kube.credentials import FileCredentials
-from yurttunnel.pki.authority import AUTHORITY_KEY, CALLER_NAME, KUBELET_CLIENT_NAME, Authority
+from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME, Authority
 from yurttunnel.pki.callers import HTTP_PROTOCOL, CallerContexts, OptionalCallerContexts
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.credentials import (
     Credentials,
     certificates_to_pem,
     key_to_pem,
-    load_key,
     new_key,
 )
 from yurttunnel.pki.directory import StateDirectory
@@ -37,31 +33,10 @@ class QuickstartTrust:
     """
 
     def __init__(self, clock: IReactorTime, server_state: Path, node: str) -> None:
-        directory = StateDirectory.open(server_state)
-        self._authority = Authority.open(clock, directory)
-        self._authority_key = load_key(directory, AUTHORITY_KEY)
+        self._authority = Authority.open(clock, StateDirectory.open(server_state))
         self.api = OptionalCallerContexts(self._serving("kubernetes", "localhost"))
         self.node = CallerContexts(self._serving(node), {CALLER_NAME, KUBELET_CLIENT_NAME})
         self.api_to_tunnel = ClientContexts(self._caller(CALLER_NAME), HTTP_PROTOCOL)
-
-    def signing_authority(self) -> SigningAuthority:
-        """Return the authority as the API's signer takes it."""
-        assert self._authority_key is not None  # it has just been opened, or made
-        return SigningAuthority(self._authority.certificate, self._authority_key)
-
-    def configuration(self, port: int) -> KubeConfiguration:
-        """Return how to ask the API on ``port`` as the administrator."""
-        credentials = self._caller(_ADMIN, _ADMIN_GROUP)
-        authorities = certificates_to_pem([self._authority.certificate])
-        return KubeConfiguration(
-            host=f"https://{ADDRESS}:{port}",
-            namespace="default",
-            authorities=lambda: authorities,
-            credentials=FileCredentials(
-                certificate=certificates_to_pem([credentials.certificate]),
-                key=key_to_pem(credentials.key),
-            ),
-        )
 
     def kubeconfig(self, port: int) -> bytes:
         """Make the file that kubectl needs to be the administrator of the API on ``port``."""

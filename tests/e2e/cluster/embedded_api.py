@@ -1,4 +1,4 @@
-"""The quickstart's API, at an address where the parts of a cluster find it."""
+"""The API of a cluster, at an address where the parts of a cluster find it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from zope.interface import implementer
 
+from tests.apiserver.api import ClusterAPI
+from tests.apiserver.support import all_schemas
 from tests.e2e.cluster.network import free_port
-from tests.yurtlab.api.support import all_schemas
-from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.ops.listen import listen_tcp
@@ -61,7 +61,7 @@ class EmbeddedAPI:
         self.port = free_port(address)
         self._toward_servers = TowardServers(caller)
         self._nodes = TunneledNodes(reactor, self._toward_servers, servers)
-        self._api = KubernetesAPI(
+        self._api = ClusterAPI(
             reactor,
             Store(reactor),
             all_schemas(),

@@ -11,7 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from yurtlab.signing import SigningAuthority
+from tests.apiserver.signing import SigningAuthority
 from yurttunnel.pki.authority import CALLER_NAME, Authority
 from yurttunnel.pki.credentials import (
     Credentials,

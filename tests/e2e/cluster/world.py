@@ -21,6 +21,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.protocols.policies import WrappingFactory
 
+from tests.apiserver.signer import CertificateSigner
 from tests.deploy.rendering import read_base
 from tests.e2e.cluster.balancer import Balancer
 from tests.e2e.cluster.embedded_api import EmbeddedAPI
@@ -31,7 +32,6 @@ from tests.e2e.cluster.placed import PlacedProgram
 from tests.e2e.cluster.real_api import RealAPI, assets
 from tests.e2e.kubectl import Kubectl, find_kubectls
 from tests.e2e.programs import Program, ProgramFailed
-from yurtlab.signer import CertificateSigner
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import load_configuration

@@ -72,11 +72,6 @@ def user(name, *groups):
     return certificate((name,), groups)
 
 
-def kubelet(node="edge-1"):
-    """Make the certificate of a node's kubelet."""
-    return user(f"system:node:{node}", "system:nodes")
-
-
 class CertifiedConnection(SecureConnection):
     """A client's connection by TLS, with a certificate."""
 
@@ -141,8 +136,6 @@ class Client:
 class ApiTestCase(SynchronousTestCase):
     """An API with one node, whose kubelet is played by the test."""
 
-    pods_only = False
-
     def setUp(self):
         """Start it."""
         self.server = Server()
@@ -151,19 +144,15 @@ class ApiTestCase(SynchronousTestCase):
         self.origins = []
         self.dialed = []
         self.store = Store(self.clock)
-        self.audit = []
-        self.api = KubernetesAPI(
-            self.clock,
-            self.store,
-            all_schemas(),
-            self.connections,
-            on_request=lambda *request: self.audit.append(request),
-            pods_only=self.pods_only,
-        )
+        self.api = self.make_api()
         self.server.factory = HTTPFactory(self.clock, self.api.handler)
         self.addCleanup(self.server.factory.close)
         self.addCleanup(self.api.stop)
         self.store.create(NODES, None, node())
+
+    def make_api(self):
+        """Make the API, which is that of the lab."""
+        return KubernetesAPI(self.clock, self.store, all_schemas(), self.connections)
 
     def connections(self, name, port):
         """Return what gets connections to a node."""
@@ -219,23 +208,6 @@ class ApiTestCase(SynchronousTestCase):
                 content.get("code"),
             ),
         )
-
-    def grant(self, name, *rules, namespace=None, kind="User", role="Role"):
-        """Let somebody do what rules grant: everywhere, or in a namespace."""
-        scope = f"namespaces/{namespace}/" if namespace else ""
-        role = role if namespace else "ClusterRole"
-        rbac = "/apis/rbac.authorization.k8s.io/v1"
-        place = scope if role == "Role" else ""
-        metadata = {"name": f"of-{name.replace(':', '-')}"}
-        self.create({"metadata": metadata, "rules": list(rules)}, f"{rbac}/{place}{role.lower()}s")
-        subject = {"kind": kind, "name": name}
-        binding = {
-            "metadata": metadata,
-            "subjects": [subject],
-            "roleRef": {"kind": role, "name": metadata["name"]},
-        }
-        bindings = "rolebindings" if namespace else "clusterrolebindings"
-        self.create(binding, f"{rbac}/{scope}{bindings}")
 
     def watch(self, path, **options):
         """Begin to watch, and give the client."""

@@ -6,20 +6,13 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurtlab.api.resource import ALL_VERBS
-from yurtlab.api.resources import RESOURCES
+from yurtlab.api.resources import ALL_VERBS, RESOURCES
 from yurtlab.api.tables import table
 
-# Sections, each a line that says what it has, and then a line for each kind.
-SECTIONS = {
-    section.partition("]")[0].lstrip("["): section.partition("\n")[2].rstrip("\n")
-    for section in Path(__file__).with_name("kinds.txt").read_text().split("\n\n")
-}
 
-
-def lines(of_each):
+def lines(kinds, of_each):
     """Make a line of each kind of which there is something to tell."""
-    made = [(kind.plural, of_each(kind)) for kind in RESOURCES]
+    made = [(kind.plural, of_each(kind)) for kind in kinds]
     return "\n".join(f"{plural}: {said}" for plural, said in made if said)
 
 
@@ -74,27 +67,45 @@ def empty(kind):
     return ", ".join(map(repr, row["cells"]))
 
 
-class KindTests(SynchronousTestCase):
-    """All kinds, one a line."""
+class KindContract:
+    """All ``kinds``, one a line; ``written`` has sections, each after a line that says what."""
 
     maxDiff = None
 
+    def setUp(self):
+        """Read what is written down."""
+        self.sections = {
+            section.partition("]")[0].lstrip("["): section.partition("\n")[2].rstrip("\n")
+            for section in self.written.read_text().split("\n\n")
+        }
+
+    def check(self, name, of_each):
+        """Compare a section."""
+        self.assertEqual(self.sections[name], lines(self.kinds, of_each))
+
     def test_kinds(self):
         """Names, groups, scopes, verbs and categories are those of Kubernetes."""
-        self.assertEqual(SECTIONS["kinds"], lines(of_kind))
+        self.check("kinds", of_kind)
 
     def test_subresources(self):
         """What is served below objects, and the kind of what goes in and out."""
-        self.assertEqual(SECTIONS["subresources"], lines(below))
+        self.check("subresources", below)
 
     def test_selectable_fields(self):
         """Field selectors may name what they may name in Kubernetes."""
-        self.assertEqual(SECTIONS["fields"], lines(selectable))
+        self.check("fields", selectable)
 
     def test_columns(self):
         """Columns have names, types and an order; some are only for -o wide; * is the name."""
-        self.assertEqual(SECTIONS["heads"], lines(head))
+        self.check("heads", head)
 
     def test_empty(self):
         """An object that has nothing but metadata is shown, with what stands for nothing."""
-        self.assertEqual(SECTIONS["empty"], lines(empty))
+        self.check("empty", empty)
+
+
+class KindTests(KindContract, SynchronousTestCase):
+    """The kinds of the lab."""
+
+    kinds = RESOURCES
+    written = Path(__file__).with_name("kinds.txt")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tests.yurtlab.api.support import PODS_PATH, ApiTestCase
 from yurtlab.api.errors import ApiError
-from yurtlab.api.protobuf import PROTOBUF, decode_protobuf
-from yurtlab.api.protobuf_messages import MESSAGES
+from yurtlab.api.protobuf import MESSAGES, PROTOBUF, decode_protobuf
 from yurtlab.api.resources import NAMESPACES
 
 # What kubectl 1.33 sends for: create namespace team
@@ -46,6 +45,11 @@ def entry(key, value):
     return field(1, key) + field(2, value)
 
 
+def type_of(one):
+    """Name the type of a field."""
+    return f"map of {one.values}" if one.values else one.type
+
+
 METADATA = field(1, field(1, "a"))
 
 
@@ -59,7 +63,7 @@ class MessageTests(ApiTestCase):
         lines = [
             f"{name}: "
             + "; ".join(
-                f"{number} {one.name}{'[]' * one.repeated}{'!' * one.kept} {one.type}"
+                f"{number} {one.name}{'[]' * one.repeated}{'!' * one.kept} {type_of(one)}"
                 for number, one in fields.items()
             )
             for name, fields in MESSAGES.items()

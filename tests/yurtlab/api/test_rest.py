@@ -14,13 +14,12 @@ from tests.yurtlab.api.support import (
     pod,
 )
 from yurtlab.api import rest
-from yurtlab.api.resources import CONFIG_MAPS, NODES, PODS
+from yurtlab.api.resources import CONFIG_MAPS, MAKE_PODS, NODES, PODS, SERVICE_ACCOUNTS
 
 WEB = f"{PODS_PATH}/web"
 MAPS = "/api/v1/namespaces/default/configmaps"
 JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
-CREDENTIAL = "authentication.kubernetes.io/credential-id"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
@@ -497,45 +496,6 @@ class MethodTests(ApiTestCase):
             self.assert_error(answer, 405, "MethodNotAllowed", text)
 
 
-class AuthenticationTests(ApiTestCase):
-    """Who is let in."""
-
-    def test_nobody(self):
-        """Without proof of who asks there is nothing but Unauthorized."""
-        for method, path in (("GET", PODS_PATH), ("GET", "/api"), ("GET", "/no"), ("POST", "/")):
-            answer = self.call(method, path, known=False)
-            self.assert_error(answer, 401, "Unauthorized", "Unauthorized")
-
-    def test_other_proof(self):
-        """A proof that cannot be checked, or is false, counts for nothing."""
-        for value in ("Basic YWRhOnNlc2FtZQ==", "Bearer sesame"):
-            fields = [f"Authorization: {value}"]
-            status, _, _ = self.exchange("GET", PODS_PATH, known=False, fields=fields)
-            self.assertEqual(401, status)
-
-
-class ReviewTests(ApiTestCase):
-    """Questions about who asks."""
-
-    def test_who(self):
-        """Who asks learns who it is; nothing is stored."""
-        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-        answer = self.create({"kind": "SelfSubjectReview"}, path)
-        self.assertEqual("SelfSubjectReview", answer["kind"])
-        info = {"username": "ada", "groups": ["system:masters", "system:authenticated"]}
-        user = answer["status"]["userInfo"]
-        self.assertRegex(user.pop("extra")[CREDENTIAL][0], "^X509SHA256=[0-9a-f]{64}$")
-        self.assertEqual(info, user)
-        self.assertEqual(405, self.call("GET", path)[0])
-
-    def test_may(self):
-        """Whoever is known may do everything."""
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        spec = {"resourceAttributes": {"verb": "delete", "resource": "nodes"}}
-        answer = self.create({"spec": spec}, path)
-        self.assertEqual((spec, True), (answer["spec"], answer["status"]["allowed"]))
-
-
 class DefectTests(ApiTestCase):
     """Defects."""
 
@@ -624,3 +584,55 @@ class NodeTests(ApiTestCase):
         body = {"metadata": {"name": "edge-2"}, "status": {"phase": "Running"}}
         self.create(body, "/api/v1/nodes")
         self.assertEqual("Running", self.store.get(NODES, None, "edge-2")["status"]["phase"])
+
+
+class DemonstrationTests(ApiTestCase):
+    """What the quickstart does not do it refuses, with what to do instead."""
+
+    def test_what_makes_pods(self):
+        """Nothing is stored that would never run; looking is no error."""
+        for kind in sorted(MAKE_PODS, key=lambda kind: kind.kind):
+            path = f"/apis/{kind.group}/v1/namespaces/default/{kind.plural}"
+            text = (
+                "this is the demonstration API of yurttunnel: it runs pods only, and has nothing"
+                f" that would make pods of a {kind.kind}; create the pods themselves, as kubectl"
+                " run does"
+            )
+            for method, place, options in (
+                ("POST", path, {}),
+                # kubectl create and scale send this, which is not to be told first.
+                ("POST", path, {"media_type": "application/vnd.kubernetes.protobuf"}),
+                ("PUT", f"{path}/web", {}),
+                ("PATCH", f"{path}/web", {"media_type": STRATEGIC}),
+            ):
+                answer = self.call(method, place, {}, **options)
+                self.assert_error(answer, 405, "MethodNotAllowed", text)
+            self.assertEqual([], self.call("GET", path)[1]["items"])
+
+    def test_ways_to_pods(self):
+        """There is none to their ports, nor another container beside them."""
+        self.create()
+        for path, word in (
+            (f"{PODS_PATH}/web:80/proxy/index.html", "port-forward"),
+            ("/api/v1/namespaces/default/services/web/proxy", "port-forward"),
+            (f"{PODS_PATH}/web/ephemeralcontainers", "kubectl exec"),
+        ):
+            status, answer = self.call("GET", path)
+            self.assertEqual((405, "MethodNotAllowed"), (status, answer["reason"]))
+            self.assertIn("the demonstration API of yurttunnel", answer["message"])
+            self.assertIn(word, answer["message"])
+
+    def test_tokens(self):
+        """It gives none to accounts: nothing would take them."""
+        path = "/api/v1/namespaces/default/serviceaccounts/default/token"
+        status, answer = self.call("POST", path, {})
+        self.assertEqual((405, "MethodNotAllowed"), (status, answer["reason"]))
+        self.assertIn("it knows its users by their certificates alone", answer["message"])
+
+    def test_default_account(self):
+        """Each namespace has one, as everywhere, and it ends with its namespace."""
+        self.create({"metadata": {"name": "shop"}}, "/api/v1/namespaces")
+        for namespace in ("default", "shop"):
+            self.assertEqual(["default"], self.names(SERVICE_ACCOUNTS, namespace))
+        self.call("DELETE", "/api/v1/namespaces/shop")
+        self.assertEqual(404, self.call("GET", "/api/v1/namespaces/shop")[0])

@@ -1,0 +1,140 @@
+"""The lab's API with what a real one has besides: roles, tokens, certificates, workloads.
+
+Here tests of the tunnel find who may do what, as in a cluster. To that belong kubelets, which may
+read what concerns their pods; certificate signing requests; and kinds that nobody runs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from tests.apiserver.attributes import request_attributes
+from tests.apiserver.authorization import Audit, Authorizer
+from tests.apiserver.bootstrap_roles import add_initial_roles
+from tests.apiserver.certificates import CertificateRequestStrategy
+from tests.apiserver.impersonation import impersonated
+from tests.apiserver.jwt import BadToken
+from tests.apiserver.kinds import (
+    CERTIFICATE_SIGNING_REQUESTS,
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    RESOURCES,
+    ROLE_BINDINGS,
+    ROLES,
+    TOKEN_REQUESTS,
+)
+from tests.apiserver.reviews import Reviews
+from tests.apiserver.roles import BindingStrategy, RoleStrategy
+from tests.apiserver.token_requests import answer_token_request
+from tests.apiserver.tokens import ServiceAccountTokens
+from tests.apiserver.workloads import DAEMON_SET_DEFAULTS, DEPLOYMENT_DEFAULTS, WorkloadStrategy
+from yurtlab.api import errors
+from yurtlab.api.access import Certificates, IAuthenticator, IAuthorizer, Request, User
+from yurtlab.api.node_proxy import NodeConnections
+from yurtlab.api.objects import Question
+from yurtlab.api.resources import SERVICE_ACCOUNTS
+from yurtlab.api.schemas import Schemas
+from yurtlab.api.service import KubernetesAPI
+from yurtlab.api.store import Store
+from yurttunnel.http.interfaces import IExchange
+from yurttunnel.pki.credentials import PrivateKey, new_key
+
+
+@implementer(IAuthenticator)
+class Everybody:
+    """Knows users by their certificates and by tokens, and whom they want to be instead."""
+
+    def __init__(self, tokens: ServiceAccountTokens, authorizer: Authorizer) -> None:
+        self._certificates = Certificates()
+        self._tokens = tokens
+        self._authorizer = authorizer
+
+    def authenticate(self, exchange: IExchange) -> User | None:
+        """Find who asks; see ``IAuthenticator``."""
+        if not exchange.secure:
+            return None
+        user = self._certificates.authenticate(exchange) or self._by_token(exchange)
+        return None if user is None else impersonated(exchange.head, user, self._authorizer)
+
+    def _by_token(self, exchange: IExchange) -> User | None:
+        fields = exchange.head.values(b"authorization")
+        if not fields:
+            return None
+        scheme, _, token = fields[0].decode("latin-1").strip().partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return None
+        try:
+            return self._tokens.authenticate(token.strip()).user
+        except BadToken:
+            raise errors.unauthorized() from None
+
+
+@implementer(IAuthorizer)
+class ByAttributes:
+    """Decides by what a request is to do."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    def check(self, user: User, request: Request) -> None:
+        """Let a request pass, or raise Forbidden; see ``IAuthorizer``."""
+        attributes = request_attributes(request.method, request.path, request.query, request.target)
+        self._authorizer.check(user, attributes)
+
+
+class ClusterAPI(KubernetesAPI):
+    """The API of a cluster; parameters are those of ``KubernetesAPI``, and two more.
+
+    ``token_key``, P-256 or RSA, signs the tokens of service accounts, which ``tokens`` issues and
+    reads; without one, a new key does. ``on_request`` is told of each request by somebody who is
+    known: who, what, and whether it was allowed.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        store: Store,
+        schemas: Schemas,
+        connections: NodeConnections,
+        *,
+        token_key: PrivateKey | None = None,
+        on_request: Audit | None = None,
+    ) -> None:
+        self.tokens = ServiceAccountTokens(clock, store, token_key or new_key())
+        authorizer = Authorizer(store, on_request)
+        request_token = partial(answer_token_request, store, self.tokens)
+        super().__init__(
+            clock,
+            store,
+            schemas,
+            connections,
+            kinds=RESOURCES,
+            authenticator=Everybody(self.tokens, authorizer),
+            authorizer=ByAttributes(authorizer),
+            strategies=_strategies(clock, authorizer),
+            questions={
+                (SERVICE_ACCOUNTS, "token"): Question(TOKEN_REQUESTS, request_token),
+                **Reviews(authorizer, self.tokens).questions(),
+            },
+            without_controllers=(),
+        )
+        add_initial_roles(store)
+
+
+def _strategies(clock: IReactorTime, authorizer: Authorizer) -> dict[Any, Any]:
+    """Return the strategies of the kinds that are more than stored."""
+    return {
+        CERTIFICATE_SIGNING_REQUESTS: CertificateRequestStrategy(clock, authorizer),
+        CLUSTER_ROLES: RoleStrategy(namespaced=False),
+        CLUSTER_ROLE_BINDINGS: BindingStrategy(namespaced=False),
+        ROLES: RoleStrategy(namespaced=True),
+        ROLE_BINDINGS: BindingStrategy(namespaced=True),
+        DEPLOYMENTS: WorkloadStrategy("deployment", DEPLOYMENT_DEFAULTS),
+        DAEMON_SETS: WorkloadStrategy("daemonset", DAEMON_SET_DEFAULTS),
+    }

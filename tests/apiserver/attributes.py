@@ -1,0 +1,132 @@
+"""What somebody wants to do, as rules of authorization speak of it.
+
+The rules by which it is read from a request are those of k8s.io/apiserver
+(pkg/endpoints/request/requestinfo.go), and the words of a refusal those of
+pkg/endpoints/handlers/responsewriters/errors.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from yurtlab.api.access import User
+from yurtlab.api.errors import ApiError, forbidden
+from yurtlab.api.options import Query, first, flag
+from yurtlab.api.resources import NAMESPACES
+from yurtlab.api.routing import Target
+from yurtlab.api.selectors import field_terms
+
+_VERBS = {
+    "GET": "get",
+    "HEAD": "get",
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+}
+_NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What is to be done: to objects of a kind, or with ``path``, which is no kind's.
+
+    ``fields`` are what a field selector demands of each object, as pairs of name and value.
+    """
+
+    verb: str
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+    fields: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def full_resource(self) -> str:
+        """The kind with its subresource, as rules have it: ``pods/log``."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+    def refusal(self, user: User, reason: str = "") -> ApiError:
+        """Make the error that says that ``user`` may not do this."""
+        text = f'User "{user.name}" cannot {self.verb} {self._object()}'
+        if reason:
+            text += f": {reason}"
+        if self.path:
+            return ApiError(403, "Forbidden", f"forbidden: {text}", {})
+        return forbidden(self.group, self.resource, self.name, text)
+
+    def _object(self) -> str:
+        if self.path:
+            return f'path "{self.path}"'
+        where = f'in the namespace "{self.namespace}"' if self.namespace else "at the cluster scope"
+        return f'resource "{self.full_resource}" in API group "{self.group}" {where}'
+
+
+def request_attributes(
+    method: str, path: str, query: Query, target: Target | None = None
+) -> Attributes:
+    """Read what a request is to do; ``target`` is what its path names, if that is served here."""
+    if target is not None:
+        return _of_target(method, target, query)
+    return _of_path(method, path, query)
+
+
+def _of_target(method: str, target: Target, query: Query) -> Attributes:
+    kind = target.kind
+    name, namespace = target.name or "", target.namespace or ""
+    if kind is NAMESPACES:
+        namespace = name
+    return _complete(
+        method,
+        query,
+        (kind.group, kind.version, kind.plural),
+        (namespace, name, target.subresource or ""),
+    )
+
+
+def _of_path(method: str, path: str, query: Query) -> Attributes:
+    parts = [unquote(part) for part in path.strip("/").split("/")]
+    match parts:
+        case ["api", version, first_part, *rest]:
+            group = ""
+        case ["apis", group, version, first_part, *rest]:
+            pass
+        case _:
+            return Attributes(method.lower(), path=unquote(path))
+    parts, namespace = [first_part, *rest], ""
+    if first_part == "namespaces" and rest:
+        namespace = rest[0]
+        if len(rest) > 1 and rest[1] not in _NAMESPACE_SUBRESOURCES:
+            parts = rest[1:]
+    resource, name, subresource = (*parts, "", "")[:3]
+    return _complete(method, query, (group, version, resource), (namespace, name, subresource))
+
+
+def _complete(
+    method: str, query: Query, kind: tuple[str, str, str], place: tuple[str, str, str]
+) -> Attributes:
+    namespace, name, subresource = place
+    verb = _VERBS.get(method, method.lower())
+    fields: Sequence[tuple[str, str]] = ()
+    if not name and verb in ("get", "delete"):
+        fields = _required_fields(first(query, "fieldSelector"))
+        if verb == "delete":
+            verb = "deletecollection"
+        else:
+            # A list of one object by its name is like that object: so are resourceNames of rules.
+            name = next((value for field, value in fields if field == "metadata.name"), "")
+            verb = "watch" if flag(query, "watch") else "list"
+    return Attributes(verb, *kind, subresource, namespace, name, fields=tuple(fields))
+
+
+def _required_fields(text: str) -> list[tuple[str, str]]:
+    """Return the fields that have to have one value by a selector; none when it cannot be read."""
+    try:
+        return [(field, value) for field, same, value in field_terms(text) if same]
+    except ApiError:
+        return []

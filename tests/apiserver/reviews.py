@@ -1,0 +1,137 @@
+"""Questions that are asked by creating an object: whose a token is, and who may do what.
+
+``kubectl auth whoami`` and ``kubectl auth can-i`` ask them, and so does the tunnel's server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tests.apiserver.attributes import Attributes
+from tests.apiserver.authorization import Authorizer
+from tests.apiserver.jwt import BadToken
+from tests.apiserver.kinds import (
+    SELF_SUBJECT_ACCESS_REVIEWS,
+    SELF_SUBJECT_REVIEWS,
+    SELF_SUBJECT_RULES_REVIEWS,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
+)
+from tests.apiserver.tokens import ServiceAccountTokens
+from tests.apiserver.users import node_of, user_info
+from yurtlab.api import errors
+from yurtlab.api.access import User
+from yurtlab.api.objects import Question
+from yurtlab.api.resources import Resource
+from yurtlab.api.routing import Target
+from yurtlab.api.store import Object
+
+_ATTRIBUTES = ("verb", "group", "version", "resource", "subresource", "namespace", "name")
+
+
+class Reviews:
+    """Answers reviews with what ``authorizer`` and ``tokens`` say."""
+
+    def __init__(self, authorizer: Authorizer, tokens: ServiceAccountTokens) -> None:
+        self._authorizer = authorizer
+        self._tokens = tokens
+
+    def questions(self) -> dict[tuple[Resource, None], Question]:
+        """Return the questions as the API takes them; their answers raise ``ApiError``."""
+        answers: dict[Resource, Callable[[Object, User], Object]] = {
+            SELF_SUBJECT_REVIEWS: self._who,
+            TOKEN_REVIEWS: self._whose_token,
+            SELF_SUBJECT_ACCESS_REVIEWS: self._may_i,
+            SUBJECT_ACCESS_REVIEWS: self._may_they,
+            SELF_SUBJECT_RULES_REVIEWS: self._what_may_i,
+        }
+        return {
+            (kind, None): Question(kind, partial(_with_status, status))
+            for kind, status in answers.items()
+        }
+
+    def _who(self, spec: Object, user: User) -> Object:
+        return {"userInfo": user_info(user)}
+
+    def _whose_token(self, spec: Object, user: User) -> Object:
+        token, audiences = spec.get("token", ""), spec.get("audiences", [])
+        if not token:
+            raise errors.bad_request("token is required for TokenReview in authentication")
+        try:
+            found = self._tokens.authenticate(token, audiences)
+        except BadToken as error:
+            return {"user": {}, "error": f"[invalid bearer token, {error}]"}
+        answer: Object = {"authenticated": True, "user": user_info(found.user)}
+        return {**answer, "audiences": list(found.audiences)}
+
+    def _may_i(self, spec: Object, user: User) -> Object:
+        causes = _check_attributes(spec)
+        _refuse(SELF_SUBJECT_ACCESS_REVIEWS, causes)
+        return self._may(spec, user)
+
+    def _may_they(self, spec: Object, user: User) -> Object:
+        causes = _check_attributes(spec)
+        if not spec.get("user") and not spec.get("groups"):
+            text = "at least one of user or group must be specified"
+            causes.append(errors.invalid_value("spec.user", "", text))
+        _refuse(SUBJECT_ACCESS_REVIEWS, causes)
+        extra = {key.lower(): tuple(values) for key, values in spec.get("extra", {}).items()}
+        groups = tuple(spec.get("groups", ()))
+        return self._may(spec, User(spec.get("user", ""), groups, spec.get("uid", ""), extra))
+
+    def _may(self, spec: Object, user: User) -> Object:
+        decision = self._authorizer.authorize(user, _attributes(spec))
+        answer: Object = {"allowed": decision.allowed}
+        return {**answer, "reason": decision.reason} if decision.reason else answer
+
+    def _what_may_i(self, spec: Object, user: User) -> Object:
+        namespace = spec.get("namespace", "")
+        if not namespace:
+            raise errors.bad_request("no namespace on request")
+        rules = self._authorizer.rules_for(user, namespace)
+        return {
+            "resourceRules": [rule for rule in rules if "nonResourceURLs" not in rule],
+            "nonResourceRules": [rule for rule in rules if "nonResourceURLs" in rule],
+            # What kubelets may do cannot be listed.
+            "incomplete": node_of(user) is not None,
+        }
+
+
+def _with_status(
+    status: Callable[[Object, User], Object], target: Target, review: Object, user: User
+) -> Object:
+    return {**review, "status": status(review.get("spec", {}), user)}
+
+
+def _check_attributes(spec: Object) -> list[errors.Cause]:
+    asked = [name for name in ("resourceAttributes", "nonResourceAttributes") if name in spec]
+    if len(asked) == 2:
+        text = "cannot be specified in combination with resourceAttributes"
+        value = spec["nonResourceAttributes"]
+        return [errors.invalid_value("spec.nonResourceAttributes", value, text)]
+    if not asked:
+        text = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        return [errors.invalid_value("spec.resourceAttributes", None, text)]
+    return []
+
+
+def _attributes(spec: Object) -> Attributes:
+    if "nonResourceAttributes" in spec:
+        asked = spec["nonResourceAttributes"]
+        # A path that is empty would mean an object.
+        return Attributes(asked.get("verb", ""), path=asked.get("path") or "/")
+    asked = spec["resourceAttributes"]
+    requirements = asked.get("fieldSelector", {}).get("requirements", ())
+    fields = tuple(
+        (one.get("key", ""), one["values"][0])
+        for one in requirements
+        if one.get("operator") == "In" and len(one.get("values", ())) == 1
+    )
+    values = {name: asked[name] for name in _ATTRIBUTES if name in asked}
+    return Attributes(**{"verb": "", **values}, fields=fields)
+
+
+def _refuse(kind: Resource, causes: list[errors.Cause]) -> None:
+    if causes:
+        raise errors.invalid(kind.group, kind.kind, "", causes)

@@ -1,0 +1,47 @@
+"""Questions that are asked by creating an object."""
+
+from __future__ import annotations
+
+from tests.apiserver.support import ApiTestCase
+from tests.yurtlab.api.support import PODS_PATH
+
+CREDENTIAL = "authentication.kubernetes.io/credential-id"
+
+
+class ReviewTests(ApiTestCase):
+    """Questions about who asks."""
+
+    def test_who(self):
+        """Who asks learns who it is; nothing is stored."""
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        answer = self.create({"kind": "SelfSubjectReview"}, path)
+        self.assertEqual("SelfSubjectReview", answer["kind"])
+        info = {"username": "ada", "groups": ["system:masters", "system:authenticated"]}
+        user = answer["status"]["userInfo"]
+        self.assertRegex(user.pop("extra")[CREDENTIAL][0], "^X509SHA256=[0-9a-f]{64}$")
+        self.assertEqual(info, user)
+        self.assertEqual(405, self.call("GET", path)[0])
+
+    def test_may(self):
+        """Whoever is known may do everything."""
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        spec = {"resourceAttributes": {"verb": "delete", "resource": "nodes"}}
+        answer = self.create({"spec": spec}, path)
+        self.assertEqual((spec, True), (answer["spec"], answer["status"]["allowed"]))
+
+
+class AuthenticationTests(ApiTestCase):
+    """Who is let in."""
+
+    def test_nobody(self):
+        """Without proof of who asks there is nothing but Unauthorized."""
+        for method, path in (("GET", PODS_PATH), ("GET", "/api"), ("GET", "/no"), ("POST", "/")):
+            answer = self.call(method, path, known=False)
+            self.assert_error(answer, 401, "Unauthorized", "Unauthorized")
+
+    def test_other_proof(self):
+        """A proof that cannot be checked, or is false, counts for nothing."""
+        for value in ("Basic YWRhOnNlc2FtZQ==", "Bearer sesame"):
+            fields = [f"Authorization: {value}"]
+            status, _, _ = self.exchange("GET", PODS_PATH, known=False, fields=fields)
+            self.assertEqual(401, status)

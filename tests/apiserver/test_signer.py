@@ -1,0 +1,218 @@
+"""The signer of certificate requests, over an API in memory."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+from twisted.internet.defer import fail
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.apiserver.signer import RETRY_SECONDS, CertificateSigner
+from tests.apiserver.signing import CLIENT, SigningAuthority
+from tests.kube.fakes import FakeKubeClient
+from yurttunnel.kube.errors import ApiUnreachable, Conflict
+from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS as CSRS
+from yurttunnel.pki.authority import utc_now
+from yurttunnel.pki.credentials import new_key
+
+NOW = 1_750_000_000
+DAY = datetime.timedelta(days=1)
+
+
+def pem(name="tunnel-agent:edge-1"):
+    """Make a request in PEM, in base64."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    data = builder.sign(new_key(), hashes.SHA256()).public_bytes(Encoding.PEM)
+    return base64.b64encode(data).decode()
+
+
+def csr(name="csr", *conditions, **spec):
+    """Make a request with conditions."""
+    usages = ["digital signature", "client auth"]
+    status = {"conditions": [{"type": one, "status": "True"} for one in conditions]}
+    return {
+        "metadata": {"name": name},
+        "spec": {"request": pem(), "signerName": CLIENT, "usages": usages, **spec},
+        "status": status,
+    }
+
+
+class Client(FakeKubeClient):
+    """An API that may refuse to be written, with ``refusal``; ``writes`` are counted."""
+
+    refusal = None
+    writes = 0
+
+    def update(self, resource, body, subresource=None):
+        """Replace, or refuse."""
+        self.writes += 1
+        if self.refusal is not None:
+            return fail(self.refusal)
+        return super().update(resource, body, subresource)
+
+
+class SignerTests(SynchronousTestCase):
+    """The signer."""
+
+    def setUp(self):
+        """Start it."""
+        self.clock = Clock()
+        self.clock.advance(NOW)
+        self.client = Client(self.clock)
+        self.informers = Informers(self.clock, self.client)
+        authority = SigningAuthority.make("test", utc_now(self.clock), DAY)
+        self.signer = CertificateSigner(
+            self.clock, self.client, self.informers, authority, duration=3600
+        )
+        self.informers.startService()
+        self.signer.startService()
+        self.addCleanup(self.informers.stopService)
+        self.addCleanup(self.stop)
+
+    def stop(self):
+        """Stop it."""
+        if self.signer.running:
+            self.successResultOf(self.signer.stopService())
+
+    def put(self, *arguments, **spec):
+        """Put a request into the API."""
+        self.client.put(CSRS, csr(*arguments, **spec))
+
+    def status(self, name="csr"):
+        """Return the status of a request."""
+        return self.client.look(CSRS, name)["status"]
+
+    def certificate(self, name="csr"):
+        """Return the certificate of a request."""
+        return x509.load_pem_x509_certificate(base64.b64decode(self.status(name)["certificate"]))
+
+    def test_signed(self):
+        """What is approved is signed, once; the approval stays."""
+        self.put("csr", "Approved")
+        made = self.certificate()
+        made.verify_directly_issued_by(self.signer.authority.certificate)
+        end = utc_now(self.clock) + datetime.timedelta(hours=1)
+        self.assertEqual(end, made.not_valid_after_utc)
+        self.assertEqual(["Approved"], [one["type"] for one in self.status()["conditions"]])
+        self.assertEqual(1, self.client.writes)
+
+    def test_expiration(self):
+        """A request may ask for less time."""
+        self.put("csr", "Approved", expirationSeconds=900)
+        end = utc_now(self.clock) + datetime.timedelta(minutes=15)
+        self.assertEqual(end, self.certificate().not_valid_after_utc)
+
+    def test_approved_later(self):
+        """A request is signed when it is approved."""
+        self.put()
+        self.assertNotIn("certificate", self.status())
+        self.put("csr", "Approved")
+        self.certificate()
+
+    def test_left_alone(self):
+        """What is not approved, denied, failed, or for others, is left alone."""
+        self.put("a")
+        self.put("b", "Denied")
+        self.put("c", "Approved", "Failed")
+        self.put("d", "Approved", signerName="example.com/other")
+        self.client.put(CSRS, {"metadata": {"name": "e"}})
+        self.client.put(CSRS, {"metadata": {"name": "f"}, "spec": None, "status": None})
+        self.assertEqual(0, self.client.writes)
+
+    def test_failed(self):
+        """What the signer does not accept fails, and says why."""
+        self.put("csr", "Approved", usages=["server auth"])
+        status = self.status()
+        self.assertNotIn("certificate", status)
+        self.assertEqual(
+            {
+                "type": "Failed",
+                "status": "True",
+                "reason": "SignerValidationFailure",
+                "message": "invalid usage for client certificate: server auth",
+                "lastUpdateTime": "2025-06-15T15:06:40Z",
+            },
+            status["conditions"][1],
+        )
+
+    def test_malformed(self):
+        """A request that cannot be read fails, and the others are signed."""
+        for name, request in (
+            ("a", "x"),
+            ("b", ""),
+            ("c", None),
+            ("d", base64.b64encode(b"x").decode()),
+        ):
+            self.put(name, "Approved", request=request)
+            self.assertEqual("Failed", self.status(name)["conditions"][1]["type"])
+        self.put("csr", "Approved")
+        self.certificate()
+
+    def test_bad_signature(self):
+        """A request that is not signed by its key fails."""
+        good = base64.b64decode(pem())
+        lines = good.splitlines()
+        data = bytearray(base64.b64decode(b"".join(lines[1:-1])))
+        data[-1] ^= 1
+        changed = b"\n".join([lines[0], base64.b64encode(data), lines[-1], b""])
+        self.put("csr", "Approved", request=base64.b64encode(changed).decode())
+        self.assertNotIn("certificate", self.status())
+        self.assertIn("Failed", [one["type"] for one in self.status()["conditions"]])
+
+    def test_tried_again(self):
+        """What cannot be written is tried again, ever more seldom."""
+        self.client.refusal = Conflict(409, "Conflict", "it has changed")
+        self.put("csr", "Approved")
+        self.assertEqual(1, self.client.writes)
+        self.clock.advance(RETRY_SECONDS[0])
+        self.clock.advance(RETRY_SECONDS[0])
+        self.assertEqual(2, self.client.writes)
+        self.clock.advance(RETRY_SECONDS[0])
+        self.assertEqual(3, self.client.writes)
+        self.client.refusal = None
+        self.clock.advance(4 * RETRY_SECONDS[0])
+        self.certificate()
+        self.assertEqual(4, self.client.writes)
+
+    def test_gone(self):
+        """What is gone meanwhile is forgotten."""
+        self.client.refusal = ApiUnreachable("nobody is at home")
+        self.put("csr", "Approved")
+        self.client.remove(CSRS, "csr")
+        for _ in range(3):
+            self.clock.advance(RETRY_SECONDS[1])
+        self.assertEqual(1, self.client.writes)
+
+    def test_another_authority(self):
+        """The authority may be replaced; from then on the new one signs."""
+        self.put("a", "Approved")
+        first = self.signer.authority
+        self.signer.authority = SigningAuthority.make("new", utc_now(self.clock), DAY)
+        self.put("b", "Approved")
+        self.certificate("a").verify_directly_issued_by(first.certificate)
+        self.certificate("b").verify_directly_issued_by(self.signer.authority.certificate)
+
+    def test_what_is_there(self):
+        """What was approved while nobody signed is signed at the start."""
+        self.stop()
+        self.put("csr", "Approved")
+        self.assertNotIn("certificate", self.status())
+        self.signer.startService()
+        self.certificate()
+
+    def test_stopped(self):
+        """A signer that is stopped waits for nothing."""
+        self.client.refusal = Conflict(409, "Conflict", "it has changed")
+        self.put("csr", "Approved")
+        self.stop()
+        before = self.client.writes
+        self.clock.advance(RETRY_SECONDS[1])
+        self.assertEqual(before, self.client.writes)

@@ -1,0 +1,104 @@
+"""Who asks, and whether they may."""
+
+from __future__ import annotations
+
+import hashlib
+
+from cryptography.hazmat.primitives.serialization import Encoding
+from OpenSSL.crypto import X509
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.yurtlab.api.support import PODS_PATH, ApiTestCase, certificate, user
+from yurtlab.api.access import Certificates, is_public
+
+
+class Transport:
+    """A TLS transport with a client's certificate, or without."""
+
+    def __init__(self, certificate=None):
+        self._certificate = certificate
+
+    def getPeerCertificate(self):
+        """Return the certificate."""
+        return None if self._certificate is None else X509.from_cryptography(self._certificate)
+
+
+class Exchange:
+    """What an exchange says of who asks."""
+
+    def __init__(self, transport=None):
+        self.secure = transport is not None
+        self.transport = transport
+
+
+def identify(exchange):
+    """Find who asks."""
+    return Certificates().authenticate(exchange)
+
+
+class CertificateTests(SynchronousTestCase):
+    """Who asks."""
+
+    def test_certificate(self):
+        """A client certificate tells name and groups."""
+        user = identify(Exchange(Transport(certificate(("bob",), ("team", "admins")))))
+        self.assertEqual("bob", user.name)
+        self.assertEqual(("team", "admins", "system:authenticated"), user.groups)
+
+    def test_credential(self):
+        """Which certificate it was is told along, as Kubernetes does it."""
+        presented = certificate(("bob",), ("team",))
+        fingerprint = hashlib.sha256(presented.public_bytes(Encoding.DER)).hexdigest()
+        self.assertEqual(
+            {"authentication.kubernetes.io/credential-id": (f"X509SHA256={fingerprint}",)},
+            identify(Exchange(Transport(presented))).extra,
+        )
+
+    def test_nobody(self):
+        """Without TLS, a certificate or one name it cannot be said."""
+        for transport in (
+            None,
+            Transport(),
+            Transport(certificate((), ("team",))),
+            Transport(certificate(("ada", "bob"))),
+        ):
+            self.assertIsNone(identify(Exchange(transport)))
+
+    def test_public(self):
+        """Probes and the version are for anybody."""
+        for path in ("/healthz", "/livez", "/readyz", "/readyz/x", "/version"):
+            self.assertTrue(is_public(path))
+        for path in ("/", "/api", "/healthzz", "/version/x", "/openapi/v2"):
+            self.assertFalse(is_public(path))
+
+
+class AccessTests(ApiTestCase):
+    """Who is let in."""
+
+    def test_nobody(self):
+        """Without proof of who asks there is nothing but Unauthorized."""
+        for method, path in (("GET", PODS_PATH), ("GET", "/api"), ("GET", "/no"), ("POST", "/")):
+            answer = self.call(method, path, known=False)
+            self.assert_error(answer, 401, "Unauthorized", "Unauthorized")
+
+    def test_other_proof(self):
+        """A password or a token counts for nothing."""
+        for value in ("Basic YWRhOnNlc2FtZQ==", "Bearer sesame"):
+            fields = [f"Authorization: {value}"]
+            status, _, _ = self.exchange("GET", PODS_PATH, known=False, fields=fields)
+            self.assertEqual(401, status)
+
+    def test_others(self):
+        """Somebody else with a certificate of the authority, as an agent has, may do nothing."""
+        text = (
+            'forbidden: User "edge-1" is not in the group system:masters, which alone may use this'
+            " API"
+        )
+        for method, path in (("GET", PODS_PATH), ("GET", "/api"), ("POST", "/no")):
+            answer = self.call(method, path, known=user("edge-1", "system:nodes"))
+            self.assert_error(answer, 403, "Forbidden", text)
+
+    def test_for_anybody(self):
+        """Probes and the version are told to whoever asks, known or not."""
+        for path in ("/readyz", "/version"):
+            self.assertEqual(200, self.exchange("GET", path, known=False)[0])
