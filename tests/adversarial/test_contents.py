@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 
-from tests.server.interception.world import World
+from tests.server.frontends.kubelet.world import World
 from yurttunnel.http.request_body import read_body
 from yurttunnel.wire.codes import Code
 

@@ -16,8 +16,8 @@ from twisted.web.resource import Resource
 from tests.adversarial.published import ANSWERS, DESTINATIONS, HIDDEN, ODD, REQUESTS
 from tests.fakes import Recorder
 from tests.ops.test_http_site import TcpTransport
+from tests.server.frontends.kubelet.world import KubeletTLS, World
 from tests.server.frontends.test_connect import ConnectTestCase
-from tests.server.interception.world import KubeletTLS, World
 from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.tunnel import tls
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.fakes import Recorder
-from tests.server.interception.world import World
+from tests.server.frontends.kubelet.world import World
 from yurttunnel.http.pool import PoolSettings
 from yurttunnel.http.request_body import read_body
-from yurttunnel.server.interception.listeners import SETTINGS
+from yurttunnel.server.frontends.kubelet.listeners import SETTINGS
 
 HEAD = b"POST /exec/ns/pod/c HTTP/1.1\r\nHost: edge-1:10250\r\nContent-Length: 1000\r\n"
 STEP = 0.5

@@ -25,8 +25,8 @@ from yurttunnel.pki.metrics import (
 )
 from yurttunnel.server import agents, approver
 from yurttunnel.server import audit_log as audit
-from yurttunnel.server.interception import metrics as interception
-from yurttunnel.server.interception import reviews
+from yurttunnel.server.frontends.kubelet import metrics as interception
+from yurttunnel.server.frontends.kubelet import reviews
 from yurttunnel.server.process import server_registry
 from yurttunnel.server.siblings import service as siblings
 from yurttunnel.server.workers import service as workers

@@ -42,7 +42,7 @@ from tests.e2e.tls_callers import tls_download
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.enrolment_server import MAX_CONNECTIONS
 from yurttunnel.server.frontends.connect import MAX_HANDSHAKES, MAX_UNREAD_HEADS
-from yurttunnel.server.interception.listeners import SETTINGS
+from yurttunnel.server.frontends.kubelet.listeners import SETTINGS
 from yurttunnel.tunnel.connection import MAX_UNFINISHED
 
 DEADLINE = 10.0
@@ -67,7 +67,7 @@ CLOSED = """
 from zope.interface import implementer
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.server.frontends.calls import IGate
-from yurttunnel.server.interception.middleware import IMiddleware, IMiddlewareMaker
+from yurttunnel.server.frontends.kubelet.middleware import IMiddleware, IMiddlewareMaker
 
 
 @implementer(IMiddleware, IGate)

@@ -11,8 +11,8 @@ from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHead
 from yurttunnel.ops.log_output import json_line, text_line
 from yurttunnel.server.audit_log import MAX_LINE, format_line
 from yurttunnel.server.audit_requests import subject_of
-from yurttunnel.server.interception.request import follows, path_class_of
-from yurttunnel.server.interception.resolution import pod_in
+from yurttunnel.server.frontends.kubelet.request import follows, path_class_of
+from yurttunnel.server.frontends.kubelet.resolution import pod_in
 from yurttunnel.server.quoting import LONGEST_QUOTED, quotable
 from yurttunnel.server.siblings.feed import BadEntry, NodeEntry, decode_line, encode_entry
 

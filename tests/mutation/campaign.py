@@ -37,7 +37,7 @@ ELSEWHERE = {
         "tests.server.frontends.test_connect",
         "tests.agent.test_client",
     ),
-    "http": ("tests.server.interception", "tests.kube"),
+    "http": ("tests.server.frontends.kubelet", "tests.kube"),
     "pki": ("tests.adversarial.test_enrolment", "tests.adversarial.test_certificates"),
     "kube": ("tests.steering.dns", "tests.cluster", "tests.pki"),
     "cluster": ("tests.server", "tests.steering"),

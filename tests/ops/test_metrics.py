@@ -15,7 +15,7 @@ from yurttunnel.agent.process import agent_registry
 from yurttunnel.http.pool import PoolStatistics
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.server.interception.metrics import (
+from yurttunnel.server.frontends.kubelet.metrics import (
     METRICS,
     InterceptionCounters,
     InterceptionStats,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from tests.fakes import Recorder
-from tests.server.interception import test_listeners
-from tests.server.interception.test_authorization import ALLOWED, AuthorizedWorld
-from tests.server.interception.world import RESPONSE_TIMEOUT, World
+from tests.server.frontends.kubelet import test_listeners
+from tests.server.frontends.kubelet.test_authorization import ALLOWED, AuthorizedWorld
+from tests.server.frontends.kubelet.world import RESPONSE_TIMEOUT, World
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_requests import subject_of
-from yurttunnel.server.interception.listeners import Interception
+from yurttunnel.server.frontends.kubelet.listeners import Interception
 from yurttunnel.wire.codes import Code
 
 PROMETHEUS = "system:serviceaccount:monitoring:prometheus"

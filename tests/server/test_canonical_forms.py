@@ -17,8 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.fakes import FakeSession
 from tests.pki.test_approval import NAMESPACE, by_hand, node, signing_request
 from tests.pki.world import World
+from tests.server.frontends.kubelet.fakes import head
 from tests.server.hellos import message, records, server_name
-from tests.server.interception.fakes import head
 from tests.server.test_client_hello import outcome
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.policy import DestinationPolicy, dialed_host, parse_pattern
@@ -46,7 +46,7 @@ from yurttunnel.pki.identity import (
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
 from yurttunnel.server.audit_peers import peer_behind
 from yurttunnel.server.frontends.forward import parse_forward
-from yurttunnel.server.interception.destination import destination_of
+from yurttunnel.server.frontends.kubelet.destination import destination_of
 from yurttunnel.server.node_session import granted_identifiers
 from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry

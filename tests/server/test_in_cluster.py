@@ -13,12 +13,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession
-from tests.server.interception.fakes import head, request
+from tests.server.frontends.kubelet.fakes import head, request
 from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.cluster.nodes import Node
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server import in_cluster
-from yurttunnel.server.interception.middleware import chain
+from yurttunnel.server.frontends.kubelet.middleware import chain
 from yurttunnel.server.options import Options
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import NodeNotConnected

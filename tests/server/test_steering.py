@@ -12,7 +12,7 @@ from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES, SERVICES
-from yurttunnel.server.interception.destination import Destination
+from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.options import Options
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.steering import ClusterSteering

@@ -24,8 +24,8 @@ from yurttunnel.server.audit import Audit, AuditEntry
 from yurttunnel.server.audit_log import Value
 from yurttunnel.server.audit_peers import Peer, peer_behind
 from yurttunnel.server.audit_streams import code_of
-from yurttunnel.server.interception.middleware import IMiddleware
-from yurttunnel.server.interception.request import Handler, InterceptedRequest
+from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
+from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
 from yurttunnel.wire.codes import Code
 
 _OF_CONTAINERS = frozenset({"attach", "checkpoint", "containerLogs", "exec", "run"})

@@ -27,9 +27,9 @@ from yurttunnel.server.frontends.admission import Permissions
 from yurttunnel.server.frontends.calls import DialingFactory, IGate
 from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.frontends.forward import ForwardFactory
-from yurttunnel.server.interception.listeners import Interception
-from yurttunnel.server.interception.metrics import METRICS as INTERCEPTION_METRICS
-from yurttunnel.server.interception.middleware import IMiddleware
+from yurttunnel.server.frontends.kubelet.listeners import Interception
+from yurttunnel.server.frontends.kubelet.metrics import METRICS as INTERCEPTION_METRICS
+from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.options import Settings
 from yurttunnel.server.process import MEMORY_BUDGET, ServerProcess
 from yurttunnel.server.registry import SessionRegistry

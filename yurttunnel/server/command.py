@@ -13,7 +13,7 @@ from yurttunnel.pki.authorities import BadBundle
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
 from yurttunnel.server import standalone
-from yurttunnel.server.interception.middleware import BadMiddleware
+from yurttunnel.server.frontends.kubelet.middleware import BadMiddleware
 from yurttunnel.server.options import ClusterSettings, Options, Settings, StandaloneSettings
 from yurttunnel.steering.marks import OwnMark
 from yurttunnel.tunnel.direct.reactor import with_transports

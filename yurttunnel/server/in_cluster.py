@@ -36,21 +36,21 @@ from yurttunnel.server.approver import ApprovalCounters, Approver
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
 from yurttunnel.server.cluster_trust import ClusterServerTrust
 from yurttunnel.server.deferred_start import DeferredStart
-from yurttunnel.server.interception.authorization import Authorization
-from yurttunnel.server.interception.callers import CertificateUsers
-from yurttunnel.server.interception.connections import Aims
-from yurttunnel.server.interception.deputies import Deputies, KnownCluster
-from yurttunnel.server.interception.host_names import HostNames
-from yurttunnel.server.interception.localhost_ports import LocalhostPorts
-from yurttunnel.server.interception.middleware import (
+from yurttunnel.server.frontends.kubelet.authorization import Authorization
+from yurttunnel.server.frontends.kubelet.callers import CertificateUsers
+from yurttunnel.server.frontends.kubelet.connections import Aims
+from yurttunnel.server.frontends.kubelet.deputies import Deputies, KnownCluster
+from yurttunnel.server.frontends.kubelet.host_names import HostNames
+from yurttunnel.server.frontends.kubelet.localhost_ports import LocalhostPorts
+from yurttunnel.server.frontends.kubelet.middleware import (
     ClusterInformers,
     IMiddleware,
     find_middlewares,
     installed_makers,
 )
-from yurttunnel.server.interception.resolution import Resolution
-from yurttunnel.server.interception.reviews import METRICS as REVIEW_METRICS
-from yurttunnel.server.interception.reviews import AuthorizationCounters, Reviews
+from yurttunnel.server.frontends.kubelet.resolution import Resolution
+from yurttunnel.server.frontends.kubelet.reviews import METRICS as REVIEW_METRICS
+from yurttunnel.server.frontends.kubelet.reviews import AuthorizationCounters, Reviews
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry

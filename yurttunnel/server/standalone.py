@@ -11,8 +11,8 @@ from yurttunnel.ops.notify import Supervised
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import HeldDirectory
 from yurttunnel.server.cloud_end import Trust, agent_listener, cloud_end, worker_processes
-from yurttunnel.server.interception.host_names import HostNames
-from yurttunnel.server.interception.middleware import (
+from yurttunnel.server.frontends.kubelet.host_names import HostNames
+from yurttunnel.server.frontends.kubelet.middleware import (
     IMiddleware,
     find_middlewares,
     installed_makers,

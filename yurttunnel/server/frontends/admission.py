@@ -25,7 +25,7 @@ from yurttunnel.http.connection import is_secure
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.server.audit_peers import user_id_behind
 from yurttunnel.server.frontends.calls import Call, IGate
-from yurttunnel.server.interception.callers import CertificateUsers
+from yurttunnel.server.frontends.kubelet.callers import CertificateUsers
 
 _SYNTAX = (
     "write certificate:NAME=NODE/HOST:PORT, user:UID=NODE/HOST:PORT or"

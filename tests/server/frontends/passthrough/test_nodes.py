@@ -11,8 +11,8 @@ from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
 from tests.fakes import FakeSession
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
+from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
-from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.registry import SessionRegistry
 
 

@@ -38,6 +38,7 @@ from yurttunnel.server.frontends.calls import (
     DialingConnection,
     DialingFactory,
 )
+from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.frontends.passthrough.original_destination import (
     SocketAddress,
@@ -45,7 +46,6 @@ from yurttunnel.server.frontends.passthrough.original_destination import (
 )
 from yurttunnel.server.frontends.passthrough.stats import PassthroughStats, Refusal
 from yurttunnel.server.frontends.passthrough.unread import UnreadHellos
-from yurttunnel.server.interception.destination import Destination
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.interfaces import IStream

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.http.authority import Address
-from yurttunnel.server.interception.destination import Destination
+from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.node_finder import NodeFinder
 from yurttunnel.server.registry import SessionRegistry
 

@@ -1,0 +1,57 @@
+"""Requests without connections."""
+
+from __future__ import annotations
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import StringTransport
+from zope.interface import implementer
+
+from yurttunnel.http.head import RequestHead
+from yurttunnel.http.interfaces import IExchange
+from yurttunnel.server.frontends.kubelet.request import InterceptedRequest
+
+
+def head(method="GET", target="/metrics", host="edge-1:10250", **fields):
+    """Make the head of a request; underscores in names of fields stand for hyphens."""
+    pairs = [] if host is None else [(b"Host", host.encode())]
+    for name, values in fields.items():
+        values = [values] if isinstance(values, str) else values
+        pairs += [(name.replace("_", "-").encode(), value.encode()) for value in values]
+    return RequestHead(method.encode(), target.encode(), "1.1", pairs)
+
+
+@implementer(IExchange)
+class FakeExchange:
+    """An exchange that a test ends; only what middlewares use."""
+
+    secure = True
+    head_sent = False
+    status = 0
+    bytes_sent = 0
+
+    def __init__(self, request_head=None):
+        self.head = request_head or head()
+        self.transport = StringTransport(peerAddress=IPv4Address("TCP", "192.0.2.99", 4242))
+        self.failures = []
+        self._callbacks = []
+
+    def on_end(self, callback):
+        """Keep ``callback``."""
+        self._callbacks.append(callback)
+
+    def fail(self, status, text):
+        """Note the answer, and end."""
+        self.failures.append((status, text))
+        self.end(status)
+
+    def end(self, status, sent=0, error=None):
+        """End with an answer of ``status``."""
+        self.status = status
+        self.bytes_sent = sent
+        for callback in self._callbacks:
+            callback(error)
+
+
+def request(request_head=None, request_id="r-1"):
+    """Make a request."""
+    return InterceptedRequest(FakeExchange(request_head), request_id)

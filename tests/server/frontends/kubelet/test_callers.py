@@ -1,0 +1,153 @@
+"""Who callers are."""
+
+from __future__ import annotations
+
+import gc
+
+from OpenSSL.crypto import X509
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.pki.support import Issuer
+from tests.server.frontends.kubelet.fakes import head
+from yurttunnel.pki.credentials import new_key
+from yurttunnel.pki.identity import parse_identifiers
+from yurttunnel.server.frontends.kubelet.callers import (
+    LONGEST_TOKEN,
+    BadToken,
+    CertificateUsers,
+    bearer_token,
+    client_of,
+)
+from yurttunnel.server.frontends.kubelet.reviews import User
+
+
+class Transport(StringTransport):
+    """What a caller is behind, with a certificate or without."""
+
+    looks = 0
+
+    def __init__(self, certificate):
+        super().__init__()
+        self.certificate = certificate
+
+    def getPeerCertificate(self):
+        """Return the certificate."""
+        self.looks += 1
+        return self.certificate and X509.from_cryptography(self.certificate)
+
+
+class CertificateTests(SynchronousTestCase):
+    """What certificates say."""
+
+    def setUp(self):
+        """Make an authority."""
+        self.authority = Issuer.make(self).authority
+        self.users = CertificateUsers()
+
+    def behind(self, name, organization=None):
+        """Read a certificate."""
+        certificate = self.authority.sign_client(new_key().public_key(), name, organization)
+        return self.users.behind(Transport(certificate))
+
+    def test_user(self):
+        """The common name is the user, and the organization a group."""
+        user = self.behind("jane", "developers")
+        self.assertEqual(User("jane", ("developers", "system:authenticated")), user.user)
+        self.assertFalse(user.is_node)
+
+    def test_nodes(self):
+        """Nodes, be they of kubelets or of agents, are told by name and by group."""
+        for name, organization in (
+            ("system:node:edge-1", None),
+            ("kube-apiserver-kubelet-client", "system:nodes"),
+            ("kube-apiserver-kubelet-client", "openyurt:yurttunnel"),
+        ):
+            self.assertTrue(self.behind(name, organization).is_node)
+
+    def test_agents(self):
+        """A certificate of an agent is one of a node."""
+        identifiers = parse_identifiers("host=edge-1")
+        certificate = self.authority.sign_node("edge-1", identifiers, new_key().public_key(), "ab")
+        self.assertTrue(self.users.behind(Transport(certificate)).is_node)
+
+    def test_nobody(self):
+        """Without a certificate, or a name in it, nobody is known."""
+        self.assertIsNone(self.users.behind(Transport(None)))
+
+    def test_once(self):
+        """A certificate is read once for each connection, and nothing is kept of one that ended."""
+        transport = Transport(self.authority.certificate)
+        for _ in range(3):
+            self.users.behind(transport)
+        self.assertEqual(1, transport.looks)
+        del transport
+        gc.collect()
+        self.assertEqual(0, len(self.users._users))
+
+
+class TokenTests(SynchronousTestCase):
+    """The field ``Authorization``."""
+
+    def test_token(self):
+        """A bearer token is found whatever the case of the word before it."""
+        for value in ("Bearer abc.d-e_f~+/=", "bearer abc.d-e_f~+/=", "BEARER   abc.d-e_f~+/= "):
+            self.assertEqual("abc.d-e_f~+/=", bearer_token(head(Authorization=value)))
+
+    def test_none(self):
+        """Without the field there is none."""
+        self.assertIsNone(bearer_token(head()))
+
+    def test_malformed(self):
+        """What is not one bearer token is refused."""
+        for value in ("Basic abc", "Bearer", "Bearer ", "Bearer a b", "abc", "Bearer é"):
+            self.assertRaises(BadToken, bearer_token, head(Authorization=value))
+        self.assertRaises(BadToken, bearer_token, head(Authorization=["Bearer a", "Bearer b"]))
+
+    def test_length(self):
+        """A token is as long as one can be, and not longer."""
+        self.assertTrue(bearer_token(head(Authorization="Bearer " + "a" * LONGEST_TOKEN)))
+        longer = head(Authorization="Bearer " + "a" * (LONGEST_TOKEN + 1))
+        self.assertRaises(BadToken, bearer_token, longer)
+
+
+class ClientTests(SynchronousTestCase):
+    """The field ``X-Forwarded-For``."""
+
+    def client(self, *values):
+        """Return for whom a request with these fields is."""
+        return client_of(head(**{"X-Forwarded-For": list(values)}))
+
+    def test_the_last_counts(self):
+        """kube-apiserver adds it behind whatever its client has sent, in one field or more."""
+        for values in (
+            ["192.0.2.1"],
+            ["198.51.100.1, 192.0.2.1"],
+            ["nonsense,,\t192.0.2.1 "],
+            ["198.51.100.1", "203.0.113.1,192.0.2.1"],
+            ["::ffff:192.0.2.1"],
+            ["a" * 100_000 + ", 192.0.2.1"],
+        ):
+            self.assertEqual("192.0.2.1", self.client(*values))
+
+    def test_networks(self):
+        """All of an IPv6 /64 are one, however they are written."""
+        for value in ("2001:db8::1", "2001:DB8:0:0:ffff::2", "2001:db8:0000::0003"):
+            self.assertEqual("2001:db8::/64", self.client(value))
+
+    def test_no_address(self):
+        """What is none tells nothing."""
+        self.assertEqual("", client_of(head()))
+        for value in (
+            "",
+            "192.0.2.1,",
+            "unknown",
+            "_hidden",
+            "192.0.2.1:80",
+            "[2001:db8::1]:80",
+            "0177.0.0.1",
+            "fe80::1%eth0",
+            "é",
+            "0" * 100_000 + "192.0.2.1",
+        ):
+            self.assertEqual("", self.client(value))

@@ -1,0 +1,141 @@
+"""The examples of docs/middlewares.md, as plugin files that Twisted finds."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from twisted.plugin import pluginPackagePaths
+from zope.interface.verify import verifyObject
+
+from tests.cluster.fakes import FakeInformers, node
+from tests.server.frontends.kubelet.test_resolution import Late
+from tests.server.frontends.kubelet.world import World
+from twisted import plugins
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.kube.resources import NODES
+from yurttunnel.server.frontends.calls import IGate
+from yurttunnel.server.frontends.kubelet.middleware import (
+    BadMiddleware,
+    ClusterInformers,
+    find_middlewares,
+    installed_makers,
+)
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "middlewares.md"
+
+
+class Example(World):
+    """An example that is saved where the text says, and asked for by its name."""
+
+    number: int
+    cluster = None
+
+    def setUp(self):
+        """Save it, and have it made."""
+        text = DOCUMENT.read_text("utf-8")
+        code = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[self.number]
+        path = re.findall(r"Save it as `plugins/(\S+\.py)`", text)[self.number]
+        name = re.findall(r"--middleware ([a-z-]+)", text)[self.number]
+        folder = Path(self.mktemp()).absolute()
+        file = folder / path
+        file.parent.mkdir(parents=True)
+        file.write_text(code, "utf-8")
+        # As the package does when it is imported, with PYTHONPATH as the text says.
+        self.patch(sys, "path", [str(folder), *sys.path])
+        found = pluginPackagePaths(plugins.__name__)
+        self.patch(plugins, "__path__", [*plugins.__path__, *found])
+        self.addCleanup(self.forget, file.stem)
+        made = find_middlewares(None, [name], installed_makers(), self.cluster)
+        self.middlewares = [*self.middlewares, *made]
+        super().setUp()
+
+    def forget(self, module):
+        """Leave nothing of the plugin to other tests."""
+        del sys.modules[f"{plugins.__name__}.{module}"]
+        delattr(plugins, module)
+
+
+class ReadOnlyTests(Example):
+    """What the text says of the first example."""
+
+    number = 0
+
+    def test_reading(self):
+        """What reads goes on to the kubelet."""
+        caller = self.dial()
+        for target in ("/metrics", "/containerLogs/default/web/web?follow=true", "/stats/summary"):
+            self.ask(caller, target)
+            self.answered(caller, 200)
+        self.assertEqual(3, len(self.kubelet.exchanges))
+
+    def test_others(self):
+        """What does not is refused with the id of the request, however it is spelled."""
+        caller = self.dial()
+        for method, target in (
+            ("GET", "/exec/default/web/web"),
+            ("POST", "/run/default/web/web"),
+            ("DELETE", "/pods"),
+            ("GET", "/%65xec/default/web/web"),
+            ("GET", "//exec/default/web/web"),
+        ):
+            self.ask(caller, target, method, X_Request_Id="abc-7")
+            self.answered(caller, 403, "only reading is allowed here (abc-7)")
+        self.assertEqual([], self.kubelet.exchanges)
+
+
+class MaintenanceTests(Example):
+    """What the text says of the example with an informer, behind the server's own resolution."""
+
+    number = 1
+
+    def setUp(self):
+        """Have a cluster of one node."""
+        self.informers = FakeInformers(synced=False)
+        self.cluster = ClusterInformers(self.informers, "kube-system")
+        self.middlewares = [Late(self)]
+        super().setUp()
+        self.informers.put(NODES, node("edge-1", "192.0.2.7"))
+        self.informers.complete()
+        self.caller = self.dial()
+
+    def test_maintenance(self):
+        """A node with the label gets no requests, however it is asked for, until it is gone."""
+        for host in ("edge-1:10250", "192.0.2.7:10250"):
+            self.ask(self.caller, Host=host)
+            self.answered(self.caller, 200)
+            self.informers.put(
+                NODES, node("edge-1", "192.0.2.7", labels={"example.com/maintenance": "true"})
+            )
+            self.ask(self.caller, Host=host, X_Request_Id="abc-7")
+            self.answered(self.caller, 503, "edge-1 is in maintenance (abc-7)")
+            self.informers.put(NODES, node("edge-1", "192.0.2.7"))
+        self.assertEqual(2, len(self.kubelet.exchanges))
+
+    def test_calls(self):
+        """It gets no calls either, by its name or by what it is called besides."""
+        gate = self.middlewares[-1]
+        verifyObject(IGate, gate)
+        call = SimpleNamespace(node="192.0.2.7", serving_node="edge-1", request_id="abc-7")
+        gate.admit(call)
+        self.informers.put(
+            NODES, node("edge-1", "192.0.2.7", labels={"example.com/maintenance": "true"})
+        )
+        for serving_node, called in (("edge-1", "192.0.2.7"), ("", "edge-1")):
+            call.serving_node, call.node = serving_node, called
+            error = self.assertRaises(RequestFailed, gate.admit, call)
+            self.assertEqual((503, "edge-1 is in maintenance (abc-7)"), (error.status, error.text))
+
+    def test_not_known(self):
+        """A node that is not known is no reason to refuse anything."""
+        self.informers.delete(NODES, "edge-1")
+        self.ask(self.caller)
+        self.answered(self.caller, 200)
+
+    def test_standalone(self):
+        """Without a cluster it is refused."""
+        self.assertRaises(
+            BadMiddleware, find_middlewares, None, ["maintenance"], installed_makers()
+        )

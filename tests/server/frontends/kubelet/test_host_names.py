@@ -1,0 +1,152 @@
+"""Names that a web page makes lead to the port without TLS."""
+
+from __future__ import annotations
+
+import socket
+
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.server.frontends.kubelet.fakes import head, request
+from tests.server.frontends.kubelet.test_resolution import Session
+from yurttunnel.server.frontends.kubelet.destination import Destination
+from yurttunnel.server.frontends.kubelet.host_names import HostNames
+from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
+from yurttunnel.server.registry import SessionRegistry
+
+FOREIGN = ("evil.example:10264", "edge-1.evil.example:80", "127.0.0.1.evil.example", "evil.example")
+
+CALLED = {"edge-1": {"edge-1"}, "edge-9": {"edge-9"}, "evil.node": {"edge-9", "edge-8"}}
+"""What the cluster knows; edge-9 has chosen a name."""
+
+
+class HostNamesTests(SynchronousTestCase):
+    """Requests without TLS, whose destination may be known already."""
+
+    def setUp(self):
+        """Connect edge-1, which also serves what nobody else does, and a machine beside it."""
+        self.registry = SessionRegistry(Clock())
+        self.registry.add(Session("edge-1", "host=printer.site&default-route=true"))
+        self.middleware = HostNames(self.registry, lambda host: CALLED.get(host, ()))
+        self.passed = []
+
+    def ask(self, request_head, *words, **known):
+        """Send a request through it; give how it was refused, ``None`` if it was not.
+
+        The refusal has ``words``.
+        """
+        asked = request(request_head)
+        asked.exchange.secure = False
+        for name, value in known.items():
+            setattr(asked, name, value)
+        self.middleware.wrap(self.passed.append)(asked)
+        if not asked.exchange.failures:
+            self.assertIs(self.passed.pop(), asked)
+            return None
+        self.assertEqual(self.passed, [])
+        [(status, text)] = asked.exchange.failures
+        self.assertEqual(asked.refusal, text)
+        self.assertNotIn("\n", text)
+        for word in words:
+            self.assertIn(word, text)
+        return status
+
+    def test_interface(self):
+        """It is a middleware."""
+        verifyObject(IMiddleware, self.middleware)
+
+    def test_pages(self):
+        """A page's own name reaches nobody, whatever else the page sends."""
+        for host in FOREIGN:
+            for fields in (
+                {"X_Tunnel_Proxy_Dest": "edge-1:10250"},
+                {"X_Tunnel_Proxy_Host": "edge-1"},
+                {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-1"},
+                {"X_Tunnel_Proxy_Dest": ["a:1", "b:1"]},
+            ):
+                asked = head(host=host, **fields)
+                self.assertEqual(421, self.ask(asked, "an IP address or localhost"), (host, fields))
+            destination = Destination("edge-1", "10.0.0.1", 10250)
+            self.assertEqual(421, self.ask(head(host=host), destination=destination), host)
+        # The agent serves hosts that nobody else does.
+        self.assertEqual(421, self.ask(head(host="evil.example:10264")))
+
+    def test_own_names(self):
+        """Addresses, names of this machine and those of nodes say where they want to."""
+        own = ("127.0.0.1:10264", "[::1]:10264", "192.0.2.7:1", "localhost:10264", "LOCALHOST")
+        nodes = ("edge-1:10250", "Edge-1.:80", "printer.site:9100")
+        for host in (*own, f"{socket.gethostname()}:10264", *nodes):
+            for fields in ({}, {"X_Tunnel_Proxy_Dest": "edge-1:10250"}):
+                self.assertIsNone(self.ask(head(host=host, **fields)), host)
+
+    def test_names_that_nodes_have_chosen(self):
+        """A name of a node reaches that node, whatever fields and the path of a pod say."""
+        self.registry.add(Session("edge-9"))
+        for host, node in (("edge-9:10250", "edge-9"), ("evil.node:10264", "edge-9")):
+            destination = Destination(node, "10.0.0.9", 10255)
+            self.assertIsNone(self.ask(head(host=host), destination=destination))
+            for field in (
+                {"X_Tunnel_Proxy_Dest": "edge-1:10255"},
+                {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-1"},
+                {"X_Tunnel_Proxy_Host": "edge-1"},
+            ):
+                asked = head(host=host, **field)
+                self.assertEqual(421, self.ask(asked, "and the request is for edge-1"), host)
+            # The pod in the path has decided.
+            there = Destination("edge-1", "10.0.0.1", 10255)
+            self.assertEqual(421, self.ask(head(host=host), destination=there), host)
+
+    def test_node_that_is_cut_off(self):
+        """The cluster knows its name, so the proxy says what is the matter."""
+        for fields in ({}, {"X_Tunnel_Proxy_Dest": "edge-9:10250"}):
+            destination = Destination("edge-9", "edge-9", 10250)
+            self.registry.is_anothers = lambda node, host: host == "edge-9" != node
+            asked = head(host="edge-9:10250", **fields)
+            self.assertIsNone(self.ask(asked, destination=destination))
+
+    def test_pages_of_other_sites(self):
+        """What a browser sends for a page of somebody else is refused, whatever it asks for."""
+        for host in ("localhost:10264", "127.0.0.1:10264", "edge-1:10255"):
+            for fields in (
+                {"Sec_Fetch_Site": "cross-site"},
+                {"Sec_Fetch_Site": "same-site"},
+                {"Sec_Fetch_Site": ["none", "cross-site"]},
+                {"Origin": "http://evil.example"},
+                {"Origin": "null"},
+                {"Origin": f"https://{host}"},
+                {"Origin": "http://localhost"},
+            ):
+                asked = head(host=host, X_Tunnel_Proxy_Dest="edge-1:10255", **fields)
+                self.assertEqual(403, self.ask(asked, "other sites"), (host, fields))
+            for fields in ({"Sec_Fetch_Site": "none"}, {"Origin": f"http://{host}"}):
+                asked = head(host=host, X_Tunnel_Proxy_Dest="edge-1:10255", **fields)
+                self.assertIsNone(self.ask(asked), (host, fields))
+
+    def test_port_of_this_listener(self):
+        """Who names only this port means no port of a node."""
+        here = StringTransport().getHost().port
+        destination = Destination("edge-1", "10.0.0.1", here)
+        for host in (f"localhost:{here}", f"127.0.0.1:{here}", f"edge-1:{here}"):
+            for known in ({"destination": destination}, {}):
+                asked = self.ask(head(host=host), "X-Tunnel-Proxy-Dest", **known)
+                self.assertEqual(421, asked, host)
+            asked = head(host=host, X_Tunnel_Proxy_Dest=f"edge-1:{here}")
+            self.assertIsNone(self.ask(asked), host)
+
+    def test_nobody_there(self):
+        """Who reaches nobody is told that by the proxy, and of bad fields as well."""
+        self.registry.remove(self.registry.direct("edge-1"))
+        self.assertIsNone(self.ask(head(host="edge-1:10250")))
+        self.assertIsNone(self.ask(head(host=None)))
+        self.assertIsNone(self.ask(head(host="edge 1")))
+
+    def test_proven(self):
+        """Where the connection has decided, Host says nothing; over TLS it is the caller's."""
+        destination = Destination("edge-1", "10.0.0.1", 10250)
+        asked = head(host="evil.example:10264")
+        self.assertIsNone(self.ask(asked, destination=destination, proven=True))
+        secured = request(asked)
+        self.middleware.wrap(self.passed.append)(secured)
+        self.assertEqual(self.passed, [secured])

@@ -1,0 +1,225 @@
+"""The tables of docs/limits.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.agent.connection_group import URGENT_DELAY
+from yurttunnel.agent.dialer import DialLimits
+from yurttunnel.agent.resolver import MOST_LOOKUPS
+from yurttunnel.http.body import BodyLimits
+from yurttunnel.http.client import MAX_INTERIM_BYTES, MAX_INTERIM_RESPONSES
+from yurttunnel.http.fields import SENT_IN_TRAILERS
+from yurttunnel.http.head import HeadLimits
+from yurttunnel.http.pool import PoolSettings
+from yurttunnel.http.relay import (
+    BODY_BEGINNING,
+    BODY_PATIENCE,
+    UPLOAD_TIMEOUT,
+    RelaySettings,
+)
+from yurttunnel.http.server_connection import MAX_DROPPED
+from yurttunnel.kube.events import MAX_MESSAGE, MAX_WAITING
+from yurttunnel.kube.responses import MAX_BODY
+from yurttunnel.kube.responses import MAX_LINE as MAX_WATCH_LINE
+from yurttunnel.kube.work_queue import MAX_KEYS
+from yurttunnel.pki.authorities import MAX_BUNDLE
+from yurttunnel.pki.cluster_issuer import MAX_WAIT
+from yurttunnel.pki.enrolment_server import CLOSE_DEADLINE, MAX_CONNECTIONS, REQUEST_DEADLINE
+from yurttunnel.pki.interception import MAX_CERTIFICATES
+from yurttunnel.server.agents import MAX_SESSIONS_OF_NODE
+from yurttunnel.server.flag_table import MAX_WORKERS
+from yurttunnel.server.frontends.calls import DIAL_TIMEOUT, MAX_PENDING_DIALS
+from yurttunnel.server.frontends.connect import (
+    HEAD_TIMEOUT,
+    LINGER,
+    MAX_HANDSHAKES,
+    MAX_UNREAD_HEADS,
+    STALL_TIMEOUT,
+)
+from yurttunnel.server.frontends.kubelet.kubelets import HANDSHAKE_TIMEOUT
+from yurttunnel.server.frontends.kubelet.listeners import SETTINGS
+from yurttunnel.server.frontends.kubelet.metrics import METRICS
+from yurttunnel.server.frontends.kubelet.reviews import (
+    MAX_REVIEWS,
+    MAX_WAITING_REVIEWS,
+    REVIEW_TIMEOUT,
+)
+from yurttunnel.server.frontends.kubelet.single_flight_cache import MAX_ENTRIES
+from yurttunnel.server.node_session import HESITATION, RETURN_PATIENCE
+from yurttunnel.server.options import Options
+from yurttunnel.server.process import MEMORY_BUDGET
+from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
+from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
+from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
+from yurttunnel.server.workers.channel import MOST_WAITING
+from yurttunnel.server.workers.log import LONGEST_TEXT
+from yurttunnel.server.workers.pages import ANSWER_SECONDS
+from yurttunnel.server.workers.program import REPORT_INTERVAL
+from yurttunnel.server.workers.running import SILENCE, STACK_TIME, START_TIMEOUT
+from yurttunnel.server.workers.service import FIRST_DELAY, LONGEST_DELAY
+from yurttunnel.tunnel.connection import EARLY_LIMIT, HELLO_TIMEOUT, MAX_UNFINISHED
+from yurttunnel.tunnel.shares import CALLER, ENTRY, KUBELET_CALLER
+from yurttunnel.wire.credit import RESERVE
+from yurttunnel.wire.hello import Limits
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "limits.md"
+KIB = 1024
+BODY = BodyLimits()
+POOL = PoolSettings()
+ANSWER = HeadLimits()
+
+VALUES = {
+    "connections of callers": [SETTINGS.max_connections],
+    "connections besides": [SETTINGS.max_lingering],
+    "TLS handshakes at once": [SETTINGS.max_handshakes],
+    "time for the TLS handshake and": [SETTINGS.head_timeout],
+    "time for each later head": [SETTINGS.head_timeout],
+    "head of a request": [SETTINGS.limits.max_bytes / KIB, SETTINGS.limits.max_fields],
+    "time for 10,000 bytes": [
+        SETTINGS.body_timeout,
+        SETTINGS.min_body_bytes / SETTINGS.body_timeout,
+    ],
+    "beginning of a request's body": [BODY_BEGINNING / KIB, BODY_PATIENCE],
+    "around the data": [
+        BODY.max_line_bytes,
+        BODY.max_overhead / KIB,
+        BODY.max_trailer_bytes / KIB,
+        BODY.max_trailers,
+    ],
+    "what is read of a body": [MAX_DROPPED / KIB],
+    "requests at once": [1],
+    "time between two": [SETTINGS.idle_timeout],
+    "time for the answer after": [SETTINGS.half_closed_timeout],
+    "time for a caller to close": [SETTINGS.linger, SETTINGS.idle_timeout],
+    "connections to one kubelet that are idle": [POOL.max_per_key, POOL.max_per_key / 2],
+    "connections to one kubelet that are in use, or being made, for upgrades": [
+        POOL.max_upgrades_per_key,
+        POOL.max_upgrades_per_key / 2,
+    ],
+    "connections to one kubelet that are in use, or being made, for uploads": [
+        POOL.max_uploads_per_key,
+        POOL.max_uploads_per_key / 2,
+    ],
+    "all connections": [POOL.max_connections_per_key, POOL.max_connections_per_key / 2],
+    "requests that wait": [*[POOL.max_waiting] * 3, POOL.max_waiting / 2],
+    "time that a request waits": [POOL.waiting_timeout],
+    "time for the agent": [DIAL_TIMEOUT],
+    "wait for an agent": [RETURN_PATIENCE],
+    "return of an agent": [],
+    "wait for the successor": [HESITATION * 1000],
+    "time to come back": [RETURN_PATIENCE],
+    "time for the TLS handshake with": [HANDSHAKE_TIMEOUT],
+    "time to the head": [float(Options()["response-timeout"])],
+    "time in which a kubelet": [float(Options()["response-timeout"]), 0, UPLOAD_TIMEOUT],
+    "interim answers": [MAX_INTERIM_RESPONSES, MAX_INTERIM_BYTES / KIB],
+    "head of an answer": [ANSWER.max_bytes / KIB, ANSWER.max_fields],
+    "time for which an idle": [POOL.idle_timeout],
+    "time for one side": [RelaySettings().linger],
+    "certificates kept": [MAX_CERTIFICATES],
+    "time to end all": [float(Options()["drain-timeout"])],
+    "descriptors of the process": [],
+    "the same at an agent": [],
+    "processes, the first": [MAX_WORKERS],
+    "connections to the agents' port before": [MAX_UNFINISHED, HELLO_TIMEOUT],
+    "connections for enrolment": [MAX_CONNECTIONS, REQUEST_DEADLINE, CLOSE_DEADLINE],
+    "connections to the agents' port whose": [MAX_UNFINISHED, HELLO_TIMEOUT],
+    "bytes behind an agent's HELLO": [EARLY_LIMIT / KIB],
+    "messages that a process leaves": [MOST_WAITING / KIB / KIB],
+    "time that a worker": [START_TIMEOUT],
+    "time for which nothing": [SILENCE],
+    "time in which a worker": [STACK_TIME],
+    "text of a message": [LONGEST_TEXT / KIB],
+    "time for which a page": [ANSWER_SECONDS],
+    "pause before a worker": [FIRST_DELAY * 1000, LONGEST_DELAY],
+    "age of the figures": [REPORT_INTERVAL],
+    "streams to a node": [Limits().max_streams, Limits().stream_window / KIB],
+    "streams in a process": [
+        Limits().stream_window / KIB,
+        MEMORY_BUDGET / Limits().stream_window,
+    ],
+    "part of both": [1, RESERVE],
+    "what an entry": [ENTRY, 584, Limits().max_streams],
+    "what a caller": [CALLER, 572, Limits().max_streams, KUBELET_CALLER],
+    "memory for streams": [MEMORY_BUDGET / KIB / KIB],
+    "answer of the API": [MAX_BODY / KIB / KIB],
+    "line of a watch": [MAX_WATCH_LINE / KIB / KIB],
+    "reviews of callers at once": [MAX_REVIEWS, REVIEW_TIMEOUT],
+    "reviews of callers that wait": [MAX_WAITING_REVIEWS],
+    "answers of reviews": [MAX_ENTRIES],
+    "certificate requests": [MAX_KEYS],
+    "events that wait": [MAX_WAITING, MAX_MESSAGE],
+    "time for a certificate": [MAX_WAIT / 60],
+    "file of authorities": [MAX_BUNDLE / KIB / KIB],
+    "time from its start": [LISTED_SECONDS],
+    "time in which agents look": [URGENT_DELAY],
+    "other servers": [MAX_SIBLINGS],
+    "sessions of one node": [MAX_SESSIONS_OF_NODE],
+    "sessions of other": [MAX_SESSIONS],
+    "nodes of another": [MAX_NODES],
+    "description of a node": [MAX_LINE / KIB],
+}
+"""What each row of the tables has in its second column, by how the row begins."""
+
+DIALS = DialLimits()
+
+CONNECT_VALUES = {
+    "dials of an agent to one": [DIALS.most_at_once],
+    "dials of an agent that": [DIALS.most_pending],
+    "different names": [MOST_LOOKUPS],
+    "TLS handshakes at once": [MAX_HANDSHAKES],
+    "connections without": [MAX_UNREAD_HEADS],
+    "time for the TLS handshake and": [HEAD_TIMEOUT],
+    "head of a request": [ANSWER.max_bytes / KIB, ANSWER.max_fields],
+    "dials at once": [MAX_PENDING_DIALS, MAX_PENDING_DIALS / 2],
+    "time for a dial": [DIAL_TIMEOUT],
+    "time to take an error": [LINGER],
+    "time to close after": [LINGER, STALL_TIMEOUT],
+    "time to take the last": [],
+}
+"""The same of the section on CONNECT and forwards, which has rows that begin as others do."""
+
+
+class LimitsTests(SynchronousTestCase):
+    """What the text says is what is in force."""
+
+    def rows(self, of_connect=False):
+        """Give the rows of the tables, without the heads.
+
+        What steering and the meta ports are bound by is compared by ``tests.deploy``.
+        """
+        sections = DOCUMENT.read_text("utf-8").split("\n## ")
+        own = [
+            each
+            for each in sections
+            if not each.startswith(("Steering", "Meta ports"))
+            and each.startswith("CONNECT") is of_connect
+        ]
+        for line in "\n".join(own).splitlines():
+            if line.startswith("| ") and not line.startswith(("| bound ", "| metric")):
+                yield [cell.strip() for cell in line.strip("|").split("|")]
+
+    def test_values(self):
+        """Each row has the numbers of the program, and each number of those has a row."""
+        for of_connect, values in ((False, VALUES), (True, CONNECT_VALUES)):
+            shown = {}
+            for bound, value, *_ in (row for row in self.rows(of_connect) if len(row) == 3):
+                [name] = [name for name in values if bound.startswith(name)]
+                shown[name] = [float(number) for number in re.findall(r"\d+", value)]
+            self.assertEqual(values, shown)
+
+    def test_trailers(self):
+        """The fields that are passed on behind a body are named."""
+        [row] = [row for row in self.rows() if row[0].startswith("around the data")]
+        named = {name.lower().encode() for name in re.findall("`(.+?)`", row[2])}
+        self.assertEqual(SENT_IN_TRAILERS, named)
+
+    def test_metrics(self):
+        """The metrics that it sends people to are there."""
+        names = {f"`{metric.name.removeprefix('yurttunnel_server_')}`" for metric in METRICS}
+        told = {row[0] for row in self.rows() if len(row) == 2}
+        self.assertEqual(5, len(told))
+        self.assertEqual(set(), told - names)

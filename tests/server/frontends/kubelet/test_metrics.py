@@ -1,0 +1,61 @@
+"""The middleware ``metrics``."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.server.frontends.kubelet.fakes import head, request
+from yurttunnel.server.frontends.kubelet.metrics import InterceptionCounters, RequestMetrics
+
+
+class RequestMetricsTests(SynchronousTestCase):
+    """What is counted, and under which labels."""
+
+    def setUp(self):
+        """Make the middleware."""
+        self.clock = Clock()
+        self.counters = InterceptionCounters()
+        self.handle = RequestMetrics(self.clock, self.counters).wrap(lambda intercepted: None)
+
+    def begin(self, *arguments, **fields):
+        """Begin a request; give its exchange."""
+        intercepted = request(head(*arguments, **fields))
+        self.handle(intercepted)
+        return intercepted.exchange
+
+    def test_in_hand(self):
+        """Requests are counted by verb and path while they last."""
+        first, second = self.begin("GET", "/pods"), self.begin("GET", "/pods?x=y")
+        other = self.begin("BREW", "/coffee")
+        self.assertEqual(2, self.counters.in_hand["GET", "/pods"])
+        self.assertEqual(1, self.counters.in_hand["other", "other"])
+        for exchange in (first, second, other):
+            exchange.end(200)
+        self.assertEqual(0, self.counters.in_hand.total())
+
+    def test_answered(self):
+        """Those that have ended are counted by the status, too."""
+        for status in (200, 200, 503, 0, 299, 599):
+            self.begin("GET", "/pods").end(status)
+        counts = {code: n for (_, _, code), n in self.counters.answered.items()}
+        self.assertEqual({"200": 2, "503": 1, "none": 1, "2xx": 1, "5xx": 1}, counts)
+
+    def test_durations(self):
+        """Durations are counted, without upgrades and without those that follow."""
+        exchange = self.begin("GET", "/pods")
+        self.clock.advance(0.05)
+        exchange.end(200)
+        for endless in (
+            self.begin("GET", "/containerLogs/a/b/c?follow=true"),
+            self.begin("POST", "/exec/a/b/c", Connection="Upgrade", Upgrade="SPDY/3.1"),
+        ):
+            self.clock.advance(1000)
+            endless.end(200)
+        self.assertEqual([0, 0, 1, 0, 0, 0, 0, 0], self.counters.durations.buckets)
+        self.assertAlmostEqual(0.05, self.counters.durations.total_seconds)
+        self.begin("GET", "/pods")
+        exchange = self.begin("GET", "/pods")
+        self.clock.advance(1000)
+        exchange.end(200)
+        self.assertEqual(1, self.counters.durations.buckets[-1])

@@ -1,0 +1,160 @@
+"""Chains of middlewares, and finding them by name."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.plugin import IPlugin
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from tests.cluster.fakes import FakeInformers, node
+from tests.server.frontends.kubelet.fakes import request
+from yurttunnel.kube.resources import NODES
+from yurttunnel.server.frontends.kubelet import middleware
+from yurttunnel.server.frontends.kubelet.metrics import InterceptionCounters, RequestMetrics
+from yurttunnel.server.frontends.kubelet.middleware import (
+    BadMiddleware,
+    ClusterInformers,
+    IMiddleware,
+    IMiddlewareMaker,
+    chain,
+    find_middlewares,
+    installed_makers,
+)
+from yurttunnel.server.frontends.kubelet.trace import Trace
+
+
+@implementer(IMiddleware)
+class Noting:
+    """A middleware that notes its turn."""
+
+    def __init__(self, name, notes):
+        self.name = name
+        self.notes = notes
+
+    def wrap(self, handler):
+        """Note, then go on."""
+
+        def noted(intercepted):
+            self.notes.append(self.name)
+            handler(intercepted)
+
+        return noted
+
+
+@implementer(IPlugin, IMiddlewareMaker)
+class Maker:
+    """A plugin."""
+
+    def __init__(self, name, informers=()):
+        self.name = name
+        self.informers = informers
+
+    def make(self, clock, informers):
+        """Make a middleware."""
+        self.clock = clock
+        self.given = informers
+        return Noting(self.name, [])
+
+
+class ChainTests(SynchronousTestCase):
+    """The order of middlewares."""
+
+    def test_order(self):
+        """The first is the outermost, and the handler comes last."""
+        notes = []
+        handler = chain(
+            [Noting("a", notes), Noting("b", notes)], lambda request: notes.append(request)
+        )
+        intercepted = request()
+        handler(intercepted)
+        self.assertEqual(["a", "b", intercepted], notes)
+
+    def test_own_ones(self):
+        """The server's own keep to the interface."""
+        for own in (Trace(Clock()), RequestMetrics(Clock(), InterceptionCounters())):
+            verifyObject(IMiddleware, own)
+
+
+class FindingTests(SynchronousTestCase):
+    """Middlewares by name."""
+
+    def refused(self, names, makers, *words, cluster=None):
+        """Assert that names are refused with ``words`` in one line."""
+        error = self.assertRaises(BadMiddleware, find_middlewares, Clock(), names, makers, cluster)
+        for each in words:
+            self.assertIn(each, str(error))
+        self.assertNotIn("\n", str(error))
+
+    def test_found(self):
+        """They are made in the order of the names, with the clock."""
+        clock = Clock()
+        makers = [Maker("audit"), Maker("quota"), Maker("unused", ["Node"])]
+        found = find_middlewares(clock, ["quota", "audit"], makers)
+        self.assertEqual(["quota", "audit"], [each.name for each in found])
+        self.assertIs(clock, makers[0].clock)
+        self.assertEqual({}, makers[0].given)
+
+    def test_unknown(self):
+        """A name that nothing has is refused, and those that are there are listed."""
+        self.refused(["audit"], [], "'audit'", "installed are: none")
+        self.refused(["x"], [Maker("b"), Maker("a")], "'x'", "installed are: a, b")
+
+    def test_twice(self):
+        """A name that two have is refused."""
+        self.refused(["a"], [Maker("a"), Maker("a")], "2 plugins are called 'a'")
+
+    def test_informers(self):
+        """One that has to know Kubernetes objects is refused where there are none."""
+        self.refused(
+            ["policy"],
+            [Maker("policy", ["Node", "Pod"])],
+            "'policy' has to know Kubernetes objects (Node, Pod)",
+            "--standalone",
+        )
+
+    def test_kinds(self):
+        """In a cluster it is given an informer for each kind, for whole objects."""
+        informers = FakeInformers(synced=False)
+        kinds = ["Node", "Pod", "Service", "ConfigMap", "EndpointSlice"]
+        maker = Maker("policy", kinds)
+        find_middlewares(Clock(), ["policy"], [maker], ClusterInformers(informers, "tunnel"))
+        self.assertEqual(kinds, list(maker.given))
+        whole = node("edge-1", "192.0.2.7")
+        informers.put(NODES, whole)
+        self.assertEqual(whole, maker.given["Node"].get("edge-1"))
+        namespaces = [maker.given[kind].spec.namespace for kind in kinds]
+        self.assertEqual([None, None, "tunnel", "tunnel", "tunnel"], namespaces)
+
+    def test_shared(self):
+        """Two that want the same kind share an informer."""
+        makers = [Maker("a", ["Node"]), Maker("b", ["Node"])]
+        cluster = ClusterInformers(FakeInformers(), "tunnel")
+        find_middlewares(Clock(), ["a", "b"], makers, cluster)
+        self.assertIs(makers[0].given["Node"], makers[1].given["Node"])
+
+    def test_unknown_kind(self):
+        """A kind that the server does not have is refused, before anything is made."""
+        informers = FakeInformers()
+        makers = [Maker("fine", ["Node"]), Maker("policy", ["Pod", "Secret"])]
+        self.refused(
+            ["fine", "policy"],
+            makers,
+            "'policy' has to know Kubernetes objects of the kind 'Secret'",
+            "the server has Node, Pod, Service, ConfigMap, EndpointSlice",
+            cluster=ClusterInformers(informers, "tunnel"),
+        )
+        self.assertFalse(hasattr(makers[0], "clock"))
+
+    def test_plugins(self):
+        """They are looked for among Twisted's plugins."""
+        asked = []
+
+        def plugins(interface):
+            asked.append(interface)
+            return iter([Maker("a")])
+
+        self.patch(middleware, "getPlugins", plugins)
+        self.assertEqual(["a"], [maker.name for maker in installed_makers()])
+        self.assertEqual([IMiddlewareMaker], asked)

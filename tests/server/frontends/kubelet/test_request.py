@@ -1,0 +1,97 @@
+"""What labels and logs say of a request, and which requests follow."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.server.frontends.kubelet.fakes import head, request
+from yurttunnel.server.frontends.kubelet import request as request_module
+from yurttunnel.server.frontends.kubelet.metrics import InterceptionCounters, RequestMetrics
+from yurttunnel.server.frontends.kubelet.request import follows, path_class_of, verb_of
+
+
+class LabelTests(SynchronousTestCase):
+    """Labels have few values, whatever callers send."""
+
+    def test_verbs(self):
+        """A method that kubelets know is itself, any other one is ``other``."""
+        self.assertEqual("GET", verb_of(head("GET")))
+        self.assertEqual("DELETE", verb_of(head("DELETE")))
+        self.assertEqual("other", verb_of(head("PROPFIND")))
+
+    def test_paths(self):
+        """A path is its first segment, if a kubelet serves that."""
+        for target, expected in (
+            ("/metrics", "/metrics"),
+            ("/metrics/cadvisor?x=y", "/metrics"),
+            ("/containerLogs/default/web/web?follow=true", "/containerLogs"),
+            ("/exec/default/web/web?command=cat&command=/etc/shadow", "/exec"),
+            ("/pods", "/pods"),
+            ("/pods?x", "/pods"),
+            ("/", "other"),
+            ("//metrics", "other"),
+            ("/Metrics", "other"),
+            ("/metrics%2f", "other"),
+            ("/secret-path", "other"),
+            ("*", "other"),
+        ):
+            self.assertEqual(expected, path_class_of(head(target=target)), target)
+
+
+class FollowTests(SynchronousTestCase):
+    """Requests whose answers begin or end when they like."""
+
+    def test_follow_and_watch(self):
+        """Those that follow or watch, in each spelling that a kubelet takes for true."""
+        for query in (
+            "follow=true",
+            "follow=1",
+            "a=b&follow=True&c=d",
+            "follow",
+            "follow&a=b",
+            "follow=",
+            "follow=falsely",
+            "watch=true",
+            "watch=t",
+        ):
+            self.assertTrue(follows(head(target=f"/containerLogs/a/b/c?{query}")), query)
+
+    def test_others(self):
+        """No others, also such as only look like them."""
+        for target in (
+            "/containerLogs/a/b/c",
+            "/containerLogs/a/b/c?follow=false",
+            "/containerLogs/a/b/c?follow=False&a=b",
+            "/containerLogs/a/b/c?follow=0",
+            "/containerLogs/a/b/c?x=follow%3Dtrue",
+            "/exec/a/b/c?command=follow&command=watch",
+            "/follow=true",
+            "/pods?watched=true",
+            "/pods?unfollow=true",
+        ):
+            self.assertFalse(follows(head(target=target)), target)
+
+    def test_not_ascii(self):
+        """Text in other languages beside them does no harm."""
+        query = "command=%C3%BCber&command=%FF"
+        self.assertTrue(follows(head(target=f"/exec/a/b/c?{query}&follow=true")))
+        self.assertFalse(follows(head(target=f"/exec/a/b/c?{query}&command=watch%C3")))
+
+    def test_once(self):
+        """A query is looked through once for each request, since it can be long."""
+        looked = []
+        self.patch(request_module, "follows", lambda head: looked.append(head) or True)
+        intercepted = request(head(target="/pods?watch=true"))
+        counters = InterceptionCounters()
+        RequestMetrics(Clock(), counters).wrap(lambda intercepted: None)(intercepted)
+        intercepted.exchange.end(200)
+        self.assertTrue(intercepted.follows)
+        self.assertEqual(1, len(looked))
+        self.assertEqual([0] * 8, counters.durations.buckets)
+
+    def test_long(self):
+        """The longest query that is taken in is judged as a short one is."""
+        for part in ("follow&", "follow=0&", "watch=false&", "a=b&", "&", "%C3", "follow"):
+            target = f"/pods?{part * (480_000 // len(part))}"
+            self.assertEqual(part == "follow&", follows(head(target=target)), part)

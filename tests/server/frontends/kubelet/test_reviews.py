@@ -1,0 +1,282 @@
+"""What the API is asked about callers."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.kube.fakes import FakeKubeClient
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
+from yurttunnel.server.frontends.kubelet import reviews
+from yurttunnel.server.frontends.kubelet.access import Access
+from yurttunnel.server.frontends.kubelet.reviews import (
+    MAX_REVIEWS,
+    REVIEW_TIMEOUT,
+    AuthorizationCounters,
+    ReviewFailed,
+    Reviews,
+    User,
+)
+
+SCRAPER = {
+    "username": "system:serviceaccount:monitoring:prometheus",
+    "uid": "u-1",
+    "groups": ["system:serviceaccounts", "system:authenticated"],
+    "extra": {"authentication.kubernetes.io/pod-name": ["prometheus-0"]},
+}
+USER = User(
+    SCRAPER["username"],
+    ("system:serviceaccounts", "system:authenticated"),
+    "u-1",
+    (("authentication.kubernetes.io/pod-name", ("prometheus-0",)),),
+)
+METRICS = Access("get", "metrics", "edge-1")
+
+
+class ReviewsTests(SynchronousTestCase):
+    """Questions, answers, and what becomes of them."""
+
+    def setUp(self):
+        """Have an API that knows one token, and allows metrics."""
+        self.clock = Clock()
+        self.client = FakeKubeClient(self.clock)
+        self.counters = AuthorizationCounters()
+        self.reviews = Reviews(self.clock, self.client, self.counters)
+        self.reviews.startService()
+        self.addCleanup(self.stop)
+        self.asked = []
+        self.status = {"allowed": True}
+        self.client.answers["create", "tokenreviews"] = self.review_token
+        self.client.answers["create", "subjectaccessreviews"] = self.review_access
+        self.lines = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+
+    def note(self, event):
+        """Keep what is logged."""
+        if event["log_namespace"].startswith("yurttunnel.server"):
+            self.lines.append(formatEvent(event))
+
+    def stop(self):
+        """Stop; no timer may be left."""
+        self.successResultOf(self.reviews.stopService())
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def review_token(self, body):
+        """Answer as the API does."""
+        self.asked.append(body)
+        if body["spec"]["token"] == "good":
+            return {**body, "status": {"authenticated": True, "user": SCRAPER}}
+        return {**body, "status": {"error": "invalid bearer token"}}
+
+    def review_access(self, body):
+        """Answer as the API does."""
+        self.asked.append(body)
+        return {**body, "status": self.status}
+
+    def user_of(self, token):
+        """Ask whose a token is."""
+        return Deferred.fromCoroutine(self.reviews.user_of(token))
+
+    def is_allowed(self, access=METRICS, user=USER):
+        """Ask whether somebody may do something."""
+        return Deferred.fromCoroutine(self.reviews.is_allowed(user, access))
+
+    def fails(self, asked, *words):
+        """Assert that the API does not say, and that this is told."""
+        text = str(self.failureResultOf(asked, ReviewFailed).value)
+        for each in words:
+            self.assertIn(each, text)
+        self.assertIn(text, self.reviews.problem())
+
+    def test_token(self):
+        """A token is somebody's, with groups and all that an authorizer may look at."""
+        self.assertEqual(USER, self.successResultOf(self.user_of("good")))
+        self.assertEqual([{"spec": {"token": "good"}}], self.asked)
+
+    def test_unknown_token(self):
+        """A token that the API does not know is nobody's."""
+        self.assertIsNone(self.successResultOf(self.user_of("bad")))
+        self.assertIsNone(self.reviews.problem())
+
+    def test_access(self):
+        """The API is asked what a kubelet asks."""
+        self.assertTrue(self.successResultOf(self.is_allowed()))
+        [review] = self.asked
+        self.assertEqual(
+            {
+                "user": SCRAPER["username"],
+                "groups": SCRAPER["groups"],
+                "uid": "u-1",
+                "extra": SCRAPER["extra"],
+                "resourceAttributes": {
+                    "verb": "get",
+                    "version": "v1",
+                    "resource": "nodes",
+                    "subresource": "metrics",
+                    "name": "edge-1",
+                },
+            },
+            review["spec"],
+        )
+
+    def test_denied(self):
+        """What is not allowed is not, nor what is denied all the same."""
+        for status in ({}, {"allowed": False}, {"allowed": "true"}):
+            self.status = status
+            self.assertFalse(self.successResultOf(self.is_allowed(user=User(repr(status)))))
+        self.status = {"allowed": True, "denied": True}
+        self.assertFalse(self.successResultOf(self.is_allowed()))
+
+    def test_times(self):
+        """Answers are remembered as long as kubelets do, and not asked for meanwhile."""
+        for ask, seconds in (
+            (lambda: self.user_of("good"), 120),
+            (lambda: self.user_of("bad"), 30),
+            (self.is_allowed, 300),
+            (lambda: self.is_allowed(user=User("eve")), 30),
+        ):
+            self.status = {"allowed": seconds == 300}
+            self.asked.clear()
+            answer = self.successResultOf(ask())
+            self.clock.advance(seconds - 1)
+            self.assertEqual(answer, self.successResultOf(ask()))
+            self.assertEqual(1, len(self.asked), seconds)
+            self.clock.advance(1)
+            self.successResultOf(ask())
+            self.assertEqual(2, len(self.asked), seconds)
+
+    def test_keys(self):
+        """An answer is for one user with all its groups, and for one access."""
+        self.assertTrue(self.successResultOf(self.is_allowed()))
+        self.status = {"allowed": False}
+        for user, access in (
+            (User(USER.name), METRICS),
+            (User(USER.name, USER.groups, USER.uid), METRICS),
+            (USER, Access("create", "metrics", "edge-1")),
+            (USER, Access("get", "proxy", "edge-1")),
+            (USER, Access("get", "metrics", "edge-2")),
+            (USER, Access("get", "metrics", "")),
+        ):
+            self.assertFalse(self.successResultOf(self.is_allowed(access, user)))
+
+    def test_unreachable(self):
+        """While the API is out of reach, what is known is good, and what is not fails."""
+        self.successResultOf(self.user_of("good"))
+        self.successResultOf(self.is_allowed())
+        self.client.fail(ApiUnreachable("https://10.96.0.1 does not answer"))
+        self.assertEqual(USER, self.successResultOf(self.user_of("good")))
+        self.assertTrue(self.successResultOf(self.is_allowed()))
+        self.fails(self.user_of("other"), "no TokenReview", "10.96.0.1 does not answer")
+        self.client.recover()
+        self.assertIsNone(self.successResultOf(self.user_of("other")))
+        self.assertIsNone(self.reviews.problem())
+        self.assertEqual({"token": 1}, self.counters.failures)
+        [line] = self.lines
+        self.assertIn("callers cannot be reviewed: no TokenReview", line)
+
+    def test_not_permitted(self):
+        """When this server may not ask, the role is named that it lacks."""
+        self.client.fail(NotAllowed(403, "Forbidden", "tokenreviews is forbidden"))
+        self.fails(
+            self.user_of("x"),
+            "ClusterRole needs apiGroups [authentication.k8s.io] resources [tokenreviews] verbs",
+        )
+        both = NotAllowed(403, "Forbidden", "subjectaccessreviews is forbidden")
+        self.client.fail(both)
+        text = str(self.failureResultOf(self.is_allowed(), ReviewFailed).value)
+        self.assertIn("[authorization.k8s.io] resources [subjectaccessreviews]", text)
+        self.assertIn("tokenreviews", self.reviews.problem())
+        self.assertIn("subjectaccessreviews", self.reviews.problem())
+
+    def test_errors(self):
+        """Other errors of the API, and answers that are none, are failures, too."""
+        for error in (
+            NotAllowed(401, "Unauthorized", "Unauthorized"),
+            ApiError(500, "InternalError", "etcd is gone"),
+        ):
+            self.client.fail(error)
+            self.fails(self.user_of("x"), "no TokenReview", str(error))
+        self.client.recover()
+        for status in (None, [], "yes"):
+            self.status = status
+            self.fails(self.is_allowed(), "SubjectAccessReview without a status")
+
+    def test_malformed_users(self):
+        """Users without a name are nobody, and what else is malformed is left out."""
+        for user in (None, [], {}, {"username": ""}, {"username": 5}):
+            self.client.answers["create", "tokenreviews"] = lambda body, user=user: {
+                "status": {"authenticated": True, "user": user}
+            }
+            self.assertIsNone(self.successResultOf(self.user_of(repr(user))))
+        odd = {"username": "jane", "groups": "a", "extra": {"k": "v"}, "uid": None}
+        self.client.answers["create", "tokenreviews"] = lambda body: {
+            "status": {"authenticated": True, "user": odd}
+        }
+        self.assertEqual(
+            User("jane", extra=(("k", ()),)), self.successResultOf(self.user_of("odd"))
+        )
+
+    def test_deadline(self):
+        """A review that is not answered in time fails."""
+        self.client.hold()
+        asked = self.user_of("good")
+        self.clock.advance(REVIEW_TIMEOUT - 0.1)
+        self.assertNoResult(asked)
+        self.clock.advance(0.1)
+        self.fails(asked, "has not answered a TokenReview in 10 s")
+        self.client.release()
+        self.assertEqual(USER, self.successResultOf(self.user_of("good")))
+
+    def test_turns(self):
+        """So many are asked at a time; the others wait for their turn, as long as they may."""
+        self.client.hold()
+        asked = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
+        self.assertEqual(MAX_REVIEWS, len(self.asked))
+        self.clock.advance(1)
+        self.client.release()
+        self.assertEqual(MAX_REVIEWS + 5, len(self.asked))
+        self.successResultOf(gatherResults(asked))
+
+    def test_too_many(self):
+        """Who comes when too many wait is told at once; that is no defect of the API."""
+        self.patch(reviews, "MAX_WAITING_REVIEWS", 5)
+        self.client.hold()
+        asked = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
+        error = self.failureResultOf(self.user_of("good"), ReviewFailed).value
+        self.assertIn("5 others wait", str(error))
+        self.assertEqual({"token": 1}, self.counters.failures)
+        self.assertIsNone(self.reviews.problem())
+        self.client.release()
+        self.successResultOf(gatherResults(asked))
+        self.assertEqual(USER, self.successResultOf(self.user_of("good")))
+
+    def test_too_many_for_one_token(self):
+        """Those who share one review are as many; another token has its own."""
+        self.patch(reviews, "MAX_WAITING_REVIEWS", 5)
+        self.client.hold()
+        asked = [self.user_of("good") for _ in range(5)]
+        error = self.failureResultOf(self.user_of("good"), ReviewFailed).value
+        self.assertIn("5 others wait", str(error))
+        asked.append(self.user_of("other"))
+        self.client.release()
+        self.successResultOf(gatherResults(asked))
+        self.assertEqual(USER, self.successResultOf(self.user_of("good")))
+
+    def test_stop(self):
+        """When the server stops, whoever waits is told."""
+        self.client.hold()
+        asked = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
+        self.successResultOf(self.reviews.stopService())
+        for each in asked:
+            error = self.failureResultOf(each, ReviewFailed).value
+            self.assertIn("is stopping", str(error))
+
+    def test_secrets(self):
+        """Tokens get neither into the log nor into what is told."""
+        self.client.fail(ApiUnreachable("no"))
+        error = self.failureResultOf(self.user_of("very-secret"), ReviewFailed).value
+        self.assertNotIn("very-secret", str(error))
+        self.assertNotIn("very-secret", "".join(self.lines))

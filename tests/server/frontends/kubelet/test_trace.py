@@ -1,0 +1,161 @@
+"""The middleware ``trace``."""
+
+from __future__ import annotations
+
+import gc
+
+from OpenSSL.crypto import X509
+from twisted.internet.address import IPv6Address
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.pki.support import Issuer
+from tests.server.frontends.kubelet.fakes import head, request
+from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.ops.log_levels import REQUESTS
+from yurttunnel.server.frontends.kubelet.destination import Destination
+from yurttunnel.server.frontends.kubelet.trace import Trace
+
+
+class SecureTransport(StringTransport):
+    """What a caller with a certificate is behind."""
+
+    looks = 0
+
+    def __init__(self, certificate):
+        super().__init__(peerAddress=IPv6Address("TCP", "2001:db8::9", 4242))
+        self.certificate = certificate
+
+    def getPeerCertificate(self):
+        """Return the certificate."""
+        self.looks += 1
+        return self.certificate and X509.from_cryptography(self.certificate)
+
+
+class TraceTests(SynchronousTestCase):
+    """One line for each request."""
+
+    def setUp(self):
+        """Listen to the log."""
+        self.clock = Clock()
+        self.lines = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+
+    def note(self, event):
+        """Keep the lines of the middleware."""
+        if event["log_namespace"] == REQUESTS:
+            self.lines.append(formatEvent(event))
+
+    def handle(self, intercepted, handler=lambda intercepted: None):
+        """Have a request handled."""
+        Trace(self.clock).wrap(handler)(intercepted)
+
+    def test_line(self):
+        """When a request has ended, what was asked of whom and what has become of it."""
+
+        def find(intercepted):
+            intercepted.destination = Destination("192.0.2.7", "192.0.2.7", 10250)
+            intercepted.node = "edge-1"
+
+        intercepted = request(head(target="/containerLogs/default/web/web"), "abc-7")
+        self.handle(intercepted, find)
+        self.assertEqual([], self.lines)
+        self.clock.advance(0.25)
+        intercepted.exchange.end(200, sent=1234)
+        self.assertEqual(
+            [
+                "GET /containerLogs to 192.0.2.7:10250 on edge-1 from 192.0.2.99:4242 (abc-7):"
+                " 200, 1234 bytes in 0.250 s"
+            ],
+            self.lines,
+        )
+
+    def test_failed(self):
+        """A request that failed before anything was found out has a line, too, and says why."""
+        intercepted = request()
+        self.handle(intercepted)
+        intercepted.exchange.end(0, error=ExchangeFailed("the client has left"))
+        self.assertEqual(
+            [
+                "GET /metrics to nowhere on no node from 192.0.2.99:4242 (r-1): no answer,"
+                " 0 bytes in 0.000 s; the client has left"
+            ],
+            self.lines,
+        )
+
+    def test_caller(self):
+        """Over TLS the line has the name in the caller's certificate, too.
+
+        The certificate is looked at once for all requests of a connection.
+        """
+        transport = SecureTransport(Issuer.make(self).caller().certificate)
+        trace = Trace(self.clock).wrap(lambda intercepted: None)
+        for _ in range(2):
+            intercepted = request()
+            intercepted.exchange.transport = transport
+            trace(intercepted)
+            intercepted.exchange.end(200)
+        for line in self.lines:
+            self.assertIn(
+                " on no node by 'kube-apiserver-kubelet-client' from [2001:db8::9]:4242 (r-1)", line
+            )
+        self.assertEqual((2, 1), (len(self.lines), transport.looks))
+
+    def test_authorized(self):
+        """A caller that was authorized goes by that name, with a certificate or without."""
+
+        def authorize(intercepted):
+            intercepted.caller = "system:serviceaccount:monitoring:prometheus"
+
+        intercepted = request()
+        intercepted.exchange.transport = SecureTransport(None)
+        self.handle(intercepted, authorize)
+        intercepted.exchange.end(200)
+        self.assertIn(
+            " by 'system:serviceaccount:monitoring:prometheus' from [2001:db8::9]", self.lines[0]
+        )
+
+    def test_unknown_caller(self):
+        """Over TLS one without a certificate is told by its address."""
+        intercepted = request()
+        intercepted.exchange.transport = SecureTransport(None)
+        self.handle(intercepted)
+        intercepted.exchange.end(401)
+        self.assertIn(" on no node from [2001:db8::9]:4242 (r-1): 401", self.lines[0])
+
+    def test_caller_has_left(self):
+        """Nothing is kept of a connection that has ended."""
+        trace = Trace(self.clock)
+        for _ in range(3):
+            intercepted = request()
+            trace.wrap(lambda intercepted: None)(intercepted)
+            intercepted.exchange.end(200)
+        del intercepted
+        gc.collect()
+        self.assertEqual(0, len(trace._callers))
+
+    def test_hostile_names(self):
+        """Whoever chose the name of a caller, the line stays one, of bounded length."""
+        name = "\n2026 [-] forged \x1b[2J" + "x" * 5000
+
+        def authorize(intercepted):
+            intercepted.caller = name
+
+        for error in (None, ExchangeFailed(name)):
+            intercepted = request()
+            self.handle(intercepted, authorize)
+            intercepted.exchange.end(200, error=error)
+        for line in self.lines:
+            self.assertLess(len(line), 1000)
+        self.assertTrue(self.lines[0].isprintable(), self.lines[0])
+
+    def test_secrets(self):
+        """Nothing of the path but its class, and nothing of the query, gets into the log."""
+        intercepted = request(head("POST", "/exec/default/web/web?command=secret"))
+        self.handle(intercepted)
+        intercepted.exchange.end(101)
+        self.assertNotIn("secret", self.lines[0])
+        self.assertNotIn("web", self.lines[0])

@@ -1,0 +1,245 @@
+"""Who may ask for what on the port with TLS, in a cluster.
+
+The server speaks to kubelets with a certificate of its own that may do everything, so it must
+not lend that to anybody. It asks what a kubelet would ask: who is it, and may it do this with
+this node. kube-apiserver is known by the name in its certificate and has done that itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.errors import RequestFailed, error_content
+from yurttunnel.http.interfaces import ExchangeFailed, IExchange
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.server.frontends.kubelet.access import Access, accesses
+from yurttunnel.server.frontends.kubelet.callers import (
+    BadToken,
+    CertificateUser,
+    CertificateUsers,
+    bearer_token,
+)
+from yurttunnel.server.frontends.kubelet.destination import destination_of
+from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
+from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
+from yurttunnel.server.frontends.kubelet.reviews import (
+    AuthorizationCounters,
+    ReviewFailed,
+    Reviews,
+    User,
+)
+from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
+
+NodeOf = Callable[[InterceptedRequest], str | None]
+"""Gives the name of the node that a request will reach, ``None`` when that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """Who asks, and by which of ``PROOFS`` that is known."""
+
+    user: User
+    proof: str
+
+
+class _Refused(RequestFailed):
+    """A request that is answered by the authorization; ``result`` is one of ``RESULTS``."""
+
+    def __init__(self, status: int, text: str, result: str) -> None:
+        super().__init__(status, text)
+        self.result = result
+
+
+@implementer(IMiddleware)
+class Authorization:
+    """Lets through who has an allowed name of ``users``, and whom ``reviews`` allows what it asks.
+
+    It stands behind whatever chooses the destination, so that ``node_of`` knows the node. A
+    middleware behind it that sends requests elsewhere has to know who may go there: nobody else
+    looks at that again.
+    Requests without TLS pass: their port is for this machine. A request is looked at once, when
+    it begins; what follows a log or runs a command is not ended by a permission that is.
+
+    ``kubelet_ports`` are those where the finer permissions of kubelets are enough, such as
+    nodes/metrics; other ports need nodes/proxy.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        reviews: Reviews,
+        users: CertificateUsers,
+        node_of: NodeOf,
+        counters: AuthorizationCounters,
+        kubelet_ports: Collection[int] = (KUBELET_PORT,),
+    ) -> None:
+        self._reviews = reviews
+        self._node_of = node_of
+        self._counters = counters
+        self._kubelet_ports = frozenset(kubelet_ports)
+        self._users = users
+        self._warnings = RateLimitedLog(clock, self._log)
+
+    def wrap(self, handler: Handler) -> Handler:
+        """See :class:`IMiddleware`."""
+
+        def authorized(request: InterceptedRequest) -> None:
+            exchange = request.exchange
+            if not exchange.secure:
+                handler(request)
+                return
+            certificate = self._users.behind(exchange.transport)
+            if certificate is not None and self._users.is_allowed(exchange.transport):
+                request.caller = certificate.user.name
+                self._counters.decisions["allowed", "allowed_name"] += 1
+                handler(request)
+                return
+            self._review(request, certificate, handler)
+
+        return authorized
+
+    def _review(
+        self, request: InterceptedRequest, certificate: CertificateUser | None, handler: Handler
+    ) -> None:
+        waiting = _Waiting()
+        request.exchange.on_end(waiting.end)
+
+        def allowed(_: None) -> None:
+            # Who has left meanwhile must not have a connection made to a kubelet.
+            if not waiting.ended:
+                handler(request)
+
+        # Its owner is the exchange: it ends when the reviews do, and these have a deadline.
+        reviewed = Deferred.fromCoroutine(self._check(request, certificate))
+        answered = reviewed.addCallbacks(allowed, _answer_refusal, errbackArgs=(request.exchange,))
+        _ = answered.addErrback(self._defect, request)
+
+    async def _check(
+        self, request: InterceptedRequest, certificate: CertificateUser | None
+    ) -> None:
+        """Raise :class:`_Refused` unless the request is allowed, and count what it is."""
+        caller: _Caller | None = None
+        proof = "none"
+        try:
+            caller = await self._identify(request, certificate)
+            proof = caller.proof
+            await self._check_access(request, caller.user)
+        except _Refused as refused:
+            self._counters.decisions[refused.result, proof] += 1
+            request.refusal = refused.text
+            raise
+        self._counters.decisions["allowed", proof] += 1
+
+    async def _identify(
+        self, request: InterceptedRequest, certificate: CertificateUser | None
+    ) -> _Caller:
+        """Find out who asks; as with kubelets a certificate goes before a token."""
+        if certificate is not None:
+            request.caller = certificate.user.name
+            return _Caller(certificate.user, "certificate")
+        try:
+            token = bearer_token(request.exchange.head)
+        except BadToken as error:
+            raise _Refused(401, f"who asks is not known: {error}", "unauthenticated") from None
+        if token is None:
+            raise _Refused(
+                401,
+                "who asks is not known: this port takes a client certificate of the cluster's"
+                " authority, or a bearer token (Authorization)",
+                "unauthenticated",
+            )
+        # Whatever comes of it: it was meant for here, and a kubelet could use it elsewhere.
+        request.authorization_used = True
+        try:
+            user = await self._reviews.user_of(token)
+        except ReviewFailed as error:
+            raise _unavailable("the token", error) from None
+        if user is None:
+            raise _Refused(
+                401, "the Kubernetes API does not accept the bearer token", "unauthenticated"
+            )
+        request.caller = user.name
+        return _Caller(user, "token")
+
+    async def _check_access(self, request: InterceptedRequest, user: User) -> None:
+        """Raise :class:`_Refused` unless ``user`` may do what the request asks for."""
+        destination = request.destination or destination_of(request.exchange.head)
+        request.destination = destination
+        node = self._node_of(request) or ""
+        desired = accesses(request.exchange.head, node, destination.port in self._kubelet_ports)
+        try:
+            for access in desired:
+                if await self._reviews.is_allowed(user, access):
+                    break
+            else:
+                raise self._denied(request, user, desired)
+        except ReviewFailed as error:
+            raise _unavailable(f"what {user.name!r} may do", error) from None
+        # The reviews take time, in which the address may have become another node's.
+        if node and self._node_of(request) != node:
+            raise _Refused(
+                503,
+                f"{destination.node} has just become another node's, or its node is gone:"
+                " ask again",
+                "unavailable",
+            )
+
+    def _denied(self, request: InterceptedRequest, user: User, desired: list[Access]) -> _Refused:
+        what = " or ".join(map(str, desired))
+        subresources = " or ".join(f"nodes/{access.subresource}" for access in desired)
+        text = (
+            f"{user.name!r} may not {what}: bind it to a ClusterRole that has the verb"
+            f" {desired[0].verb or '*'!r} on {subresources}"
+        )
+        if request.proven:
+            # The connection was for a node, as kube-apiserver's are.
+            text += "; if it is kube-apiserver, put its name into --allowed-callers"
+        self._warnings.warn(
+            "request {request_id} is refused: {text}",
+            request_id=request.request_id,
+            node=desired[0].node,
+            text=text,
+        )
+        return _Refused(403, text, "denied")
+
+    def _defect(self, failure: Failure, request: InterceptedRequest) -> None:
+        self._log.failure(
+            "Defect: authorizing or handling request {request_id} failed",
+            failure,
+            request_id=request.request_id,
+            node=request.node,
+        )
+        request.exchange.fail(500, "the server has a defect; its log has more")
+
+
+class _Waiting:
+    """Remembers that an exchange has ended while it was reviewed."""
+
+    ended = False
+
+    def end(self, error: ExchangeFailed | None) -> None:
+        self.ended = True
+
+
+def _unavailable(what: str, error: ReviewFailed) -> _Refused:
+    return _Refused(503, f"{what} could not be reviewed: {error}", "unavailable")
+
+
+def _answer_refusal(failure: Failure, exchange: IExchange) -> None:
+    refused = failure.value
+    if not isinstance(refused, RequestFailed):
+        failure.raiseException()
+    elif refused.status == 401:
+        fields, body = error_content(401, refused.text, exchange.head)
+        exchange.respond(401, [*fields, (b"WWW-Authenticate", b"Bearer")], body)
+    else:
+        exchange.fail(refused.status, refused.text)

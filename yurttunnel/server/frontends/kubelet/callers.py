@@ -1,0 +1,126 @@
+"""Who a caller is: by its certificate, which TLS has verified, or by its bearer token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from cryptography.x509.oid import NameOID
+from twisted.internet.interfaces import ITransport
+
+from yurttunnel.http.authority import address_in
+from yurttunnel.http.head import RequestHead
+from yurttunnel.pki.contexts import peer_certificate
+from yurttunnel.pki.identity import NODE_ORGANIZATION
+from yurttunnel.server.frontends.kubelet.reviews import User
+from yurttunnel.tunnel.shares import caller_at
+
+LONGEST_TOKEN = 16 * 1024
+"""Characters: those of service accounts have about 1,000, of identity providers some thousand."""
+
+_LONGEST_ADDRESS = 45
+"""Characters (``INET6_ADDRSTRLEN`` of netinet/in.h, without the final zero)."""
+
+_AUTHENTICATED = "system:authenticated"
+_NODES_GROUP = "system:nodes"
+_NODE_USER = "system:node:"
+_BEARER = re.compile(rb"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
+
+
+class BadToken(Exception):
+    """An ``Authorization`` field that cannot be a token; one line says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateUser:
+    """Who a certificate names.
+
+    ``is_node`` tells that it may be one that nodes get for themselves, so that a node which is
+    called like somebody else would be taken for that one.
+    """
+
+    user: User
+    is_node: bool
+
+
+class CertificateUsers:
+    """Reads certificates once for each connection: that takes longer than many requests.
+
+    ``allowed_names`` are those of kube-apiserver in its certificate for kubelets.
+    """
+
+    def __init__(self, allowed_names: Collection[str] = ()) -> None:
+        self._allowed_names = frozenset(allowed_names)
+        self._users: WeakKeyDictionary[ITransport, CertificateUser | None] = WeakKeyDictionary()
+
+    def behind(self, transport: ITransport) -> CertificateUser | None:
+        """Return who is at the other end of a TLS ``transport``, ``None`` if that is not known."""
+        try:
+            return self._users[transport]
+        except KeyError:
+            user = self._users[transport] = _certificate_user(transport)
+            return user
+
+    def is_allowed(self, transport: ITransport) -> bool:
+        """Return whether it is one of the allowed names, and never a node's certificate for it."""
+        certificate = self.behind(transport)
+        return (
+            certificate is not None
+            and not certificate.is_node
+            and certificate.user.name in self._allowed_names
+        )
+
+
+def _certificate_user(transport: Any) -> CertificateUser | None:
+    """Read the name and the groups as the API does (``CommonNameUserConversion``)."""
+    certificate = peer_certificate(transport)
+    if certificate is None:
+        return None
+    subject = certificate.subject
+    names = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    groups = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    if len(names) != 1 or not names[0]:
+        return None
+    is_node = names[0].startswith(_NODE_USER) or not {NODE_ORGANIZATION, _NODES_GROUP}.isdisjoint(
+        groups
+    )
+    return CertificateUser(User(names[0], (*groups, _AUTHENTICATED)), is_node)
+
+
+def bearer_token(head: RequestHead) -> str | None:
+    """Return the bearer token of a request (RFC 6750 section 2.1), ``None`` when it has none.
+
+    Raises :class:`BadToken`.
+    """
+    values = head.values(b"authorization")
+    if not values:
+        return None
+    if len(values) > 1:
+        raise BadToken("Authorization is given more than once")
+    match = _BEARER.fullmatch(values[0])
+    if match is None:
+        raise BadToken("Authorization has no bearer token")
+    if len(match[1]) > LONGEST_TOKEN:
+        raise BadToken(f"the token has more than {LONGEST_TOKEN} characters")
+    return match[1].decode("ascii")
+
+
+def client_of(head: RequestHead) -> str:
+    """Return what the client counts as for whom kube-apiserver asks, empty if it does not say.
+
+    That is the last address of ``X-Forwarded-For``, which kube-apiserver adds itself to what it
+    passes on, behind whatever its client has sent: ``ServeHTTP`` of Go's net/http/httputil
+    ``ReverseProxy``, and for upgrades ``AppendForwardedForHeader`` of k8s.io/apimachinery
+    pkg/util/net/http.go. It does not with requests that it makes anew: for logs
+    (``LocationStreamer`` of k8s.io/apiserver pkg/registry/generic/rest), and for upgrades whose
+    WebSocket it translates (``StreamTranslatorHandler`` of pkg/util/proxy there).
+    """
+    values = head.values(b"x-forwarded-for")
+    last = values[-1].rpartition(b",")[2].strip() if values else b""
+    if len(last) > _LONGEST_ADDRESS:
+        return ""
+    address = address_in(last.decode("latin-1"))
+    return "" if address is None else caller_at(str(address))

@@ -1,0 +1,135 @@
+"""The middleware ``host-names``: the port without TLS against pages in browsers.
+
+A web page may give its own name the address of this machine, and then ask this port in the name
+of whoever looks at it (DNS rebinding); with fields of its own, since to the browser both are one
+origin. What it cannot change is ``Host``, which has the name of the page. Nodes say themselves
+what they are called, so that the name of the page may be a node's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from zope.interface import implementer
+
+from yurttunnel.http.authority import BadAuthority, strip_port
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.head import HeadError, RequestHead
+from yurttunnel.ops.rebinding import is_of_another_page, is_of_this_machine
+from yurttunnel.server.frontends.kubelet.destination import (
+    destination_of,
+    named_node,
+    names_destination,
+)
+from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
+from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+
+
+@implementer(IMiddleware)
+class HostNames:
+    """Refuses requests without TLS that could be those of a page, if they would reach anybody.
+
+    ``Host`` has to be an address or a name of this machine: then fields choose the node. Or it is
+    a name that an agent has proven, or one of ``nodes_called``, and reaches that node alone,
+    whatever fields and paths say. A page of somebody else asks for nothing, and nothing goes to the
+    port of a node by which a caller knows this listener. A destination that the connection itself
+    has proven needs none of this. It comes after what chooses the destination.
+    """
+
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        nodes_called: Callable[[str], Collection[str]] = lambda host: (),
+    ) -> None:
+        self._registry = registry
+        self._nodes_called = nodes_called
+
+    def wrap(self, handler: Handler) -> Handler:
+        """See :class:`IMiddleware`."""
+
+        def checked(request: InterceptedRequest) -> None:
+            exchange = request.exchange
+            try:
+                if not (exchange.secure or request.proven):
+                    self._check(request)
+            except RequestFailed as error:
+                request.refusal = error.text
+                exchange.fail(error.status, error.text)
+                return
+            handler(request)
+
+        return checked
+
+    def _check(self, request: InterceptedRequest) -> None:
+        """Raise :class:`RequestFailed` for what could be a page's."""
+        head = request.exchange.head
+        hosts = head.values(b"host")
+        sites, origins = head.values(b"sec-fetch-site"), head.values(b"origin")
+        if is_of_another_page(b"".join(hosts), sites, origins):
+            raise RequestFailed(403, "this port answers no pages of other sites in a browser")
+        reached = self._reached(request)
+        for host in hosts:
+            if not is_of_this_machine(host):
+                self._check_name(host, head, reached)
+        if reached is not None and self._is_for_this_port(request):
+            raise RequestFailed(
+                421,
+                "Host has the port by which this server itself is asked, and no node is meant by"
+                " that: say where to in X-Tunnel-Proxy-Dest, or in Host",
+            )
+
+    def _check_name(self, host: bytes, head: RequestHead, reached: str | None) -> None:
+        nodes = self._nodes_of(host)
+        if not nodes and (reached is not None or _chooses(head)):
+            raise RequestFailed(
+                421,
+                "Host is a name that is neither a node's nor this machine's, as in requests of"
+                " web pages: ask for an IP address or localhost, and say where to in"
+                " X-Tunnel-Proxy-Dest and X-Tunnel-Proxy-Host",
+            )
+        if reached is not None and reached not in nodes:
+            raise RequestFailed(
+                421,
+                f"Host is a name of {' or '.join(sorted(nodes))}, and the request is for {reached}:"
+                " ask for an IP address or localhost where X-Tunnel-Proxy-Dest,"
+                " X-Tunnel-Proxy-Host or a pod is to say which node",
+            )
+
+    def _nodes_of(self, value: bytes) -> set[str]:
+        """Return the names of the nodes that are called so."""
+        try:
+            host = strip_port(value.decode("ascii"))
+        except (UnicodeDecodeError, BadAuthority):
+            return set()
+        nodes = set(self._nodes_called(host))
+        try:
+            session = self._registry.find(host)
+        except NodeNotConnected:
+            return nodes
+        # One that has been found may serve whatever nobody else does.
+        if host in (session.node, *session.identifiers.hosts):
+            nodes.add(session.node)
+        return nodes
+
+    def _reached(self, request: InterceptedRequest) -> str | None:
+        try:
+            destination = request.destination or destination_of(request.exchange.head)
+            return str(self._registry.find(destination.node).node)
+        except (HeadError, NodeNotConnected):
+            # The proxy tells the caller what is the matter.
+            return None
+
+    def _is_for_this_port(self, request: InterceptedRequest) -> bool:
+        head = request.exchange.head
+        here = getattr(request.exchange.transport.getHost(), "port", None)
+        destination = request.destination or destination_of(head)
+        return destination.port == here and not names_destination(head)
+
+
+def _chooses(head: RequestHead) -> bool:
+    """Return whether fields for the server choose the destination, and not ``Host``."""
+    try:
+        return names_destination(head) or bool(named_node(head))
+    except HeadError:
+        return True

@@ -1,0 +1,142 @@
+"""What is behind the two ports for callers that mean kubelets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from OpenSSL import SSL
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from yurttunnel.http.head import HeadLimits
+from yurttunnel.http.interfaces import IRequestHandler
+from yurttunnel.http.pool import ConnectionPool
+from yurttunnel.http.server import HTTPFactory, ServerSettings
+from yurttunnel.http.server_connection import ServerConnection
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.pki.kubelets import KubeletContexts
+from yurttunnel.server.audit import Audit
+from yurttunnel.server.audit_requests import RequestAudit
+from yurttunnel.server.frontends.kubelet.kubelets import KubeletConnector
+from yurttunnel.server.frontends.kubelet.metrics import (
+    InterceptionCounters,
+    InterceptionStats,
+    RequestMetrics,
+)
+from yurttunnel.server.frontends.kubelet.middleware import IMiddleware, chain
+from yurttunnel.server.frontends.kubelet.proxy import Interceptor, KubeletProxy
+from yurttunnel.server.frontends.kubelet.trace import Trace
+from yurttunnel.server.refused_peers import RefusedPeers
+from yurttunnel.server.registry import INodeSession, SessionRegistry
+from yurttunnel.tunnel.reactor import IReactor
+
+SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024, max_fields=200))
+"""The words of a command to execute are in the query, and one word can have 128 KiB
+(``MAX_ARG_STRLEN`` of execve(2)), which percent-encoding triples."""
+
+
+class Interception:
+    """The factories behind the two ports, and what they have in common.
+
+    ``secure`` is for the port under TLS that verifies callers, ``insecure`` for the other one.
+    Kubelets are spoken to as callers are, with TLS or without. ``middlewares`` come after the
+    server's own, ``trace`` and ``metrics``. What becomes of requests is written to ``audit``.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: IReactor,
+        registry: SessionRegistry,
+        kubelets: KubeletContexts,
+        middlewares: Sequence[IMiddleware],
+        response_timeout: float | None,
+        settings: ServerSettings = SETTINGS,
+        audit: Audit | None = None,
+    ) -> None:
+        self._counters = InterceptionCounters()
+        connector = KubeletConnector(reactor, kubelets, self._counters)
+        self._pool = ConnectionPool(
+            reactor,
+            connector.connect,
+            keeps=lambda key: not key.session.draining,
+            together=lambda key: key.session,
+        )
+        self._proxy = KubeletProxy(reactor, registry, kubelets, self._pool, response_timeout)
+        own: list[IMiddleware] = [Trace(reactor), RequestMetrics(reactor, self._counters)]
+        if audit is not None:
+            own.insert(0, RequestAudit(audit))
+        handler = Interceptor(chain([*own, *middlewares], self._proxy.handle))
+        self.secure = SecureFactory(reactor, handler, settings)
+        self.insecure = HTTPFactory(reactor, handler, settings)
+        for flag, factory in (("--secure-port", self.secure), ("--insecure-port", self.insecure)):
+            # One for each: what is the matter with the one port says nothing of the other.
+            warnings = RateLimitedLog(reactor, self._log)
+            factory.on_full = partial(_warn_when_full, warnings, flag, factory)
+
+    def stats(self) -> InterceptionStats:
+        """Return what the metrics show."""
+        return InterceptionStats(
+            counters=self._counters,
+            pool=self._pool.statistics,
+            refusals=self.secure.refusals + self.insecure.refusals,
+        )
+
+    def sessions_drain(self, sessions: frozenset[INodeSession]) -> None:
+        """Close what is idle in sessions that want to end: they would wait for that."""
+        self._pool.close_idle(lambda key: key.session in sessions)
+
+    def drain(self) -> Deferred[Any]:
+        """Let requests that have come end, and close what is idle on either side.
+
+        Gives what fires when the last caller has its answer.
+        """
+        self._pool.drain()
+        return DeferredList([self.secure.drain(), self.insecure.drain()])
+
+    def close(self) -> None:
+        """Abort everything and stop the timers."""
+        self.secure.close()
+        self.insecure.close()
+        self._pool.close()
+        self._proxy.close()
+
+
+def _warn_when_full(warnings: RateLimitedLog, flag: str, factory: HTTPFactory) -> None:
+    """Notify the operator that callers of one port are turned away."""
+    settings = factory.settings
+    warnings.warn(
+        "{flag} turns callers away: it has {connections} connections ({max_connections} at most)"
+        " and {handshakes} unfinished TLS handshakes ({max_handshakes} at most); see who holds"
+        " them (ss -tn), and filter addresses in front of it",
+        flag=flag,
+        connections=len(factory.connections),
+        max_connections=settings.max_connections,
+        handshakes=len(factory.handshakes),
+        max_handshakes=settings.max_handshakes,
+    )
+
+
+class SecureFactory(HTTPFactory):
+    """Serves callers over TLS, and tells the operator of those that TLS has refused."""
+
+    log = Logger()
+
+    def __init__(
+        self, clock: IReactorTime, handler: IRequestHandler, settings: ServerSettings
+    ) -> None:
+        super().__init__(clock, handler, settings)
+        self.refused_peers = RefusedPeers(clock, self.log)
+
+    def handshake_failed(self, connection: ServerConnection, reason: Failure) -> None:
+        """Report a caller that did not get through the handshake.
+
+        What breaks TLS afterwards is the trouble of one that has been let in.
+        """
+        if reason.check(SSL.Error):
+            self.refused_peers.warn_of_caller(connection.transport, reason)

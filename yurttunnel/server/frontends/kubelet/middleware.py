@@ -1,0 +1,125 @@
+"""Middlewares: what sees every request to a kubelet, around the proxy that answers it.
+
+A middleware is found by name among the plugins of Twisted: an object that provides
+:class:`IMiddlewareMaker` in a module of ``twisted.plugins`` (the Twisted documentation, "The
+Twisted Plugin System"); docs/middlewares.md has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.plugin import IPlugin, getPlugins
+from zope.interface import Attribute, Interface
+
+from yurttunnel.cluster.kinds import KINDS, whole_objects
+from yurttunnel.kube.interfaces import IInformer, IInformers
+from yurttunnel.server.frontends.kubelet.request import Handler
+
+
+class IMiddleware(Interface):
+    """Something around the handling of requests."""
+
+    def wrap(handler: Handler) -> Handler:
+        """Return a handler that does its part, and has ``handler`` do the rest.
+
+        It may answer a request itself, see its end by ``request.exchange.on_end``, or set
+        ``request.destination`` to send it elsewhere than its fields say.
+        """
+
+
+class IMiddlewareMaker(IPlugin):
+    """Makes a middleware when the server starts."""
+
+    name: str = Attribute("`str`: what ``--middleware`` calls it.")
+    informers: Sequence[str] = Attribute(
+        "`Sequence[str]`: the kinds of Kubernetes objects that it has to know, of those in "
+        "``yurttunnel.cluster.kinds``, as ``Node``. With any it is refused in the "
+        "standalone mode, which has no Kubernetes API."
+    )
+
+    def make(clock: IReactorTime, informers: Mapping[str, IInformer]) -> IMiddleware:
+        """Make it; ``clock`` is the reactor, or a part of it.
+
+        ``informers`` has one for each kind in :attr:`informers`, which keeps whole objects. None
+        is complete yet.
+        """
+
+
+class BadMiddleware(Exception):
+    """A middleware that was asked for cannot be had; one line says why."""
+
+
+def installed_makers() -> list[IMiddlewareMaker]:
+    """List the middlewares that are installed beside this package."""
+    return list(getPlugins(IMiddlewareMaker))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInformers:
+    """Where informers for middlewares come from: ``namespace`` is the server's."""
+
+    informers: IInformers
+    namespace: str
+
+    def of_kind(self, kind: str) -> IInformer:
+        """Return an informer for whole objects; raises ``KeyError`` for a kind without one."""
+        return self.informers.informer(whole_objects(KINDS[kind], self.namespace))
+
+
+def find_middlewares(
+    clock: IReactorTime,
+    names: Iterable[str],
+    makers: Iterable[IMiddlewareMaker],
+    cluster: ClusterInformers | None = None,
+) -> list[IMiddleware]:
+    """Make the middlewares called ``names``, in that order.
+
+    ``cluster`` is ``None`` in the standalone mode. Raises :class:`BadMiddleware` for a name that
+    is not there or there twice, and for one that wants to know Kubernetes objects of a kind that
+    the server cannot give, of any kind when there is no ``cluster``.
+    """
+    by_name: dict[str, list[IMiddlewareMaker]] = {}
+    for maker in makers:
+        by_name.setdefault(maker.name, []).append(maker)
+    # All are looked for before any is made.
+    chosen = [_only(by_name, name) for name in names]
+    informers = [_informers(maker, cluster) for maker in chosen]
+    return [maker.make(clock, given) for maker, given in zip(chosen, informers, strict=True)]
+
+
+def _only(by_name: Mapping[str, list[IMiddlewareMaker]], name: str) -> IMiddlewareMaker:
+    candidates = by_name.get(name, [])
+    if not candidates:
+        known = ", ".join(sorted(by_name)) or "none"
+        raise BadMiddleware(f"no plugin is called {name!r}; installed are: {known}")
+    if len(candidates) > 1:
+        raise BadMiddleware(f"{len(candidates)} plugins are called {name!r}: remove all but one")
+    return candidates[0]
+
+
+def _informers(maker: IMiddlewareMaker, cluster: ClusterInformers | None) -> dict[str, IInformer]:
+    if not maker.informers:
+        return {}
+    if cluster is None:
+        kinds = ", ".join(maker.informers)
+        raise BadMiddleware(
+            f"{maker.name!r} has to know Kubernetes objects ({kinds}): it cannot be used with"
+            " --standalone, which has no Kubernetes API"
+        )
+    unknown = [kind for kind in maker.informers if kind not in KINDS]
+    if unknown:
+        raise BadMiddleware(
+            f"{maker.name!r} has to know Kubernetes objects of the kind {unknown[0]!r}; the server"
+            f" has {', '.join(KINDS)}"
+        )
+    return {kind: cluster.of_kind(kind) for kind in maker.informers}
+
+
+def chain(middlewares: Sequence[IMiddleware], handler: Handler) -> Handler:
+    """Put ``middlewares`` around ``handler``; the first is the outermost."""
+    for middleware in reversed(middlewares):
+        handler = middleware.wrap(handler)
+    return handler

@@ -1,0 +1,136 @@
+"""From a request that a caller has sent to the kubelet that it means."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.interfaces import IExchange, IRequestHandler
+from yurttunnel.http.pool import ConnectionPool
+from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
+from yurttunnel.pki.kubelets import KubeletContexts
+from yurttunnel.server.frontends.kubelet.destination import PREFIX, Destination, destination_of
+from yurttunnel.server.frontends.kubelet.kubelets import KubeletKey
+from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
+from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.tunnel.shares import caller_at
+
+_REPLACED = frozenset({b"host", b"x-request-id"})
+_REPLACED_WITH_PROOF = _REPLACED | {b"authorization"}
+
+log = Logger()
+
+
+@implementer(IRequestHandler)
+class Interceptor:
+    """Gives each request its id, and hands it to ``handler``: the chain of middlewares."""
+
+    def __init__(self, handler: Handler, request_ids: RequestIds | None = None) -> None:
+        self._handler = handler
+        self._request_ids = request_ids or RequestIds()
+
+    def request_received(self, exchange: IExchange) -> None:
+        """See ``IRequestHandler``."""
+        proposed = exchange.head.by_name.get(b"x-request-id", ())
+        self._handler(InterceptedRequest(exchange, self._request_ids.taken_over(proposed)))
+
+
+class KubeletProxy:
+    """Forwards requests to kubelets, over connections of ``pool``; ``contexts`` are theirs.
+
+    ``response_timeout`` is in seconds, from the end of a request to the head of the answer;
+    ``None`` is for ever. It is not for requests that follow something.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        registry: SessionRegistry,
+        contexts: KubeletContexts,
+        pool: ConnectionPool[KubeletKey],
+        response_timeout: float | None,
+    ) -> None:
+        self._registry = registry
+        self._contexts = contexts
+        self._pool = pool
+        self._relay = Relay(clock, RelaySettings(response_timeout=response_timeout))
+
+    def handle(self, request: InterceptedRequest) -> None:
+        """Forward a request, or answer why that cannot be."""
+        exchange = request.exchange
+        head = exchange.head
+        try:
+            if head.method == b"CONNECT":
+                raise RequestFailed(
+                    405,
+                    "this port takes requests that are meant for kubelets, not CONNECT: that is"
+                    " served where the server's --connect-endpoint says",
+                )
+            destination = request.destination or destination_of(head)
+            request.destination = destination
+            session = self._registry.find(destination.node)
+        except RequestFailed as error:
+            exchange.fail(error.status, error.text)
+            return
+        except NodeNotConnected as error:
+            exchange.fail(error.status, str(error))
+            return
+        request.node = session.node
+        trust = self._contexts.generation if exchange.secure else None
+        key = KubeletKey(session, destination.host, destination.port, trust)
+        self._relay.forward(
+            exchange,
+            partial(self._pool.acquire, key, lasting=request.follows, caller=_caller_of(request)),
+            ForwardedRequest(head.method, head.target, forwarded_fields(request, destination)),
+            partial(_describe, request),
+            origin=key,
+            patient=request.follows,
+        )
+
+    def close(self) -> None:
+        """Stop the timers."""
+        self._relay.close()
+
+
+def _caller_of(request: InterceptedRequest) -> str:
+    """Return whose share of what is bounded a request has."""
+    peer = request.exchange.transport.getPeer()
+    return request.client or request.caller or caller_at(getattr(peer, "host", ""))
+
+
+def forwarded_fields(request: InterceptedRequest, destination: Destination) -> Fields:
+    """Return the fields for the kubelet: as the caller sent them, without those for the server.
+
+    ``Host`` is the destination. What the caller proves itself by (``Authorization``) goes along
+    when it is for the kubelet, but not when it was for the server: the server proves itself to
+    kubelets by its own certificate, and they need not see what others prove themselves by.
+    """
+    replaced = _REPLACED_WITH_PROOF if request.authorization_used else _REPLACED
+    fields = [(b"Host", destination.authority.encode("ascii"))]
+    for field in request.exchange.head.fields:
+        name = field[0].lower()
+        if name not in replaced and not name.startswith(PREFIX):
+            fields.append(field)
+    fields.append((b"X-Request-Id", request.request_id.encode("ascii")))
+    return fields
+
+
+def _describe(request: InterceptedRequest, failure: Failure) -> tuple[int, str]:
+    """Return a caller why there is no connection to the kubelet."""
+    error = failure.value
+    if isinstance(error, RequestFailed):
+        return error.status, error.text
+    log.failure(
+        "Defect: connecting to the kubelet of {node} for {request_id} failed",
+        failure,
+        node=request.node,
+        request_id=request.request_id,
+    )
+    return 500, "the server has a defect; its log has more"

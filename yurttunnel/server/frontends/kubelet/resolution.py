@@ -1,0 +1,156 @@
+"""The middleware ``resolution``: in a cluster, from what a request says to the node it means.
+
+In this order:
+
+1. ``X-Tunnel-Proxy-Dest`` and ``X-Tunnel-Proxy-Host`` are what a caller has said on purpose, so
+   they count as they do without a cluster.
+2. The namespace and the pod in the path tell the node on which the pod runs, whatever ``Host``
+   says: since Kubernetes 1.22 that does not always tell the node, and where several nodes have
+   the same address it cannot. It counts beside an ``X-Tunnel-Proxy-Host`` of the same node, too.
+3. ``Host`` names a node, or has an address of one.
+
+What no cache knows goes where the fields say: an agent may serve hosts that are no nodes, and the
+caches may not be complete.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from zope.interface import implementer
+
+from yurttunnel.cluster.nodes import Node, Nodes
+from yurttunnel.cluster.pods import Pods
+from yurttunnel.http.authority import address_in
+from yurttunnel.http.head import HeadError, RequestHead
+from yurttunnel.server.frontends.kubelet.destination import (
+    Destination,
+    destination_of,
+    named_node,
+    names_destination,
+)
+from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
+from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
+from yurttunnel.server.node_finder import NodeFinder
+from yurttunnel.server.registry import SessionRegistry
+
+_POD_PATHS = frozenset(
+    {b"attach", b"checkpoint", b"containerLogs", b"exec", b"portForward", b"run"}
+)
+"""What has ``/namespace/pod`` behind it: ``InstallDebuggingHandlers`` and others in
+pkg/kubelet/server/server.go of Kubernetes."""
+
+_MOST_NAMED = 5
+
+
+class PodPath(NamedTuple):
+    """What a path asks of which pod."""
+
+    verb: bytes
+    namespace: str
+    name: str
+
+
+def pod_in(target: bytes) -> PodPath | None:
+    """Return what a request to a kubelet asks of which pod, if it is about one.
+
+    The path is decoded as a whole before it is split, as kubelets do it.
+    """
+    path = target.partition(b"?")[0]
+    if b"%" in path:
+        path = unquote_to_bytes(path)
+    parts = path.split(b"/", 4)
+    if len(parts) < 4 or parts[0] or parts[1] not in _POD_PATHS:
+        return None
+    # Names of pods are ASCII; others are in no cache.
+    namespace, name = (part.decode("utf-8", "replace") for part in parts[2:4])
+    return PodPath(parts[1], namespace, name)
+
+
+@implementer(IMiddleware)
+class Resolution:
+    """Sets ``request.destination`` by what is known of nodes and pods; it waits for nothing.
+
+    A destination that is set already is left as it is. It has to come before whatever wants to
+    know the node.
+    """
+
+    def __init__(self, registry: SessionRegistry, nodes: Nodes, pods: Pods) -> None:
+        self._finder = NodeFinder(registry, nodes)
+        self._nodes = nodes
+        self._pods = pods
+
+    def wrap(self, handler: Handler) -> Handler:
+        """See :class:`IMiddleware`."""
+
+        def resolved(request: InterceptedRequest) -> None:
+            exchange = request.exchange
+            if request.destination is None:
+                try:
+                    request.destination = self.resolve(exchange.head, exchange.secure)
+                except HeadError as error:
+                    exchange.fail(error.status, error.text)
+                    return
+            handler(request)
+
+        return resolved
+
+    def resolve(self, head: RequestHead, secure: bool) -> Destination:
+        """Find the destination of a request that came over TLS, or not.
+
+        Raises :class:`HeadError` (400) with what to write instead.
+        """
+        named = named_node(head)
+        node = None if names_destination(head) else self._node_of_pod(head)
+        if node is not None and (not named or node.is_called(named)):
+            return self._kubelet(node, head, secure)
+        asked = destination_of(head)
+        node = self._only(asked.node)
+        if node is None:
+            return asked
+        return Destination(node.name, self._dialed(node, asked.host), asked.port)
+
+    def _node_of_pod(self, head: RequestHead) -> Node | None:
+        pod = pod_in(head.target)
+        name = self._pods.node_of(pod.namespace, pod.name) if pod is not None else None
+        if name is None:
+            return None
+        # One that is not known yet knows its own name.
+        return self._nodes.get(name) or Node(name)
+
+    def _kubelet(self, node: Node, head: RequestHead, secure: bool) -> Destination:
+        # The port in the status is that for TLS.
+        port = node.kubelet_port if secure else destination_of(head).port
+        return Destination(node.name, self._finder.address(node), port)
+
+    def _dialed(self, node: Node, host: str) -> str:
+        """Return ``host`` as it was asked for, if those who dial it understand it.
+
+        An agent knows the name of its own node; other names of nodes may be known to the API
+        alone, so the address is dialed.
+        """
+        knows = host == node.name and self._finder.own_session(node.name) is not None
+        if knows or address_in(host) is not None or not node.is_called(host):
+            return host
+        return self._finder.address(node)
+
+    def _only(self, host: str) -> Node | None:
+        """Return the one node that ``host`` means, ``None`` when it is none that is known."""
+        nodes = self._finder.meant(host)
+        if len(nodes) > 1:
+            raise HeadError(400, _ambiguous(host, sorted(node.name for node in nodes)))
+        return next(iter(nodes), None)
+
+
+def listed(names: list[str]) -> str:
+    """Return some of the names, and how many more there are: all may be thousands."""
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _ambiguous(host: str, names: list[str]) -> str:
+    return (
+        f"{host} is the address of {len(names)} nodes: {listed(names)}; say which one by its name,"
+        f" as X-Tunnel-Proxy-Host: {names[0]}"
+    )

@@ -1,0 +1,276 @@
+"""The API's word on who a caller is, and what it may do: TokenReview and SubjectAccessReview."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from twisted.application.service import Service
+from twisted.internet.defer import (
+    CancelledError,
+    Deferred,
+    DeferredSemaphore,
+    TimeoutError,
+    gatherResults,
+)
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
+from yurttunnel.kube.interfaces import IKubeClient
+from yurttunnel.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
+from yurttunnel.metrics import Metric, counter, counts_of
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.server.frontends.kubelet.access import Access
+from yurttunnel.server.frontends.kubelet.single_flight_cache import (
+    LookupCounters,
+    SingleFlightCache,
+)
+
+# Seconds, as kubelets have them by default: authentication.webhook.cacheTTL and
+# authorization.webhook.cacheAuthorizedTTL and cacheUnauthorizedTTL of KubeletConfiguration.
+# Kubelets do not remember tokens that the API does not know; for a moment it is enough.
+TOKEN_TIME = 120.0
+ALLOWED_TIME = 300.0
+DENIED_TIME = 30.0
+
+REVIEW_TIMEOUT = 10.0
+"""Seconds for a review, with the time that it waits for its turn."""
+MAX_REVIEWS = 16
+"""How many reviews are asked of the API at a time."""
+MAX_WAITING_REVIEWS = 1024
+"""How many more may wait for their turn, and how many for one review: strangers with tokens that
+nobody has given them cause reviews, and those that wait hold connections of the port, of which most
+are to be for others."""
+
+
+Answer = TypeVar("Answer")
+
+RESULTS = ("allowed", "denied", "unauthenticated", "unavailable")
+PROOFS = ("allowed_name", "certificate", "token", "none")
+REVIEWS = ("token", "access")
+
+
+@dataclass(slots=True)
+class AuthorizationCounters:
+    """Totals since the process started.
+
+    ``decisions`` are by one of :data:`RESULTS` and one of :data:`PROOFS`, ``lookups`` and
+    ``failures`` by one of :data:`REVIEWS`.
+    """
+
+    decisions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lookups: dict[str, LookupCounters] = field(
+        default_factory=lambda: {review: LookupCounters() for review in REVIEWS}
+    )
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+METRICS: tuple[Metric[AuthorizationCounters], ...] = (
+    counter(
+        "yurttunnel_server_caller_decisions",
+        "Requests on --secure-port by what was decided, and by what the caller proved itself: a "
+        "name of --allowed-callers, another certificate, a token, or none. denied (403): somebody "
+        "lacks a role on nodes/proxy, or tries what is not for them; the log says who. "
+        "unauthenticated (401): tokens are missing or have expired. unavailable (503): the API "
+        "did not answer, see caller_review_failures.",
+        lambda counters: sorted(counters.decisions.items()),
+        "result",
+        "proof",
+    ),
+    counter(
+        "yurttunnel_server_caller_lookups",
+        "What had to be known about callers, by the kind of review and how it was come by: kept "
+        "from before, shared with a request that waited for the same, or asked of the API. Many "
+        "asked ones beside few kept ones: callers change their tokens, or somebody tries many.",
+        lambda counters: (
+            ((review, source), count)
+            for review, lookups in counters.lookups.items()
+            for source, count in (
+                ("kept", lookups.kept),
+                ("shared", lookups.shared),
+                ("asked", lookups.asked),
+            )
+        ),
+        "review",
+        "source",
+    ),
+    counter(
+        "yurttunnel_server_caller_review_failures",
+        "Reviews of callers that came to nothing because the API was out of reach, or refused to "
+        "do them for this server; /readyz and the log say which. Callers of --allowed-callers, "
+        "and those that were reviewed a moment ago, get through all the same.",
+        lambda counters: counts_of(REVIEWS, counters.failures),
+        "review",
+    ),
+)
+
+
+class ReviewFailed(Exception):
+    """The API has not said what it was asked; one line says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who somebody is to the API (``UserInfo`` of authentication.k8s.io/v1)."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class Reviews(Service):
+    """Asks the API, and remembers its answers for a while.
+
+    Answers that are remembered are good while the API is out of reach, too. Tokens are
+    remembered by their SHA-256 only.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, clock: IReactorTime, client: IKubeClient, counters: AuthorizationCounters
+    ) -> None:
+        self._clock = clock
+        self._client = client
+        self._counters = counters
+        self._turns = DeferredSemaphore(MAX_REVIEWS)
+        self._warnings = RateLimitedLog(clock, self._log)
+        lookups = counters.lookups
+        self._users = SingleFlightCache[User | None](clock, lookups["token"])
+        self._permissions = SingleFlightCache[bool](clock, lookups["access"])
+        self._problems: dict[str, str] = {}
+
+    def stopService(self) -> Deferred[None]:
+        """Give up the reviews that are under way."""
+        super().stopService()
+        stopped = gatherResults([self._users.stop(), self._permissions.stop()])
+        return stopped.addCallback(lambda _: None)
+
+    def problem(self) -> str | None:
+        """Return why callers cannot be reviewed, as the last reviews have shown."""
+        return "; ".join(self._problems.values()) or None
+
+    async def user_of(self, token: str) -> User | None:
+        """Return whose a bearer token is, ``None`` when it is nobody's.
+
+        Raises :class:`ReviewFailed`.
+        """
+        # No audiences, as kubelets: the token has to be one for the API itself.
+        body = {"spec": {"token": token}}
+
+        async def ask() -> tuple[User | None, float]:
+            user = _user_in(await self._review("token", TOKEN_REVIEWS, body))
+            return user, DENIED_TIME if user is None else TOKEN_TIME
+
+        return await self._answer("token", self._users, token, ask)
+
+    async def is_allowed(self, user: User, access: Access) -> bool:
+        """Return whether ``user`` may do something; raises :class:`ReviewFailed`."""
+        spec = _access_spec(user, access)
+
+        async def ask() -> tuple[bool, float]:
+            status = await self._review("access", SUBJECT_ACCESS_REVIEWS, {"spec": spec})
+            allowed = status.get("allowed") is True and status.get("denied") is not True
+            return allowed, ALLOWED_TIME if allowed else DENIED_TIME
+
+        question = json.dumps(spec, sort_keys=True)
+        return await self._answer("access", self._permissions, question, ask)
+
+    async def _answer(
+        self,
+        kind: str,
+        answers: SingleFlightCache[Answer],
+        question: str,
+        ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]],
+    ) -> Answer:
+        key = hashlib.sha256(question.encode()).digest()
+        # Who waits for the same as others waits as they do.
+        self._check_room(kind, answers.waiting(key))
+        try:
+            return await answers.get(key, ask)
+        except CancelledError:
+            raise ReviewFailed("this server is stopping") from None
+
+    def _check_room(self, kind: str, waiting: int) -> None:
+        if waiting >= MAX_WAITING_REVIEWS:
+            self._counters.failures[kind] += 1
+            raise ReviewFailed(
+                f"{MAX_WAITING_REVIEWS} others wait for the Kubernetes API to review them"
+            )
+
+    async def _review(self, kind: str, resource: Resource, body: Object) -> Object:
+        """Have the API make a review; gives its ``status``."""
+        self._check_room(kind, len(self._turns.waiting))
+        try:
+            review = await self._turns.run(self._client.create, resource, body).addTimeout(
+                REVIEW_TIMEOUT, self._clock
+            )
+            status = review.get("status")
+            if not isinstance(status, dict):
+                raise ApiUnreachable(f"the API has answered a {resource.kind} without a status")
+        except (ApiError, ApiUnreachable, TimeoutError) as error:
+            problem = _problem(resource, error)
+            self._counters.failures[kind] += 1
+            self._problems[kind] = problem
+            self._warnings.warn("callers cannot be reviewed: {problem}", problem=problem)
+            raise ReviewFailed(problem) from error
+        self._problems.pop(kind, None)
+        return status
+
+
+def _problem(resource: Resource, error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the Kubernetes API has not answered a {resource.kind} in {REVIEW_TIMEOUT:g} s"
+    if isinstance(error, NotAllowed) and error.status == 403:
+        return (
+            f"this server may not ask who callers are and what they may do: its ClusterRole needs"
+            f" apiGroups [{resource.group}] resources [{resource.plural}] verbs [create] ({error})"
+        )
+    return f"no {resource.kind} could be had of the Kubernetes API: {error}"
+
+
+def _access_spec(user: User, access: Access) -> Object:
+    """Make the ``spec`` of a review as kubelets do."""
+    return {
+        "user": user.name,
+        "groups": list(user.groups),
+        "uid": user.uid,
+        "extra": {key: list(values) for key, values in user.extra},
+        "resourceAttributes": {
+            "verb": access.verb,
+            "version": "v1",
+            "resource": "nodes",
+            "subresource": access.subresource,
+            "name": access.node,
+        },
+    }
+
+
+def _user_in(status: Object) -> User | None:
+    """Read the ``status`` of a TokenReview."""
+    user = status.get("user")
+    if status.get("authenticated") is not True or not isinstance(user, dict):
+        return None
+    name = user.get("username")
+    if not isinstance(name, str) or not name:
+        return None
+    extra = user.get("extra")
+    return User(
+        name,
+        _texts(user.get("groups")),
+        str(user.get("uid") or ""),
+        tuple(
+            (str(key), _texts(values))
+            for key, values in sorted(extra.items() if isinstance(extra, dict) else ())
+        ),
+    )
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(map(str, values)) if isinstance(values, list) else ()

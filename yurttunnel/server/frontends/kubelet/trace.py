@@ -1,0 +1,100 @@
+"""The middleware ``trace``: one line of log for each request that has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from cryptography.x509.oid import NameOID
+from twisted.internet.interfaces import IReactorTime, ITransport
+from zope.interface import implementer
+
+from yurttunnel.http.authority import join_authority
+from yurttunnel.http.connection import is_secure
+from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.ops.log_levels import WHOLE_LINE, request_log
+from yurttunnel.pki.contexts import peer_certificate
+from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
+from yurttunnel.server.frontends.kubelet.request import (
+    Handler,
+    InterceptedRequest,
+)
+from yurttunnel.server.quoting import quotable, shortened
+
+
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    """The other end of a connection, in words; ``names`` are those in its certificate."""
+
+    address: str
+    names: str = ""
+
+    def described(self, caller: str) -> str:
+        """Return who has asked; ``caller`` is as whom it has been authorized, if it was."""
+        names = repr(shortened(caller)) if caller else self.names
+        return f"by {names} from {self.address}" if names else f"from {self.address}"
+
+
+@implementer(IMiddleware)
+class Trace:
+    """Logs requests when they end: who has asked whom for what, and what has become of it.
+
+    Of the path only its class is logged: the rest, and the query, may hold commands and names. No
+    text of a caller makes the line longer than some hundred characters.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        # By the transport: looking into a certificate for each request would take longer than
+        # the rest of the line.
+        self._callers: WeakKeyDictionary[ITransport, _Peer] = WeakKeyDictionary()
+
+    def wrap(self, handler: Handler) -> Handler:
+        """See :class:`IMiddleware`."""
+
+        def traced(request: InterceptedRequest) -> None:
+            began = self._clock.seconds()
+            peer = self._peer(request.exchange.transport)
+            request.exchange.on_end(lambda error: self._ended(request, peer, began, error))
+            handler(request)
+
+        return traced
+
+    def _peer(self, transport: ITransport) -> _Peer:
+        peer = self._callers.get(transport)
+        if peer is None:
+            peer = self._callers[transport] = _peer_behind(transport)
+        return peer
+
+    def _ended(
+        self,
+        request: InterceptedRequest,
+        peer: _Peer,
+        began: float,
+        error: ExchangeFailed | None,
+    ) -> None:
+        exchange = request.exchange
+        destination = request.destination
+        where = destination.authority if destination is not None else "nowhere"
+        trouble = f"; {quotable(str(error))}" if error is not None else ""
+        who = peer.described(request.caller)
+        line = (
+            f"{request.verb} {request.path_class} to {where} on {request.node or 'no node'}"
+            f" {who} ({request.request_id}): {exchange.status or 'no answer'},"
+            f" {exchange.bytes_sent} bytes in {self._clock.seconds() - began:.3f} s{trouble}"
+        )
+        # Put together here: formatting each field costs more than all of this, and this is for
+        # every request.
+        request_log.info(WHOLE_LINE, line=line, node=request.node, request_id=request.request_id)
+
+
+def _peer_behind(transport: Any) -> _Peer:
+    """Return who is at the other end: the address, and over TLS the name in the certificate."""
+    peer = transport.getPeer()
+    address = join_authority(peer.host, peer.port) if hasattr(peer, "port") else str(peer)
+    certificate = peer_certificate(transport) if is_secure(transport) else None
+    if certificate is None:
+        return _Peer(address)
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return _Peer(address, shortened(", ".join(repr(name.value) for name in names)))
