@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
@@ -135,17 +136,24 @@ class EnrolmentIssuer:
 
     async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
         """Return the certificate for :meth:`key`, with the authority after it."""
-        renewed = self._renewed()
-        csr = request.decode("ascii")
         node, identifiers = self._template.node, self._template.identifiers
-        token = None if renewed is not None else self._token()
-
-        async def ask(server: ServerAddress) -> Chain:
-            if renewed is not None:
-                return await renew(self._clock, server, renewed, node, identifiers, csr)
-            assert token is not None
-            return await enroll(self._clock, server, token, node, identifiers, csr)
-
+        csr = request.decode("ascii")
+        renewed = self._renewed()
+        ask: Callable[[ServerAddress], Awaitable[Chain]]
+        if renewed is not None:
+            ask = partial(
+                renew,
+                self._clock,
+                current=renewed,
+                node=node,
+                identifiers=identifiers,
+                csr=csr,
+            )
+        else:
+            token = self._token()
+            ask = partial(
+                enroll, self._clock, token=token, node=node, identifiers=identifiers, csr=csr
+            )
         try:
             chain = await _first_answer(self._servers, ask)
         except EnrolmentRefused as error:
