@@ -5,9 +5,16 @@ There is no node behind it: the test plays one that runs every pod and confirms 
 
 from __future__ import annotations
 
+import json
 import os
+from base64 import b64encode
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from twisted.internet import reactor
 from twisted.internet.defer import fail
 from twisted.trial.unittest import SkipTest
@@ -271,6 +278,27 @@ class ClusterApiKubectlTests(WithKubectl):
         self.assertEqual("yes\n", await self.output("auth", "can-i", "delete", "nodes"))
         if self.at_least("1.28"):
             self.assertIn("quickstart-admin", await self.output("auth", "whoami"))
+
+    async def test_certificates_are_approved(self):
+        """A certificate signing request waits for its approval."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "alice")])
+        request = x509.CertificateSigningRequestBuilder(subject).sign(key, hashes.SHA256())
+        spec = {
+            "request": b64encode(request.public_bytes(Encoding.PEM)).decode(),
+            "signerName": "kubernetes.io/kube-apiserver-client",
+            "usages": ["client auth"],
+        }
+        kind = {"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest"}
+        self.write(json.dumps({**kind, "metadata": {"name": "alice"}, "spec": spec}))
+        await self.output("apply", "-f", self.manifest)
+        self.assertIn("Pending", await self.output("get", "csr", "alice"))
+        await self.output("certificate", "approve", "alice")
+        self.assertIn("Approved", await self.output("get", "csr", "alice"))
+
+    async def test_tokens(self):
+        """There are tokens for service accounts."""
+        self.assertRegex(await self.output("create", "token", "default"), r"^ey\S+\s*$")
 
 
 _JSON_PATCH = '[{"op": "add", "path": "/metadata/labels/more", "value": "1"}]'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -10,12 +9,7 @@ import random
 import re
 import socket
 import sys
-from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThread
@@ -23,7 +17,6 @@ from twisted.trial.unittest import SkipTest
 
 from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
 from tests.e2e.support import EndToEndTestCase
-from yurttunnel.pki.credentials import key_to_pem
 
 MEBIBYTE = 1024 * 1024
 
@@ -244,13 +237,13 @@ class KubectlTests:
             (("create", "cronjob", "web", "--image=none", "--schedule=* * * * *"), None),
             (("apply", "-f", "-"), job),
             (("debug", "web", "--image=none", "--target=web"), None),
+            (("create", "token", "default"), None),
             (("get", "--raw", "/api/v1/namespaces/default/pods/web/proxy/"), None),
         ):
             finished = await kubectl.run(*arguments, stdin=stdin)
             self.assertNotEqual(finished.status, 0, finished)
             self.assertIn(demonstration, finished.error.decode(), arguments)
         self.assertEqual("pod/web", (await kubectl.output("get", "all", "-o", "name")).strip())
-        self.assertRegex(await kubectl.output("create", "token", "default"), r"^ey\S+\s*$")
         configuration = await kubectl.output("get", "--raw", "/api/v1/nodes/edge-1/proxy/configz")
         self.assertIn("kubeletconfig", json.loads(configuration))
 
@@ -289,53 +282,6 @@ for _version in versions or ("",):
         {"version": _version, "__doc__": f"kubectl {_version}.", "__module__": __name__},
     )
 del _name, _version
-
-
-class CertificateTests(QuickstartTestCase):
-    """Certificates that the cluster signs."""
-
-    version = next(reversed(versions), "")
-
-    async def test_requests_are_signed_when_approved(self):
-        """A request is signed once it has been approved, and the API knows who has it."""
-        quickstart = await self.start_quickstart()
-        kubectl = self.kubectl(quickstart)
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "alice")])
-        request = x509.CertificateSigningRequestBuilder(subject).sign(key, hashes.SHA256())
-        pem = request.public_bytes(serialization.Encoding.PEM)
-        body = {
-            "apiVersion": "certificates.k8s.io/v1",
-            "kind": "CertificateSigningRequest",
-            "metadata": {"name": "alice"},
-            "spec": {
-                "request": base64.b64encode(pem).decode(),
-                "signerName": "kubernetes.io/kube-apiserver-client",
-                "usages": ["client auth"],
-            },
-        }
-        await kubectl.output("apply", "-f", "-", stdin=json.dumps(body).encode())
-        self.assertIn("Pending", await kubectl.output("get", "csr", "alice"))
-        await kubectl.output("certificate", "approve", "alice")
-
-        async def issued():
-            return await kubectl.output(
-                "get", "csr", "alice", "-o", "jsonpath={.status.certificate}"
-            )
-
-        certificate = base64.b64decode(await self.eventually(issued, "the certificate is there"))
-        paths = Path(self.directory, "alice.crt"), Path(self.directory, "alice.key")
-        paths[0].write_bytes(certificate)
-        paths[1].write_bytes(key_to_pem(key))
-        config = json.loads(Path(quickstart.kubeconfig).read_text())
-        config["users"][0]["user"] = {
-            "client-certificate": str(paths[0]),
-            "client-key": str(paths[1]),
-        }
-        Path(quickstart.kubeconfig).write_text(json.dumps(config))
-        self.assertRegex(await kubectl.output("auth", "whoami"), r"Username +alice\n")
-        refused = await kubectl.run("get", "pods")
-        self.assertIn(b'User "alice" cannot list resource "pods"', refused.error)
 
 
 def children_of(pid: int) -> list[int]:

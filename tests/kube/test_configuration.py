@@ -15,8 +15,9 @@ import yaml
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.kube.configuration import BadKubeConfiguration, load_configuration
+from yurttunnel.kube.configuration import BadKubeConfiguration
 from yurttunnel.kube.exec_credentials import ExecCredentials
+from yurttunnel.kube.loading import load_configuration
 
 NOBODY = 65534
 """The user who owns nothing."""
@@ -179,7 +180,7 @@ class KubeConfigTests(ConfigurationTestCase):
             "import sys\n"
             "for name in ('kubernetes', 'wsproto', 'treq'): sys.modules[name] = None\n"
             "import yurttunnel.agent.cluster, yurttunnel.server.in_cluster, pathlib\n"
-            "from yurttunnel.kube.configuration import load_configuration\n"
+            "from yurttunnel.kube.loading import load_configuration\n"
             f"load_configuration(pathlib.Path({str(self.file())!r}))"
         )
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -12,8 +12,8 @@ from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.service_addresses import SERVICE_NAME
 from yurttunnel.agent.settings import ClusterSettings, Settings
 from yurttunnel.kube.client import KubeClient
-from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.loading import load_configuration
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.services import ClosedAtTheEnd

@@ -11,7 +11,7 @@ from twisted.python import usage
 from yurttunnel.agent.policy import NO_DEFAULT, Pattern, parse_pattern
 from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSettings
 from yurttunnel.http.authority import Address, join_authority
-from yurttunnel.kube.configuration import SERVICE_ACCOUNT
+from yurttunnel.kube.loading import SERVICE_ACCOUNT
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch

@@ -1,22 +1,12 @@
-"""Where the API is, whom to trust there, and as whom to speak.
-
-What is read from files is read again when it has changed: authorities, tokens and certificates
-rotate without a restart.
-"""
+"""Where the API is, whom to trust there, and as whom to speak."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from yurttunnel.kube.credentials import FileCredentials, ICredentialsSource
-from yurttunnel.kube.files import RereadFile
-
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod has what its service account has: ``ca.crt``, ``token`` and ``namespace``."""
+from yurttunnel.kube.credentials import ICredentialsSource
 
 
 class BadKubeConfiguration(Exception):
@@ -40,30 +30,6 @@ class KubeConfiguration:
     tls_server_name: str = ""
 
 
-def load_configuration(
-    kube_config: Path | None,
-    apiserver_addr: str | None = None,
-    *,
-    service_account: Path = SERVICE_ACCOUNT,
-    environment: Mapping[str, str] = os.environ,
-) -> KubeConfiguration:
-    """Read a kubeconfig file, or take what a pod has when there is none.
-
-    ``apiserver_addr``, as ``host:port`` or an https URL, replaces the address. Raises
-    :class:`BadKubeConfiguration`.
-    """
-    if kube_config is not None:
-        # A pod needs neither it nor PyYAML.
-        from yurttunnel.kube.kube_config import read_kube_config
-
-        configuration = read_kube_config(kube_config)
-        if apiserver_addr is None:
-            return configuration
-        return replace(configuration, host=_address(apiserver_addr))
-    host = _pod_host(environment) if apiserver_addr is None else _address(apiserver_addr)
-    return _pod_configuration(host, service_account)
-
-
 def checked_host(url: str, where: str) -> str:
     """Check the URL of an API and give it without a slash at its end."""
     try:
@@ -74,43 +40,3 @@ def checked_host(url: str, where: str) -> str:
     if not usable:
         raise BadKubeConfiguration(f"{where}: {url!r} is not the URL of an API: https://HOST:PORT")
     return url.rstrip("/")
-
-
-def _address(text: str) -> str:
-    url = text if "://" in text else f"https://{text}"
-    if not url.startswith("https://"):
-        raise BadKubeConfiguration(f"--apiserver-addr: {text!r} has to be HOST:PORT or https://")
-    return checked_host(url, "--apiserver-addr")
-
-
-def _pod_host(environment: Mapping[str, str]) -> str:
-    host = environment.get("KUBERNETES_SERVICE_HOST")
-    port = environment.get("KUBERNETES_SERVICE_PORT")
-    if not host or not port:
-        raise BadKubeConfiguration(
-            "there is no API to ask: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not"
-            " set, so this is no pod; give --kube-config FILE"
-        )
-    host = f"[{host}]" if ":" in host else host
-    return checked_host(f"https://{host}:{port}", "KUBERNETES_SERVICE_HOST")
-
-
-def _pod_configuration(host: str, directory: Path) -> KubeConfiguration:
-    authorities, token = RereadFile(directory / "ca.crt"), RereadFile(directory / "token")
-    for file in (authorities, token):
-        try:
-            content = file.read()
-        except OSError as error:
-            raise BadKubeConfiguration(
-                f"{file.path} cannot be read ({error.strerror}): run as a pod with"
-                " automountServiceAccountToken, or give --kube-config FILE"
-            ) from None
-        if not content.strip():
-            raise BadKubeConfiguration(f"{file.path} is empty: the pod's service account is broken")
-    try:
-        namespace = (directory / "namespace").read_text().strip()
-    except OSError:
-        namespace = ""
-    return KubeConfiguration(
-        host, namespace or "default", authorities.read, FileCredentials(token=token)
-    )

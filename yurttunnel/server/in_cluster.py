@@ -21,10 +21,10 @@ from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.cluster.serving_names import ServingNames
 from yurttunnel.kube.client import KubeClient
-from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.lease import LeaderElection
+from yurttunnel.kube.loading import load_configuration
 from yurttunnel.ops.notify import Supervised
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.ops.waiting import within

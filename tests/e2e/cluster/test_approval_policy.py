@@ -12,8 +12,8 @@ from tests.e2e.cluster.real_api import assets
 from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.programs import ROOT
 from yurttunnel.kube.client import KubeClient
-from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.errors import ApiError
+from yurttunnel.kube.loading import load_configuration
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from yurttunnel.pki.certificate_template import proxy_client_template
 from yurttunnel.pki.credentials import new_key

@@ -34,9 +34,9 @@ from tests.e2e.kubectl import Kubectl, find_kubectls
 from tests.e2e.programs import Program, ProgramFailed
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.kube.client import KubeClient
-from yurttunnel.kube.configuration import load_configuration
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.loading import load_configuration
 from yurttunnel.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, PODS, SERVICES
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn

@@ -1,0 +1,83 @@
+"""The configuration of a process: a kubeconfig file, or what a pod has.
+
+What is read from files is read again when it has changed: authorities, tokens and certificates
+rotate without a restart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from yurttunnel.kube.configuration import BadKubeConfiguration, KubeConfiguration, checked_host
+from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.kube.files import RereadFile
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod has what its service account has: ``ca.crt``, ``token`` and ``namespace``."""
+
+
+def load_configuration(
+    kube_config: Path | None,
+    apiserver_addr: str | None = None,
+    *,
+    service_account: Path = SERVICE_ACCOUNT,
+    environment: Mapping[str, str] = os.environ,
+) -> KubeConfiguration:
+    """Read a kubeconfig file, or take what a pod has when there is none.
+
+    ``apiserver_addr``, as ``host:port`` or an https URL, replaces the address. Raises
+    :class:`BadKubeConfiguration`.
+    """
+    if kube_config is not None:
+        # A pod needs neither it nor PyYAML.
+        from yurttunnel.kube.kube_config import read_kube_config
+
+        configuration = read_kube_config(kube_config)
+        if apiserver_addr is None:
+            return configuration
+        return replace(configuration, host=_address(apiserver_addr))
+    host = _pod_host(environment) if apiserver_addr is None else _address(apiserver_addr)
+    return _pod_configuration(host, service_account)
+
+
+def _address(text: str) -> str:
+    url = text if "://" in text else f"https://{text}"
+    if not url.startswith("https://"):
+        raise BadKubeConfiguration(f"--apiserver-addr: {text!r} has to be HOST:PORT or https://")
+    return checked_host(url, "--apiserver-addr")
+
+
+def _pod_host(environment: Mapping[str, str]) -> str:
+    host = environment.get("KUBERNETES_SERVICE_HOST")
+    port = environment.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise BadKubeConfiguration(
+            "there is no API to ask: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not"
+            " set, so this is no pod; give --kube-config FILE"
+        )
+    host = f"[{host}]" if ":" in host else host
+    return checked_host(f"https://{host}:{port}", "KUBERNETES_SERVICE_HOST")
+
+
+def _pod_configuration(host: str, directory: Path) -> KubeConfiguration:
+    authorities, token = RereadFile(directory / "ca.crt"), RereadFile(directory / "token")
+    for file in (authorities, token):
+        try:
+            content = file.read()
+        except OSError as error:
+            raise BadKubeConfiguration(
+                f"{file.path} cannot be read ({error.strerror}): run as a pod with"
+                " automountServiceAccountToken, or give --kube-config FILE"
+            ) from None
+        if not content.strip():
+            raise BadKubeConfiguration(f"{file.path} is empty: the pod's service account is broken")
+    try:
+        namespace = (directory / "namespace").read_text().strip()
+    except OSError:
+        namespace = ""
+    return KubeConfiguration(
+        host, namespace or "default", authorities.read, FileCredentials(token=token)
+    )
