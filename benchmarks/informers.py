@@ -26,10 +26,8 @@ from twisted.internet.threads import deferToThread
 from benchmarks.ports import free_ports
 from benchmarks.processes import STOP_SECONDS, BenchmarkFailed, resident
 from tests.apiserver.api import ClusterAPI
-from tests.apiserver.kinds import RESOURCES
 from tests.e2e.cluster import crowd
 from yurtlab.api.resources import NODES, PODS
-from yurtlab.api.schemas import Schemas
 from yurtlab.api.store import Store
 from yurttunnel.http.server import HTTPFactory
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
@@ -79,7 +77,7 @@ def _start_api(reactor: Any, directory: Path) -> tuple[Store, Path]:
     trust = QuickstartTrust(reactor, directory / "authority", "nobody")
     store = Store(reactor)
     nodes = TunneledNodes(reactor, trust.api_to_tunnel, list)
-    api = ClusterAPI(reactor, store, Schemas(RESOURCES), nodes.connections)
+    api = ClusterAPI(reactor, store, nodes.connections)
     factory = HTTPFactory(reactor, api.handler, HTTP_SETTINGS)
     reactor.listenTCP(port, tls.server_side(reactor, trust.api, factory), interface="127.0.0.1")
     kubeconfig = directory / "kubeconfig"

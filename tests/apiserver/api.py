@@ -16,6 +16,7 @@ from tests.apiserver.attributes import request_attributes
 from tests.apiserver.authorization import Audit, Authorizer
 from tests.apiserver.bootstrap_roles import add_initial_roles
 from tests.apiserver.certificates import CertificateRequestStrategy
+from tests.apiserver.documents import all_documents
 from tests.apiserver.impersonation import impersonated
 from tests.apiserver.jwt import BadToken
 from tests.apiserver.kinds import (
@@ -39,7 +40,6 @@ from yurtlab.api.access import Certificates, IAuthenticator, IAuthorizer, Reques
 from yurtlab.api.node_proxy import NodeConnections
 from yurtlab.api.objects import Question
 from yurtlab.api.resources import SERVICE_ACCOUNTS
-from yurtlab.api.schemas import Schemas
 from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
 from yurttunnel.http.interfaces import IExchange
@@ -100,7 +100,6 @@ class ClusterAPI(KubernetesAPI):
         self,
         clock: IReactorTime,
         store: Store,
-        schemas: Schemas,
         connections: NodeConnections,
         *,
         token_key: PrivateKey | None = None,
@@ -112,9 +111,9 @@ class ClusterAPI(KubernetesAPI):
         super().__init__(
             clock,
             store,
-            schemas,
             connections,
             kinds=RESOURCES,
+            documents=all_documents(),
             authenticator=Everybody(self.tokens, authorizer),
             authorizer=ByAttributes(authorizer),
             strategies=_strategies(clock, authorizer),

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-
 from tests.apiserver.api import ClusterAPI
-from tests.apiserver.kinds import RESOURCES
 from tests.yurtlab.api import support
 from tests.yurtlab.api.support import user
-from yurtlab.api.schemas import Schemas
-
-all_schemas = functools.cache(lambda: Schemas(RESOURCES))
 
 
 def kubelet(node="edge-1"):
@@ -27,7 +21,6 @@ class ApiTestCase(support.ApiTestCase):
         return ClusterAPI(
             self.clock,
             self.store,
-            all_schemas(),
             self.connections,
             on_request=lambda *request: self.audit.append(request),
         )

@@ -1,8 +1,18 @@
-"""Discovery and OpenAPI of all kinds."""
+"""Discovery, OpenAPI and schemas of all kinds, and the file that the lab has of its own."""
 
 from __future__ import annotations
 
+import kubernetes
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.apiserver.documents import FILE, all_documents, make, written
+from tests.apiserver.kinds import RESOURCES
 from tests.apiserver.support import ApiTestCase
+from yurtlab.api.documents import REFERENCE
+from yurtlab.api.resources import LEASES, PODS, SECRETS
+from yurtlab.api.resources import RESOURCES as LAB
+
+CORE = "io.k8s.api.core.v1."
 
 
 class DocumentTests(ApiTestCase):
@@ -32,3 +42,59 @@ class DocumentTests(ApiTestCase):
         paths = document["paths"]
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         self.assertEqual({"post"}, set(paths[path]))
+
+
+class SchemaTests(SynchronousTestCase):
+    """Schemas."""
+
+    def test_every_kind_has_one(self):
+        """Each kind has a schema with the usual fields and its own name."""
+        for kind in RESOURCES:
+            schema = all_documents().schema(kind)
+            self.assertIn("metadata", schema["properties"], kind.kind)
+            self.assertEqual(
+                [{"group": kind.group, "version": kind.version, "kind": kind.kind}],
+                schema["x-kubernetes-group-version-kind"],
+            )
+
+    def test_names(self):
+        """Definitions have the names that Kubernetes gives them."""
+        schemas = all_documents()
+        self.assertIs(schemas.schemas[f"{CORE}Pod"], schemas.schema(PODS))
+        lease = "io.k8s.api.coordination.v1.Lease"
+        self.assertIs(schemas.schemas[lease], schemas.schema(LEASES))
+        meta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+        self.assertEqual({"$ref": REFERENCE + meta}, schemas.schema(PODS)["properties"]["metadata"])
+        source = schemas.schemas[f"{CORE}EnvVar"]["properties"]["valueFrom"]
+        self.assertEqual({"$ref": f"{REFERENCE}{CORE}EnvVarSource"}, source)
+
+    def test_types(self):
+        """Types, formats and descriptions are those of Kubernetes."""
+        definitions = all_documents().schemas
+        container = definitions[f"{CORE}Container"]
+        self.assertEqual(["name"], container["required"])
+        self.assertNotIn("Attributes", container["description"])
+        command = container["properties"]["command"]
+        self.assertEqual(("array", {"type": "string"}), (command["type"], command["items"]))
+        self.assertIn("Entrypoint array", command["description"])
+        port = definitions[f"{CORE}HTTPGetAction"]["properties"]["port"]
+        self.assertEqual("int-or-string", port["format"])
+        data = all_documents().schema(SECRETS)["properties"]["data"]
+        self.assertEqual({"type": "string", "format": "byte"}, data["additionalProperties"])
+
+    def test_group(self):
+        """A group has what its kinds need, and no more."""
+        found = all_documents().openapi(f"apis/{LEASES.api_version}")["components"]["schemas"]
+        self.assertIn("io.k8s.api.coordination.v1.LeaseSpec", found)
+        self.assertNotIn(f"{CORE}Pod", found)
+
+
+class FileTests(SynchronousTestCase):
+    """What the lab has of its kinds."""
+
+    def test_it_is_what_is_made(self):
+        """The file is what ``python -m tests.apiserver.documents`` writes."""
+        found = FILE.read_text()
+        if f'"made of": "kubernetes {kubernetes.__version__}"' not in found:
+            raise SkipTest("documents.json was made of another version of the kubernetes package")
+        self.assertTrue(found == written(make(LAB)), "run python -m tests.apiserver.documents")

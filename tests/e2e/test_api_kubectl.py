@@ -19,11 +19,9 @@ from twisted.internet import reactor
 from twisted.internet.defer import fail
 from twisted.trial.unittest import SkipTest
 
-from tests.apiserver import support as cluster
 from tests.apiserver.api import ClusterAPI
 from tests.e2e.kubectl import Kubectl, find_kubectls
 from tests.e2e.support import EndToEndTestCase
-from tests.yurtlab.api.support import all_schemas
 from yurtlab.api.resources import NODES, PODS
 from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import DELETED, Store
@@ -57,13 +55,12 @@ class Api:
     """An API that listens on loopback; ``directory`` and ``kubeconfig`` are for kubectl."""
 
     make = KubernetesAPI
-    schemas = staticmethod(all_schemas)
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.kubeconfig = os.path.join(directory, "kubeconfig")
         self.store = Store(reactor)
-        self._api = self.make(reactor, self.store, self.schemas(), self._connections)
+        self._api = self.make(reactor, self.store, self._connections)
         self._factory = HTTPFactory(reactor, self._api.handler)
         trust = QuickstartTrust(reactor, Path(directory, "pki"), "edge-1")
         secured = tls.server_side(reactor, trust.api, self._factory)
@@ -101,7 +98,6 @@ class ClusterApi(Api):
     """The same with what a cluster has besides."""
 
     make = ClusterAPI
-    schemas = staticmethod(cluster.all_schemas)
 
 
 class WithKubectl:

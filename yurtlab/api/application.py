@@ -15,14 +15,16 @@ from zope.interface import implementer
 
 from yurtlab.api import errors
 from yurtlab.api.access import IAuthenticator, IAuthorizer, Request, is_public
-from yurtlab.api.discovery import (
-    Discovery,
+from yurtlab.api.documents import (
+    GNOSTIC_V2,
+    Documents,
     aggregated_type,
     aggregated_version,
+    gnostic_v2,
+    json_v2,
     version_document,
 )
 from yurtlab.api.negotiation import accepted, encode_json
-from yurtlab.api.openapi import GNOSTIC_V2, OpenAPI, gnostic_v2, json_v2
 from yurtlab.api.options import parse_query
 from yurtlab.api.responses import Responder
 from yurtlab.api.rest import Rest
@@ -47,16 +49,14 @@ class Application:
         authorizer: IAuthorizer,
         routes: Routes,
         rest: Rest,
-        discovery: Discovery,
-        openapi: OpenAPI,
+        documents: Documents,
         responder: Responder,
     ) -> None:
         self._authenticator = authenticator
         self._authorizer = authorizer
         self._routes = routes
         self._rest = rest
-        self._discovery = discovery
-        self._openapi = openapi
+        self._documents = documents
         self._responder = responder
 
     def request_received(self, exchange: IExchange) -> None:
@@ -97,12 +97,12 @@ class Application:
             responder.send_content(exchange, version_document())
             return
         aggregated = aggregated_version(accepted(exchange.head.values(b"accept")))
-        if aggregated and (document := self._discovery.aggregated(path, aggregated)):
+        if aggregated and (document := self._documents.aggregated(path, aggregated)):
             body = encode_json(document) + b"\n"
             responder.send(exchange, body, aggregated_type(aggregated))
             return
         host = b"".join(exchange.head.values(b"host")).decode("latin-1")
-        found = self._discovery.find(path, host)
+        found = self._documents.discovery(path, host)
         if found is None:
             raise errors.no_such_path()
         responder.send_content(exchange, found)
@@ -116,12 +116,12 @@ class Application:
             else:
                 responder.send_content(exchange, json_v2())
         elif path == "/openapi/v3":
-            responder.send_content(exchange, self._openapi.index())
+            responder.send_content(exchange, self._documents.openapi_index())
         else:
-            document = self._openapi.document(path.removeprefix("/openapi/v3/"))
+            document = self._documents.openapi(path.removeprefix("/openapi/v3/"))
             if document is None:
                 raise errors.no_such_path()
-            responder.send(exchange, document)
+            responder.send(exchange, encode_json(document))
 
     def _failed(self, failure: Failure, exchange: IExchange) -> None:
         error: Any = failure.value

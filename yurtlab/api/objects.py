@@ -8,12 +8,12 @@ from typing import Any
 
 from yurtlab.api import errors
 from yurtlab.api.access import User
+from yurtlab.api.documents import Documents
 from yurtlab.api.json_patch import BadPatch, PatchFailed, json_patch, merge_patch
 from yurtlab.api.namespaces import Namespaces
 from yurtlab.api.options import DeleteOptions, WriteOptions
 from yurtlab.api.resources import NAMESPACES, Resource
 from yurtlab.api.routing import Target
-from yurtlab.api.schemas import Schemas
 from yurtlab.api.selectors import Selector
 from yurtlab.api.store import Object, Store
 from yurtlab.api.strategic_merge import strategic_merge
@@ -66,12 +66,12 @@ class Objects:
     def __init__(
         self,
         store: Store,
-        schemas: Schemas,
+        documents: Documents,
         namespaces: Namespaces,
         strategies: Mapping[Resource, Strategy],
     ) -> None:
         self._store = store
-        self._schemas = schemas
+        self._documents = documents
         self._namespaces = namespaces
         self._strategies = strategies
 
@@ -192,7 +192,7 @@ class Objects:
         ):
             raise errors.bad_request(f"{prefix}: it is of another kind or version")
         try:
-            checked, unknown = read(self._schemas, kind, body)
+            checked, unknown = read(self._documents, kind, body)
         except WrongType as error:
             raise errors.bad_request(f"{prefix}: {error}") from None
         checked.setdefault("metadata", {})

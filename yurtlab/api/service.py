@@ -8,11 +8,10 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurtlab.api.access import Certificates, IAuthenticator, IAuthorizer, MastersOnly
 from yurtlab.api.application import Application
-from yurtlab.api.discovery import Discovery
+from yurtlab.api.documents import Documents
 from yurtlab.api.namespaces import Namespaces, NamespaceStrategy
 from yurtlab.api.node_proxy import NodeConnections, NodeProxy
 from yurtlab.api.objects import Objects, Question
-from yurtlab.api.openapi import OpenAPI
 from yurtlab.api.pods import PodStrategy
 from yurtlab.api.resources import (
     MAKE_PODS,
@@ -27,7 +26,6 @@ from yurtlab.api.responses import Responder
 from yurtlab.api.rest import Rest
 from yurtlab.api.routing import Routes
 from yurtlab.api.scheduler import Scheduler
-from yurtlab.api.schemas import Schemas
 from yurtlab.api.services import ServiceStrategy
 from yurtlab.api.store import Store
 from yurtlab.api.strategy import SecretStrategy, Strategy
@@ -40,7 +38,7 @@ class KubernetesAPI:
     """A Kubernetes API with its objects in ``store``.
 
     ``handler`` answers the requests that an ``HTTPFactory`` receives, ``connections`` gets
-    connections to nodes, ``schemas`` are those of all ``kinds``.
+    connections to nodes. ``documents`` are those of the ``kinds``.
 
     Who asks, and whether they may, is for ``authenticator`` and ``authorizer`` to say. Objects of
     the kinds ``without_controllers`` are not for anybody to write. ``strategies`` are those of
@@ -52,16 +50,17 @@ class KubernetesAPI:
         self,
         clock: IReactorTime,
         store: Store,
-        schemas: Schemas,
         connections: NodeConnections,
         *,
         kinds: Sequence[Resource] = RESOURCES,
+        documents: Documents | None = None,
         authenticator: IAuthenticator = _CERTIFICATES,
         authorizer: IAuthorizer = _MASTERS_ONLY,
         strategies: Mapping[Resource, Strategy] | None = None,
         questions: Mapping[tuple[Resource, str | None], Question] | None = None,
         without_controllers: Collection[Resource] = MAKE_PODS,
     ) -> None:
+        documents = documents or Documents.of_lab()
         self._namespaces = Namespaces(store, kinds)
         self._namespaces.add_initial()
         self._scheduler = Scheduler(clock, store)
@@ -73,7 +72,7 @@ class KubernetesAPI:
             SECRETS: SecretStrategy(),
             SERVICES: ServiceStrategy(store),
         }
-        objects = Objects(store, schemas, self._namespaces, {**own, **(strategies or {})})
+        objects = Objects(store, documents, self._namespaces, {**own, **(strategies or {})})
         node_proxy = NodeProxy(store, self._relay, connections)
         self.handler = Application(
             authenticator,
@@ -82,8 +81,7 @@ class KubernetesAPI:
             Rest(
                 clock, store, objects, node_proxy, responder, without_controllers, questions or {}
             ),
-            Discovery(kinds),
-            OpenAPI(kinds, schemas),
+            documents,
             responder,
         )
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from yurtlab.api.documents import Documents, Schema
 from yurtlab.api.resources import Resource
-from yurtlab.api.schemas import Schema, Schemas
 from yurtlab.api.store import Object
 
 _JSON_TYPES: dict[type, str] = {
@@ -35,25 +35,25 @@ class WrongType(Exception):
     """A field has a value of another type than it can have; one line that says which."""
 
 
-def read(schemas: Schemas, kind: Resource, body: Object) -> tuple[Object, list[str]]:
+def read(documents: Documents, kind: Resource, body: Object) -> tuple[Object, list[str]]:
     """Return ``body`` as it is stored, and the paths of fields that its kind does not have.
 
     Raises :class:`WrongType`.
     """
-    reader = _Reader(schemas)
-    checked: Object = reader.read(schemas.of(kind), body, "")
+    reader = _Reader(documents)
+    checked: Object = reader.read(documents.schema(kind), body, "")
     return checked, reader.unknown
 
 
 class _Reader:
     """Reads one body."""
 
-    def __init__(self, schemas: Schemas) -> None:
-        self._schemas = schemas
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
         self.unknown: list[str] = []
 
     def read(self, schema: Schema, value: Any, path: str) -> Any:
-        schema = self._schemas.resolve(schema)
+        schema = self._documents.resolve(schema)
         if "oneOf" in schema:
             if not isinstance(value, str) and not _is_integer(value):
                 raise _wrong(value, path, "int-or-string")

@@ -8,8 +8,6 @@ from typing import Any
 
 from twisted.application.service import IService, MultiService
 
-from yurtlab.api.resources import RESOURCES
-from yurtlab.api.schemas import Schemas
 from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
 from yurtlab.node.node import Node, NodeSettings
@@ -53,7 +51,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     own_state.directory.write(kubeconfig.name, trust.kubeconfig(ports.api))
     store = Store(reactor)
     nodes = TunneledNodes(reactor, trust.api_to_tunnel, lambda: [(ADDRESS, ports.secure)])
-    api = KubernetesAPI(reactor, store, Schemas(RESOURCES), nodes.connections)
+    api = KubernetesAPI(reactor, store, nodes.connections)
     node = Node(reactor, store, NodeSettings(node_name, ADDRESS, ports.kubelet, state / "node"))
     guide = Guide(
         reactor,

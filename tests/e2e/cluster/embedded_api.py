@@ -9,7 +9,6 @@ from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from zope.interface import implementer
 
 from tests.apiserver.api import ClusterAPI
-from tests.apiserver.support import all_schemas
 from tests.e2e.cluster.network import free_port
 from yurtlab.api.store import Store
 from yurttunnel.http.server import HTTPFactory
@@ -64,7 +63,6 @@ class EmbeddedAPI:
         self._api = ClusterAPI(
             reactor,
             Store(reactor),
-            all_schemas(),
             self._nodes.connections,
             on_request=lambda user, asked, allowed: self.requests.add((user.name, asked, allowed)),
         )

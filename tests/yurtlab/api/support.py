@@ -15,8 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import MemoryConnection
 from tests.http.support import SecureConnection, Server, responses, settle
-from yurtlab.api.resources import NODES, PODS, RESOURCES
-from yurtlab.api.schemas import Schemas
+from yurtlab.api.resources import NODES, PODS
 from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
 from yurttunnel.http.client import ClientConnection
@@ -29,8 +28,6 @@ PODS_PATH = "/api/v1/namespaces/default/pods"
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-
-all_schemas = functools.cache(lambda: Schemas(RESOURCES))
 
 
 def pod(name="web", **spec):
@@ -152,7 +149,7 @@ class ApiTestCase(SynchronousTestCase):
 
     def make_api(self):
         """Make the API, which is that of the lab."""
-        return KubernetesAPI(self.clock, self.store, all_schemas(), self.connections)
+        return KubernetesAPI(self.clock, self.store, self.connections)
 
     def connections(self, name, port):
         """Return what gets connections to a node."""

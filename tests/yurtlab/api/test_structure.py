@@ -4,56 +4,12 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.yurtlab.api.support import all_schemas, pod
-from yurtlab.api.resources import CONFIG_MAPS, LEASES, NODES, PODS, RESOURCES, SECRETS
-from yurtlab.api.schemas import REFERENCE
+from tests.yurtlab.api.support import pod
+from yurtlab.api.documents import Documents
+from yurtlab.api.resources import CONFIG_MAPS, NODES, PODS
 from yurtlab.api.structure import WrongType, read
 
 CORE = "io.k8s.api.core.v1."
-
-
-class SchemaTests(SynchronousTestCase):
-    """Schemas."""
-
-    def test_every_kind_has_one(self):
-        """Each kind has a schema with the usual fields and its own name."""
-        for kind in RESOURCES:
-            schema = all_schemas().of(kind)
-            self.assertIn("metadata", schema["properties"], kind.kind)
-            self.assertEqual(
-                [{"group": kind.group, "version": kind.version, "kind": kind.kind}],
-                schema["x-kubernetes-group-version-kind"],
-            )
-
-    def test_names(self):
-        """Definitions have the names that Kubernetes gives them."""
-        schemas = all_schemas()
-        self.assertEqual(f"{CORE}Pod", schemas.name(PODS))
-        self.assertEqual("io.k8s.api.coordination.v1.Lease", schemas.name(LEASES))
-        meta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
-        self.assertEqual({"$ref": REFERENCE + meta}, schemas.of(PODS)["properties"]["metadata"])
-        source = schemas.definitions[f"{CORE}EnvVar"]["properties"]["valueFrom"]
-        self.assertEqual({"$ref": f"{REFERENCE}{CORE}EnvVarSource"}, source)
-
-    def test_types(self):
-        """Types, formats and descriptions are those of Kubernetes."""
-        definitions = all_schemas().definitions
-        container = definitions[f"{CORE}Container"]
-        self.assertEqual(["name"], container["required"])
-        self.assertNotIn("Attributes", container["description"])
-        command = container["properties"]["command"]
-        self.assertEqual(("array", {"type": "string"}), (command["type"], command["items"]))
-        self.assertIn("Entrypoint array", command["description"])
-        port = definitions[f"{CORE}HTTPGetAction"]["properties"]["port"]
-        self.assertEqual("int-or-string", port["format"])
-        data = all_schemas().of(SECRETS)["properties"]["data"]
-        self.assertEqual({"type": "string", "format": "byte"}, data["additionalProperties"])
-
-    def test_group(self):
-        """A group has what its kinds need, and no more."""
-        found = all_schemas().of_group([LEASES])
-        self.assertIn("io.k8s.api.coordination.v1.LeaseSpec", found)
-        self.assertNotIn(f"{CORE}Pod", found)
 
 
 class ReadTests(SynchronousTestCase):
@@ -61,7 +17,7 @@ class ReadTests(SynchronousTestCase):
 
     def read(self, body, kind=PODS):
         """Read a body without unknown fields."""
-        checked, unknown = read(all_schemas(), kind, body)
+        checked, unknown = read(Documents.of_lab(), kind, body)
         self.assertEqual([], unknown)
         return checked
 
@@ -77,7 +33,7 @@ class ReadTests(SynchronousTestCase):
     def test_unknown_fields(self):
         """Fields that the kind does not have are left out and named."""
         body = pod(containers=[{"name": "a", "imagee": "b"}], color="red")
-        checked, unknown = read(all_schemas(), PODS, body)
+        checked, unknown = read(Documents.of_lab(), PODS, body)
         self.assertEqual({"containers": [{"name": "a"}]}, checked["spec"])
         self.assertEqual(["spec.containers[0].imagee", "spec.color"], unknown)
 
@@ -120,5 +76,5 @@ class ReadTests(SynchronousTestCase):
     def test_other_kinds(self):
         """Every kind has its own fields."""
         self.assertEqual({"data": {"a": "b"}}, self.read({"data": {"a": "b"}}, CONFIG_MAPS))
-        _, unknown = read(all_schemas(), CONFIG_MAPS, {"spec": {}})
+        _, unknown = read(Documents.of_lab(), CONFIG_MAPS, {"spec": {}})
         self.assertEqual(["spec"], unknown)

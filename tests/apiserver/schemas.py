@@ -13,11 +13,9 @@ from typing import Any
 from kubernetes.client import models
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
+from yurtlab.api.documents import REFERENCE, Schema
 from yurtlab.api.resources import Resource
 
-Schema = dict[str, Any]
-
-REFERENCE = "#/components/schemas/"
 _MODEL_REFERENCE = "#/$defs/"
 MODE: JsonSchemaMode = "validation"
 
@@ -50,16 +48,6 @@ class Schemas:
     def name(self, kind: Resource) -> str:
         """Return the name of the definition of a kind."""
         return self._names[kind]
-
-    def of(self, kind: Resource) -> Schema:
-        """Return the schema of a kind."""
-        return self.definitions[self._names[kind]]
-
-    def resolve(self, schema: Schema) -> Schema:
-        """Follow a reference to a definition."""
-        if "$ref" in schema:
-            return self.definitions[schema["$ref"].removeprefix(REFERENCE)]
-        return schema
 
     def of_group(self, kinds: Iterable[Resource]) -> dict[str, Schema]:
         """Return the definitions that these kinds need, and those that these need, and so on."""

@@ -6,17 +6,10 @@ kubectl asks for it since 1.26 (KEP-3352).
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable
 from typing import Any
 
-from yurtlab.api.negotiation import MediaRange
 from yurtlab.api.resources import Resource, Subresource
-
-KUBERNETES_VERSION = ("1", "33", 0)
-"""The version of Kubernetes whose API this is: kubectl compares it with its own."""
-
-_AGGREGATED_VERSIONS = ("v2", "v2beta1")
 
 
 class Discovery:
@@ -25,46 +18,34 @@ class Discovery:
     def __init__(self, kinds: Iterable[Resource]) -> None:
         self._kinds = tuple(kinds)
 
-    def find(self, path: str, host: str) -> dict[str, Any] | None:
-        """Return the plain document at ``path``, ``None`` when there is none.
+    def plain(self) -> dict[str, Any]:
+        """Return the plain documents by their paths."""
+        groups = self._groups()
+        listed = [self._group(name) for name in groups]
+        found: dict[str, Any] = {
+            "api": {"kind": "APIVersions", "versions": self._versions("")},
+            "apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed},
+        }
+        for name, group in zip(groups, listed, strict=True):
+            found[f"apis/{name}"] = {"kind": "APIGroup", "apiVersion": "v1", **group}
+        for group in ("", *groups):
+            for version in self._versions(group):
+                path = f"apis/{group}/{version}" if group else f"api/{version}"
+                found[path] = self._resources(group, version)
+        return found
 
-        ``host`` is where the client has found the API, as HOST:PORT.
-        """
-        match path.strip("/").split("/"):
-            case ["api"]:
-                return self._core_versions(host)
-            case ["apis"]:
-                groups = [self._group(name) for name in self._groups()]
-                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-            case ["apis", group] if group in self._groups():
-                return {"kind": "APIGroup", "apiVersion": "v1", **self._group(group)}
-            case ["api", version]:
-                return self._resources("", version)
-            case ["apis", group, version]:
-                return self._resources(group, version)
-        return None
-
-    def aggregated(self, path: str, version: str) -> dict[str, Any] | None:
-        """Return the aggregated document at ``path``, in a version of ``apidiscovery.k8s.io``."""
-        match path.strip("/"):
-            case "api":
-                return self._aggregated(version, [""])
-            case "apis":
-                return self._aggregated(version, self._groups())
-        return None
+    def aggregated(self) -> dict[str, Any]:
+        """Return the groups of the aggregated documents by their paths."""
+        return {
+            "api": [self._aggregated_group("")],
+            "apis": [self._aggregated_group(group) for group in self._groups()],
+        }
 
     def _groups(self) -> list[str]:
         return list(dict.fromkeys(kind.group for kind in self._kinds if kind.group))
 
     def _versions(self, group: str) -> list[str]:
         return list(dict.fromkeys(kind.version for kind in self._kinds if kind.group == group))
-
-    def _core_versions(self, host: str) -> dict[str, Any]:
-        return {
-            "kind": "APIVersions",
-            "versions": self._versions(""),
-            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}],
-        }
 
     def _group(self, group: str) -> dict[str, Any]:
         versions = [
@@ -76,23 +57,13 @@ class Discovery:
     def _in(self, group: str, version: str) -> list[Resource]:
         return [kind for kind in self._kinds if (kind.group, kind.version) == (group, version)]
 
-    def _resources(self, group: str, version: str) -> dict[str, Any] | None:
+    def _resources(self, group: str, version: str) -> dict[str, Any]:
         kinds = self._in(group, version)
-        if not kinds:
-            return None
         return {
             "kind": "APIResourceList",
             "apiVersion": "v1",
             "groupVersion": kinds[0].api_version,
             "resources": [entry for kind in kinds for entry in _entries(kind)],
-        }
-
-    def _aggregated(self, version: str, groups: list[str]) -> dict[str, Any]:
-        return {
-            "kind": "APIGroupDiscoveryList",
-            "apiVersion": f"apidiscovery.k8s.io/{version}",
-            "metadata": {},
-            "items": [self._aggregated_group(group) for group in groups],
         }
 
     def _aggregated_group(self, group: str) -> dict[str, Any]:
@@ -106,39 +77,6 @@ class Discovery:
             for version in self._versions(group)
         ]
         return {"metadata": {**metadata, "creationTimestamp": None}, "versions": versions}
-
-
-def aggregated_type(version: str) -> str:
-    """Return the media type of aggregated discovery."""
-    return f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-
-
-def aggregated_version(accepted: Iterable[MediaRange]) -> str | None:
-    """Return the version of aggregated discovery that a client prefers to plain discovery."""
-    for one in accepted:
-        parameters = one.parameters
-        if parameters.get("as") == "APIGroupDiscoveryList":
-            if parameters.get("v") in _AGGREGATED_VERSIONS:
-                return parameters["v"]
-        elif one.type in ("application/json", "*/*"):
-            return None
-    return None
-
-
-def version_document() -> dict[str, str]:
-    """Return the answer at ``/version``."""
-    major, minor, patch = KUBERNETES_VERSION
-    return {
-        "major": major,
-        "minor": minor,
-        "gitVersion": f"v{major}.{minor}.{patch}+yurttunnel",
-        "gitCommit": "",
-        "gitTreeState": "",
-        "buildDate": "",
-        "goVersion": "",
-        "compiler": "",
-        "platform": f"linux/{platform.machine()}",
-    }
 
 
 def _entries(kind: Resource) -> list[dict[str, Any]]:

@@ -1,0 +1,167 @@
+"""What clients read before they ask for objects: discovery, schemas and OpenAPI, the version.
+
+Those of the lab's kinds are in ``documents.json``. ``python -m tests.apiserver.documents`` makes it
+of ``kinds.json`` and of the models of the official client, which are made from the OpenAPI
+specification of Kubernetes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from yurtlab.api.negotiation import MediaRange, encode_json
+from yurtlab.api.resources import Resource
+
+Schema = dict[str, Any]
+Document = dict[str, Any]
+
+REFERENCE = "#/components/schemas/"
+"""What a reference to a schema begins with."""
+
+GNOSTIC_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+"""The media type of the binary form of version 2; newer clients ask for it with an ``@`` before
+``v1.0``, which Go cannot read in an answer."""
+
+_AGGREGATED_VERSIONS = ("v2", "v2beta1")
+_KUBERNETES_VERSION = ("1", "33", 0)
+_GVK = "x-kubernetes-group-version-kind"
+_INFO = {"title": "Kubernetes", "version": "v1.33.0"}
+
+
+class Documents:
+    """The documents for some kinds.
+
+    ``content`` has plain and aggregated discovery by path, all schemas by name, and for each group
+    and version the paths of OpenAPI with the names of the schemas that they need.
+    """
+
+    def __init__(self, content: Document) -> None:
+        self._content = content
+        self.schemas: dict[str, Schema] = content["schemas"]
+        self._by_kind = {
+            tuple(one[_GVK][0].values()): one for one in self.schemas.values() if _GVK in one
+        }
+
+    @classmethod
+    @functools.cache
+    def of_lab(cls) -> Documents:
+        """Read those of the lab's own kinds."""
+        return cls(json.loads(Path(__file__).with_name("documents.json").read_bytes()))
+
+    def schema(self, kind: Resource) -> Schema:
+        """Return the schema of a kind."""
+        return self._by_kind[kind.group, kind.version, kind.kind]
+
+    def resolve(self, schema: Schema) -> Schema:
+        """Follow a reference to a schema."""
+        reference = schema.get("$ref")
+        return schema if reference is None else self.schemas[reference.removeprefix(REFERENCE)]
+
+    def discovery(self, path: str, host: str) -> Document | None:
+        """Return the plain document at ``path``, ``None`` when there is none.
+
+        ``host`` is where the client has found the API, as HOST:PORT.
+        """
+        path = path.strip("/")
+        found: Document | None = self._content["discovery"].get(path)
+        if path == "api" and found is not None:
+            address = {"clientCIDR": "0.0.0.0/0", "serverAddress": host}
+            return {**found, "serverAddressByClientCIDRs": [address]}
+        return found
+
+    def aggregated(self, path: str, version: str) -> Document | None:
+        """Return all of discovery below ``path``, in a version of ``apidiscovery.k8s.io``.
+
+        kubectl asks for it since 1.26 (KEP-3352).
+        """
+        items = self._content["aggregated"].get(path.strip("/"))
+        if items is None:
+            return None
+        return {
+            "kind": "APIGroupDiscoveryList",
+            "apiVersion": f"apidiscovery.k8s.io/{version}",
+            "metadata": {},
+            "items": items,
+        }
+
+    def openapi_index(self) -> Document:
+        """Return the list of OpenAPI 3; addresses of documents change with their content."""
+        paths = {}
+        for group in self._content["openapi"]:
+            digest = hashlib.sha256(encode_json(self.openapi(group))).hexdigest()[:32]
+            paths[group] = {"serverRelativeURL": f"/openapi/v3/{group}?hash={digest.upper()}"}
+        return {"paths": paths}
+
+    def openapi(self, group: str) -> Document | None:
+        """Return the document of OpenAPI 3 by a path such as ``api/v1``.
+
+        kubectl looks there whether PATCH takes ``fieldValidation`` and ``dryRun``; if so, it leaves
+        validation to the server.
+        """
+        found = self._content["openapi"].get(group)
+        if found is None:
+            return None
+        schemas = {name: self.schemas[name] for name in found["schemas"]}
+        return {
+            "openapi": "3.0.0",
+            "info": _INFO,
+            "paths": found["paths"],
+            "components": {"schemas": schemas},
+        }
+
+
+def aggregated_type(version: str) -> str:
+    """Return the media type of aggregated discovery."""
+    return f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+
+
+def aggregated_version(accepted: Iterable[MediaRange]) -> str | None:
+    """Return the version of aggregated discovery that a client prefers to plain discovery."""
+    for one in accepted:
+        parameters = one.parameters
+        if parameters.get("as") == "APIGroupDiscoveryList":
+            if parameters.get("v") in _AGGREGATED_VERSIONS:
+                return parameters["v"]
+        elif one.type in ("application/json", "*/*"):
+            return None
+    return None
+
+
+def version_document() -> dict[str, str]:
+    """Return the answer at ``/version``, which kubectl compares with its own."""
+    major, minor, patch = _KUBERNETES_VERSION
+    nothing = ("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler")
+    return {
+        "major": major,
+        "minor": minor,
+        "gitVersion": f"v{major}.{minor}.{patch}+yurttunnel",
+        **dict.fromkeys(nothing, ""),
+        "platform": f"linux/{platform.machine()}",
+    }
+
+
+def gnostic_v2() -> bytes:
+    """Return OpenAPI 2 without kinds, in the protocol buffers of gnostic, as kubectl 1.20 asks.
+
+    See openapiv2/OpenAPIv2.proto of github.com/google/gnostic: Document has ``swagger`` (1),
+    ``info`` (2, with ``title`` 1 and ``version`` 2) and ``paths`` (8). Without any kind in it
+    such a kubectl does not validate by itself.
+    """
+    info = _field(1, _INFO["title"].encode()) + _field(2, _INFO["version"].encode())
+    return _field(1, b"2.0") + _field(2, info) + _field(8, b"")
+
+
+def json_v2() -> Document:
+    """Return the same document as JSON."""
+    return {"swagger": "2.0", "info": _INFO, "paths": {}}
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Encode a field of protocol buffers whose length precedes it, and is below 128."""
+    return bytes([number << 3 | 2, len(content)]) + content
