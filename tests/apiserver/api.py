@@ -30,8 +30,10 @@ from tests.apiserver.kinds import (
     ROLES,
     TOKEN_REQUESTS,
 )
+from tests.apiserver.paging import list_page
 from tests.apiserver.reviews import Reviews
 from tests.apiserver.roles import BindingStrategy, RoleStrategy
+from tests.apiserver.services import AllocatingStrategy
 from tests.apiserver.token_requests import answer_token_request
 from tests.apiserver.tokens import ServiceAccountTokens
 from tests.apiserver.workloads import DAEMON_SET_DEFAULTS, DEPLOYMENT_DEFAULTS, WorkloadStrategy
@@ -39,7 +41,7 @@ from yurtlab.api import errors
 from yurtlab.api.access import Certificates, IAuthenticator, IAuthorizer, Request, User
 from yurtlab.api.node_proxy import NodeConnections
 from yurtlab.api.objects import Question
-from yurtlab.api.resources import SERVICE_ACCOUNTS
+from yurtlab.api.resources import SERVICE_ACCOUNTS, SERVICES
 from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
 from yurttunnel.http.interfaces import IExchange
@@ -116,22 +118,24 @@ class ClusterAPI(KubernetesAPI):
             documents=all_documents(),
             authenticator=Everybody(self.tokens, authorizer),
             authorizer=ByAttributes(authorizer),
-            strategies=_strategies(clock, authorizer),
+            strategies=_strategies(clock, store, authorizer),
             questions={
                 (SERVICE_ACCOUNTS, "token"): Question(TOKEN_REQUESTS, request_token),
                 **Reviews(authorizer, self.tokens).questions(),
             },
             without_controllers=(),
+            list_page=list_page,
         )
         add_initial_roles(store)
 
 
-def _strategies(clock: IReactorTime, authorizer: Authorizer) -> dict[Any, Any]:
+def _strategies(clock: IReactorTime, store: Store, authorizer: Authorizer) -> dict[Any, Any]:
     """Return the strategies of the kinds that are more than stored."""
     return {
         CERTIFICATE_SIGNING_REQUESTS: CertificateRequestStrategy(clock, authorizer),
         CLUSTER_ROLES: RoleStrategy(namespaced=False),
         CLUSTER_ROLE_BINDINGS: BindingStrategy(namespaced=False),
+        SERVICES: AllocatingStrategy(store),
         ROLES: RoleStrategy(namespaced=True),
         ROLE_BINDINGS: BindingStrategy(namespaced=True),
         DEPLOYMENTS: WorkloadStrategy("deployment", DEPLOYMENT_DEFAULTS),

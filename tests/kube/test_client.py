@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from OpenSSL.crypto import X509
 
+from tests.apiserver.support import ApiTestCase
 from tests.http.support import SecureConnection
 from tests.kube.contract_client import ClientContract
 from tests.kube.network import Network
-from tests.yurtlab.api.support import ApiTestCase, certificate
+from tests.yurtlab.api.support import certificate
 from yurtlab.api import resources as stored
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
@@ -24,7 +25,7 @@ class Administrator(SecureConnection):
 
 
 class EmbeddedApiTests(ClientContract, ApiTestCase):
-    """The contract, against the API of the quickstart."""
+    """The contract, against the API of a cluster."""
 
     def setUp(self):
         """Connect a client."""

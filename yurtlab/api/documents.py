@@ -44,7 +44,7 @@ class Documents:
     def __init__(self, content: Document) -> None:
         self._content = content
         self.schemas: dict[str, Schema] = content["schemas"]
-        self._by_kind = {
+        self._by_kind: dict[tuple[str, ...], Schema] = {
             tuple(one[_GVK][0].values()): one for one in self.schemas.values() if _GVK in one
         }
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import email.utils
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from twisted.internet.interfaces import IReactorTime
 
 from yurtlab.api.errors import ApiError
 from yurtlab.api.negotiation import JSON, Form, encode_json, type_field
-from yurtlab.api.paging import Page
 from yurtlab.api.resources import Resource
 from yurtlab.api.store import Object
 from yurtlab.api.tables import partial_metadata, table
 from yurttunnel.http.interfaces import IExchange
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Objects, which are to be read only, and the ``ListMeta`` of the list that they are of."""
+
+    objects: list[Object]
+    metadata: Mapping[str, object]
 
 
 class Responder:

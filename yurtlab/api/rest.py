@@ -23,7 +23,6 @@ from yurtlab.api.options import (
     selection,
     write_options,
 )
-from yurtlab.api.paging import Page, list_page
 from yurtlab.api.resources import (
     NAMESPACES,
     PODS,
@@ -31,7 +30,7 @@ from yurtlab.api.resources import (
     SERVICES,
     Resource,
 )
-from yurtlab.api.responses import Responder, deleted_status
+from yurtlab.api.responses import Page, Responder, deleted_status
 from yurtlab.api.routing import Target
 from yurtlab.api.store import Store
 from yurtlab.api.watching import Watch, WatchRequest
@@ -63,11 +62,23 @@ _NOT_SERVED: dict[tuple[Resource, str | None], str] = {
 }
 
 
+ListPage = Callable[[Store, Target, Query], Page]
+"""Returns what a list asks for; raises ``ApiError``."""
+
+
+def whole_list(store: Store, target: Target, query: Query) -> Page:
+    """Return all that is selected as it is now, however little of it a client wants at once."""
+    selector = selection(target.kind, query)
+    selected = [one for one in store.view(target.kind, target.namespace) if selector(one)]
+    return Page(selected, {"resourceVersion": str(store.version)})
+
+
 class Rest:
     """Answers requests for objects in ``store``.
 
     Nobody may write objects of the kinds ``without_controllers``: nothing would come of them.
     ``questions`` are asked by creating objects of a kind, or of a subresource, that is not stored.
+    ``list_page`` decides how much of a list is given.
     """
 
     def __init__(
@@ -79,10 +90,12 @@ class Rest:
         responder: Responder,
         without_controllers: Collection[Resource],
         questions: Mapping[tuple[Resource, str | None], Question],
+        list_page: ListPage,
     ) -> None:
         self._clock = clock
         self._without_controllers = without_controllers
         self._questions = questions
+        self._list_page = list_page
         self._store = store
         self._objects = objects
         self._node_proxy = node_proxy
@@ -138,7 +151,7 @@ class Rest:
             self._watch(exchange, target, query)
             return
         form = choose_form(exchange.head.values(b"accept"))
-        page = list_page(self._store, target, query)
+        page = self._list_page(self._store, target, query)
         self._responder.send_list(exchange, target.kind, page, form, _include(query))
 
     def _watch(self, exchange: IExchange, target: Target, query: Query) -> None:

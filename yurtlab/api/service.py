@@ -23,12 +23,11 @@ from yurtlab.api.resources import (
     Resource,
 )
 from yurtlab.api.responses import Responder
-from yurtlab.api.rest import Rest
+from yurtlab.api.rest import ListPage, Rest, whole_list
 from yurtlab.api.routing import Routes
 from yurtlab.api.scheduler import Scheduler
-from yurtlab.api.services import ServiceStrategy
 from yurtlab.api.store import Store
-from yurtlab.api.strategy import SecretStrategy, Strategy
+from yurtlab.api.strategy import SecretStrategy, ServiceStrategy, Strategy
 from yurttunnel.http.relay import Relay
 
 _CERTIFICATES, _MASTERS_ONLY = Certificates(), MastersOnly()
@@ -43,7 +42,7 @@ class KubernetesAPI:
     Who asks, and whether they may, is for ``authenticator`` and ``authorizer`` to say. Objects of
     the kinds ``without_controllers`` are not for anybody to write. ``strategies`` are those of
     kinds that are more than stored, and ``questions`` are asked by creating an object: of a kind,
-    or of one of its subresources.
+    or of one of its subresources. ``list_page`` decides how much of a list is given.
     """
 
     def __init__(
@@ -59,6 +58,7 @@ class KubernetesAPI:
         strategies: Mapping[Resource, Strategy] | None = None,
         questions: Mapping[tuple[Resource, str | None], Question] | None = None,
         without_controllers: Collection[Resource] = MAKE_PODS,
+        list_page: ListPage = whole_list,
     ) -> None:
         documents = documents or Documents.of_lab()
         self._namespaces = Namespaces(store, kinds)
@@ -70,7 +70,7 @@ class KubernetesAPI:
             NAMESPACES: NamespaceStrategy(),
             PODS: PodStrategy(),
             SECRETS: SecretStrategy(),
-            SERVICES: ServiceStrategy(store),
+            SERVICES: ServiceStrategy(),
         }
         objects = Objects(store, documents, self._namespaces, {**own, **(strategies or {})})
         node_proxy = NodeProxy(store, self._relay, connections)
@@ -79,7 +79,14 @@ class KubernetesAPI:
             authorizer,
             Routes(kinds),
             Rest(
-                clock, store, objects, node_proxy, responder, without_controllers, questions or {}
+                clock,
+                store,
+                objects,
+                node_proxy,
+                responder,
+                without_controllers,
+                questions or {},
+                list_page,
             ),
             documents,
             responder,

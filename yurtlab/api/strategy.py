@@ -73,3 +73,42 @@ class SecretStrategy(Strategy):
     def prepare_for_update(self, body: Object, current: Object) -> None:
         """Move ``stringData`` into ``data``."""
         self.prepare_for_create(body)
+
+
+WITH_NODE_PORTS = ("NodePort", "LoadBalancer")
+"""The types of services that have ports on nodes."""
+
+
+class ServiceStrategy(Strategy):
+    """Services: nothing routes to them, so they get neither addresses nor ports on nodes.
+
+    They are good for ``kubectl port-forward service/NAME``, which finds a pod and its port.
+    """
+
+    name_rule = staticmethod(names.service_name)
+
+    def prepare_for_create(self, body: Object, user: User | None = None) -> None:
+        """Fill in defaults (pkg/apis/core/v1/defaults.go of Kubernetes)."""
+        set_service_defaults(body.setdefault("spec", {}))
+        body["status"] = {"loadBalancer": {}}
+
+    def prepare_for_update(self, body: Object, current: Object) -> None:
+        """Fill in defaults."""
+        set_service_defaults(body.setdefault("spec", {}))
+
+
+def set_service_defaults(spec: Object) -> None:
+    """Fill in what the specification of a service does not say."""
+    spec.setdefault("type", "ClusterIP")
+    spec.setdefault("sessionAffinity", "None")
+    if spec["type"] != "ExternalName":
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+    if spec["type"] in WITH_NODE_PORTS:
+        spec.setdefault("externalTrafficPolicy", "Cluster")
+    if spec["type"] == "LoadBalancer":
+        spec.setdefault("allocateLoadBalancerNodePorts", True)
+    if spec["sessionAffinity"] == "ClientIP":
+        spec.setdefault("sessionAffinityConfig", {"clientIP": {"timeoutSeconds": 10800}})
+    for port in spec.get("ports", ()):
+        port.setdefault("protocol", "TCP")
+        port.setdefault("targetPort", port.get("port", 0))

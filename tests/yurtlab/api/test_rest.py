@@ -501,7 +501,7 @@ class DefectTests(ApiTestCase):
 
     def test_told_and_logged(self):
         """A defect is an InternalError to the client, and in the log."""
-        self.patch(rest, "list_page", lambda store, target, query: 1 / 0)
+        self.patch(rest, "flag", lambda query, name: 1 / 0)
         status, answer = self.call("GET", PODS_PATH)
         self.assertEqual((500, "InternalError"), (status, answer["reason"]))
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
@@ -584,6 +584,47 @@ class NodeTests(ApiTestCase):
         body = {"metadata": {"name": "edge-2"}, "status": {"phase": "Running"}}
         self.create(body, "/api/v1/nodes")
         self.assertEqual("Running", self.store.get(NODES, None, "edge-2")["status"]["phase"])
+
+
+class ServiceTests(ApiTestCase):
+    """Services."""
+
+    path = "/api/v1/namespaces/default/services"
+    service = {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}
+
+    def test_defaults(self):
+        """A service gets the usual values, and no address that leads nowhere."""
+        made = self.create(
+            {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}, self.path
+        )
+        spec = {
+            "type": "ClusterIP",
+            "internalTrafficPolicy": "Cluster",
+            "sessionAffinity": "None",
+            "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}],
+        }
+        self.assertEqual((spec, {"loadBalancer": {}}), (made["spec"], made["status"]))
+
+    def test_change(self):
+        """What a change leaves out is filled in again."""
+        self.create(self.service, self.path)
+        changed = {"spec": {"type": "NodePort", "ports": [{"port": 81}]}}
+        _, after = self.call("PATCH", f"{self.path}/web", changed, media_type=MERGE)
+        self.assertEqual("Cluster", after["spec"]["externalTrafficPolicy"])
+        ports = [{"port": 81, "protocol": "TCP", "targetPort": 81}]
+        self.assertEqual(ports, after["spec"]["ports"])
+
+
+class WholeListTests(ApiTestCase):
+    """Lists."""
+
+    def test_whole(self):
+        """A list is whole, also for those who would take it in pages."""
+        for name in ("a", "b", "c"):
+            self.create(config_map(name), MAPS)
+        _, found = self.call("GET", f"{MAPS}?limit=2")
+        self.assertEqual(["a", "b", "c"], [one["metadata"]["name"] for one in found["items"]])
+        self.assertEqual({"resourceVersion": str(self.store.version)}, found["metadata"])
 
 
 class DemonstrationTests(ApiTestCase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
-from tests.yurtlab.api.support import ApiTestCase
+from tests.apiserver.support import ApiTestCase
 from yurtlab.api.resources import CONFIG_MAPS
 from yurtlab.api.store import Store
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from yurtlab.api import errors
 from yurtlab.api.options import Query, first, number, selection
+from yurtlab.api.responses import Page
 from yurtlab.api.routing import Target
 from yurtlab.api.store import Object, Store
 
@@ -23,14 +23,6 @@ _LATEST = -1
 """The version in a token that goes on with what is there now."""
 
 _EXACT, _NOT_OLDER = "Exact", "NotOlderThan"
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Objects, which are to be read only, and the ``ListMeta`` of the list that they are of."""
-
-    objects: list[Object]
-    metadata: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)

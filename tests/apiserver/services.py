@@ -1,4 +1,4 @@
-"""Services: defaults, and the addresses and ports that the cluster gives them.
+"""Services: the addresses and ports that a cluster gives them, and what is wrong with them.
 
 The rules are those of Kubernetes (pkg/registry/core/service/storage/alloc.go,
 pkg/apis/core/v1/defaults.go and pkg/apis/core/validation), for clusters with IPv4 alone.
@@ -10,7 +10,6 @@ import copy
 import random
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network, ip_address
-from typing import Any
 
 from yurtlab.api import names
 from yurtlab.api.access import User
@@ -23,7 +22,7 @@ from yurtlab.api.errors import (
 )
 from yurtlab.api.resources import SERVICES
 from yurtlab.api.store import Object, Store
-from yurtlab.api.strategy import Strategy
+from yurtlab.api.strategy import WITH_NODE_PORTS, ServiceStrategy, set_service_defaults
 
 ADDRESSES = IPv4Network("10.96.0.0/12")
 """Where addresses of services are from, as clusters made by kubeadm have it."""
@@ -33,14 +32,11 @@ NODE_PORTS = range(30000, 32768)
 
 HEADLESS = "None"
 _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-_WITH_NODE_PORTS = ("NodePort", "LoadBalancer")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 
 
-class ServiceStrategy(Strategy):
+class AllocatingStrategy(ServiceStrategy):
     """Services of ``store``, which tells what is taken already."""
-
-    name_rule = staticmethod(names.service_name)
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -73,7 +69,7 @@ class ServiceStrategy(Strategy):
         return causes or self._validate_wishes(body, current["spec"])
 
     def _complete(self, spec: Object) -> None:
-        _set_defaults(spec)
+        set_service_defaults(spec)
         if spec["type"] == "ExternalName":
             return
         if not spec.get("clusterIP"):
@@ -82,7 +78,7 @@ class ServiceStrategy(Strategy):
         spec["clusterIPs"] = [spec["clusterIP"]]
         spec.setdefault("ipFamilies", ["IPv4"])
         spec.setdefault("ipFamilyPolicy", "SingleStack")
-        if spec["type"] in _WITH_NODE_PORTS and spec.get("allocateLoadBalancerNodePorts", True):
+        if spec["type"] in WITH_NODE_PORTS and spec.get("allocateLoadBalancerNodePorts", True):
             self._give_node_ports(spec)
 
     def _give_node_ports(self, spec: Object) -> None:
@@ -142,23 +138,6 @@ class ServiceStrategy(Strategy):
                 yield port.get("nodePort", 0)
 
 
-def _set_defaults(spec: Object) -> None:
-    defaults: dict[str, Any] = {"type": "ClusterIP", "sessionAffinity": "None"}
-    for key, value in defaults.items():
-        spec.setdefault(key, value)
-    if spec["type"] != "ExternalName":
-        spec.setdefault("internalTrafficPolicy", "Cluster")
-    if spec["type"] in _WITH_NODE_PORTS:
-        spec.setdefault("externalTrafficPolicy", "Cluster")
-    if spec["type"] == "LoadBalancer":
-        spec.setdefault("allocateLoadBalancerNodePorts", True)
-    if spec["sessionAffinity"] == "ClientIP":
-        spec.setdefault("sessionAffinityConfig", {"clientIP": {"timeoutSeconds": 10800}})
-    for port in spec.get("ports", ()):
-        port.setdefault("protocol", "TCP")
-        port.setdefault("targetPort", port.get("port", 0))
-
-
 def _keep_given(spec: Object, before: Object) -> None:
     """Keep addresses and node ports that an update does not name (patchAllocatedValues)."""
     kind = spec.get("type", "ClusterIP")
@@ -166,7 +145,7 @@ def _keep_given(spec: Object, before: Object) -> None:
         for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
             if key in before and not spec.get(key):
                 spec[key] = copy.deepcopy(before[key])
-    if kind in _WITH_NODE_PORTS:
+    if kind in WITH_NODE_PORTS:
         given = {_port_key(port): port.get("nodePort") for port in before.get("ports", ())}
         wished = {port.get("nodePort") for port in spec.get("ports", ())}
         for port in spec.get("ports", ()):
@@ -196,7 +175,7 @@ def _validate(spec: Object) -> list[Cause]:
         except ValueError:
             text = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
             causes.append(invalid_value("spec.clusterIPs[0]", address, text))
-    if kind in _WITH_NODE_PORTS and address == HEADLESS:
+    if kind in WITH_NODE_PORTS and address == HEADLESS:
         text = f"may not be set to 'None' for {kind} services"
         causes.append(invalid_value("spec.clusterIPs[0]", HEADLESS, text))
     seen: set[str] = set()

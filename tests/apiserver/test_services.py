@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from tests.yurtlab.api.support import MERGE, ApiTestCase
-from yurtlab.api import services
-from yurtlab.api.services import ADDRESSES, NODE_PORTS
+from tests.apiserver import services
+from tests.apiserver.services import ADDRESSES, NODE_PORTS
+from tests.apiserver.support import ApiTestCase
+from tests.yurtlab.api.support import MERGE
 
 PATH = "/api/v1/namespaces/default/services"
 
