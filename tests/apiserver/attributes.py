@@ -14,8 +14,7 @@ from urllib.parse import unquote
 from yurtlab.api.access import User
 from yurtlab.api.errors import ApiError, forbidden
 from yurtlab.api.options import Query, first, flag
-from yurtlab.api.resources import NAMESPACES
-from yurtlab.api.routing import Target
+from yurtlab.api.resources import NAMESPACES, Target
 from yurtlab.api.selectors import field_terms
 
 _VERBS = {

@@ -19,8 +19,9 @@ from tests.apiserver.certificate_validation import (
     validate_request,
 )
 from tests.apiserver.kinds import CERTIFICATE_SIGNING_REQUESTS
+from tests.apiserver.roles import path_segment
 from tests.apiserver.users import node_of, user_info
-from yurtlab.api import errors, names
+from yurtlab.api import errors
 from yurtlab.api.access import MASTERS, User
 from yurtlab.api.errors import Cause, forbidden_field
 from yurtlab.api.store import Object, timestamp
@@ -38,7 +39,7 @@ _REQUESTER = ("username", "uid", "groups", "extra")
 class CertificateRequestStrategy(Strategy):
     """The strategy of CertificateSigningRequests; ``clock`` tells the time of conditions."""
 
-    name_rule = staticmethod(names.path_segment)
+    name_rule = staticmethod(path_segment)
 
     def __init__(self, clock: IReactorTime, authorizer: Authorizer) -> None:
         self._clock = clock

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.apiserver.columns import CELLS
 from yurtlab.api.resources import RESOURCES as LAB
-from yurtlab.api.resources import SERVICE_ACCOUNTS, load_kinds
+from yurtlab.api.resources import SERVICE_ACCOUNTS, Resource, load_kinds
+from yurtlab.api.store import ApiError, Object, Store
 
 FURTHER = load_kinds(Path(__file__).with_name("kinds.json"), CELLS)
 
@@ -33,3 +34,11 @@ TOKEN_REVIEWS = _BY_NAME["tokenreviews"]
 
 TOKEN_REQUESTS = SERVICE_ACCOUNTS.subresource("token").body
 """What is only served as ``serviceaccounts/NAME/token``."""
+
+
+def look_up(store: Store, kind: Resource, namespace: str | None, name: str) -> Object | None:
+    """Return an object, ``None`` when there is none."""
+    try:
+        return store.get(kind, namespace, name)
+    except ApiError:
+        return None

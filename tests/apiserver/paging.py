@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from yurtlab.api import errors
 from yurtlab.api.options import Query, first, number, selection
+from yurtlab.api.resources import Resource, Target
 from yurtlab.api.responses import Page
-from yurtlab.api.routing import Target
-from yurtlab.api.store import Object, Store
+from yurtlab.api.store import Event, Object, Store
 
 _TOKEN_VERSION = "meta.k8s.io/v1"
 _LATEST = -1
@@ -68,7 +68,7 @@ def _version(store: Store, query: Query, position: _Position | None) -> int:
             )
         return store.version if position.version == _LATEST else position.version
     if desired > store.version:
-        raise errors.too_large_version(desired, store.version)
+        raise _too_large_version(desired, store.version)
     limited = bool(number(query, "limit"))
     return desired if desired and (match == _EXACT or (not match and limited)) else store.version
 
@@ -95,15 +95,32 @@ def _objects(
     store: Store, target: Target, version: int, position: _Position | None
 ) -> list[Object]:
     try:
-        found = store.view(target.kind, target.namespace, version)
+        found = as_it_was(store, target.kind, target.namespace, version)
     except errors.ApiError:
         if position is not None:
-            raise errors.expired_continue(_encode(_Position(_LATEST, position.after))) from None
+            raise _expired_continue(_encode(_Position(_LATEST, position.after))) from None
         message = "The resourceVersion for the provided list is too old."
         raise errors.expired(message) from None
     if position is None:
         return found
     return [one for one in found if _order(_key(one)) > _order(position.after)]
+
+
+def as_it_was(store: Store, kind: Resource, namespace: str | None, version: int) -> list[Object]:
+    """Return the objects at a version; Expired when that is not known any more."""
+    later: list[Event] = []
+    store.follow(kind, later.append, version)()
+    objects = {_key(one): one for one in store.view(kind)}
+    for event in reversed(later):
+        if event.previous is None:
+            del objects[_key(event.object)]
+        else:
+            objects[_key(event.object)] = event.previous
+    return [
+        objects[key]
+        for key in sorted(objects, key=_order)
+        if not namespace or _order(key)[0] == namespace
+    ]
 
 
 def _key(one: Object) -> str:
@@ -134,3 +151,22 @@ def _decode(text: str) -> _Position:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise errors.bad_request("invalid continue token: continue key is not valid") from None
     return _Position(version, start.removesuffix("\0"))
+
+
+def _expired_continue(token: str) -> errors.ApiError:
+    """Return the error that the list of a page has expired; ``token`` continues with another."""
+    message = (
+        "The provided continue parameter is too old to display a consistent list result. You can"
+        " start a new list without the continue parameter, or use the continue token in this"
+        " response to retrieve the remainder of the results. Continuing with the provided token"
+        " results in an inconsistent list - objects that were created, modified, or deleted"
+        " between the time the first chunk was returned and now may show up in the list."
+    )
+    return errors.ApiError(410, "Expired", message, metadata={"continue": token})
+
+
+def _too_large_version(desired: int, current: int) -> errors.ApiError:
+    """Return the error that a version is not there yet."""
+    message = f"Timeout: Too large resource version: {desired}, current: {current}"
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    return errors.ApiError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})

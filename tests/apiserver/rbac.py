@@ -11,7 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.apiserver.attributes import Attributes
-from tests.apiserver.kinds import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
+from tests.apiserver.kinds import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    ROLE_BINDINGS,
+    ROLES,
+    look_up,
+)
 from yurtlab.api.access import User
 from yurtlab.api.resources import Resource
 from yurtlab.api.store import Object, Store
@@ -73,7 +79,7 @@ class RoleAuthorizer:
         kind, where = CLUSTER_ROLES, None
         if reference.get("kind") == ROLES.kind:
             kind, where = ROLES, binding["metadata"].get("namespace")
-        role = self._store.look_up(kind, where, reference.get("name", ""))
+        role = look_up(self._store, kind, where, reference.get("name", ""))
         if role is None:
             problems.append(f'{kind.singular}.{kind.group} "{reference.get("name", "")}" not found')
             return ()

@@ -23,8 +23,7 @@ from tests.apiserver.users import node_of, user_info
 from yurtlab.api import errors
 from yurtlab.api.access import User
 from yurtlab.api.objects import Question
-from yurtlab.api.resources import Resource
-from yurtlab.api.routing import Target
+from yurtlab.api.resources import Resource, Target
 from yurtlab.api.store import Object
 
 _ATTRIBUTES = ("verb", "group", "version", "resource", "subresource", "namespace", "name")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from yurtlab.api import names
 from yurtlab.api.access import User
 from yurtlab.api.errors import Cause, invalid_value, not_supported, required
 from yurtlab.api.store import Object
@@ -12,10 +11,17 @@ _GROUP = "rbac.authorization.k8s.io"
 _ACCOUNT = "ServiceAccount"
 
 
+def path_segment(text: str) -> list[str]:
+    """Check a name that only has to fit in a path: roles (IsValidPathSegmentName)."""
+    if text in (".", ".."):
+        return [f"may not be '{text}'"]
+    return [f"may not contain '{one}'" for one in "/%" if one in text]
+
+
 class RoleStrategy(Strategy):
     """Roles; ``namespaced`` ones grant nothing on paths."""
 
-    name_rule = staticmethod(names.path_segment)
+    name_rule = staticmethod(path_segment)
 
     def __init__(self, namespaced: bool) -> None:
         self._namespaced = namespaced
@@ -59,7 +65,7 @@ class RoleStrategy(Strategy):
 class BindingStrategy(Strategy):
     """Bindings; ``namespaced`` ones may bind roles of their namespace, too."""
 
-    name_rule = staticmethod(names.path_segment)
+    name_rule = staticmethod(path_segment)
 
     def __init__(self, namespaced: bool) -> None:
         self._namespaced = namespaced

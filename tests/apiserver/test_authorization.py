@@ -13,8 +13,7 @@ from tests.apiserver.rbac import allows
 from tests.apiserver.support import ApiTestCase, kubelet
 from tests.yurtlab.api.support import PODS_PATH, pod, user
 from yurtlab.api.options import parse_query
-from yurtlab.api.resources import LEASES, NODES, PODS
-from yurtlab.api.routing import Routes
+from yurtlab.api.resources import LEASES, NODES, PODS, Routes
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 BOB = user("bob", "team")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
+from tests.apiserver.paging import as_it_was
 from tests.apiserver.support import ApiTestCase
 from yurtlab.api.resources import CONFIG_MAPS
 from yurtlab.api.store import Store
@@ -190,5 +191,5 @@ class VersionTests(PageTestCase):
         store.replace(CONFIG_MAPS, "default", "a", {"data": {"n": "2"}})
         store.remove(CONFIG_MAPS, "default", "a")
         store.create(CONFIG_MAPS, "default", {**body, "data": {"n": "3"}})
-        data = [one["data"]["n"] for one in store.view(CONFIG_MAPS, None, first)]
-        self.assertEqual((["1"], []), (data, store.view(CONFIG_MAPS, None, before)))
+        data = [one["data"]["n"] for one in as_it_was(store, CONFIG_MAPS, None, first)]
+        self.assertEqual((["1"], []), (data, as_it_was(store, CONFIG_MAPS, None, before)))

@@ -10,8 +10,7 @@ from tests.apiserver.kinds import TOKEN_REQUESTS
 from tests.apiserver.tokens import ISSUER, ServiceAccountTokens
 from yurtlab.api import errors
 from yurtlab.api.access import User
-from yurtlab.api.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Resource
-from yurtlab.api.routing import Target
+from yurtlab.api.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Resource, Target
 from yurtlab.api.store import Object, Store, timestamp
 
 DEFAULT_SECONDS = 3600

@@ -14,6 +14,7 @@ from typing import Any
 from twisted.internet.interfaces import IReactorTime
 
 from tests.apiserver.jwt import BadToken, Claims, TokenSigner
+from tests.apiserver.kinds import look_up
 from yurtlab.api.access import AUTHENTICATED, User
 from yurtlab.api.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Resource
 from yurtlab.api.store import Object, Store
@@ -110,7 +111,7 @@ class ServiceAccountTokens:
 
     def _check_still_there(self, private: Claims) -> None:
         namespace, account = private["namespace"], private["serviceaccount"]
-        found = self._store.look_up(SERVICE_ACCOUNTS, namespace, account["name"])
+        found = look_up(self._store, SERVICE_ACCOUNTS, namespace, account["name"])
         if found is None:
             raise BadToken(f'serviceaccounts "{account["name"]}" not found')
         uid = found["metadata"]["uid"]
@@ -126,11 +127,11 @@ class ServiceAccountTokens:
             raise BadToken("service account token has been invalidated")
 
     def _is_gone(self, kind: Resource, namespace: str | None, bound: Claims) -> bool:
-        found = self._store.look_up(kind, namespace, bound["name"])
+        found = look_up(self._store, kind, namespace, bound["name"])
         return found is None or found["metadata"]["uid"] != bound["uid"]
 
     def _node_reference(self, name: str) -> Claims:
-        node = self._store.look_up(NODES, None, name)
+        node = look_up(self._store, NODES, None, name)
         return {"name": name} if node is None else _reference(node)
 
 

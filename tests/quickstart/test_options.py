@@ -131,12 +131,14 @@ class CommandTests(SynchronousTestCase):
     """The command where its packages are not installed."""
 
     def test_without_its_packages(self):
-        """It says what to install; its help needs nothing."""
+        """It says what to install, and so does its check; its help needs nothing."""
         for name in ("kubernetes", "wsproto"):
             code = (
                 f"import sys; sys.modules[{name!r}] = None\n"
                 "from yurttunnel.quickstart.command import Options, makeService\n"
-                "makeService(Options())"
+                "options = Options()\n"
+                "options.parseOptions(['--check'])\n"
+                "makeService(options)"
             )
             ended = subprocess.run(
                 [sys.executable, "-c", code], capture_output=True, text=True, timeout=60

@@ -15,7 +15,7 @@ from zope.interface import Interface, implementer
 
 from yurtlab.api import errors
 from yurtlab.api.options import Query
-from yurtlab.api.routing import Target
+from yurtlab.api.resources import Target
 from yurttunnel.http.interfaces import IExchange
 from yurttunnel.pki.contexts import peer_certificate
 

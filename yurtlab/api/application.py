@@ -26,9 +26,9 @@ from yurtlab.api.documents import (
 )
 from yurtlab.api.negotiation import accepted, encode_json
 from yurtlab.api.options import parse_query
+from yurtlab.api.resources import Routes
 from yurtlab.api.responses import Responder
 from yurtlab.api.rest import Rest
-from yurtlab.api.routing import Routes
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange, IRequestHandler
 
 _PROBES = ("/healthz", "/livez", "/readyz")

@@ -160,25 +160,6 @@ def expired(message: str) -> ApiError:
     return ApiError(410, "Expired", message)
 
 
-def expired_continue(token: str) -> ApiError:
-    """Return the error that the list of a page has expired; ``token`` continues with another."""
-    message = (
-        "The provided continue parameter is too old to display a consistent list result. You can"
-        " start a new list without the continue parameter, or use the continue token in this"
-        " response to retrieve the remainder of the results. Continuing with the provided token"
-        " results in an inconsistent list - objects that were created, modified, or deleted"
-        " between the time the first chunk was returned and now may show up in the list."
-    )
-    return ApiError(410, "Expired", message, metadata={"continue": token})
-
-
-def too_large_version(desired: int, current: int) -> ApiError:
-    """Return the error that a version is not there yet."""
-    message = f"Timeout: Too large resource version: {desired}, current: {current}"
-    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-    return ApiError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
-
-
 def method_not_allowed() -> ApiError:
     """Return the error that this cannot be done there."""
     message = "the server does not allow this method on the requested resource"

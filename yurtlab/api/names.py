@@ -118,10 +118,3 @@ def _label_value(text: str) -> list[str]:
         " '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or"
         f" 'my_value',  or '12345', regex used for validation is '{_LABEL_VALUE}')",
     )
-
-
-def path_segment(text: str) -> list[str]:
-    """Check a name that only has to fit in a path: roles (IsValidPathSegmentName)."""
-    if text in (".", ".."):
-        return [f"may not be '{text}'"]
-    return [f"may not contain '{one}'" for one in "/%" if one in text]

@@ -1,20 +1,24 @@
-"""Which form of an answer a client accepts (RFC 9110 section 12.5.1)."""
+"""Which form of an answer a client accepts (RFC 9110 section 12.5.1), and what its bodies say."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
 
 from yurtlab.api import errors
-from yurtlab.api.tables import TABLE_VERSIONS
+from yurtlab.api.protobuf import PROTOBUF, decode_protobuf
 from yurttunnel.http.fields import Fields
 
 JSON = "application/json"
 YAML = "application/yaml"
+
+_TABLE_VERSIONS = ("v1", "v1beta1")
+"""The versions of ``meta.k8s.io`` in which there are tables."""
 
 _PARTIAL = frozenset({"PartialObjectMetadata", "PartialObjectMetadataList"})
 _ANY = frozenset({"*/*", "application/*", JSON})
@@ -82,7 +86,7 @@ def choose_form(accept: Iterable[bytes]) -> Form:
         if not transform:
             return Form(media_type)
         known = transform == "Table" or transform in _PARTIAL
-        if known and one.parameters.get("g") == "meta.k8s.io" and version in TABLE_VERSIONS:
+        if known and one.parameters.get("g") == "meta.k8s.io" and version in _TABLE_VERSIONS:
             return Form(media_type, transform, version)
     raise errors.not_acceptable((JSON, YAML))
 
@@ -104,3 +108,90 @@ def _weight(text: str) -> float:
         return float(text)
     except ValueError:
         return 0.0
+
+
+MAX_BODY_BYTES = 3 * 1024 * 1024
+"""As much as kube-apiserver takes (limitRangeRequestBodyBytes of k8s.io/apiserver)."""
+
+MAX_DEPTH = 100
+"""How deep objects and lists may be nested; the deepest fields of Kubernetes are at about 20."""
+
+# The loader in C where PyYAML was built with it: the other one takes many times as long.
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SafeLoader):  # type: ignore[misc] # the base is not known before it runs
+    """YAML as JSON: times stay texts."""
+
+    yaml_implicit_resolvers = {
+        first: [
+            (tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"
+        ]
+        for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def decode_body(media_type: str, data: bytes) -> Any:
+    """Read a body of ``media_type``, which is JSON when it is not said.
+
+    Raises UnsupportedMediaType or BadRequest.
+    """
+    if media_type in ("", JSON) or media_type.endswith("+json"):
+        return decode_json(data)
+    if media_type == YAML or media_type.endswith("+yaml"):
+        return decode_yaml(data)
+    if media_type == PROTOBUF:
+        return decode_protobuf(data)
+    raise errors.unsupported_media_type((JSON, YAML, PROTOBUF))
+
+
+def decode_json(data: bytes) -> Any:
+    """Read JSON; raises BadRequest."""
+    try:
+        value = json.loads(data, parse_constant=_no_number, parse_float=_number)
+    except (ValueError, RecursionError) as error:
+        raise errors.bad_request(f"error decoding the body: invalid JSON: {error}") from None
+    _check_depth(value, 0)
+    return value
+
+
+def decode_yaml(data: bytes) -> Any:
+    """Read YAML without aliases, which can make much out of little; raises BadRequest."""
+    try:
+        text = data.decode()
+        for event in yaml.parse(text, Loader=_Loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise errors.bad_request("error decoding the body: YAML aliases are not accepted")
+        # What JSON cannot say fails here, and keys become texts.
+        return decode_json(json.dumps(yaml.load(text, Loader=_Loader)).encode())
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        line = " ".join(str(error).split())
+        raise errors.bad_request(f"error decoding the body: invalid YAML: {line}") from None
+
+
+def decode_object(media_type: str, data: bytes) -> dict[str, Any]:
+    """Read a body that is an object; raises BadRequest."""
+    value = decode_body(media_type, data)
+    if not isinstance(value, dict):
+        raise errors.bad_request("error decoding the body: it is not an object")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large")
+    return value
+
+
+def _check_depth(value: Any, depth: int) -> None:
+    if not isinstance(value, dict | list):
+        return
+    if depth == MAX_DEPTH:
+        raise errors.bad_request(f"error decoding the body: nested deeper than {MAX_DEPTH}")
+    for one in value.values() if isinstance(value, dict) else value:
+        _check_depth(one, depth + 1)

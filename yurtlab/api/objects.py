@@ -8,17 +8,14 @@ from typing import Any
 
 from yurtlab.api import errors
 from yurtlab.api.access import User
-from yurtlab.api.documents import Documents
-from yurtlab.api.json_patch import BadPatch, PatchFailed, json_patch, merge_patch
+from yurtlab.api.documents import Documents, WrongType, read
 from yurtlab.api.namespaces import Namespaces
 from yurtlab.api.options import DeleteOptions, WriteOptions
-from yurtlab.api.resources import NAMESPACES, Resource
-from yurtlab.api.routing import Target
+from yurtlab.api.patches import BadPatch, PatchFailed, json_patch, merge_patch, strategic_merge
+from yurtlab.api.resources import NAMESPACES, Resource, Target
 from yurtlab.api.selectors import Selector
 from yurtlab.api.store import Object, Store
-from yurtlab.api.strategic_merge import strategic_merge
 from yurtlab.api.strategy import Strategy
-from yurtlab.api.structure import WrongType, read
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"

@@ -10,8 +10,13 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurtlab.api import errors
 from yurtlab.api.access import User
-from yurtlab.api.bodies import MAX_BODY_BYTES, decode_body, decode_object
-from yurtlab.api.negotiation import choose_form, content_type
+from yurtlab.api.negotiation import (
+    MAX_BODY_BYTES,
+    choose_form,
+    content_type,
+    decode_body,
+    decode_object,
+)
 from yurtlab.api.node_proxy import NodeProxy
 from yurtlab.api.objects import PATCH_TYPES, Objects, Question, Written
 from yurtlab.api.options import (
@@ -29,9 +34,9 @@ from yurtlab.api.resources import (
     SERVICE_ACCOUNTS,
     SERVICES,
     Resource,
+    Target,
 )
 from yurtlab.api.responses import Page, Responder, deleted_status
-from yurtlab.api.routing import Target
 from yurtlab.api.store import Store
 from yurtlab.api.watching import Watch, WatchRequest
 from yurttunnel.http.interfaces import IExchange

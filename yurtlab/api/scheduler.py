@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from twisted.internet.interfaces import IReactorTime
 
-from yurtlab.api.pod_events import WARNING, pod_event
+from yurtlab.api.pods import WARNING, pod_event
 from yurtlab.api.resources import EVENTS, NODES, PODS
 from yurtlab.api.store import DELETED, Event, Object, Store, timestamp
 

@@ -21,10 +21,10 @@ from yurtlab.api.resources import (
     SECRETS,
     SERVICES,
     Resource,
+    Routes,
 )
 from yurtlab.api.responses import Responder
 from yurtlab.api.rest import ListPage, Rest, whole_list
-from yurtlab.api.routing import Routes
 from yurtlab.api.scheduler import Scheduler
 from yurtlab.api.store import Store
 from yurtlab.api.strategy import SecretStrategy, ServiceStrategy, Strategy

@@ -129,28 +129,9 @@ class Store:
         """Return the objects of a namespace, or all, in the order of namespaces and names."""
         return [copy.deepcopy(one) for one in self._in_order(kind, namespace)]
 
-    def look_up(self, kind: Resource, namespace: str | None, name: str) -> Object | None:
-        """Return an object that is to be read only, ``None`` when there is none."""
-        return self._objects.get(kind, {}).get((namespace or "", name))
-
-    def view(
-        self, kind: Resource, namespace: str | None = None, version: int | None = None
-    ) -> _Objects:
-        """Return the objects of a namespace, or all, which are to be read only.
-
-        With ``version`` they are as they were then: Expired when that is not known any more.
-        """
-        if version is None or version == self._version:
-            return list(self._in_order(kind, namespace))
-        objects = dict(self._objects.get(kind, {}))
-        for event in reversed(self._events_since(kind, version)):
-            metadata = event.object["metadata"]
-            key = (metadata.get("namespace", ""), metadata["name"])
-            if event.previous is None:
-                del objects[key]
-            else:
-                objects[key] = event.previous
-        return list(_sorted(objects, namespace))
+    def view(self, kind: Resource, namespace: str | None = None) -> _Objects:
+        """Return the objects of a namespace, or all, which are to be read only."""
+        return list(self._in_order(kind, namespace))
 
     def create(
         self, kind: Resource, namespace: str | None, body: Object, dry_run: bool = False
@@ -283,7 +264,11 @@ class Store:
             raise errors.not_found(kind.group, kind.plural, name) from None
 
     def _in_order(self, kind: Resource, namespace: str | None) -> Iterator[Object]:
-        return _sorted(self._objects.get(kind, {}), namespace)
+        for (its_namespace, _), one in sorted(
+            self._objects.get(kind, {}).items(), key=lambda item: item[0]
+        ):
+            if not namespace or its_namespace == namespace:
+                yield one
 
     def _generated_name(self, kind: Resource, namespace: str | None, base: str) -> str:
         taken = self._objects.get(kind, {})
@@ -368,12 +353,6 @@ class Store:
         if not self._forgotten <= since < self._version:
             raise errors.expired(f"too old resource version: {since} ({self._version})")
         return [event for event in self._history if event.kind is kind and event.version > since]
-
-
-def _sorted(objects: dict[_Key, Object], namespace: str | None) -> Iterator[Object]:
-    for (its_namespace, _), one in sorted(objects.items(), key=lambda item: item[0]):
-        if not namespace or its_namespace == namespace:
-            yield one
 
 
 def _copy_as(kind: Resource, body: Object) -> Object:

@@ -7,8 +7,7 @@ from typing import Any
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
 from zope.interface import implementer
 
-from yurtlab.node import statuses
-from yurtlab.node.command import send_output
+from yurtlab.node.command import internal_error, send_output, success
 from yurtlab.node.interfaces import ICommandClient, ICommandSession
 from yurtlab.node.processes import Process
 
@@ -42,7 +41,7 @@ class Attachments:
         """The run has ended: so does everything that was attached to it."""
         self._process = None
         for attachment in tuple(self._attached):
-            attachment.finish(statuses.success())
+            attachment.finish(success())
 
     def output(self, stream: str, data: bytes) -> None:
         """Send output of the process to all."""
@@ -125,7 +124,7 @@ class Attachment:
         if self._attachments.add(self):
             client.register_output(self)
         else:
-            self.finish(statuses.success())
+            self.finish(success())
 
     def stdin_received(self, data: bytes) -> None:
         """Pass input on."""
@@ -187,7 +186,7 @@ class Attachment:
 
     def _stalled(self) -> None:
         self.finish(
-            statuses.internal_error(
+            internal_error(
                 f"error attaching to container: the client has taken no output for"
                 f" {STALL_SECONDS:g} s, and the process goes on without it"
             )

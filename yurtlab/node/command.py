@@ -9,9 +9,40 @@ from typing import Any
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
-from yurtlab.node import leftovers, statuses
+from yurtlab.node import leftovers
 from yurtlab.node.interfaces import ICommandClient, ICommandSession
 from yurtlab.node.processes import STDOUT, Exit, Process, Program, StartFailed
+
+
+def success() -> dict[str, Any]:
+    """Return the status that all is well."""
+    return {"metadata": {}, "status": "Success"}
+
+
+def exit_code(code: int) -> dict[str, Any]:
+    """Return the status that a command has ended with ``code``."""
+    if code == 0:
+        return success()
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": f"command terminated with non-zero exit code: exit status {code}",
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }
+
+
+def internal_error(text: str) -> dict[str, Any]:
+    """Return the status that something could not be done."""
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": f"Internal error occurred: {text}",
+        "reason": "InternalError",
+        "details": {"causes": [{"message": text}]},
+        "code": 500,
+    }
+
 
 LEAVE_SECONDS = 2.0
 """How long a command may take to end after its client has gone, before it is killed."""
@@ -38,9 +69,7 @@ class Command:
         try:
             process = Process(self._reactor, self._program, self._output, self._ended, self._exited)
         except StartFailed as failed:
-            client.finish(
-                statuses.internal_error(f"error executing command in container: {failed}")
-            )
+            client.finish(internal_error(f"error executing command in container: {failed}"))
             self._is_over()
             return
         self._process = process
@@ -84,7 +113,7 @@ class Command:
     def _ended(self, end: Exit) -> None:
         client, self._client = self._client, None
         if client is not None:
-            client.finish(statuses.exit_code(end.code))
+            client.finish(exit_code(end.code))
         self._is_over()
 
     def _is_over(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall
 
-from yurtlab.api.pod_events import NORMAL, WARNING
+from yurtlab.api.pods import NORMAL, WARNING
 from yurtlab.node import leftovers
 from yurtlab.node.attach import Attachments
 from yurtlab.node.environment import (

@@ -22,11 +22,8 @@ from yurtlab.node.metrics import NodeMetrics
 from yurtlab.node.node_object import MAX_PODS
 from yurtlab.node.pods import Pod
 from yurtlab.node.port_forward import PortForwarder
-from yurtlab.node.streaming import (
-    CommandOptions,
-    command_upgrade,
-    forward_upgrade,
-)
+from yurtlab.node.streaming.command_client import CommandOptions
+from yurtlab.node.streaming.upgrades import command_upgrade, forward_upgrade
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.metrics import MetricFamily
 from yurttunnel.ops.exposition import CONTENT_TYPE, exposition

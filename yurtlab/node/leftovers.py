@@ -7,7 +7,7 @@ session or among its ancestors. Beyond that it is not found: it goes on when the
 unless it is in the session of a container's own process, when its container ends.
 
 As a program, ``python leftovers.py MARK``, it waits for the end of its standard input before.
-Nothing but the standard library is imported: see :mod:`yurtlab.node.guardian`.
+Nothing but the standard library is imported: see :mod:`yurtlab.node.node`.
 """
 
 from __future__ import annotations

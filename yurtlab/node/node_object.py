@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from yurtlab.api.store import micro_time, timestamp
-from yurtlab.node.usage import Machine
+from yurtlab.node.metrics import Machine
 from yurttunnel import __version__
 
 MAX_PODS = 110

@@ -24,8 +24,7 @@ from twisted.internet.process import registerReapProcessHandler, unregisterReapP
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurtlab.node.descriptors import Descriptor
-from yurtlab.node.terminal import Terminal
+from yurtlab.node.descriptors import Descriptor, Terminal
 
 STDOUT = "stdout"
 STDERR = "stderr"

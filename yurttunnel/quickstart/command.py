@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from importlib.util import find_spec
 
 from twisted.application.service import IService
 
@@ -19,8 +20,11 @@ def makeService(options: Options) -> IService:
     """Build everything from the command line; what is wrong ends the process with a sentence."""
     reactor = installed_reactor()
     try:
-        # It needs packages that servers and agents do without.
+        # It needs packages that servers and agents do without, and its check another one.
         from yurttunnel.quickstart.composition import build
+
+        if options.settings.check and find_spec("kubernetes") is None:
+            raise ModuleNotFoundError("No module named 'kubernetes'")
     except ModuleNotFoundError as error:
         raise SystemExit(
             f"yurttunnel-quickstart needs more packages ({error}):"

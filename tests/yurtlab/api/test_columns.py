@@ -16,7 +16,7 @@ from yurtlab.api.resources import (
     SERVICE_ACCOUNTS,
     SERVICES,
 )
-from yurtlab.api.tables import partial_metadata, table
+from yurtlab.api.responses import partial_metadata, table
 
 NOW = 1_750_000_000
 BEFORE = "2025-06-15T15:04:40Z"

@@ -6,8 +6,8 @@ import copy
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurtlab.api import json_patch as module
-from yurtlab.api.json_patch import BadPatch, PatchFailed, json_patch, merge_patch
+from yurtlab.api import patches as module
+from yurtlab.api.patches import BadPatch, PatchFailed, json_patch, merge_patch
 
 # RFC 7396 appendix A: original, patch, result.
 MERGE_EXAMPLES = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurtlab.api.resources import ALL_VERBS, RESOURCES
-from yurtlab.api.tables import table
+from yurtlab.api.responses import table
 
 
 def lines(kinds, of_each):

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurtlab.api.bodies import MAX_DEPTH, decode_body, decode_object
 from yurtlab.api.errors import ApiError
-from yurtlab.api.negotiation import Form, accepted, choose_form, content_type
+from yurtlab.api.negotiation import (
+    MAX_DEPTH,
+    Form,
+    accepted,
+    choose_form,
+    content_type,
+    decode_body,
+    decode_object,
+)
 from yurtlab.api.options import (
     DeleteOptions,
     WriteOptions,
@@ -16,8 +23,7 @@ from yurtlab.api.options import (
     parse_query,
     write_options,
 )
-from yurtlab.api.resources import LEASES, NAMESPACES, NODES, PODS, RESOURCES
-from yurtlab.api.routing import Routes, Target
+from yurtlab.api.resources import LEASES, NAMESPACES, NODES, PODS, RESOURCES, Routes, Target
 
 KUBECTL_GET = (
     b"application/json;as=Table;v=v1;g=meta.k8s.io,"

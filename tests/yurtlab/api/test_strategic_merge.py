@@ -6,8 +6,7 @@ import copy
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurtlab.api.json_patch import BadPatch
-from yurtlab.api.strategic_merge import strategic_merge
+from yurtlab.api.patches import BadPatch, strategic_merge
 
 POD = {
     "metadata": {"name": "web", "labels": {"a": "1"}, "finalizers": ["x/y"]},

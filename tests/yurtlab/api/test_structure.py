@@ -5,9 +5,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.yurtlab.api.support import pod
-from yurtlab.api.documents import Documents
+from yurtlab.api.documents import Documents, WrongType, read
 from yurtlab.api.resources import CONFIG_MAPS, NODES, PODS
-from yurtlab.api.structure import WrongType, read
 
 CORE = "io.k8s.api.core.v1."
 

@@ -13,7 +13,6 @@ from twisted.trial.unittest import TestCase
 
 from tests.yurtlab.node.support import PYTHON, Ran, is_running, program, until
 from yurtlab.node import leftovers
-from yurtlab.node.guardian import Guardian
 from yurtlab.node.leftovers import (
     VARIABLE,
     Found,
@@ -22,12 +21,13 @@ from yurtlab.node.leftovers import (
     of_mark,
     running,
 )
+from yurtlab.node.node import Guardian
 
 # A node that runs one process with a guardian, and says which.
 NODE = """
 import sys
 from twisted.internet import reactor
-from yurtlab.node.guardian import Guardian
+from yurtlab.node.node import Guardian
 from yurtlab.node.leftovers import VARIABLE
 from yurtlab.node.processes import Process, Program
 

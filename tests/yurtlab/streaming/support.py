@@ -18,12 +18,9 @@ from zope.interface import implementer
 
 from tests.fakes import MemoryConnection
 from yurtlab.node.interfaces import ICommandSession, IPortForwarder
-from yurtlab.node.streaming import (
-    CommandOptions,
-    command_upgrade,
-    forward_upgrade,
-)
-from yurtlab.node.streaming.spdy_headers import DICTIONARY
+from yurtlab.node.streaming.command_client import CommandOptions
+from yurtlab.node.streaming.spdy import DICTIONARY
+from yurtlab.node.streaming.upgrades import command_upgrade, forward_upgrade
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.server import HTTPFactory
 

@@ -28,7 +28,7 @@ from tests.yurtlab.streaming.support import (
 from yurtlab.node.interfaces import ICommandClient
 from yurtlab.node.streaming import connection as shared
 from yurtlab.node.streaming import spdy_connection
-from yurtlab.node.streaming.flow import MAX_KEPT
+from yurtlab.node.streaming.connection import MAX_KEPT
 
 V4 = "v4.channel.k8s.io"
 ALL_STREAMS = ("error", "stdin", "stdout", "stderr")

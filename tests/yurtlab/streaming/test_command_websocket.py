@@ -24,7 +24,7 @@ from tests.yurtlab.streaming.support import (
 from yurtlab.node.interfaces import ICommandClient
 from yurtlab.node.streaming import connection as shared
 from yurtlab.node.streaming.command_websocket import HEAD_START
-from yurtlab.node.streaming.flow import MAX_KEPT
+from yurtlab.node.streaming.connection import MAX_KEPT
 from yurtlab.node.streaming.websocket import HEARTBEAT
 
 V5 = "v5.channel.k8s.io"

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.tunnel.memory import Producer
-from yurtlab.node.streaming.flow import InputBudget, InputGate, Sources
+from yurtlab.node.streaming.connection import InputBudget, InputGate, Sources
 
 
 class SourcesTests(SynchronousTestCase):

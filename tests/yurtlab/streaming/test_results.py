@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.yurtlab.streaming.support import FAILURE, SUCCESS
-from yurtlab.node.streaming.results import (
+from yurtlab.node.streaming.command_client import (
     MAX_SIZE_TEXT,
     SizeReader,
     error_stream_content,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.yurtlab.streaming.support import SPDYCodec, control, data, ping, reset
-from yurtlab.node.streaming import spdy, spdy_headers
+from yurtlab.node.streaming import spdy
 from yurtlab.node.streaming.spdy import FrameReader, FrameWriter, SPDYError
 
 # Written by moby/spdystream v0.5.1, spdy.Framer, one after the other with one framer.
@@ -78,8 +78,8 @@ class GoldenTests(SynchronousTestCase):
 
     def test_dictionary(self):
         """The dictionary is that of the SPDY/3 specification, by its length and checksum."""
-        self.assertEqual(1423, len(spdy_headers.DICTIONARY))
-        self.assertEqual(0xE3C6A7C2, zlib.adler32(spdy_headers.DICTIONARY))
+        self.assertEqual(1423, len(spdy.DICTIONARY))
+        self.assertEqual(0xE3C6A7C2, zlib.adler32(spdy.DICTIONARY))
 
     def test_frames(self):
         """Every frame of spdystream is read, with one compression context for all."""
@@ -240,7 +240,7 @@ class HeaderTests(SynchronousTestCase):
 
     def refused(self, plain, reason):
         """Expect a reason when the block ``plain`` is read."""
-        compressed = zlib.compressobj(zdict=spdy_headers.DICTIONARY)
+        compressed = zlib.compressobj(zdict=spdy.DICTIONARY)
         block = compressed.compress(plain) + compressed.flush(zlib.Z_SYNC_FLUSH)
         self.block_refused(block, reason)
 
@@ -271,10 +271,10 @@ class HeaderTests(SynchronousTestCase):
 
     def test_longest(self):
         """A block of the limit is taken, and one byte more is not."""
-        room = spdy_headers.MAX_BLOCK - 4 - len(self.pair(b"a", b""))
+        room = spdy.MAX_BLOCK - 4 - len(self.pair(b"a", b""))
         for extra in (0, 1):
             plain = struct.pack("!I", 1) + self.pair(b"a", bytes(room + extra))
-            compressed = zlib.compressobj(zdict=spdy_headers.DICTIONARY)
+            compressed = zlib.compressobj(zdict=spdy.DICTIONARY)
             block = compressed.compress(plain) + compressed.flush(zlib.Z_SYNC_FLUSH)
             if extra:
                 self.block_refused(block, "longer than")
@@ -284,13 +284,13 @@ class HeaderTests(SynchronousTestCase):
 
     def test_ended(self):
         """A compression that is ended is refused: it could not go on."""
-        compressed = zlib.compressobj(zdict=spdy_headers.DICTIONARY)
+        compressed = zlib.compressobj(zdict=spdy.DICTIONARY)
         self.block_refused(compressed.compress(bytes(4)) + compressed.flush(), "ended")
 
     def test_too_many(self):
         """A block of too many headers is refused by their number; the most are read."""
-        self.refused(struct.pack("!I", spdy_headers.MAX_HEADERS + 1), "more than")
-        headers = {b"%d" % number: b"" for number in range(spdy_headers.MAX_HEADERS)}
+        self.refused(struct.pack("!I", spdy.MAX_HEADERS + 1), "more than")
+        headers = {b"%d" % number: b"" for number in range(spdy.MAX_HEADERS)}
         (frame,) = read(FrameWriter().syn_reply(1, headers))
         self.assertEqual(headers, frame.headers)
 

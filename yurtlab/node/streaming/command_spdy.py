@@ -11,9 +11,9 @@ from yurtlab.node.streaming.command_client import (
     Channel,
     CommandClient,
     CommandOptions,
+    resizes,
 )
 from yurtlab.node.streaming.connection import CREATION_TIMEOUT
-from yurtlab.node.streaming.results import resizes
 from yurtlab.node.streaming.spdy_connection import (
     SPDYConnection,
     SPDYStream,

@@ -1,17 +1,179 @@
-"""What the connections of SPDY and WebSocket have in common: who writes, who reads, and the end."""
+"""What the connections of SPDY and WebSocket have in common: who writes, who reads, and the end.
+
+Neither SPDY as Kubernetes speaks it nor WebSocket lets a receiver stop one stream. What comes in
+for a stream that is not wanted now is kept, up to a limit for the connection; beyond that the
+connection is not read, which stops its other streams too. What goes out fills one transport: when
+it is full all that write to it are paused, and when it has room they go on in turn.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
-from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IReactorTime
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IHalfCloseableProtocol,
+    IPushProducer,
+    IReactorTime,
+)
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurtlab.node.streaming.flow import InputBudget, Sources
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
+
+MAX_KEPT: Final = 256 * 1024
+"""Bytes of input that a connection keeps for streams which do not want them now; one more read of
+its transport may come on top."""
+
+
+@implementer(IPushProducer)
+class Sources:
+    """All that write to one transport, registered with it as a single push producer."""
+
+    def __init__(self) -> None:
+        # Each with whether it is paused; those that were resumed last come last.
+        self._producers: dict[IPushProducer, bool] = {}
+        self.paused = False
+
+    def add(self, producer: IPushProducer) -> None:
+        """Have ``producer`` paused while the transport is full, perhaps at once."""
+        self._producers[producer] = self.paused
+        if self.paused:
+            producer.pauseProducing()
+
+    def discard(self, producer: IPushProducer) -> None:
+        """Forget ``producer``."""
+        self._producers.pop(producer, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._producers.clear()
+
+    def pauseProducing(self) -> None:
+        """Pause those that are not paused."""
+        self.paused = True
+        for producer, is_paused in list(self._producers.items()):
+            if not is_paused and producer in self._producers:
+                self._producers[producer] = True
+                producer.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Resume one after the other until the transport is full again."""
+        self.paused = False
+        for producer, is_paused in list(self._producers.items()):
+            if self.paused:
+                return
+            if is_paused and producer in self._producers:
+                del self._producers[producer]
+                self._producers[producer] = False
+                producer.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """Forget all: the transport is gone, which its protocol is told."""
+        self.clear()
+
+
+class InputBudget:
+    """Counts what a connection keeps, and pauses its reading beyond ``limit`` bytes."""
+
+    def __init__(
+        self, pause: Callable[[], object], resume: Callable[[], object], limit: int = MAX_KEPT
+    ) -> None:
+        self._pause = pause
+        self._resume = resume
+        self._limit = limit
+        self._kept = 0
+        self._paused = False
+
+    def take(self, size: int) -> None:
+        """Count ``size`` more bytes."""
+        self._kept += size
+        if self._kept > self._limit and not self._paused:
+            self._paused = True
+            self._pause()
+
+    def give_back(self, size: int) -> None:
+        """Count ``size`` bytes less."""
+        self._kept -= size
+        if self._paused and self._kept <= self._limit // 2:
+            self._paused = False
+            self._resume()
+
+
+class InputGate:
+    """The input of one stream: passed on while the gate is open, else kept within the budget.
+
+    ``deliver`` gets the data, then ``ended`` is called once the input is complete. A gate is shut
+    at first. Nothing is delivered after :meth:`shut`, not even from the same read.
+    """
+
+    def __init__(
+        self,
+        budget: InputBudget,
+        deliver: Callable[[bytes], object],
+        ended: Callable[[], object],
+    ) -> None:
+        self._budget = budget
+        self._deliver = deliver
+        self._on_end = ended
+        self._kept: deque[bytes] = deque()
+        self._is_open = False
+        self._flushing = False
+        self._discarding = False
+        self.complete = False
+
+    def receive(self, data: bytes) -> None:
+        """Take the next piece of the input."""
+        if self._discarding or not data:
+            return
+        if self._is_open and not self._kept and not self._flushing:
+            self._deliver(data)
+        else:
+            self._kept.append(data)
+            self._budget.take(len(data))
+
+    def finish(self) -> None:
+        """Take note that the input is complete."""
+        self.complete = True
+        self._tell_end()
+
+    def open(self) -> None:
+        """Deliver what was kept, and from now on what comes."""
+        self._is_open = True
+        if self._flushing:
+            # Called by who is being given data: the loop that does so goes on.
+            return
+        self._flushing = True
+        try:
+            while self._kept and self._is_open:
+                data = self._kept.popleft()
+                self._budget.give_back(len(data))
+                self._deliver(data)
+        finally:
+            self._flushing = False
+        self._tell_end()
+
+    def shut(self) -> None:
+        """Deliver no more for now."""
+        self._is_open = False
+
+    def discard(self) -> None:
+        """Drop what was kept and what comes: nobody wants it any more."""
+        self._discarding = True
+        kept, self._kept = self._kept, deque()
+        self._budget.give_back(sum(map(len, kept)))
+
+    def _tell_end(self) -> None:
+        if not self.complete or self._discarding or not self._is_open:
+            return
+        if not self._kept and not self._flushing:
+            self._discarding = True
+            self._on_end()
+
 
 CREATION_TIMEOUT: Final = 30.0
 """Seconds in which a client has to open the streams that belong together; kubelet's

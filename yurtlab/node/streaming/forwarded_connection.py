@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurtlab.node.interfaces import IForwardedConnection
-from yurtlab.node.streaming.flow import InputBudget, InputGate, Sources
+from yurtlab.node.streaming.connection import InputBudget, InputGate, Sources
 from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
 
 

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from yurtlab.node.streaming import spdy
 from yurtlab.node.streaming.connection import StreamingConnection
-from yurtlab.node.streaming.spdy_headers import Headers
+from yurtlab.node.streaming.spdy import Headers
 
 MAX_STREAMS: Final = 1024
 """Streams that a client may have at a time; a forwarded connection takes two."""
