@@ -68,6 +68,15 @@ class ByAddressTests(NodesTestCase):
         found = self.found.by_address(ip_address("10.0.0.1"), 10255)
         self.assertEqual(found, Destination("edge-1", "10.0.0.1", 10255))
 
+    def test_an_address_that_another_claims(self):
+        """Of whatever type it is for each: nobody takes another's by saying that it is its own."""
+        external = node("edge-1", "10.0.0.1", labels=EDGE)
+        external["status"]["addresses"].append({"type": "ExternalIP", "address": "203.0.113.9"})
+        self.informers.put(NODES, external)
+        self.assert_address("203.0.113.9", "edge-1", "203.0.113.9")
+        self.node("edge-2", "203.0.113.9")
+        self.assert_address("203.0.113.9")
+
     def test_several_nodes(self):
         """The address of several nodes tells nothing, wherever they are."""
         self.node("edge-1", "10.0.0.1")

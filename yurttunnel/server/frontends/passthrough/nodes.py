@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.http.authority import Address
@@ -34,22 +34,23 @@ class PassthroughNodes:
         ``None`` where the address tells nothing: it is that of no node, or of several, or our
         rules have not led it here.
         """
-        host = str(address)
-        node = self._only(host) if self._is_led(address) else None
-        return None if node is None else Destination(node.name, host, port)
+        if not (self._nodes.synced and self._is_led(address)):
+            return None
+        node = _only(self._nodes.claiming(address))
+        return None if node is None else Destination(node.name, str(address), port)
 
     def by_name(self, name: str) -> Destination | None:
         """Return the kubelet of the node ``name``, in lower case.
 
         ``None`` if there is no such node behind the tunnel.
         """
-        node = self._only(name)
+        node = _only(self._nodes.find(name))
         if node is None:
             return None
         return Destination(node.name, self._finder.address(node), node.kubelet_port)
 
-    def _only(self, host: str) -> Node | None:
-        """Return the one node that ``host`` means, if that is behind the tunnel."""
-        nodes = self._nodes.find(host)
-        node = next(iter(nodes)) if len(nodes) == 1 else None
-        return node if node is not None and node.edge else None
+
+def _only(nodes: Collection[Node]) -> Node | None:
+    """Return the one node of ``nodes``, if it is one and behind the tunnel."""
+    node = next(iter(nodes)) if len(nodes) == 1 else None
+    return node if node is not None and node.edge else None
