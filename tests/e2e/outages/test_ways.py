@@ -222,8 +222,15 @@ class Way:
 
     async def without_power(self, victim: Program) -> None:
         """End an agent, of which nothing is heard any more."""
+        # A worker tells of its sessions each second.
+        await self.eventually(self.has_all_streams, "the server lists the session")
         self.gateway.silence(await source_port(self.server, NODE))
         victim.kill()
+
+    async def has_all_streams(self) -> bool:
+        """Whether the session that is listed is the one with the streams of :meth:`open`."""
+        streams = [each["streams"] for each in await self.server.agents() if each["connected"]]
+        return streams == [3]
 
     async def told_to_stop(self, victim: Program) -> None:
         """End a program with SIGTERM, which waits for the last of its streams."""
