@@ -17,6 +17,8 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
+from tests.e2e.programs import free_ports
+
 QUEUE_BOUND = 4 * 1024 * 1024
 """Delayed bytes that a direction holds, unless told otherwise."""
 
@@ -281,10 +283,11 @@ class FaultProxy:
         self.accepted = 0
         self._listener = None
         self._half_open: set = set()
-        self.port = 0
+        # While it is closed, an outgoing connection may take a port that the kernel has chosen.
+        self.port = free_ports.take()
 
     def start(self, receive_buffer: int | None = None) -> None:
-        """Listen; the first time on a free port, later on the same one.
+        """Listen, always on the same port.
 
         With ``receive_buffer`` the kernel keeps about twice as many bytes of each accepted
         connection that have not been read, where it otherwise keeps up to some MiB, and these come
@@ -293,7 +296,6 @@ class FaultProxy:
         factory = Factory.forProtocol(_End)
         factory.buildProtocol = self._build
         self._listener = self._reactor.listenTCP(self.port, factory, interface="127.0.0.1")
-        self.port = self._listener.getHost().port
         if receive_buffer is not None:
             listener = self._listener.socket
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
