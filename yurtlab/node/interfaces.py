@@ -12,7 +12,7 @@ from typing import Any
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import Interface
 
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
+from yurttunnel.tunnel.interfaces import IStream
 
 
 class ICommandClient(Interface):
@@ -70,11 +70,8 @@ class IPortForwarder(Interface):
 class IForwardedConnection(Interface):
     """One connection of a port-forward, as seen by the node."""
 
-    def accept() -> IHalfCloseableTransport:
-        """Return the client's side as a transport.
-
-        A protocol is connected to it by its ``attach(protocol)``, as to a stream of the tunnel.
-        """
+    def accept() -> IStream:
+        """Return the client's side, which is used as a stream of the tunnel."""
 
     def refuse(text: str) -> None:
         """Notify the client by the error stream why there is no connection, and end it."""

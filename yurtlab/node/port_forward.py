@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twisted.internet.error import ConnectionDone, ConnectionRefusedError, TimeoutError
+from twisted.internet.error import ConnectionRefusedError, TimeoutError
 from twisted.internet.interfaces import (
     IAddress,
     IConnector,
-    IHalfCloseableProtocol,
     IReactorTCP,
 )
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
@@ -16,8 +15,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurtlab.node.interfaces import IForwardedConnection, IPortForwarder
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
-from yurttunnel.tunnel.relay import Flow
+from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.relay import LocalConnection
 
 CONNECT_SECONDS = 10.0
 """How long a connection may take; on the same machine it is there at once or never."""
@@ -96,62 +95,16 @@ class _Connecting(ClientFactory):
         self._forwarder.ended(self._connection)
 
 
-@implementer(IHalfCloseableProtocol)
-class _Side(Protocol):
-    """One of two joined connections: what comes from it goes to ``far``."""
-
-    transport: IHalfCloseableTransport
-    _far: IHalfCloseableTransport | None = None
-
-    def send_to(self, far: IHalfCloseableTransport) -> None:
-        """Send what comes from now on to ``far``."""
-        self._far = far
-        # Found once, so that each piece is one call.
-        self.dataReceived = far.write  # type: ignore[method-assign] # see above
-
-    def readConnectionLost(self) -> None:
-        """Pass the end of this direction on."""
-        if self._far is None:
-            self.transport.loseConnection()
-        else:
-            # Its own transport must not be resumed after its end.
-            self._far.unregisterProducer()
-            self._far.loseWriteConnection()
-
-    def writeConnectionLost(self) -> None:
-        """Do nothing: the end of the other side caused it."""
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End the other side: softly after both directions, hard when this one broke."""
-        far, self._far = self._far, None
-        if far is None:
-            return
-        far.unregisterProducer()
-        if reason.check(ConnectionDone):
-            far.loseConnection()
-        else:
-            far.abortConnection()
-
-
-class _PodSide(_Side):
+class _PodSide(LocalConnection):
     """The socket to what listens in the pod; ``accept()`` gives the client's side."""
 
-    def __init__(
-        self, accept: Callable[[], IHalfCloseableTransport], ended: Callable[[], object]
-    ) -> None:
+    def __init__(self, accept: Callable[[], IStream], ended: Callable[[], object]) -> None:
         self._accept = accept
         self._ended = ended
 
     def connectionMade(self) -> None:
         """Join it to the client's side, before either is read."""
-        client = self._accept()
-        client_side = _Side()
-        self.send_to(client)
-        client_side.send_to(self.transport)
-        client.registerProducer(Flow(self.transport), True)
-        self.transport.registerProducer(Flow(client), True)
-        # Not of the interface, but of what it says of these transports.
-        client.attach(client_side)  # type: ignore[attr-defined]
+        self.join(self._accept())
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Make room, and end the client's side."""

@@ -20,7 +20,7 @@ from zope.interface import implementer
 
 from yurtlab.node.interfaces import IForwardedConnection
 from yurtlab.node.streaming.connection import InputBudget, InputGate, Sources
-from yurttunnel.tunnel.interfaces import IHalfCloseableTransport
+from yurttunnel.tunnel.interfaces import IHalfCloseableTransport, IStream
 
 
 class ForwardedChannels(Structure):
@@ -67,9 +67,10 @@ class ForwardedConnection:
 
     # -- IForwardedConnection ------------------------------------------------------------------
 
-    def accept(self) -> IHalfCloseableTransport:
+    def accept(self) -> IStream:
         """Return the client's side as a transport."""
-        return self
+        # It has all that joining it to a socket needs of a stream.
+        return self  # type: ignore[return-value] # see above
 
     def refuse(self, text: str) -> None:
         """Notify the client why there is no connection."""
@@ -147,6 +148,10 @@ class ForwardedConnection:
             self._gate.discard()
             self._channels.reset()
             self._set_end(Failure(ConnectionAborted()))
+
+    def abort(self, code: object, text: str) -> None:
+        """Break off; what the error of another connection is does not concern this client's."""
+        self.abortConnection()
 
     def getPeer(self) -> IAddress:
         """Name the client."""
