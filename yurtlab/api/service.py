@@ -1,17 +1,42 @@
-"""The embedded API, put together from its parts."""
+"""The API as an HTTP application, put together from its parts: every request finds its answer here.
+
+To clients it is what kube-apiserver is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
 
-from yurtlab.api.access import Certificates, IAuthenticator, IAuthorizer, MastersOnly
-from yurtlab.api.application import Application
-from yurtlab.api.documents import Documents
+from yurtlab.api import errors
+from yurtlab.api.access import (
+    Certificates,
+    IAuthenticator,
+    IAuthorizer,
+    MastersOnly,
+    Request,
+    is_public,
+)
+from yurtlab.api.documents import (
+    GNOSTIC_V2,
+    Documents,
+    aggregated_type,
+    aggregated_version,
+    gnostic_v2,
+    json_v2,
+    version_document,
+)
 from yurtlab.api.namespaces import Namespaces, NamespaceStrategy
+from yurtlab.api.negotiation import accepted, encode_json
 from yurtlab.api.node_proxy import NodeConnections, NodeProxy
 from yurtlab.api.objects import Objects, Question
+from yurtlab.api.options import parse_query
 from yurtlab.api.pods import PodStrategy
 from yurtlab.api.resources import (
     MAKE_PODS,
@@ -28,7 +53,110 @@ from yurtlab.api.rest import ListPage, Rest, whole_list
 from yurtlab.api.scheduler import Scheduler
 from yurtlab.api.store import Store
 from yurtlab.api.strategy import SecretStrategy, ServiceStrategy, Strategy
+from yurttunnel.http.interfaces import ExchangeFailed, IExchange, IRequestHandler
 from yurttunnel.http.relay import Relay
+
+_PROBES = ("/healthz", "/livez", "/readyz")
+
+
+@implementer(IRequestHandler)
+class Application:
+    """Answers requests: documents by itself, those for objects by ``rest``.
+
+    ``authenticator`` tells who asks, and ``authorizer`` whether they may.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        authenticator: IAuthenticator,
+        authorizer: IAuthorizer,
+        routes: Routes,
+        rest: Rest,
+        documents: Documents,
+        responder: Responder,
+    ) -> None:
+        self._authenticator = authenticator
+        self._authorizer = authorizer
+        self._routes = routes
+        self._rest = rest
+        self._documents = documents
+        self._responder = responder
+
+    def request_received(self, exchange: IExchange) -> None:
+        """Answer; see ``IRequestHandler``."""
+        path, _, query = exchange.head.target.decode("latin-1").partition("?")
+        answering = Deferred.fromCoroutine(self._answer(exchange, path, query))
+        _ = answering.addErrback(self._failed, exchange)
+
+    def stop(self) -> None:
+        """End watches; everything else ends with its connection."""
+        self._rest.stop()
+
+    async def _answer(self, exchange: IExchange, path: str, query: str) -> None:
+        # Some clients write a slash behind the names of documents.
+        document = path.rstrip("/")
+        user = self._authenticator.authenticate(exchange)
+        if user is None and not is_public(document):
+            raise errors.unauthorized()
+        target, parameters = self._routes.find(path), parse_query(query)
+        if user is not None:
+            method = exchange.head.method.decode("ascii")
+            self._authorizer.check(user, Request(method, path, parameters, target))
+        if target is not None and user is not None:
+            await self._rest.answer(exchange, target, parameters, query, user)
+        elif exchange.head.method not in (b"GET", b"HEAD"):
+            raise errors.no_such_path()
+        elif path.startswith("/openapi/"):
+            self._answer_openapi(exchange, document)
+        else:
+            self._answer_document(exchange, document)
+
+    def _answer_document(self, exchange: IExchange, path: str) -> None:
+        responder = self._responder
+        if path in _PROBES or path.startswith(tuple(f"{probe}/" for probe in _PROBES)):
+            responder.send_text(exchange, "ok")
+            return
+        if path == "/version":
+            responder.send_content(exchange, version_document())
+            return
+        aggregated = aggregated_version(accepted(exchange.head.values(b"accept")))
+        if aggregated and (document := self._documents.aggregated(path, aggregated)):
+            body = encode_json(document) + b"\n"
+            responder.send(exchange, body, aggregated_type(aggregated))
+            return
+        host = b"".join(exchange.head.values(b"host")).decode("latin-1")
+        found = self._documents.discovery(path, host)
+        if found is None:
+            raise errors.no_such_path()
+        responder.send_content(exchange, found)
+
+    def _answer_openapi(self, exchange: IExchange, path: str) -> None:
+        responder = self._responder
+        if path == "/openapi/v2":
+            types = [one.type for one in accepted(exchange.head.values(b"accept"))]
+            if types[0].startswith("application/com.github.proto-openapi.spec.v2"):
+                responder.send(exchange, gnostic_v2(), GNOSTIC_V2)
+            else:
+                responder.send_content(exchange, json_v2())
+        elif path == "/openapi/v3":
+            responder.send_content(exchange, self._documents.openapi_index())
+        else:
+            document = self._documents.openapi(path.removeprefix("/openapi/v3/"))
+            if document is None:
+                raise errors.no_such_path()
+            responder.send(exchange, encode_json(document))
+
+    def _failed(self, failure: Failure, exchange: IExchange) -> None:
+        error: Any = failure.value
+        if isinstance(error, errors.ApiError):
+            self._responder.send_error(exchange, error)
+        elif not isinstance(error, ExchangeFailed):
+            self._log.failure("Defect: a request to the API failed", failure)
+            text = "Internal error occurred: the API has a defect; its log has more"
+            self._responder.send_error(exchange, errors.ApiError(500, "InternalError", text))
+
 
 _CERTIFICATES, _MASTERS_ONLY = Certificates(), MastersOnly()
 

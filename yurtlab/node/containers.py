@@ -24,7 +24,7 @@ from yurtlab.node.environment import (
     container_arguments,
     container_environment,
 )
-from yurtlab.node.log_files import ContainerLog
+from yurtlab.node.logs import ContainerLog
 from yurtlab.node.processes import Exit, Process, Program, StartFailed
 
 # Of the kubelet: MaxContainerBackOff, its first step, and after how long a run it starts anew.

@@ -16,8 +16,7 @@ from zope.interface import implementer
 from yurtlab.node.attach import Attachment
 from yurtlab.node.command import Command
 from yurtlab.node.containers import Container, Terminated, Waiting
-from yurtlab.node.log_files import ContainerLog
-from yurtlab.node.log_stream import BadLogOptions, LogOptions, LogStream
+from yurtlab.node.logs import BadLogOptions, ContainerLog, LogOptions, LogStream
 from yurtlab.node.metrics import NodeMetrics
 from yurtlab.node.node_object import MAX_PODS
 from yurtlab.node.pods import Pod

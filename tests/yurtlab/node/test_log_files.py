@@ -7,7 +7,7 @@ from pathlib import Path
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurtlab.node.log_files import MAX_PIECE_BYTES, ContainerLog, stamp
+from yurtlab.node.logs import MAX_PIECE_BYTES, ContainerLog, stamp
 
 SECOND = 1_000_000_000
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurtlab.node.log_files import ContainerLog
-from yurtlab.node.log_stream import BadLogOptions, LogOptions, LogStream
+from yurtlab.node.logs import BadLogOptions, ContainerLog, LogOptions, LogStream
 from yurttunnel.http.interfaces import ExchangeFailed
 
 SECOND = 1_000_000_000

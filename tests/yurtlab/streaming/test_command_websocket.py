@@ -23,7 +23,7 @@ from tests.yurtlab.streaming.support import (
 )
 from yurtlab.node.interfaces import ICommandClient
 from yurtlab.node.streaming import connection as shared
-from yurtlab.node.streaming.command_websocket import HEAD_START
+from yurtlab.node.streaming.command_channels import HEAD_START
 from yurtlab.node.streaming.connection import MAX_KEPT
 from yurtlab.node.streaming.websocket import HEARTBEAT
 

@@ -14,9 +14,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurtlab.node.interfaces import ICommandSession, IPortForwarder
 from yurtlab.node.streaming import negotiation
+from yurtlab.node.streaming.command_channels import SPDYChannels, WebSocketChannels
 from yurtlab.node.streaming.command_client import CommandClient, CommandOptions
-from yurtlab.node.streaming.command_spdy import SPDYChannels
-from yurtlab.node.streaming.command_websocket import WebSocketChannels
 from yurtlab.node.streaming.connection import StreamingConnection
 from yurtlab.node.streaming.forward_spdy import SPDYForward
 from yurtlab.node.streaming.forward_websocket import MAX_PORTS, WebSocketForward, WebSocketTunnel
