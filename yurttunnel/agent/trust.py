@@ -9,7 +9,7 @@ from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.pki.authorities import Authorities
-from yurttunnel.pki.contexts import ClientContexts, LiveContexts
+from yurttunnel.pki.contexts import ClientContexts, LiveAuthorities, LiveContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.renewal import CertificateRenewal
 
@@ -30,8 +30,8 @@ class AgentTrust(MultiService):
     ) -> None:
         super().__init__()
         self._node = node
-        self._authorities = authorities
         self._live = LiveContexts(clock)
+        self._authorities = LiveAuthorities(self._live, authorities)
         self._contexts: ClientContexts | None = None
         self.certificate = certificate
         certificate.on_change.append(lambda _: self._live.update())
@@ -64,14 +64,8 @@ class AgentTrust(MultiService):
 
     def use_authorities(self, authorities: Authorities) -> None:
         """Believe these from now on, or raise and leave everything as it was."""
-        former, self._authorities = self._authorities, authorities
-        try:
-            self._live.update()
-        except Exception:
-            # Put back, whatever it was; the caller tells.
-            self._authorities = former
-            raise
+        self._authorities.use(authorities)
         self.certificate.authorities_changed(authorities)
 
     def _credentials(self) -> Credentials:
-        return self.certificate.credentials(self._authorities)
+        return self.certificate.credentials(self._authorities.current)

@@ -105,6 +105,8 @@ class ClusterAddresses:
 
     def __init__(self, informers: IInformers, namespace: str) -> None:
         self.addresses: frozenset[Address] = frozenset()
+        self._node_ports: frozenset[int] = frozenset()
+        self._led: frozenset[tuple[Address, int]] = frozenset()
         self.on_changed: list[Callable[[], object]] = []
         """Who is told when the addresses have changed."""
         self._informers = [
@@ -125,22 +127,18 @@ class ClusterAddresses:
 
     def are_led(self, address: Address, port: int) -> bool:
         """Return whether kube-proxy leads connections for ``address`` and ``port`` to servers."""
-        if address in self.addresses:
-            return True
-        return any(
-            port in service.node_ports or (address, port) in service.led
-            for informer in self._informers
-            for service in informer.values()
-        )
+        return address in self.addresses or port in self._node_ports or (address, port) in self._led
 
     def _changed(self, _old: object, _new: object) -> None:
         before = self.addresses
+        services: list[ServiceAddresses] = [
+            service for informer in self._informers for service in informer.values()
+        ]
         self.addresses = frozenset(
-            address
-            for informer in self._informers
-            for service in informer.values()
-            for address in service.cluster_addresses
+            address for service in services for address in service.cluster_addresses
         )
+        self._node_ports = frozenset(port for service in services for port in service.node_ports)
+        self._led = frozenset(way for service in services for way in service.led)
         if self.addresses != before:
             for callback in self.on_changed:
                 callback()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
+from typing import Generic, TypeVar
 
 from cryptography import x509
 from OpenSSL import SSL
@@ -35,6 +36,7 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.pki.authorities import Authorities
 from yurttunnel.pki.authority import utc_now
 from yurttunnel.pki.credentials import BadCredentials, Credentials
 from yurttunnel.pki.identity import host_is_address
@@ -135,6 +137,27 @@ class LiveContexts:
                 swaps.append(contexts.prepare(credentials, now))
         for swap in swaps:
             swap()
+
+
+Trusted = TypeVar("Trusted", bound=Authorities | None)
+
+
+class LiveAuthorities(Generic[Trusted]):
+    """The authorities that the contexts of ``live`` trust, which may be changed."""
+
+    def __init__(self, live: LiveContexts, authorities: Trusted) -> None:
+        self._live = live
+        self.current = authorities
+
+    def use(self, authorities: Trusted) -> None:
+        """Have the contexts trust these from now on, or raise and leave everything as it was."""
+        former, self.current = self.current, authorities
+        try:
+            self._live.update()
+        except Exception:
+            # Put back, whatever it was; the caller tells.
+            self.current = former
+            raise
 
 
 @implementer(IOpenSSLServerConnectionCreator)

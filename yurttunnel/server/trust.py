@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.pki.authorities import Authorities, AuthorityBundle
 from yurttunnel.pki.callers import CallerContexts
-from yurttunnel.pki.contexts import LiveContexts, ServerContexts
+from yurttunnel.pki.contexts import LiveAuthorities, LiveContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
 from yurttunnel.pki.renewal import CertificateRenewal
@@ -63,11 +63,13 @@ class ServerTrust(MultiService):
         self._settings = settings
         self._live = LiveContexts(clock)
         self._is_built = False
-        self._authorities = authorities
+        self._authorities = LiveAuthorities(self._live, authorities)
         self.serving = serving
         self.client = client
-        self._client_ca = _file(clock, settings.client_ca, self._use_client_authorities)
-        self._clients = () if self._client_ca is None else self._client_ca.certificates
+        self._clients: LiveAuthorities[Authorities] = LiveAuthorities(self._live, ())
+        self._client_ca = _file(clock, settings.client_ca, self._clients.use)
+        if self._client_ca is not None:
+            self._clients.current = self._client_ca.certificates
         self._kubelet_ca = _file(clock, settings.kubelet_ca, self._use_kubelet_authorities)
         for renewal in (serving, client):
             renewal.on_change.append(lambda _: self._live.update())
@@ -98,7 +100,7 @@ class ServerTrust(MultiService):
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
         """Return when each certificate ends; of the authorities, the one that lasts longest."""
-        ends = {"ca": max(each.not_valid_after_utc for each in self._authorities)}
+        ends = {"ca": max(each.not_valid_after_utc for each in self._authorities.current)}
         for name, renewal in (("server", self.serving), ("kubelet-client", self.client)):
             if renewal.not_after is not None:
                 ends[name] = renewal.not_after
@@ -119,36 +121,21 @@ class ServerTrust(MultiService):
 
     def serving_credentials(self) -> Credentials:
         """Return who the server is to agents, and whom of them it believes."""
-        return self.serving.credentials(self._authorities)
+        return self.serving.credentials(self._authorities.current)
 
     def caller_credentials(self) -> Credentials:
         """Return who the server is to callers, and whom of them it believes."""
-        return self.serving.credentials((*self._authorities, *self._clients))
+        return self.serving.credentials((*self._authorities.current, *self._clients.current))
 
     def client_credentials(self) -> Credentials:
         """Return who the server is to those whom it dials, and whom of them it believes."""
-        return self.client.credentials(self._authorities)
+        return self.client.credentials(self._authorities.current)
 
     def use_authorities(self, authorities: Authorities) -> None:
         """Believe these from now on, or raise and leave everything as it was."""
-        former, self._authorities = self._authorities, authorities
-        try:
-            self._live.update()
-        except Exception:
-            # Put back, whatever it was; the caller tells.
-            self._authorities = former
-            raise
+        self._authorities.use(authorities)
         self.serving.authorities_changed(authorities)
         self.client.authorities_changed(authorities)
-
-    def _use_client_authorities(self, authorities: Authorities) -> None:
-        former, self._clients = self._clients, authorities
-        try:
-            self._live.update()
-        except Exception:
-            # As above.
-            self._clients = former
-            raise
 
     def _use_kubelet_authorities(self, authorities: Authorities) -> None:
         if self._is_built:

@@ -174,7 +174,7 @@ class Deputies:
         head, led_from = exchange.head, aim.led_from
         _check_fields(head)
         if led_from is not None and not self._is_services(led_from):
-            return self._led(led_from, aim, head)
+            return self._led(led_from, self._led_to(led_from), aim, head)
         named = self._named(aim)
         if named:
             return self._by_name(named, aim, head)
@@ -184,17 +184,15 @@ class Deputies:
     def _of_others(self, exchange: IExchange, aim: Aim) -> Destination | None:
         """Decide for who speaks for himself, or does not say so: where the connection tells."""
         head, led_from = exchange.head, aim.led_from
-        is_led = led_from is not None and not self._is_services(led_from)
-        if led_from is not None and is_led:
-            nodes = self._led_to(led_from)
-        else:
-            nodes = self._tunneled(self._named(aim))
+        if led_from is not None and self._is_services(led_from):
+            led_from = None
+        nodes = self._tunneled(self._named(aim)) if led_from is None else self._led_to(led_from)
         if not nodes:
             if aim.server_name is None:
                 # It may be a kube-apiserver all the same.
                 self._check_named(head)
             return None
-        if is_led:
+        if led_from is not None:
             self._warn_of_unlisted(exchange)
         _check_fields(head)
         asked = self._asked(head)
@@ -206,8 +204,8 @@ class Deputies:
                 f" {' or '.join(sorted(names))}: connect to the node that is meant, or to the"
                 " server by its own address",
             )
-        if led_from is not None and is_led:
-            return self._led(led_from, aim, head)
+        if led_from is not None:
+            return self._led(led_from, nodes, aim, head)
         if asked:
             # The name tells no port, and Host does.
             self._check_pod(names, head)
@@ -238,10 +236,11 @@ class Deputies:
         port = led_from.port if led_from is not None and by_service else node.kubelet_port
         return self._checked(node, Destination(node.name, self._finder.address(node), port), head)
 
-    def _led(self, led_from: SocketAddress, aim: Aim, head: RequestHead) -> Destination:
-        """Decide by the address that a connection was meant for."""
+    def _led(
+        self, led_from: SocketAddress, nodes: Collection[Node], aim: Aim, head: RequestHead
+    ) -> Destination:
+        """Decide by the address that a connection was meant for, which ``nodes`` have."""
         host = str(led_from.address)
-        nodes = self._led_to(led_from)
         named = {node.name for node in self._named(aim)}
         nodes = [node for node in nodes if node.name in named] or nodes
         node = self._only(nodes, host, head)
