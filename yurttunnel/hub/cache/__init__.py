@@ -1,0 +1,1 @@
+"""What each client last saw of the API, kept on disk."""

@@ -1,0 +1,144 @@
+"""The seam of the cache: what is written while answers pass, and what is read without the cloud.
+
+Writes are told and done later, in their order, by a thread of the cache's own; what is read sees
+what was told before. What a client sees online does not wait for any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from twisted.internet.defer import Deferred
+from zope.interface import Attribute, Interface
+
+from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+
+
+class Collection(NamedTuple):
+    """The objects of one resource as one client knows them, in one form.
+
+    ``client`` is its component, and who owns its token when that is not the node. ``resource`` and
+    ``form`` are the texts of :class:`~yurttunnel.hub.request.requests.ResourceType` and ``Form``.
+    ``view`` is the part of a field selector that cannot be evaluated here: what was selected so is
+    kept apart.
+    """
+
+    client: str
+    resource: str
+    form: str
+    view: str = ""
+
+
+class Scope(NamedTuple):
+    """What a list is about: a collection, or what of it is in a namespace and selected.
+
+    The selectors are texts that :mod:`yurttunnel.hub.request.selectors` can evaluate.
+    """
+
+    collection: Collection
+    namespace: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
+
+
+class Stored(NamedTuple):
+    """One object that is kept."""
+
+    meta: TypeMeta
+    item: Item
+
+
+class IListing(Interface):
+    """A list, or one page of it, on its way into the cache."""
+
+    def add(items: Sequence[Item]) -> None:
+        """Take the next items."""
+
+    def complete(meta: ListMeta) -> None:
+        """Take the end of the page.
+
+        With the last page what the scope had, and the pages do not, is removed, and all becomes
+        visible at once. The pages of a list that never comes to its end change nothing but the
+        objects that they have.
+        """
+
+    def abandon() -> None:
+        """The body broke off, or is of no use: forget it."""
+
+
+class IListed(Interface):
+    """A list that is read: a snapshot, however it changes meanwhile."""
+
+    meta: ListMeta = Attribute("`ListMeta`: with the largest version that was ever seen of it.")
+    complete: bool = Attribute("`bool`: all of the scope was listed once; else it may lack some.")
+    sizes: Sequence[int] = Attribute("`Sequence[int]`: bytes of each item, in their order.")
+
+    def read() -> Deferred[Sequence[Item]]:
+        """Return the next items, some 256 KiB of them; none at the end."""
+
+    def close() -> None:
+        """End the snapshot; called once, also after the last item."""
+
+
+class KeptEvent(NamedTuple):
+    """An Event that could not be sent: what was asked, with the token (empty: the node's)."""
+
+    id: int
+    path: str
+    content_type: str
+    body: bytes
+    token: str
+
+
+class KeptDocument(NamedTuple):
+    """An answer that is no object: discovery, versions, OpenAPI."""
+
+    content_type: str
+    body: bytes
+
+
+class ICache(Interface):
+    """What clients last saw; see the module."""
+
+    def upsert(collection: Collection, meta: TypeMeta, item: Item) -> None:
+        """Take an object; one with a lower version than what is there changes nothing."""
+
+    def remove(collection: Collection, namespace: str, name: str) -> None:
+        """Take the end of an object."""
+
+    def begin_list(scope: Scope, continue_token: str) -> IListing:
+        """Return where the items of a page go; the token is the request's, empty for the first."""
+
+    def get(collection: Collection, namespace: str, name: str) -> Deferred[Stored | None]:
+        """Return an object."""
+
+    def list(scope: Scope) -> Deferred[IListed | None]:
+        """Return what there is of a scope; ``None`` when nothing of its collection is known."""
+
+    def keep_document(client: str, path: str, form: str, document: KeptDocument) -> None:
+        """Take an answer that is no object."""
+
+    def document(client: str, path: str, form: str) -> Deferred[KeptDocument | None]:
+        """Return an answer that is no object."""
+
+    def keep_event(path: str, content_type: str, body: bytes, token: str) -> None:
+        """Take an Event to be sent later; beyond the bound the oldest ones go."""
+
+    def kept_events(most: int) -> Deferred[Sequence[KeptEvent]]:
+        """Return the oldest events that were not sent."""
+
+    def drop_event(id: int) -> None:
+        """Forget an event: it has been sent, or never will be."""
+
+    def accept_token(digest: bytes, owner: str, until: float) -> None:
+        """Take it that the API has accepted a token (its SHA-256), and whose it is."""
+
+    def token_owner(digest: bytes) -> Deferred[str | None]:
+        """Return whose token that is, if the API has ever accepted it and it has not expired."""
+
+    def refuse_token(digest: bytes) -> None:
+        """Forget a token: the API does not accept it any more."""
+
+    def problem() -> str | None:
+        """Return why nothing can be kept at this time, for ``/readyz``."""

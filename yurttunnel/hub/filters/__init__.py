@@ -1,0 +1,1 @@
+"""Changes of what clients of the node see of objects."""

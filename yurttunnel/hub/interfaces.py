@@ -1,0 +1,43 @@
+"""The seams between the rooms of the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zope.interface import Attribute, Interface
+
+from yurttunnel.hub.cache.interfaces import Collection
+from yurttunnel.hub.request.requests import ApiRequest, Caller, Form, HubCall
+
+
+class IPolicy(Interface):
+    """What is kept of answers (reference of upstream: "Which requests")."""
+
+    def keeps(caller: Caller, request: ApiRequest) -> bool:
+        """Return whether the answer to a request is kept, and so may be given offline."""
+
+    def client(caller: Caller, owner: str) -> str:
+        """Return the ``client`` of :class:`Collection`; ``owner`` is empty for the node."""
+
+
+class IConnectivity(Interface):
+    """Whether the cloud can be reached."""
+
+    online: bool = Attribute("`bool`: at least one API server is healthy.")
+
+    def on_change(callback: Callable[[bool], object]) -> None:
+        """Have ``callback(online)`` called at each change."""
+
+
+class IOffline(Interface):
+    """Answers requests without the cloud."""
+
+    def answer(call: HubCall) -> None:
+        """Answer from the cache, or with a ``Status`` that says why not.
+
+        Also for a request that was being forwarded when its server was lost, and whose answer has
+        not begun.
+        """
+
+
+__all__ = ["Collection", "Form", "IConnectivity", "IOffline", "IPolicy"]

@@ -1,0 +1,1 @@
+"""The interface at whose address pods reach the hub."""

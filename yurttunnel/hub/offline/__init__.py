@@ -1,0 +1,1 @@
+"""Answers while no API server can be reached."""

@@ -1,0 +1,94 @@
+"""A request as the API server understands it (``RequestInfo`` of k8s.io/apiserver)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from yurttunnel.http.interfaces import IExchange
+
+
+class ResourceType(NamedTuple):
+    """A resource of one version of one API group; ``group`` is empty for the core group."""
+
+    group: str
+    version: str
+    name: str
+
+    def __str__(self) -> str:
+        """Return it as upstream's cache has it: ``pods.v1.core``."""
+        return f"{self.name}.{self.version}.{self.group or 'core'}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """The query of a list or a watch (``ListOptions`` of meta/v1); as sent, not evaluated."""
+
+    label_selector: str = ""
+    field_selector: str = ""
+    limit: int = 0
+    continue_token: str = ""
+    resource_version: str = ""
+    resource_version_match: str = ""
+    timeout_seconds: int | None = None
+    send_initial_events: bool = False
+    allow_watch_bookmarks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    """What is asked for.
+
+    ``verb`` is one of get, list, watch, create, update, patch, delete and deletecollection; for
+    what is no resource (``resource`` is ``None``: ``/version``, ``/apis/apps/v1``) the method in
+    lower case. ``namespace`` is empty for all of them and for what has none. ``path`` is without
+    the query, and decoded; each of its segments is a name that cannot leave a directory.
+    """
+
+    verb: str
+    path: str
+    resource: ResourceType | None = None
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    options: ListOptions = ListOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks.
+
+    ``component`` is the first word of User-Agent in lower case, cut at its first slash; empty
+    when there is none. ``token`` is the bearer token, if any. ``local`` says that it came by a
+    loopback listener, where a request without a token has the node's identity.
+    """
+
+    component: str
+    token: str = field(default="", repr=False)
+    local: bool = True
+
+
+class Form(NamedTuple):
+    """The form of an answer: ``json`` or ``protobuf``, whole or transformed.
+
+    ``transform`` is empty for objects as they are, ``Table`` or ``PartialObjectMetadata``
+    (its lists, too); ``version`` is that of ``meta.k8s.io`` for the latter two.
+    """
+
+    media: str
+    transform: str = ""
+    version: str = ""
+
+    def __str__(self) -> str:
+        """Return it as one word, as collections are keyed by it."""
+        return f"{self.media}:{self.transform}.{self.version}" if self.transform else self.media
+
+
+@dataclass(frozen=True, slots=True)
+class HubCall:
+    """One request on its way through the hub; ``forms`` are those accepted, the best first."""
+
+    exchange: IExchange
+    request: ApiRequest
+    caller: Caller
+    forms: tuple[Form, ...]

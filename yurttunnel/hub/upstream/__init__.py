@@ -1,0 +1,1 @@
+"""The API servers: which is healthy, connections to them, and forwarding."""
