@@ -94,10 +94,10 @@ class AnswersTestCase(SynchronousTestCase):
         self.conversations = []
         self.network = Network(self.clock, self.accept)
         self.source = Source()
-        configuration = KubeConfiguration(
+        self.configuration = KubeConfiguration(
             "http://api:8001/prefix", "default", lambda: b"", self.source
         )
-        self.client = KubeClient(self.clock, configuration, self.network)
+        self.client = KubeClient(self.clock, self.configuration, self.network)
         self.addCleanup(self.stop)
 
     def stop(self):
@@ -158,6 +158,14 @@ class RequestTests(AnswersTestCase):
             self.assertIn(f"\r\n{field}", text)
         self.answer(200, {"kind": "Node"})
         self.assertEqual({"kind": "Node"}, self.successResultOf(asked))
+
+    def test_program(self):
+        """A client tells of which program it is."""
+        self.client = KubeClient(self.clock, self.configuration, self.network, program="yurthub")
+        asked = self.get()
+        self.assertIn("\r\nUser-Agent: yurthub/", self.requests())
+        self.answer(200, {"kind": "Node"})
+        self.successResultOf(asked)
 
     def test_create(self):
         """A body is JSON, with version and kind."""

@@ -72,7 +72,8 @@ _Query = Mapping[str, str]
 class KubeClient:
     """Asks the API of ``configuration``; :meth:`close` it at the end.
 
-    ``endpoints`` makes the connections; without it they are by TCP and TLS.
+    ``endpoints`` makes the connections; without it they are by TCP and TLS. ``program`` is the
+    product in ``User-Agent``, by which yurthub tells its clients apart.
     """
 
     def __init__(
@@ -80,9 +81,11 @@ class KubeClient:
         reactor: IReactor,
         configuration: KubeConfiguration,
         endpoints: IAgentEndpointFactory | None = None,
+        program: str = "yurttunnel",
     ) -> None:
         self._reactor = reactor
         self._configuration = configuration
+        self._user_agent = f"{program}/{__version__}"
         self._pool = _QuietPool(reactor)
         self._pool.maxPersistentPerHost = _CONNECTIONS
         self._pool.cachedConnectionTimeout = _KEPT_SECONDS
@@ -239,7 +242,7 @@ class KubeClient:
     async def _request(self, method: str, target: str, body: Object | None) -> IResponse:
         credentials = await self._configuration.credentials.current(self._reactor)
         self._endpoints.use(credentials)
-        headers = {"Accept": ["application/json"], "User-Agent": [f"yurttunnel/{__version__}"]}
+        headers = {"Accept": ["application/json"], "User-Agent": [self._user_agent]}
         if credentials.token:
             headers["Authorization"] = [f"Bearer {credentials.token}"]
         producer = None

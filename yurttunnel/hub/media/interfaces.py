@@ -56,15 +56,16 @@ class ListMeta(NamedTuple):
 class WatchEvent(NamedTuple):
     """An event of a watch.
 
-    ``type`` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; ``item`` is ``None`` for the last.
-    A bookmark's item has only a version; ``initial_events_end`` is its annotation
-    (``k8s.io/initial-events-end``, KEP-3157).
+    ``type`` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; ``item`` is ``None`` for the last,
+    whose ``status`` is the ``Status`` as it was in the frame. A bookmark's item has only a version;
+    ``initial_events_end`` is its annotation (``k8s.io/initial-events-end``, KEP-3157).
     """
 
     type: str
     meta: TypeMeta
     item: Item | None
     initial_events_end: bool = False
+    status: bytes = b""
 
 
 class IListReader(Interface):
@@ -117,7 +118,7 @@ class IMedia(Interface):
         """Return a writer of a list whose items have these sizes; ``meta.type`` is the items'."""
 
     def watch_event(type: str, meta: TypeMeta, body: bytes) -> bytes:
-        """Return a frame: ADDED, MODIFIED or DELETED."""
+        """Return a frame: ADDED, MODIFIED or DELETED, or ERROR with a ``Status`` as its body."""
 
     def bookmark(meta: TypeMeta, version: str, initial_events_end: bool) -> bytes:
         """Return a frame: a bookmark."""

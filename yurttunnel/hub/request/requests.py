@@ -60,12 +60,14 @@ class Caller:
 
     ``component`` is the first word of User-Agent in lower case, cut at its first slash; empty
     when there is none. ``token`` is the bearer token, if any. ``local`` says that it came by a
-    loopback listener, where a request without a token has the node's identity.
+    loopback listener, where a request without a token has the node's identity. ``keep`` says that
+    it asks for its answer to be kept, by ``Edge-Cache: true``; the API does not get that field.
     """
 
     component: str
     token: str = field(default="", repr=False)
     local: bool = True
+    keep: bool = False
 
 
 class Form(NamedTuple):
