@@ -104,8 +104,12 @@ class ICache(Interface):
     def upsert(collection: Collection, meta: TypeMeta, item: Item) -> None:
         """Take an object; one with a lower version than what is there changes nothing."""
 
-    def remove(collection: Collection, namespace: str, name: str) -> None:
-        """Take the end of an object."""
+    def remove(collection: Collection, namespace: str, name: str, version: str = "") -> None:
+        """Take the end of an object; with ``version`` only of what is older.
+
+        A watch with a selector tells of what leaves the selection as of an end, with the version
+        at which it left. Another watch may have told of the object in that very version.
+        """
 
     def begin_list(scope: Scope, continue_token: str) -> IListing:
         """Return where the items of a page go; the token is the request's, empty for the first."""
