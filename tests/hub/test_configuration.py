@@ -1,0 +1,98 @@
+"""The ConfigMap ``yurt-hub-cfg``."""
+
+from __future__ import annotations
+
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.cluster.fakes import FakeInformers
+from yurttunnel.hub.configuration import BadComponents, HubConfiguration, parse_components
+from yurttunnel.kube.resources import CONFIG_MAPS
+
+
+def hub_config_map(data, namespace="kube-system"):
+    """Make the ConfigMap."""
+    return {"metadata": {"namespace": namespace, "name": "yurt-hub-cfg"}, "data": data}
+
+
+class ParsingTests(SynchronousTestCase):
+    """A list of components."""
+
+    def test_list(self):
+        """It has names between commas, in any case, and empty items do no harm."""
+        self.assertEqual({"ingress", "my-op"}, parse_components(" ingress, My-Op ,,"))
+        self.assertEqual({"*"}, parse_components("*"))
+        self.assertEqual(set(), parse_components(""))
+
+    def test_malformed(self):
+        """What no User-Agent can begin with is said, shortened."""
+        for value in ("a b", "ok,a/1.0", "a;b", "\n[]", "ü", "a" * 500 + " b", 7, None, ["a"]):
+            with self.assertRaises(BadComponents) as caught:
+                parse_components(value)
+            self.assertLess(len(str(caught.exception)), 120)
+
+
+class FollowingTests(SynchronousTestCase):
+    """What is configured, as it changes."""
+
+    def setUp(self):
+        """Follow it in a cluster that has none."""
+        self.lines = []
+        self.changes = 0
+        self.informers = FakeInformers()
+        self.configuration = HubConfiguration(self.informers, "kube-system", ["masterservice"])
+        self.configuration.on_changed.append(self.count)
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+
+    def count(self):
+        """Count a change."""
+        self.changes += 1
+
+    def note(self, event):
+        """Keep what is logged."""
+        if event["log_namespace"].endswith("hub.configuration"):
+            self.lines.append(formatEvent(event))
+
+    def put(self, data, **more):
+        """Create or change the ConfigMap."""
+        self.informers.put(CONFIG_MAPS, hub_config_map(data, **more))
+
+    def test_live(self):
+        """Each key says what the ConfigMap has at any time, and nothing when that is deleted."""
+        self.put({"cache_agents": "a", "masterservice": "b,c"})
+        self.assertEqual({"a"}, self.configuration.components("cache_agents"))
+        self.assertEqual({"b", "c"}, self.configuration.components("masterservice"))
+        self.put({"cache_agents": "d"})
+        self.assertEqual({"d"}, self.configuration.components("cache_agents"))
+        self.assertEqual(set(), self.configuration.components("masterservice"))
+        self.informers.delete(CONFIG_MAPS, "yurt-hub-cfg", "kube-system")
+        self.assertEqual(set(), self.configuration.components("cache_agents"))
+        self.assertEqual(3, self.changes)
+
+    def test_no_change(self):
+        """Who is told of changes is not told of what means the same, nor of other keys."""
+        self.put({"cache_agents": "a,b"})
+        self.put({"cache_agents": "b, A", "notes": "what a filter is: see the wiki"})
+        self.assertEqual((1, []), (self.changes, self.lines))
+
+    def test_others(self):
+        """ConfigMaps of other namespaces are not even followed."""
+        self.put({"cache_agents": "a"}, namespace="default")
+        self.assertEqual(set(), self.configuration.components("cache_agents"))
+
+    def test_malformed_value(self):
+        """A bad value leaves what the key said, is told once, and harms no other key."""
+        self.put({"cache_agents": "a"})
+        self.put({"cache_agents": "a b", "masterservice": "c"})
+        self.put({"cache_agents": "a b", "masterservice": "d"})
+        self.assertEqual({"a"}, self.configuration.components("cache_agents"))
+        self.assertEqual({"d"}, self.configuration.components("masterservice"))
+        [line] = self.lines
+        self.assertIn("ConfigMap kube-system/yurt-hub-cfg, cache_agents: 'a b' is no", line)
+
+    def test_malformed_object(self):
+        """A ConfigMap without data, or with other data than an object, configures nothing."""
+        for data in (None, [], "cache_agents"):
+            self.put(data)
+            self.assertEqual(set(), self.configuration.components("cache_agents"))
