@@ -161,10 +161,19 @@ def descriptors():
 def is_running(pid):
     """Whether a process runs; one that nobody has waited for does not."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+        return _state(pid) != b"Z"
     except FileNotFoundError:
         return False
+
+
+def is_stopped(pid):
+    """Whether a signal has stopped a process."""
+    return _state(pid) == b"T"
+
+
+def _state(pid):
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0]
 
 
 class World:

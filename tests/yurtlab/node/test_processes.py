@@ -15,6 +15,7 @@ from tests.yurtlab.node.support import (
     Ran,
     descriptors,
     is_running,
+    is_stopped,
     program,
     until,
 )
@@ -133,7 +134,7 @@ class PipesTests(TestCase):
         data = bytes(1_000_000)
         ran.process.write(data)
         self.assertEqual((producer.paused, producer.resumed), (1, 0))
-        await until(lambda: _state(ran.process.pid) == "T", "it is stopped")
+        await until(lambda: is_stopped(ran.process.pid), "it is stopped")
         self.assertEqual(producer.resumed, 0)
         ran.process.signal(signal.SIGCONT)
         await until(lambda: producer.resumed, "the producer may go on")
@@ -387,11 +388,6 @@ class TerminalTests(TestCase):
         ran.process.resize(80, 24)
         ran.process.write(b"late")
         ran.process.end_input()
-
-
-def _state(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0]
 
 
 def _has_child(parent, name):
