@@ -13,10 +13,7 @@ from tests.server.frontends.kubelet.fakes import head
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import parse_identifiers
 from yurttunnel.server.frontends.kubelet.callers import (
-    LONGEST_TOKEN,
-    BadToken,
     CertificateUsers,
-    bearer_token,
     client_of,
 )
 from yurttunnel.server.frontends.kubelet.reviews import User
@@ -84,31 +81,6 @@ class CertificateTests(SynchronousTestCase):
         del transport
         gc.collect()
         self.assertEqual(0, len(self.users._users))
-
-
-class TokenTests(SynchronousTestCase):
-    """The field ``Authorization``."""
-
-    def test_token(self):
-        """A bearer token is found whatever the case of the word before it."""
-        for value in ("Bearer abc.d-e_f~+/=", "bearer abc.d-e_f~+/=", "BEARER   abc.d-e_f~+/= "):
-            self.assertEqual("abc.d-e_f~+/=", bearer_token(head(Authorization=value)))
-
-    def test_none(self):
-        """Without the field there is none."""
-        self.assertIsNone(bearer_token(head()))
-
-    def test_malformed(self):
-        """What is not one bearer token is refused."""
-        for value in ("Basic abc", "Bearer", "Bearer ", "Bearer a b", "abc", "Bearer é"):
-            self.assertRaises(BadToken, bearer_token, head(Authorization=value))
-        self.assertRaises(BadToken, bearer_token, head(Authorization=["Bearer a", "Bearer b"]))
-
-    def test_length(self):
-        """A token is as long as one can be, and not longer."""
-        self.assertTrue(bearer_token(head(Authorization="Bearer " + "a" * LONGEST_TOKEN)))
-        longer = head(Authorization="Bearer " + "a" * (LONGEST_TOKEN + 1))
-        self.assertRaises(BadToken, bearer_token, longer)
 
 
 class ClientTests(SynchronousTestCase):

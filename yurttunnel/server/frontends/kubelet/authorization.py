@@ -16,16 +16,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.http.bearer import BadToken, bearer_token
 from yurttunnel.http.errors import RequestFailed, error_content
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.frontends.kubelet.access import Access, accesses
-from yurttunnel.server.frontends.kubelet.callers import (
-    BadToken,
-    CertificateUser,
-    CertificateUsers,
-    bearer_token,
-)
+from yurttunnel.server.frontends.kubelet.callers import CertificateUser, CertificateUsers
 from yurttunnel.server.frontends.kubelet.destination import destination_of
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest

@@ -1,8 +1,7 @@
-"""Who a caller is: by its certificate, which TLS has verified, or by its bearer token."""
+"""Who a caller is: by its certificate, which TLS has verified; and for whom it asks."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -18,20 +17,12 @@ from yurttunnel.pki.identity import NODE_ORGANIZATION
 from yurttunnel.server.frontends.kubelet.reviews import User
 from yurttunnel.tunnel.shares import caller_at
 
-LONGEST_TOKEN = 16 * 1024
-"""Characters: those of service accounts have about 1,000, of identity providers some thousand."""
-
 _LONGEST_ADDRESS = 45
 """Characters (``INET6_ADDRSTRLEN`` of netinet/in.h, without the final zero)."""
 
 _AUTHENTICATED = "system:authenticated"
 _NODES_GROUP = "system:nodes"
 _NODE_USER = "system:node:"
-_BEARER = re.compile(rb"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
-
-
-class BadToken(Exception):
-    """An ``Authorization`` field that cannot be a token; one line says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +79,6 @@ def _certificate_user(transport: Any) -> CertificateUser | None:
         groups
     )
     return CertificateUser(User(names[0], (*groups, _AUTHENTICATED)), is_node)
-
-
-def bearer_token(head: RequestHead) -> str | None:
-    """Return the bearer token of a request (RFC 6750 section 2.1), ``None`` when it has none.
-
-    Raises :class:`BadToken`.
-    """
-    values = head.values(b"authorization")
-    if not values:
-        return None
-    if len(values) > 1:
-        raise BadToken("Authorization is given more than once")
-    match = _BEARER.fullmatch(values[0])
-    if match is None:
-        raise BadToken("Authorization has no bearer token")
-    if len(match[1]) > LONGEST_TOKEN:
-        raise BadToken(f"the token has more than {LONGEST_TOKEN} characters")
-    return match[1].decode("ascii")
 
 
 def client_of(head: RequestHead) -> str:

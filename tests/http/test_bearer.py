@@ -1,0 +1,39 @@
+"""Bearer tokens in heads."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.http.bearer import LONGEST_TOKEN, BadToken, bearer_token
+from yurttunnel.http.head import RequestHead
+
+
+def head(*values):
+    """Make a head with these fields ``Authorization``."""
+    fields = [(b"Authorization", value.encode()) for value in values]
+    return RequestHead(b"GET", b"/", "1.1", fields)
+
+
+class BearerTests(SynchronousTestCase):
+    """The field ``Authorization``."""
+
+    def test_token(self):
+        """A bearer token is found whatever the case of the word before it."""
+        for value in ("Bearer abc.d-e_f~+/=", "bearer abc.d-e_f~+/=", "BEARER   abc.d-e_f~+/= "):
+            self.assertEqual("abc.d-e_f~+/=", bearer_token(head(value)))
+
+    def test_none(self):
+        """Without the field there is none."""
+        self.assertIsNone(bearer_token(head()))
+
+    def test_malformed(self):
+        """What is not one bearer token is refused."""
+        for value in ("Basic abc", "Bearer", "Bearer ", "Bearer a b", "abc", "Bearer é"):
+            self.assertRaises(BadToken, bearer_token, head(value))
+        self.assertRaises(BadToken, bearer_token, head("Bearer a", "Bearer b"))
+
+    def test_length(self):
+        """A token is as long as one can be, and not longer."""
+        self.assertTrue(bearer_token(head("Bearer " + "a" * LONGEST_TOKEN)))
+        longer = head("Bearer " + "a" * (LONGEST_TOKEN + 1))
+        self.assertRaises(BadToken, bearer_token, longer)
