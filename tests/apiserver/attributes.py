@@ -15,7 +15,7 @@ from yurtlab.api.access import User
 from yurtlab.api.errors import ApiError, forbidden
 from yurtlab.api.options import Query, first, flag
 from yurtlab.api.resources import NAMESPACES, Target
-from yurtlab.api.selectors import field_terms
+from yurttunnel.kube.selectors import BadSelector, field_terms
 
 _VERBS = {
     "GET": "get",
@@ -127,5 +127,5 @@ def _required_fields(text: str) -> list[tuple[str, str]]:
     """Return the fields that have to have one value by a selector; none when it cannot be read."""
     try:
         return [(field, value) for field, same, value in field_terms(text) if same]
-    except ApiError:
+    except BadSelector:
         return []
