@@ -1,0 +1,82 @@
+"""Which forms clients accept."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.http.head import RequestHead
+from yurttunnel.hub.request.accept import forms_of
+from yurttunnel.hub.request.requests import Form
+
+JSON, PROTOBUF = Form("json"), Form("protobuf")
+
+
+def forms(*values):
+    """Return what fields ``Accept`` ask for."""
+    fields = [(b"Accept", value.encode()) for value in values]
+    return forms_of(RequestHead(b"GET", b"/", "1.1", fields))
+
+
+class AcceptTests(SynchronousTestCase):
+    """The field ``Accept``."""
+
+    def test_known_types(self):
+        """JSON and Kubernetes protobuf are known, and everything means JSON."""
+        for value, expected in {
+            "application/json": JSON,
+            "application/json;stream=watch": JSON,
+            "APPLICATION/JSON ; charset=utf-8": JSON,
+            "*/*": JSON,
+            "application/*": JSON,
+            "application/vnd.kubernetes.protobuf": PROTOBUF,
+            "application/vnd.kubernetes.protobuf;stream=watch": PROTOBUF,
+        }.items():
+            self.assertEqual((expected,), forms(value), value)
+
+    def test_missing(self):
+        """Who does not say gets JSON."""
+        self.assertEqual((JSON,), forms())
+
+    def test_the_best_comes_first(self):
+        """The order counts, unless weights say something else; weight zero is no."""
+        kubelet = "application/vnd.kubernetes.protobuf,application/json"
+        self.assertEqual((PROTOBUF, JSON), forms(kubelet))
+        self.assertEqual((JSON, PROTOBUF), forms("application/json", kubelet))
+        self.assertEqual(
+            (PROTOBUF, JSON),
+            forms("application/json;q=0.5, application/vnd.kubernetes.protobuf; q=0.9"),
+        )
+        self.assertEqual(
+            (PROTOBUF,), forms("application/json;q=0,application/vnd.kubernetes.protobuf")
+        )
+        self.assertEqual(
+            (PROTOBUF,), forms("application/json;q=x,application/vnd.kubernetes.protobuf")
+        )
+
+    def test_transforms(self):
+        """kubectl asks for Tables, metadata informers for metadata only."""
+        kubectl = (
+            "application/json;as=Table;v=v1;g=meta.k8s.io,"
+            "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+        )
+        tables = (Form("json", "Table", "v1"), Form("json", "Table", "v1beta1"))
+        self.assertEqual((*tables, JSON), forms(kubectl))
+        for kind in ("PartialObjectMetadata", "PartialObjectMetadataList"):
+            value = f"application/vnd.kubernetes.protobuf;as={kind};g=meta.k8s.io;v=v1"
+            expected = (Form("protobuf", "PartialObjectMetadata", "v1"),)
+            self.assertEqual(expected, forms(value))
+
+    def test_unknown(self):
+        """What the hub cannot make is left out, even when nothing is left."""
+        for value in (
+            "application/yaml",
+            "application/cbor",
+            "text/html",
+            "",
+            ";;,",
+            "application/json;as=Chart;v=v1;g=meta.k8s.io",
+            "application/json;as=Table;v=v2;g=meta.k8s.io",
+            "application/json;as=Table;v=v1",
+        ):
+            self.assertEqual((), forms(value), value)
+        self.assertEqual((JSON,), forms("application/cbor, application/json"))

@@ -1,0 +1,114 @@
+"""Who asks, and whose tokens are."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hub.request.tokens import jwt, service_account_token
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.head import RequestHead
+from yurttunnel.hub.request.callers import LONGEST_COMPONENT, caller_of, read_token
+from yurttunnel.hub.request.requests import Caller
+
+
+def caller(*fields, local=True):
+    """Return who sends fields."""
+    return caller_of(RequestHead(b"GET", b"/", "1.1", list(fields)), local)
+
+
+class CallerTests(SynchronousTestCase):
+    """Who asks."""
+
+    def component(self, agent):
+        """Return the component that has a User-Agent."""
+        return caller((b"User-Agent", agent)).component
+
+    def test_component(self):
+        """It is the first word of User-Agent, in lower case and without its version."""
+        for agent, component in {
+            b"kubelet/v1.34.0 (linux/amd64) kubernetes/abc": "kubelet",
+            b"CoreDNS/1.11 linux": "coredns",
+            b"flanneld": "flanneld",
+            b"my agent/1.0": "my",
+            b"/v1": "",
+            b"": "",
+        }.items():
+            self.assertEqual(component, self.component(agent), agent)
+        self.assertEqual("", caller().component)
+
+    def test_long_components(self):
+        """Of a long one, only the beginning counts."""
+        longest = "a" * LONGEST_COMPONENT
+        self.assertEqual(longest, self.component(longest.encode() + b"b" * 10_000))
+
+    def test_token(self):
+        """The bearer token is theirs, and is not shown where callers are."""
+        found = caller((b"Authorization", b"Bearer secret"), (b"User-Agent", b"a"), local=False)
+        self.assertEqual(Caller("a", "secret", False), found)
+        self.assertNotIn("secret", repr(found))
+
+    def test_other_credentials(self):
+        """What is not one bearer token is refused, and not taken for no credentials."""
+        for value in (b"Basic YTpi", b"", b"Bearer"):
+            error = self.assertRaises(RequestFailed, caller, (b"Authorization", value))
+            self.assertEqual(401, error.status, value)
+        twice = [(b"Authorization", b"Bearer a")] * 2
+        self.assertRaises(RequestFailed, caller, *twice)
+
+
+class TokenTests(SynchronousTestCase):
+    """What tokens say of themselves."""
+
+    def test_service_accounts(self):
+        """A service account's token is the account's, whichever of its tokens it is."""
+        account = "system:serviceaccount:kube-system:coredns"
+        token = service_account_token("kube-system", "coredns")
+        self.assertEqual(account, read_token(token).owner)
+        old = {
+            "iss": "kubernetes/serviceaccount",
+            "sub": account,
+            "kubernetes.io/serviceaccount/namespace": "kube-system",
+            "kubernetes.io/serviceaccount/service-account.name": "coredns",
+        }
+        self.assertEqual(account, read_token(jwt(old)).owner)
+
+    def test_others(self):
+        """A person is known by the provider, too, and so never is a service account."""
+        for subject in ("alice", "system:serviceaccount:kube-system:coredns"):
+            token = jwt({"iss": "https://sso", "sub": subject})
+            self.assertEqual(f"https://sso#{subject}", read_token(token).owner)
+        mixed = service_account_token("a", "b", sub="system:serviceaccount:kube-system:admin")
+        self.assertNotEqual("system:serviceaccount:kube-system:admin", read_token(mixed).owner)
+
+    def test_no_names(self):
+        """What names nobody is its own owner."""
+        tokens = (
+            "opaque",
+            "a.b.c",
+            "..",
+            jwt(b"\xff"),
+            jwt(b"[]"),
+            jwt(b"[" * 5000),
+            jwt({"sub": "alice"}),
+            jwt({"sub": "", "iss": "https://sso"}),
+            jwt({"sub": 7, "iss": "https://sso"}),
+            jwt({"sub": "a\ud800", "iss": "https://sso"}),
+            jwt({"sub": "alice", "iss": ["https://sso"]}),
+        )
+        for token in tokens:
+            expected = f"token:{hashlib.sha256(token.encode()).hexdigest()[:16]}"
+            self.assertEqual(expected, read_token(token).owner, token)
+
+    def test_digest(self):
+        """A token is known by its SHA-256."""
+        self.assertEqual(hashlib.sha256(b"opaque").digest(), read_token("opaque").digest)
+
+    def test_expiry(self):
+        """The end of a JWT is what it says; the others have none that is known."""
+        self.assertEqual(1234.5, read_token(jwt({"exp": 1234.5})).expires)
+        for end in ("soon", None, 10**400, math.nan, math.inf, -1):
+            self.assertEqual(math.inf, read_token(jwt({"exp": end})).expires, end)
+        self.assertEqual(math.inf, read_token("opaque").expires)

@@ -1,0 +1,221 @@
+"""What requests ask for."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.head import RequestHead
+from yurttunnel.hub.request.parsing import LONGEST_SEGMENT, parse_request
+from yurttunnel.hub.request.requests import ApiRequest, ListOptions, ResourceType
+
+PODS = ResourceType("", "v1", "pods")
+DEPLOYMENTS = ResourceType("apps", "v1", "deployments")
+NAMESPACES = ResourceType("", "v1", "namespaces")
+
+
+def parse(target, method="GET"):
+    """Parse a request."""
+    return parse_request(RequestHead(method.encode(), target.encode("latin-1"), "1.1", []))
+
+
+def read(target, method="GET"):
+    """Return verb, resource, namespace, name and subresource of a request."""
+    found = parse(target, method)
+    return found.verb, found.resource, found.namespace, found.name, found.subresource
+
+
+class PathTests(SynchronousTestCase):
+    """The path and the method."""
+
+    def test_objects_and_collections(self):
+        """A path with a name is about an object, one without about a collection."""
+        for target, expected in {
+            "/api/v1/pods": ("list", PODS, "", "", ""),
+            "/api/v1/pods/": ("list", PODS, "", "", ""),
+            "/api/v1/namespaces/n/pods": ("list", PODS, "n", "", ""),
+            "/api/v1/namespaces/n/pods/p": ("get", PODS, "n", "p", ""),
+            "/api/v1/namespaces/n/pods/p/status": ("get", PODS, "n", "p", "status"),
+            "/api/v1/namespaces/n/pods/proxy/log": ("get", PODS, "n", "proxy", "log"),
+            "/apis/apps/v1/deployments": ("list", DEPLOYMENTS, "", "", ""),
+            "/apis/apps/v1/namespaces/n/deployments/d": ("get", DEPLOYMENTS, "n", "d", ""),
+            "/api/v1/nodes/edge-1": ("get", ResourceType("", "v1", "nodes"), "", "edge-1", ""),
+        }.items():
+            self.assertEqual(expected, read(target), target)
+
+    def test_namespaces_themselves(self):
+        """A namespace is an object that is in no namespace."""
+        for target, expected in {
+            "/api/v1/namespaces": ("list", NAMESPACES, "", "", ""),
+            "/api/v1/namespaces/n": ("get", NAMESPACES, "", "n", ""),
+            "/api/v1/namespaces/n/status": ("get", NAMESPACES, "", "n", "status"),
+            "/api/v1/namespaces/n/finalize": ("get", NAMESPACES, "", "n", "finalize"),
+        }.items():
+            self.assertEqual(expected, read(target), target)
+
+    def test_verbs(self):
+        """The method says what is done; without a name a deletion is one of a collection."""
+        one, all_of_them = "/api/v1/namespaces/n/pods/p", "/api/v1/namespaces/n/pods"
+        for method, target, verb in (
+            ("GET", one, "get"),
+            ("HEAD", one, "get"),
+            ("HEAD", all_of_them, "list"),
+            ("POST", all_of_them, "create"),
+            ("PUT", one, "update"),
+            ("PATCH", one, "patch"),
+            ("DELETE", one, "delete"),
+            ("DELETE", all_of_them, "deletecollection"),
+        ):
+            self.assertEqual(verb, read(target, method)[0], (method, target))
+
+    def test_watches(self):
+        """A watch is a list with a parameter, or has the old prefix; one object is got."""
+        for target, expected in {
+            "/api/v1/pods?watch=true": ("watch", PODS, "", "", ""),
+            "/api/v1/pods?watch=1": ("watch", PODS, "", "", ""),
+            "/api/v1/pods?watch": ("watch", PODS, "", "", ""),
+            "/api/v1/pods?watch=false": ("list", PODS, "", "", ""),
+            "/api/v1/pods?watch=FALSE": ("list", PODS, "", "", ""),
+            "/api/v1/pods?watch=0": ("list", PODS, "", "", ""),
+            "/api/v1/pods?watch=false&watch=true": ("list", PODS, "", "", ""),
+            "/api/v1/watch/namespaces/n/pods": ("watch", PODS, "n", "", ""),
+            "/api/v1/watch/namespaces/n/pods/p": ("watch", PODS, "n", "p", ""),
+            "/apis/apps/v1/watch/deployments": ("watch", DEPLOYMENTS, "", "", ""),
+            "/api/v1/namespaces/n/pods/p?watch=true": ("get", PODS, "n", "p", ""),
+        }.items():
+            self.assertEqual(expected, read(target), target)
+
+    def test_a_selected_name(self):
+        """A list or a watch of what has a certain name is about that object."""
+        for query in (
+            "metadata.name=p",
+            "metadata.name%3D%3Dp",
+            "spec.nodeName%3De,metadata.name=p",
+        ):
+            self.assertEqual(
+                ("list", PODS, "n", "p", ""),
+                read(f"/api/v1/namespaces/n/pods?fieldSelector={query}"),
+            )
+        for query in ("metadata.name!=p", "metadata.name=", "metadata.name=a%2Fb", "metadata.name"):
+            self.assertEqual("", read(f"/api/v1/pods?fieldSelector={query}")[3], query)
+        watched = read("/api/v1/pods?watch=1&fieldSelector=metadata.name%3Dp")
+        self.assertEqual(("watch", PODS, "", "p", ""), watched)
+
+    def test_no_resource(self):
+        """Discovery, versions and health are no resources."""
+        for target, path in {
+            "/": "/",
+            "/version": "/version",
+            "/version?timeout=32s": "/version",
+            "/api": "/api",
+            "/api/v1": "/api/v1",
+            "/apis/": "/apis",
+            "/apis/apps/v1": "/apis/apps/v1",
+            "/openapi/v3/apis/apps/v1?hash=1": "/openapi/v3/apis/apps/v1",
+            "/.well-known/openid-configuration": "/.well-known/openid-configuration",
+        }.items():
+            self.assertEqual(ApiRequest("get", path), parse(target), target)
+        self.assertEqual(ApiRequest("get", "/version"), parse("/version", "HEAD"))
+        self.assertEqual(ApiRequest("post", "/version"), parse("/version", "POST"))
+
+    def test_decoded(self):
+        """Names are decoded."""
+        found = parse("/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode")
+        self.assertEqual("system:node", found.name)
+        self.assertTrue(found.path.endswith("/clusterroles/system:node"))
+
+    def test_what_is_proxied_may_be_anything(self):
+        """What follows proxy is for a pod or a Service, which has names of its own."""
+        for target in (
+            "/api/v1/namespaces/n/services/s/proxy/a//b/%2e%2e/%2f",
+            "/api/v1/nodes/edge-1/proxy//logs/..",
+        ):
+            found = parse(target)
+            self.assertEqual("proxy", found.subresource)
+            self.assertTrue(found.path.endswith("/proxy"))
+
+    def test_ambiguous_paths(self):
+        """What a directory or another reader could take for something else is refused."""
+        for target in (
+            "/api/v1/namespaces/../pods",
+            "/api/v1/namespaces/n/pods/.",
+            "/api/v1/namespaces/n/pods/%2e%2E",
+            "/api/v1//pods",
+            "//api/v1/pods",
+            "/api/v1/pods//",
+            "/api/v1/namespaces/n/pods/a%2fb",
+            "/api/v1/namespaces/n/pods/a%252fb",
+            "/api/v1/namespaces/n/secrets/a%00",
+            "/api/v1/namespaces/n/secrets/a%0ab",
+            "/api/v1/namespaces/n/secrets/a%7f",
+            "/api/v1/namespaces/n/secrets/a%",
+            "/api/v1/namespaces/n/secrets/a%4",
+            "/api/v1/namespaces/n/secrets/a%zz",
+            "/api/v1/namespaces/n/secrets/a%ff",
+            "/version/..",
+            "/api/v1/watch",
+            "/api/v1/namespaces/proxy/pods/x/..",
+            "*",
+        ):
+            error = self.assertRaises(RequestFailed, parse, target)
+            self.assertEqual(400, error.status, target)
+
+    def test_long_names(self):
+        """A name has 253 bytes at most, however it is written."""
+        longest = "n" * LONGEST_SEGMENT
+        self.assertEqual(longest, parse(f"/api/v1/nodes/{longest}").name)
+        for longer in (longest + "n", "%c3%a4" * 127):
+            error = self.assertRaises(RequestFailed, parse, f"/api/v1/nodes/{longer}")
+            self.assertIn("253 bytes", str(error))
+
+
+class QueryTests(SynchronousTestCase):
+    """The query of lists and watches."""
+
+    def options(self, query):
+        """Return the options of a list."""
+        return parse(f"/api/v1/pods?{query}").options
+
+    def test_all(self):
+        """Each parameter of a list has its place."""
+        expected = ListOptions(
+            "a in (1, 2)", "metadata.name!=x", 500, "next=", "7", "NotOlderThan", 30, True, True
+        )
+        query = (
+            "labelSelector=a+in%20(1%2C+2)&fieldSelector=metadata.name%21%3Dx&limit=500"
+            "&continue=next%3D&resourceVersion=7&resourceVersionMatch=NotOlderThan"
+            "&timeoutSeconds=30&sendInitialEvents=true&allowWatchBookmarks=1"
+        )
+        self.assertEqual(expected, self.options(query))
+
+    def test_none(self):
+        """What is not given has its default; what is unknown is not looked at."""
+        for query in ("", "&&", "pretty=%zz&x;y=%ff", "limit=", "Limit=x"):
+            self.assertEqual(ListOptions(), self.options(query), query)
+
+    def test_the_first_counts(self):
+        """Of several values it is the first, as for the API."""
+        self.assertEqual(1, self.options("limit=1&limit=2").limit)
+
+    def test_bad_values(self):
+        """What cannot be read is refused."""
+        for query in (
+            "limit=many",
+            "limit=0x10",
+            "limit=" + "9" * 30,
+            "timeoutSeconds=1s",
+            "labelSelector=%",
+            "continue=%ff",
+        ):
+            error = self.assertRaises(RequestFailed, self.options, query)
+            self.assertEqual(400, error.status, query)
+
+    def test_others_have_none(self):
+        """What is neither a list nor a watch may have any query."""
+        found = parse("/api/v1/namespaces/n/pods/p/exec?command=50%&limit=x", "POST")
+        self.assertEqual(("create", ListOptions()), (found.verb, found.options))
+
+    def test_long_targets(self):
+        """A target that is too long to be remembered is read all the same."""
+        selector = "a in (" + ",".join(map(str, range(1000))) + ")"
+        self.assertEqual(selector, self.options(f"labelSelector={selector}").label_selector)

@@ -1,0 +1,101 @@
+"""What requests select."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.cache.interfaces import Collection, Scope
+from yurttunnel.hub.media.interfaces import Item
+from yurttunnel.hub.request.requests import ApiRequest, Form, ListOptions, ResourceType
+from yurttunnel.hub.request.selectors import scope_of, selector, split_fields
+
+PODS = ResourceType("", "v1", "pods")
+COLLECTION = Collection("kubelet", "pods.v1.core", "json")
+
+
+def pod(name="p", namespace="n", node="edge-1", **labels):
+    """Make an item."""
+    return Item(namespace, name, "7", labels, node, b"{}")
+
+
+class ScopeTests(SynchronousTestCase):
+    """What a list is about."""
+
+    def scope(self, resource=PODS, namespace="", **options):
+        """Return the scope of a list."""
+        request = ApiRequest("list", "/", resource, namespace, options=ListOptions(**options))
+        return scope_of("kubelet", request, Form("json"))
+
+    def test_collection(self):
+        """It is of one client, one resource and one form."""
+        self.assertEqual(Scope(COLLECTION, "n"), self.scope(namespace="n"))
+
+    def test_selectors(self):
+        """Selectors that can be evaluated belong to the scope, whatever their order."""
+        fields = "spec.nodeName=edge-1,metadata.namespace!=x"
+        expected = Scope(COLLECTION, "", "a=1", "metadata.namespace!=x,spec.nodeName=edge-1")
+        self.assertEqual(expected, self.scope(label_selector="a=1", field_selector=fields))
+
+    def test_views(self):
+        """What only the API can evaluate makes a collection of its own."""
+        found = self.scope(field_selector="status.phase!=Failed,metadata.name=p")
+        self.assertEqual("status.phase!=Failed", found.collection.view)
+        self.assertEqual("metadata.name=p", found.field_selector)
+        self.assertEqual(("", "a=1,b=2"), split_fields("b==2,a=1,b=2", False))
+
+    def test_nodes_of_other_things(self):
+        """spec.nodeName is known of pods only."""
+        found = self.scope(ResourceType("x", "v1", "things"), field_selector="spec.nodeName=a")
+        self.assertEqual(("spec.nodeName=a", ""), (found.collection.view, found.field_selector))
+
+    def test_nonsense(self):
+        """What is no selector is refused in the words of the API."""
+        for options in ({"label_selector": "a b"}, {"field_selector": "metadata.name"}):
+            error = self.assertRaises(RequestFailed, self.scope, **options)
+            self.assertEqual(400, error.status)
+
+
+class SelectorTests(SynchronousTestCase):
+    """Which items a scope has."""
+
+    def selects(self, item, namespace="", labels="", fields=""):
+        """Return whether a scope has an item."""
+        return selector(Scope(COLLECTION, namespace, labels, fields))(item)
+
+    def test_all(self):
+        """Without a namespace and selectors it has all."""
+        self.assertTrue(self.selects(pod()))
+
+    def test_namespace(self):
+        """It has what is in its namespace."""
+        self.assertTrue(self.selects(pod(), "n"))
+        self.assertFalse(self.selects(pod(), "other"))
+
+    def test_fields(self):
+        """Name, namespace and node are compared."""
+        for fields in (
+            "metadata.name=p",
+            "metadata.name!=q,metadata.namespace=n",
+            "spec.nodeName=edge-1",
+        ):
+            self.assertTrue(self.selects(pod(), fields=fields), fields)
+        for fields in (
+            "metadata.name=q",
+            "metadata.name=p,spec.nodeName=",
+            "metadata.namespace!=n",
+        ):
+            self.assertFalse(self.selects(pod(), fields=fields), fields)
+
+    def test_values_with_commas(self):
+        """What was escaped stays one value when the selector is written anew."""
+        fields, _ = split_fields(r"metadata.name=a\,b\=c\\", True)
+        self.assertTrue(self.selects(pod(name="a,b=c\\"), fields=fields))
+
+    def test_together(self):
+        """Labels, fields and the namespace all have to be right."""
+        item = pod(app="web", tier="front")
+        self.assertTrue(self.selects(item, "n", "app in (web,db),!x", "metadata.name=p"))
+        self.assertFalse(self.selects(item, "m", "app in (web,db),!x", "metadata.name=p"))
+        self.assertFalse(self.selects(item, "n", "app notin (web)", "metadata.name=p"))
+        self.assertFalse(self.selects(item, "n", "app", "metadata.name=q"))

@@ -1,0 +1,126 @@
+"""Who asks, and whose a bearer token is.
+
+The owner of a token is read from the token itself, without verifying anything: it says who
+accepted tokens belong to, and never that a token is to be accepted. That the API has done so while
+it could be reached is what the cache knows (``ICache.accept_token``).
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import json
+import math
+from base64 import urlsafe_b64decode
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from yurttunnel.http.bearer import BadToken, bearer_token
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.head import RequestHead
+from yurttunnel.hub.request.requests import Caller
+
+SERVICE_ACCOUNT = "system:serviceaccount:"
+"""What names of service accounts begin with; ``NAMESPACE:NAME`` follows."""
+
+LONGEST_COMPONENT = 253
+"""Characters of a component that are looked at; it is a key of the cache."""
+
+
+def caller_of(head: RequestHead, local: bool) -> Caller:
+    """Return who asks; ``local`` says that the request came by a loopback listener.
+
+    Raises ``RequestFailed`` (401) for an ``Authorization`` that is not one bearer token: what else
+    it may be, it must not be answered as the node's own.
+    """
+    agents = head.by_name.get(b"user-agent")
+    component = _component(agents[0]) if agents else ""
+    if b"authorization" not in head.by_name:
+        return Caller(component, local=local)
+    try:
+        token = bearer_token(head)
+    except BadToken as error:
+        raise RequestFailed(401, f"the credentials cannot be read: {error}") from None
+    return Caller(component, token or "", local)
+
+
+@lru_cache(256)
+def _component(agent: bytes) -> str:
+    words = agent[: LONGEST_COMPONENT + 1].decode("latin-1").split(None, 1)
+    return words[0].partition("/")[0].lower()[:LONGEST_COMPONENT] if words else ""
+
+
+_END_OF_TIME = 2**62
+"""Seconds since 1970; a later end of a token is none."""
+
+
+class Token(NamedTuple):
+    """What a bearer token says of itself, verified by nobody.
+
+    ``digest`` is its SHA-256. ``owner`` is never empty. ``expires`` is in seconds since 1970,
+    infinite when the token does not say.
+    """
+
+    digest: bytes
+    owner: str
+    expires: float
+
+
+@lru_cache(256)
+def read_token(token: str) -> Token:
+    """Return what ``token`` says.
+
+    A service account's token (its ``kubernetes.io`` claims name the account, too) is owned by
+    that account by its name for the API, any other JWT by ``ISSUER#SUBJECT``, as kube-apiserver
+    names the users of an identity provider: so nobody becomes a service account by a provider that
+    lets people choose their subject. What is no JWT, or names nobody, is its own owner.
+    """
+    digest = hashlib.sha256(token.encode()).digest()
+    claims = _claims(token)
+    return Token(digest, _owner(claims) or f"token:{digest.hex()[:16]}", _expiry(claims))
+
+
+def _claims(token: str) -> dict[str, Any]:
+    """Return the claims of a JWT (RFC 7519), none of what is no JWT."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, binascii.Error, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def _owner(claims: dict[str, Any]) -> str:
+    subject, issuer = claims.get("sub"), claims.get("iss")
+    # What cannot be printed, as half of a surrogate pair, is no name of the API's.
+    if not isinstance(subject, str) or not subject or not subject.isprintable():
+        return ""
+    if subject == _service_account(claims):
+        return subject
+    named = isinstance(issuer, str) and issuer and issuer.isprintable()
+    return f"{issuer}#{subject}" if named else ""
+
+
+def _service_account(claims: dict[str, Any]) -> str:
+    """Return the account that the private claims name, of bound and of old tokens.
+
+    ``privateClaims`` of k8s.io/kubernetes pkg/serviceaccount/claims.go, ``legacyPrivateClaims`` of
+    legacy.go there.
+    """
+    bound = claims.get("kubernetes.io")
+    if isinstance(bound, dict):
+        account = bound.get("serviceaccount")
+        name = account.get("name") if isinstance(account, dict) else None
+        return f"{SERVICE_ACCOUNT}{bound.get('namespace')}:{name}"
+    namespace = claims.get("kubernetes.io/serviceaccount/namespace")
+    name = claims.get("kubernetes.io/serviceaccount/service-account.name")
+    return f"{SERVICE_ACCOUNT}{namespace}:{name}"
+
+
+def _expiry(claims: dict[str, Any]) -> float:
+    expires = claims.get("exp")
+    if not isinstance(expires, int | float) or not 0 <= expires < _END_OF_TIME:
+        return math.inf
+    return float(expires)

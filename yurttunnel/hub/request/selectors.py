@@ -1,0 +1,81 @@
+"""What a request selects, and the part of it that can be evaluated without the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.cache.interfaces import Collection, Scope
+from yurttunnel.hub.media.interfaces import Item
+from yurttunnel.hub.request.requests import ApiRequest, Form, ResourceType
+from yurttunnel.kube.selectors import BadSelector, FieldTerm, field_terms, label_test
+
+PODS = ResourceType("", "v1", "pods")
+
+Selector = Callable[[Item], bool]
+"""Tells whether an item is selected."""
+
+_FIELDS: dict[str, Callable[[Item], str]] = {
+    "metadata.name": lambda item: item.name,
+    "metadata.namespace": lambda item: item.namespace,
+    "spec.nodeName": lambda item: item.node,
+}
+
+
+def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
+    """Return what a list or a watch of ``client`` is about, in the form that it gets.
+
+    ``client`` is that of :class:`Collection`; ``request.resource`` is one. Raises
+    ``RequestFailed`` (400) for selectors that cannot be read.
+    """
+    assert request.resource is not None
+    options = request.options
+    if not options.label_selector and not options.field_selector:
+        collection = Collection(client, str(request.resource), str(form))
+        return Scope(collection, request.namespace)
+    try:
+        fields, view = split_fields(options.field_selector, request.resource == PODS)
+        _test(options.label_selector, fields)
+    except BadSelector as error:
+        raise RequestFailed(400, str(error)) from None
+    collection = Collection(client, str(request.resource), str(form), view)
+    return Scope(collection, request.namespace, options.label_selector, fields)
+
+
+@lru_cache(1024)
+def split_fields(field_selector: str, pods: bool) -> tuple[str, str]:
+    """Return what of a field selector :func:`selector` evaluates, and the rest, the view.
+
+    Both are in an order of their own, so that what means the same is the same text.
+    ``spec.nodeName`` is known of pods only. Raises :class:`BadSelector`.
+    """
+    terms = sorted(set(field_terms(field_selector)))
+    known = [term for term in terms if _is_known(term, pods)]
+    rest = [term for term in terms if not _is_known(term, pods)]
+    return ",".join(map(str, known)), ",".join(map(str, rest))
+
+
+def _is_known(term: FieldTerm, pods: bool) -> bool:
+    return term.field in _FIELDS and (pods or term.field != "spec.nodeName")
+
+
+def selector(scope: Scope) -> Selector:
+    """Return what tells which items of its collection a scope has, its namespace included.
+
+    Raises :class:`BadSelector`, which scopes of :func:`scope_of` never do.
+    """
+    test = _test(scope.label_selector, scope.field_selector)
+    namespace = scope.namespace
+    if not namespace:
+        return test
+    return lambda item: item.namespace == namespace and test(item)
+
+
+@lru_cache(1024)
+def _test(label_selector: str, field_selector: str) -> Selector:
+    fields = [(_FIELDS[term.field], term) for term in field_terms(field_selector)]
+    if not label_selector:
+        return lambda item: all(term.holds(read(item)) for read, term in fields)
+    labels = label_test(label_selector)
+    return lambda item: labels(item.labels) and all(term.holds(read(item)) for read, term in fields)
