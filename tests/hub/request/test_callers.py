@@ -50,6 +50,13 @@ class CallerTests(SynchronousTestCase):
         self.assertEqual(Caller("a", "secret", False), found)
         self.assertNotIn("secret", repr(found))
 
+    def test_keeping(self):
+        """``Edge-Cache: true`` asks for the answer to be kept."""
+        self.assertTrue(caller((b"Edge-Cache", b"True")).keep)
+        self.assertTrue(caller((b"edge-cache", b"true"), (b"Authorization", b"Bearer a")).keep)
+        for fields in ([], [(b"Edge-Cache", b"false")], [(b"Edge-Cache", b"")]):
+            self.assertFalse(caller(*fields).keep, fields)
+
     def test_other_credentials(self):
         """What is not one bearer token is refused, and not taken for no credentials."""
         for value in (b"Basic YTpi", b"", b"Bearer"):

@@ -35,13 +35,19 @@ def caller_of(head: RequestHead, local: bool) -> Caller:
     """
     agents = head.by_name.get(b"user-agent")
     component = _component(agents[0]) if agents else ""
+    keep = b"edge-cache" in head.by_name and _asks_for_keeping(head)
     if b"authorization" not in head.by_name:
-        return Caller(component, local=local)
+        return Caller(component, "", local, keep)
     try:
         token = bearer_token(head)
     except BadToken as error:
         raise RequestFailed(401, f"the credentials cannot be read: {error}") from None
-    return Caller(component, token or "", local)
+    return Caller(component, token or "", local, keep)
+
+
+def _asks_for_keeping(head: RequestHead) -> bool:
+    """Return whether it has upstream's ``Edge-Cache: true``."""
+    return any(value.lower() == b"true" for value in head.values(b"edge-cache"))
 
 
 @lru_cache(256)
