@@ -5,7 +5,14 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.http.kube_clients import upgrade_failure
-from yurttunnel.http.errors import accepts_json, error_response, status_of
+from yurttunnel.http.errors import (
+    ApiFailure,
+    RequestFailed,
+    accepts_json,
+    error_response,
+    status_content,
+    status_of,
+)
 from yurttunnel.http.fields import Head
 from yurttunnel.wire.codes import Code
 
@@ -83,6 +90,7 @@ class ResponseTests(SynchronousTestCase):
             400: "BadRequest",
             401: "Unauthorized",
             403: "Forbidden",
+            404: "NotFound",
             405: "MethodNotAllowed",
             408: "Timeout",
             417: "BadRequest",
@@ -188,3 +196,42 @@ class UpgradeTests(SynchronousTestCase):
         ):
             _, _, body = parse(error_response(503, "a: b", Head("1.1", fields)))
             self.assertEqual(body, b"a: b\n")
+
+
+class ApiFailureTests(SynchronousTestCase):
+    """``status_content`` tells clients of the Kubernetes API what the API itself would."""
+
+    def test_all_of_it(self):
+        """Reason, details and when to come again stand in the Status, the latter in the head."""
+        failure = ApiFailure(503, "no:\ncloud", "ServerTimeout", {"kind": "pods"}, retry_after=7)
+        fields, body = status_content(failure)
+        self.assertEqual({b"Content-Type": b"application/json", b"Retry-After": b"7"}, dict(fields))
+        expected = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": "no: cloud",
+            "reason": "ServerTimeout",
+            "details": {"kind": "pods", "retryAfterSeconds": 7},
+            "code": 503,
+        }
+        self.assertEqual(expected, json.loads(body))
+
+    def test_the_usual_reason(self):
+        """Without more there is what the status says."""
+        for failure, reason in (
+            (RequestFailed(400, "x"), "BadRequest"),
+            (ApiFailure(404, "x"), "NotFound"),
+            (ApiFailure(406, "x"), "NotAcceptable"),
+            (ApiFailure(409, "x"), "Conflict"),
+            (ApiFailure(410, "x"), "Expired"),
+            (ApiFailure(413, "x"), "RequestEntityTooLarge"),
+            (ApiFailure(415, "x"), "UnsupportedMediaType"),
+            (ApiFailure(429, "x"), "TooManyRequests"),
+        ):
+            fields, body = status_content(failure)
+            self.assertEqual([(b"Content-Type", b"application/json")], fields)
+            status = json.loads(body)
+            self.assertEqual(reason, status["reason"])
+            self.assertNotIn("details", status)

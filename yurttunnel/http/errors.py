@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 from yurttunnel.http.fields import Head, requested_upgrade
@@ -30,8 +30,15 @@ _STATUS_OF_CODE = {
 _REASON_OF_STATUS = {
     401: "Unauthorized",
     403: "Forbidden",
+    404: "NotFound",
     405: "MethodNotAllowed",
+    406: "NotAcceptable",
     408: "Timeout",
+    409: "Conflict",
+    410: "Expired",
+    413: "RequestEntityTooLarge",
+    415: "UnsupportedMediaType",
+    429: "TooManyRequests",
     503: "ServiceUnavailable",
     504: "Timeout",
 }
@@ -55,6 +62,29 @@ class RequestFailed(Exception):
     def __str__(self) -> str:
         """Return the line."""
         return self.text
+
+
+class ApiFailure(RequestFailed):
+    """A failure of which the Kubernetes API tells more than a status and a line.
+
+    ``reason`` is a ``StatusReason``, by default the usual one of the status. ``details`` are the
+    fields of ``StatusDetails``. ``retry_after`` is in seconds.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        reason: str = "",
+        details: Mapping[str, object] | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(status, text)
+        self.reason = reason
+        self.details = dict(details or {})
+        self.retry_after = retry_after
+        if retry_after is not None:
+            self.details["retryAfterSeconds"] = retry_after
 
 
 def status_of(code: Code) -> int:
@@ -144,6 +174,21 @@ def error_content(
     return [(b"Content-Type", content_type), (b"X-Content-Type-Options", b"nosniff")], body
 
 
+def status_content(failure: RequestFailed) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return the fields and the body that tell ``failure`` to a client of the Kubernetes API.
+
+    That is a ``metav1.Status`` in JSON, whatever the client accepts: all clients of Kubernetes
+    decode an answer by its type. The text is treated as :func:`error_content` treats it.
+    """
+    fields = [(b"Content-Type", b"application/json")]
+    if not isinstance(failure, ApiFailure):
+        return fields, _metav1_status(failure.status, _one_line(failure.text))
+    if failure.retry_after is not None:
+        fields.append((b"Retry-After", b"%d" % failure.retry_after))
+    line = _one_line(failure.text)
+    return fields, _metav1_status(failure.status, line, failure.reason, failure.details)
+
+
 def _one_line(text: str) -> str:
     return _UNPRINTABLE.sub(" ", text).strip()[:_LONGEST_TEXT]
 
@@ -157,15 +202,19 @@ def _is_excluded(parameters: list[bytes]) -> bool:
     return False
 
 
-def _metav1_status(status: int, message: str) -> bytes:
+def _metav1_status(
+    status: int, message: str, reason: str = "", details: Mapping[str, object] | None = None
+) -> bytes:
     default = "InternalError" if status >= 500 else "BadRequest"
-    fields = {
+    fields: dict[str, object] = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
         "message": message,
-        "reason": _REASON_OF_STATUS.get(status, default),
+        "reason": reason or _REASON_OF_STATUS.get(status, default),
         "code": status,
     }
+    if details:
+        fields["details"] = details
     return json.dumps(fields).encode("ascii") + b"\n"
