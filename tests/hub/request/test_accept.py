@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.http.head import RequestHead
-from yurttunnel.hub.request.accept import forms_of
+from yurttunnel.hub.request.accept import document_form, document_forms, forms_of
 from yurttunnel.hub.request.requests import Form
 
 JSON, PROTOBUF = Form("json"), Form("protobuf")
@@ -80,3 +80,39 @@ class AcceptTests(SynchronousTestCase):
         ):
             self.assertEqual((), forms(value), value)
         self.assertEqual((JSON,), forms("application/cbor, application/json"))
+
+
+class DocumentTests(SynchronousTestCase):
+    """The forms of discovery and OpenAPI."""
+
+    V2 = "application/json;as=APIGroupDiscoveryList;g=apidiscovery.k8s.io;v=v2"
+
+    def forms(self, value):
+        """Return what a field ``Accept`` asks for."""
+        return document_forms(RequestHead(b"GET", b"/apis", "1.1", [(b"Accept", value.encode())]))
+
+    def test_discovery(self):
+        """What is all groups at once is another document than the list of groups."""
+        kubectl = (
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+        )
+        self.assertEqual((self.V2, "application/json"), self.forms(kubectl))
+        answered = b"application/json; charset=utf-8;v=v2;g=apidiscovery.k8s.io"
+        answered += b";as=APIGroupDiscoveryList"
+        self.assertEqual(self.V2, document_form(answered))
+        self.assertEqual("application/json", document_form(b"application/json"))
+
+    def test_openapi(self):
+        """OpenAPI in protobuf has an old name and a new one."""
+        old = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+        new = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+        self.assertEqual((new,), self.forms(old))
+        self.assertEqual(new, document_form(new.encode()))
+
+    def test_everything(self):
+        """Who takes everything gets JSON."""
+        for value in ("*/*", "", "application/json, */*;q=0.5"):
+            self.assertEqual(("application/json",), self.forms(value))
+        self.assertEqual(
+            ("application/json",), document_forms(RequestHead(b"GET", b"/", "1.1", []))
+        )

@@ -72,7 +72,9 @@ class IListed(Interface):
 
     meta: ListMeta = Attribute("`ListMeta`: with the largest version that was ever seen of it.")
     complete: bool = Attribute("`bool`: all of the scope was listed once; else it may lack some.")
-    sizes: Sequence[int] = Attribute("`Sequence[int]`: bytes of each item, in their order.")
+    sizes: Sequence[int] = Attribute(
+        "`Sequence[int]`: bytes of each item, in the order of their namespaces and names."
+    )
 
     def read() -> Deferred[Sequence[Item]]:
         """Return the next items, some 256 KiB of them; none at the end."""
@@ -121,7 +123,11 @@ class ICache(Interface):
         """Return what there is of a scope; ``None`` when nothing of its collection is known."""
 
     def keep_document(client: str, path: str, form: str, document: KeptDocument) -> None:
-        """Take an answer that is no object."""
+        """Take an answer that is no object.
+
+        ``client`` is empty: whoever the API knows may read them, so all share what is there.
+        ``form`` is that of ``document_form`` (:mod:`yurttunnel.hub.request.accept`).
+        """
 
     def document(client: str, path: str, form: str) -> Deferred[KeptDocument | None]:
         """Return an answer that is no object."""

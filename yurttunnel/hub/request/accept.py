@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from yurttunnel.http.head import RequestHead
@@ -37,19 +38,49 @@ def forms_of(head: RequestHead) -> tuple[Form, ...]:
 _JSON = (Form("json"),)
 
 
+def document_form(content_type: bytes) -> str:
+    """Return the form of an answer that is no object, by its ``Content-Type``.
+
+    That is the media type with what tells one representation of discovery from another (KEP-3352).
+    """
+    return _document_form(*_media_type(content_type.decode("latin-1")))
+
+
+def document_forms(head: RequestHead) -> tuple[str, ...]:
+    """Return the forms that ``Accept`` asks for of what is no object, the best first."""
+    accept = b",".join(head.values(b"accept")) or b"*/*"
+    found = (_document_form(*media_range) for media_range in _ranges(accept))
+    return tuple(dict.fromkeys(found))
+
+
+def _document_form(media_type: str, parameters: dict[str, str]) -> str:
+    if _MEDIA.get(media_type) == "json":
+        media_type = "application/json"
+    # The old name of a type of OpenAPI, which is answered with the new one
+    # (subTypeProtobufDeprecated of k8s.io/kube-openapi pkg/handler/handler.go).
+    media_type = media_type.replace("@", ".")
+    told = [f"{name}={parameters[name]}" for name in ("as", "g", "v") if parameters.get(name)]
+    return ";".join([media_type, *told])
+
+
 @lru_cache(256)
 def _forms(accept: bytes) -> tuple[Form, ...]:
-    weighted: list[tuple[float, Form]] = []
-    for text in accept.decode("latin-1").split(","):
-        media_type, *texts = (part.strip() for part in text.split(";"))
-        parameters = dict(one.partition("=")[::2] for one in texts)
-        weight = _weight(parameters.get("q", "1"))
-        form = _form(media_type.lower(), parameters)
-        if form is not None and weight > 0:
-            weighted.append((weight, form))
+    forms = (_form(*media_range) for media_range in _ranges(accept))
+    return tuple(dict.fromkeys(form for form in forms if form is not None))
+
+
+def _ranges(accept: bytes) -> Iterator[tuple[str, dict[str, str]]]:
+    """Give types with their parameters, the best first."""
+    ranges = [_media_type(text) for text in accept.decode("latin-1").split(",")]
+    weighted = [(_weight(one[1].get("q", "1")), one) for one in ranges]
     # The order of those that weigh the same stays.
     weighted.sort(key=lambda one: -one[0])
-    return tuple(dict.fromkeys(form for _, form in weighted))
+    return (one for weight, one in weighted if weight > 0 and one[0])
+
+
+def _media_type(text: str) -> tuple[str, dict[str, str]]:
+    media_type, *parameters = (part.strip() for part in text.split(";"))
+    return media_type.lower(), dict(one.partition("=")[::2] for one in parameters)
 
 
 def _form(media_type: str, parameters: dict[str, str]) -> Form | None:

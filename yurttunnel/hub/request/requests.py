@@ -88,9 +88,13 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HubCall:
-    """One request on its way through the hub; ``forms`` are those accepted, the best first."""
+    """One request on its way through the hub; ``forms`` are those accepted, the best first.
+
+    ``body`` is that of the request where it has been read already, else it is still to come.
+    """
 
     exchange: IExchange
     request: ApiRequest
     caller: Caller
     forms: tuple[Form, ...]
+    body: bytes | None = None
