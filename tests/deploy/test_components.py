@@ -150,9 +150,9 @@ class PolicyTests(KustomizationTestCase):
         """Another name, another organization and anything beside them do not pass."""
         own = proxy_client_template()
         others: list[CertificateTemplate] = [
-            replace(own, organization="kubeadm:cluster-admins"),
+            replace(own, organizations=("kubeadm:cluster-admins",)),
             replace(own, common_name="tunnel-proxy-clienu"),
-            replace(own, organization="openyurt:yurttunnes"),
+            replace(own, organizations=("openyurt:yurttunnes",)),
             replace(own, common_name="tunnel-proxy-client2"),
             replace(own, dns_names=("edge-1",)),
             replace(own, addresses=(ip_address("192.0.2.1"),)),
@@ -165,7 +165,7 @@ class PolicyTests(KustomizationTestCase):
         """Readers of PEM go on behind a block that is broken, so nothing may follow."""
         own = proxy_client_template()
         first = own.request(new_key())
-        second = replace(own, organization="kubeadm:cluster-admins").request(new_key())
+        second = replace(own, organizations=("kubeadm:cluster-admins",)).request(new_key())
         lines = first.splitlines(keepends=True)
         for kept in range(len(lines)):
             self.assertFalse(self.matches(b"".join(lines[:kept]) + second), kept)

@@ -107,7 +107,7 @@ class ClusterIdentityTests(SynchronousTestCase):
         template = agent_template("edge-1", EDGE_1)
         for other, words in (
             (proxy_client_template(), "no subjectAltName"),
-            (replace(template, organization="system:masters"), "organization"),
+            (replace(template, organizations=("system:masters",)), "organization"),
             (replace(template, usage="server auth"), "not meant for TLS clients"),
             (replace(template, common_name="edge-1"), "tunnel-agent:NODE"),
         ):
@@ -156,7 +156,7 @@ class SiblingTests(SynchronousTestCase):
         for other in (
             agent_template("edge-1", EDGE_1),
             replace(template, common_name="tunnel-agent-client"),
-            replace(template, organization="system:nodes"),
+            replace(template, organizations=("system:nodes",)),
             replace(template, usage="server auth"),
             replace(template, dns_names=("tunnel-proxy-client",)),
         ):

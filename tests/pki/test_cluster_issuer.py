@@ -36,7 +36,7 @@ class TemplateTests(SynchronousTestCase):
         """The serving certificate is one of kubelet-serving, as yurttunnel 1.2 asks for it."""
         self.assertEqual(SERVING.signer, "kubernetes.io/kubelet-serving")
         self.assertEqual(SERVING.common_name, "system:node:tunnel-server")
-        self.assertEqual(SERVING.organization, "system:nodes")
+        self.assertEqual(SERVING.organizations, ("system:nodes",))
         self.assertEqual(SERVING.usages, ["digital signature", "key encipherment", "server auth"])
 
     def test_proxy_client(self):
@@ -44,7 +44,7 @@ class TemplateTests(SynchronousTestCase):
         template = proxy_client_template()
         self.assertEqual(template.signer, "kubernetes.io/kube-apiserver-client")
         self.assertEqual(template.common_name, "tunnel-proxy-client")
-        self.assertEqual(template.organization, "openyurt:yurttunnel")
+        self.assertEqual(template.organizations, ("openyurt:yurttunnel",))
         self.assertEqual(template.usages, CLIENT_USAGES)
         request = x509.load_pem_x509_csr(template.request(ec.generate_private_key(ec.SECP256R1())))
         self.assertEqual(list(request.extensions), [])
@@ -54,7 +54,7 @@ class TemplateTests(SynchronousTestCase):
         template = agent_template("edge-1", replace(EDGE_1, hosts=frozenset({"a.example"})))
         self.assertEqual(template.signer, "kubernetes.io/kube-apiserver-client")
         self.assertEqual(template.common_name, "tunnel-agent:edge-1")
-        self.assertEqual(template.organization, "openyurt:yurttunnel")
+        self.assertEqual(template.organizations, ("openyurt:yurttunnel",))
         self.assertEqual(template.usages, CLIENT_USAGES)
         self.assertEqual(template.dns_names, ("edge-1", "a.example"))
         self.assertEqual(template.addresses, (ip_address("192.0.2.7"),))
@@ -86,7 +86,7 @@ class TemplateTests(SynchronousTestCase):
         certificate = issue(issuer, SERVING).certificate
         for other, words in (
             (replace(SERVING, common_name="x"), "and not for 'x'"),
-            (replace(SERVING, organization="y"), "and not for 'y'"),
+            (replace(SERVING, organizations=("y",)), "and not for 'y'"),
             (replace(SERVING, usage="client auth"), "not meant for client auth"),
         ):
             self.assertIn(words, other.problem(certificate))
@@ -295,7 +295,7 @@ class RequestTests(SynchronousTestCase):
         for template, words in (
             (replace(SERVING, dns_names=()), "lacks tunnel.example"),
             (replace(SERVING, usage="client auth"), "not meant for server auth"),
-            (replace(SERVING, common_name="root"), "is for ['root']"),
+            (replace(SERVING, common_name="root"), "is for 'root'"),
         ):
             asked = self.ask()
             name = self.api.created[-1]

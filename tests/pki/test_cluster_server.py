@@ -48,7 +48,7 @@ from yurttunnel.tunnel.connection import SIBLING_ALPN as SIBLING_PROTOCOL
 
 SERVICE = "x-tunnel-server-svc.kube-system.svc"
 AGENT = agent_template("edge-1", EDGE_1)
-CALLER = CertificateTemplate("kube-apiserver-kubelet-client", "system:masters", "client auth")
+CALLER = CertificateTemplate("kube-apiserver-kubelet-client", ("system:masters",), "client auth")
 LIFE = 200.0
 """Seconds: OpenSSL has the real time, and goes along for the five minutes of the backdating."""
 COMMON = replace(AGENT, common_name="tunnel-agent-client")

@@ -126,7 +126,7 @@ class CallerCertificateTests(TestCase):
             self.clock,
             self.authority,
             "certificate of callers",
-            CertificateTemplate(CALLER_NAME, "", "client auth"),
+            CertificateTemplate(CALLER_NAME, (), "client auth"),
             PairStore(self.directory, "client.crt", "client.key"),
             365.0 * DAY,
         )

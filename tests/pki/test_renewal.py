@@ -610,7 +610,7 @@ class StandaloneTests(SynchronousTestCase):
 
     def renewal(self):
         """Make the service."""
-        template = CertificateTemplate("edge-1", "", "client auth")
+        template = CertificateTemplate("edge-1", (), "client auth")
         return CertificateRenewal(
             self.clock,
             "certificate of node edge-1",
@@ -829,7 +829,7 @@ class StandaloneTests(SynchronousTestCase):
     def test_bad_certificate(self):
         """What cannot be used is neither stored nor put into use."""
         before = self.service.current
-        other = CertificateTemplate("edge-1", "", "client auth").request(new_key())
+        other = CertificateTemplate("edge-1", (), "client auth").request(new_key())
         issue = self.issuer.issue
 
         async def swapped(request, waits):

@@ -23,7 +23,7 @@ from yurttunnel.pki.approval_decision import (
     Reason,
 )
 from yurttunnel.pki.approval_requests import Kind, Request
-from yurttunnel.pki.certificate_template import SERVER_ORGANIZATION
+from yurttunnel.pki.certificate_template import NODES_ORGANIZATION
 from yurttunnel.pki.cluster_identity import check_cluster_node_name, node_named_by
 from yurttunnel.pki.identity import NODE_ORGANIZATION, BadIdentity
 
@@ -41,7 +41,7 @@ _NODE_UID = "authentication.kubernetes.io/node-uid"
 _NODES_GROUP = "system:nodes"
 _NODE_USER = "system:node:"
 _ORGANIZATIONS = {
-    Kind.SERVING: SERVER_ORGANIZATION,
+    Kind.SERVING: NODES_ORGANIZATION,
     Kind.PROXY_CLIENT: NODE_ORGANIZATION,
     Kind.AGENT: NODE_ORGANIZATION,
 }

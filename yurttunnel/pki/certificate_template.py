@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from ipaddress import IPv4Address, IPv6Address
 
 from cryptography import x509
@@ -19,13 +19,27 @@ from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH, Address, Certificate
 
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
-SERVER_NAME = "system:node:tunnel-server"
+NODE_USER_PREFIX = "system:node:"
+"""What the user names of nodes begin with (k8s.io/kubernetes/pkg/auth/nodeidentifier)."""
+NODES_ORGANIZATION = "system:nodes"
+SERVER_NAME = f"{NODE_USER_PREFIX}tunnel-server"
 """The common name of the server's serving certificate; its signer demands the prefix."""
-SERVER_ORGANIZATION = "system:nodes"
 
 SERVER_PREFIX = "yurttunnel-server"
+HUB_ORGANIZATION = "openyurt:yurthub"
+"""What the hub of a node is a member of, beside the group of nodes."""
+HUB_NAMES = (
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+)
+"""The names by which pods ask the API, and so the hub that stands in for it on their node."""
+
 PROXY_CLIENT_PREFIX = "yurttunnel-server-proxy-client"
 AGENT_PREFIX = "yurttunnel-agent"
+HUB_PREFIX = "yurthub"
+HUB_SERVER_PREFIX = "yurthub-server"
 """What the names of the files begin with in which they are kept."""
 
 
@@ -35,10 +49,10 @@ def serving_template(
     """Describe the certificate of a server by which agents and callers know it."""
     return CertificateTemplate(
         SERVER_NAME,
-        SERVER_ORGANIZATION,
+        (NODES_ORGANIZATION,),
         SERVER_AUTH,
         tuple(sorted(set(hosts))),
-        tuple(sorted(set(addresses), key=lambda a: (a.version, int(a)))),
+        _in_order(addresses),
         signer=SERVING_SIGNER,
     )
 
@@ -46,7 +60,30 @@ def serving_template(
 def proxy_client_template() -> CertificateTemplate:
     """Describe the certificate by which kubelets and the other replicas know a server."""
     return CertificateTemplate(
-        KUBELET_CLIENT_NAME, NODE_ORGANIZATION, CLIENT_AUTH, signer=CLIENT_SIGNER
+        KUBELET_CLIENT_NAME, (NODE_ORGANIZATION,), CLIENT_AUTH, signer=CLIENT_SIGNER
+    )
+
+
+def hub_client_template(node: str, further: Sequence[str] = ()) -> CertificateTemplate:
+    """Describe the certificate by which the API knows the hub of ``node``: as that node.
+
+    ``further`` are organizations that an operator wants beside its own.
+    """
+    organizations = dict.fromkeys([HUB_ORGANIZATION, NODES_ORGANIZATION, *further])
+    return CertificateTemplate(
+        f"{NODE_USER_PREFIX}{node}", tuple(organizations), CLIENT_AUTH, signer=CLIENT_SIGNER
+    )
+
+
+def hub_serving_template(node: str, addresses: Collection[Address]) -> CertificateTemplate:
+    """Describe the certificate by which pods know the hub of ``node``, as they know the API."""
+    return CertificateTemplate(
+        f"{NODE_USER_PREFIX}{node}",
+        (NODES_ORGANIZATION,),
+        SERVER_AUTH,
+        HUB_NAMES,
+        _in_order(addresses),
+        signer=SERVING_SIGNER,
     )
 
 
@@ -55,7 +92,7 @@ def agent_template(node: str, identifiers: Identifiers) -> CertificateTemplate:
     names = subject_alternative_names(node, identifiers, longest=MAX_HOST_LENGTH)
     return CertificateTemplate(
         common_name_of(node),
-        NODE_ORGANIZATION,
+        (NODE_ORGANIZATION,),
         CLIENT_AUTH,
         tuple(name.value for name in names if isinstance(name, x509.DNSName)),
         tuple(
@@ -67,3 +104,7 @@ def agent_template(node: str, identifiers: Identifiers) -> CertificateTemplate:
         tuple(name.value for name in names if isinstance(name, x509.UniformResourceIdentifier)),
         signer=CLIENT_SIGNER,
     )
+
+
+def _in_order(addresses: Collection[Address]) -> tuple[Address, ...]:
+    return tuple(sorted(set(addresses), key=lambda a: (a.version, int(a))))

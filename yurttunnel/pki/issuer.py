@@ -79,13 +79,13 @@ class Template(Protocol):
 class CertificateTemplate:
     """A certificate with exactly this subject, and at least these names.
 
-    ``usage`` is one of :data:`SERVER_AUTH` and :data:`CLIENT_AUTH`. ``organization`` may be empty,
-    and so is ``signer`` but in a cluster. The order of the names is that of the request; nothing
-    else depends on it.
+    ``usage`` is one of :data:`SERVER_AUTH` and :data:`CLIENT_AUTH`. There may be no
+    ``organizations``, and ``signer`` is empty but in a cluster. The order of the names is that of
+    the request; nothing else depends on it.
     """
 
     common_name: str
-    organization: str
+    organizations: tuple[str, ...]
     usage: str
     dns_names: tuple[str, ...] = ()
     addresses: tuple[Address, ...] = ()
@@ -118,12 +118,13 @@ class CertificateTemplate:
         except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
             return f"is malformed: {error}"
         for kind, desired in (
-            (NameOID.COMMON_NAME, self.common_name),
-            (NameOID.ORGANIZATION_NAME, self.organization),
+            (NameOID.COMMON_NAME, (self.common_name,)),
+            (NameOID.ORGANIZATION_NAME, self.organizations),
         ):
-            found = [attribute.value for attribute in subject.get_attributes_for_oid(kind)]
-            if found != ([desired] if desired else []):
-                return f"is for {found!r} and not for {desired!r}"
+            # Signers write several in an order of their own: that of a set in DER.
+            found = sorted(str(each.value) for each in subject.get_attributes_for_oid(kind))
+            if found != sorted(desired):
+                return f"is for {_listed(found)} and not for {_listed(sorted(desired))}"
         if extended is None or EXTENDED_USAGES[self.usage] not in extended:
             return f"is not meant for {self.usage}"
         missing = sorted(self._names() - _names_of(names))
@@ -131,9 +132,12 @@ class CertificateTemplate:
 
     def request(self, key: PrivateKey) -> bytes:
         """Make the PKCS #10 request for a certificate of ``key``, in PEM form."""
-        subject = [x509.NameAttribute(NameOID.COMMON_NAME, self.common_name)]
-        if self.organization:
-            subject.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, self.organization))
+        subject = [
+            *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, each) for each in self.organizations),
+            # Not validated: a node's user name may be longer than X.520 allows (64 characters), and
+            # Kubernetes takes it all the same, since Go does not look.
+            x509.NameAttribute(NameOID.COMMON_NAME, self.common_name, _validate=False),
+        ]
         builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject))
         names: list[x509.GeneralName] = [x509.DNSName(name) for name in self.dns_names]
         names += [x509.IPAddress(address) for address in self.addresses]
@@ -205,6 +209,10 @@ def _extension(certificate: x509.Certificate, kind: type[_Extension]) -> _Extens
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "nobody"
 
 
 def _names_of(names: x509.SubjectAlternativeName | None) -> frozenset[str]:

@@ -108,7 +108,7 @@ class StandaloneServerTrust(ServerTrust):
                 clock,
                 authority,
                 "certificate of the server for kubelets",
-                CertificateTemplate(KUBELET_CLIENT_NAME, NODE_ORGANIZATION, CLIENT_AUTH),
+                CertificateTemplate(KUBELET_CLIENT_NAME, (NODE_ORGANIZATION,), CLIENT_AUTH),
                 CertificateStore(directory, KUBELET_CLIENT_FILE),
                 CALLER_LIFETIME,
             ),
@@ -122,7 +122,7 @@ class StandaloneServerTrust(ServerTrust):
             clock,
             authority,
             "certificate of callers",
-            CertificateTemplate(CALLER_NAME, "", CLIENT_AUTH),
+            CertificateTemplate(CALLER_NAME, (), CLIENT_AUTH),
             PairStore(directory, CALLER_CERTIFICATE, CALLER_KEY),
             CALLER_LIFETIME,
         )
@@ -194,7 +194,7 @@ def server_template(bind_addresses: Iterable[str], names: Iterable[str]) -> Cert
         addresses |= own if wildcard.version == 6 else {a for a in own if a.version == 4}
     return CertificateTemplate(
         SERVER_COMMON_NAME,
-        "",
+        (),
         SERVER_AUTH,
         tuple(sorted(hosts)),
         tuple(sorted(addresses - wildcards, key=lambda a: (a.version, int(a)))),

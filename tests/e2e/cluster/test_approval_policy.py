@@ -41,7 +41,7 @@ class ApprovalPolicyTests(ClusterTestCase):
         stolen = KubeClient(reactor, load_configuration(config))
         self.addCleanup(stolen.close)
         own = proxy_client_template()
-        other = replace(own, organization="kubeadm:cluster-admins", common_name="somebody")
+        other = replace(own, organizations=("kubeadm:cluster-admins",), common_name="somebody")
 
         async def refused():
             # Policies are in force some seconds after they were made.
