@@ -15,6 +15,7 @@ from zope.interface import implementer
 from tests.apiserver.attributes import request_attributes
 from tests.apiserver.authorization import Audit, Authorizer
 from tests.apiserver.bootstrap_roles import add_initial_roles
+from tests.apiserver.bootstrap_tokens import ANONYMOUS, BootstrapTokens, add_joining_rules
 from tests.apiserver.certificates import CertificateRequestStrategy
 from tests.apiserver.documents import all_documents
 from tests.apiserver.impersonation import impersonated
@@ -50,19 +51,32 @@ from yurttunnel.pki.credentials import PrivateKey, new_key
 
 @implementer(IAuthenticator)
 class Everybody:
-    """Knows users by their certificates and by tokens, and whom they want to be instead."""
+    """Knows users by their certificates and by tokens, and whom they want to be instead.
 
-    def __init__(self, tokens: ServiceAccountTokens, authorizer: Authorizer) -> None:
+    ``anonymous`` is who asks without any of that, ``None`` where that is not served.
+    """
+
+    def __init__(
+        self,
+        tokens: ServiceAccountTokens,
+        bootstrap_tokens: BootstrapTokens,
+        authorizer: Authorizer,
+        anonymous: User | None,
+    ) -> None:
         self._certificates = Certificates()
         self._tokens = tokens
+        self._bootstrap_tokens = bootstrap_tokens
         self._authorizer = authorizer
+        self._anonymous = anonymous
 
     def authenticate(self, exchange: IExchange) -> User | None:
         """Find who asks; see ``IAuthenticator``."""
         if not exchange.secure:
             return None
         user = self._certificates.authenticate(exchange) or self._by_token(exchange)
-        return None if user is None else impersonated(exchange.head, user, self._authorizer)
+        if user is None:
+            return self._anonymous
+        return impersonated(exchange.head, user, self._authorizer)
 
     def _by_token(self, exchange: IExchange) -> User | None:
         fields = exchange.head.values(b"authorization")
@@ -71,8 +85,11 @@ class Everybody:
         scheme, _, token = fields[0].decode("latin-1").strip().partition(" ")
         if scheme.lower() != "bearer" or not token:
             return None
+        token = token.strip()
         try:
-            return self._tokens.authenticate(token.strip()).user
+            if token.count(".") == 1:
+                return self._bootstrap_tokens.authenticate(token)
+            return self._tokens.authenticate(token).user
         except BadToken:
             raise errors.unauthorized() from None
 
@@ -91,11 +108,12 @@ class ByAttributes:
 
 
 class ClusterAPI(KubernetesAPI):
-    """The API of a cluster; parameters are those of ``KubernetesAPI``, and two more.
+    """The API of a cluster; parameters are those of ``KubernetesAPI``, and three more.
 
     ``token_key``, P-256 or RSA, signs the tokens of service accounts, which ``tokens`` issues and
     reads; without one, a new key does. ``on_request`` is told of each request by somebody who is
-    known: who, what, and whether it was allowed.
+    known: who, what, and whether it was allowed. Where nodes ``join`` by bootstrap tokens there are
+    kubeadm's rules for that, and those who do not say who they are may ask.
     """
 
     def __init__(
@@ -106,7 +124,9 @@ class ClusterAPI(KubernetesAPI):
         *,
         token_key: PrivateKey | None = None,
         on_request: Audit | None = None,
+        join: bool = False,
     ) -> None:
+        self.bootstrap_tokens = BootstrapTokens(clock, store)
         self.tokens = ServiceAccountTokens(clock, store, token_key or new_key())
         authorizer = Authorizer(store, on_request)
         request_token = partial(answer_token_request, store, self.tokens)
@@ -116,7 +136,9 @@ class ClusterAPI(KubernetesAPI):
             connections,
             kinds=RESOURCES,
             documents=all_documents(),
-            authenticator=Everybody(self.tokens, authorizer),
+            authenticator=Everybody(
+                self.tokens, self.bootstrap_tokens, authorizer, ANONYMOUS if join else None
+            ),
             authorizer=ByAttributes(authorizer),
             strategies=_strategies(clock, store, authorizer),
             questions={
@@ -127,6 +149,8 @@ class ClusterAPI(KubernetesAPI):
             list_page=list_page,
         )
         add_initial_roles(store)
+        if join:
+            add_joining_rules(store)
 
 
 def _strategies(clock: IReactorTime, store: Store, authorizer: Authorizer) -> dict[Any, Any]:

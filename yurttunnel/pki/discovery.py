@@ -1,0 +1,235 @@
+"""Whom of a cluster to believe, found with nothing but a bootstrap token, as kubeadm does.
+
+The API shows everybody the ConfigMap ``cluster-info`` in ``kube-public``: a kubeconfig with the
+cluster's authorities, and a signature of it for each token (RFC 7515, appendix F), so that whoever
+has the token knows that somebody else with it has made them. Since a token is shared by all
+nodes that join, pins of the authorities' keys say more than it does: with pins only an authority
+that is pinned is believed to have issued the certificate of the API, which then has to say the same
+once more. See "Token discovery with CA pinning" of kubeadm's documentation, and
+cmd/kubeadm/app/discovery/token.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from OpenSSL import SSL
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IStreamClientEndpoint
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+from twisted.web.client import URI
+from twisted.web.iweb import IAgentEndpointFactory
+from zope.interface import implementer
+
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import KubeConfiguration
+from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.kube.endpoints import CONNECT_SECONDS
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotFound
+from yurttunnel.kube.resources import CONFIG_MAPS, Object
+from yurttunnel.pki.authorities import Authorities
+from yurttunnel.pki.contexts import pinning_context
+from yurttunnel.pki.credentials import (
+    BadCredentials,
+    certificates_from_pem,
+    certificates_to_pem,
+    pin_of,
+)
+from yurttunnel.pki.identity import host_is_address
+from yurttunnel.tunnel.reactor import IReactor
+
+NAMESPACE, NAME = "kube-public", "cluster-info"
+_SIGNATURE_PREFIX = "jws-kubeconfig-"
+_PIN = re.compile("sha256:([0-9a-f]{64})", re.IGNORECASE)
+_TOKEN = re.compile(r"([a-z0-9]{6})\.([a-z0-9]{16})", re.ASCII)
+
+
+class DiscoveryFailed(Exception):
+    """The authorities were not found, or are not believed; one line says why."""
+
+
+class BadBootstrapToken(ValueError):
+    """A text is no bootstrap token; the message does not repeat it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapToken:
+    """A bootstrap token ("Authenticating with Bootstrap Tokens" of Kubernetes)."""
+
+    id: str
+    secret: str = field(repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> BootstrapToken:
+        """Read ``abcdef.0123456789abcdef``; raises :class:`BadBootstrapToken`."""
+        match = _TOKEN.fullmatch(text.strip())
+        if match is None:
+            raise BadBootstrapToken(
+                "that is not a bootstrap token: six characters, a dot and sixteen more, all of a-z"
+                " and 0-9 (kubeadm token create)"
+            )
+        return cls(match[1], match[2])
+
+    @property
+    def bearer(self) -> str:
+        """What the API is shown."""
+        return f"{self.id}.{self.secret}"
+
+
+def parse_pin(text: str) -> str:
+    """Read ``sha256:HEX``, the pin of an authority's key; gives the hex as ``pin_of`` does."""
+    match = _PIN.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not the pin of an authority: sha256: and 64 hex digits")
+    return match[1].lower()
+
+
+async def discover(
+    reactor: IReactor, server: str, token: BootstrapToken, pins: Collection[str]
+) -> Authorities:
+    """Return the authorities of the cluster whose API is at the URL ``server``.
+
+    Without ``pins`` whoever knows the token is believed. Raises :class:`DiscoveryFailed`; both
+    calls have the deadline of :class:`KubeClient`.
+    """
+    anybody = KubeClient(reactor, _anonymously(server, ()), _UnverifiedEndpoints(reactor))
+    kubeconfig = _signed(await _cluster_info(anybody), token)
+    authorities = _authorities_in(kubeconfig)
+    pinned = [each for each in authorities if pin_of(each) in pins]
+    if pins and not pinned:
+        found = ", ".join(f"sha256:{pin_of(each)}" for each in authorities)
+        raise DiscoveryFailed(
+            f"{server}: the cluster's authority is none of those that are pinned, but {found}:"
+            " either that is another cluster, or somebody plays the API, or"
+            " --discovery-token-ca-cert-hash is to be corrected"
+        )
+    verified = KubeClient(reactor, _anonymously(server, pinned or authorities))
+    if _signed(await _cluster_info(verified), token) != kubeconfig:
+        raise DiscoveryFailed(
+            f"{server}: the API says something else of the cluster when its certificate is"
+            " verified than before: somebody may be in between"
+        )
+    return authorities
+
+
+def _anonymously(server: str, authorities: Collection[Any]) -> KubeConfiguration:
+    pem = certificates_to_pem(tuple(authorities))
+    return KubeConfiguration(server, "default", lambda: pem, FileCredentials())
+
+
+async def _cluster_info(client: KubeClient) -> dict[str, str]:
+    try:
+        found: Object = await client.get(CONFIG_MAPS, NAME, NAMESPACE)
+    except NotFound as error:
+        raise DiscoveryFailed(
+            f"{error}: kubeadm makes it (kubeadm init phase bootstrap-token); where it is not to"
+            " be, give --bootstrap-file with certificate-authority-data"
+        ) from None
+    except (ApiError, ApiUnreachable) as error:
+        raise DiscoveryFailed(str(error)) from None
+    finally:
+        await client.close()
+    data = found.get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("kubeconfig"), str):
+        raise DiscoveryFailed(f"the ConfigMap {NAME} in {NAMESPACE} has no kubeconfig")
+    return {key: text for key, text in data.items() if isinstance(text, str)}
+
+
+def _signed(data: dict[str, str], token: BootstrapToken) -> str:
+    """Return the kubeconfig, if the token has signed it."""
+    signature = data.get(f"{_SIGNATURE_PREFIX}{token.id}")
+    if signature is None:
+        raise DiscoveryFailed(
+            f"the cluster does not know the bootstrap token {token.id}, or it has expired: make"
+            " another one (kubeadm token create)"
+        )
+    kubeconfig = data["kubeconfig"]
+    if not is_signed_by(kubeconfig, signature, token):
+        raise DiscoveryFailed(
+            f"what the API says of the cluster is not signed with the bootstrap token {token.id}:"
+            " the token is wrong, or somebody plays the API"
+        )
+    return kubeconfig
+
+
+def is_signed_by(kubeconfig: str, signature: str, token: BootstrapToken) -> bool:
+    """Return whether a detached JWS (HS256) of ``kubeconfig`` was made with ``token``."""
+    header, _, rest = signature.partition(".")
+    payload, _, given = rest.partition(".")
+    try:
+        named = json.loads(_from_base64(header))
+        mac = _from_base64(given)
+    except (ValueError, RecursionError):
+        return False
+    if payload or not isinstance(named, dict):
+        return False
+    # What the header says of the algorithm decides nothing, but another one is not ours.
+    if named.get("alg") != "HS256" or named.get("kid") != token.id:
+        return False
+    signed = f"{header}.{_to_base64(kubeconfig.encode())}".encode()
+    return hmac.compare_digest(
+        mac, hmac.new(token.secret.encode(), signed, hashlib.sha256).digest()
+    )
+
+
+def _authorities_in(kubeconfig: str) -> Authorities:
+    # PyYAML is not needed again once the hub has its certificate.
+    import yaml  # type: ignore[import-untyped] # PyYAML has no types of its own
+
+    try:
+        cluster = yaml.safe_load(kubeconfig)["clusters"][0]["cluster"]
+        pem = base64.b64decode(cluster["certificate-authority-data"], validate=True)
+        return certificates_from_pem(pem)
+    except (yaml.YAMLError, LookupError, TypeError, ValueError, BadCredentials) as error:
+        reason = " ".join(str(error).split())
+        raise DiscoveryFailed(
+            f"the kubeconfig in the ConfigMap {NAME} cannot be used: {reason}"
+        ) from None
+
+
+def _to_base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _from_base64(text: str) -> bytes:
+    padded = text + "=" * (-len(text) % 4)
+    try:
+        return base64.b64decode(padded, altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+@implementer(IAgentEndpointFactory)
+class _UnverifiedEndpoints:
+    """Connections by TLS that verify nothing, for what proves by itself that it is true."""
+
+    def __init__(self, reactor: IReactor) -> None:
+        self._reactor = reactor
+
+    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
+        """Return an endpoint for a new connection."""
+        tcp = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=CONNECT_SECONDS)
+        return wrapClientTLS(_Unverified(uri.host.decode("ascii")), tcp)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _Unverified:
+    """Asks for a server by its name, and takes whoever answers."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+
+    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
+        connection = SSL.Connection(pinning_context(b"http/1.1"), None)
+        if not host_is_address(self._host):
+            connection.set_tlsext_host_name(self._host.encode("idna"))
+        return connection
