@@ -1,0 +1,273 @@
+"""What every cache does, the one on the disk and the one in memory alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from yurttunnel.hub.cache.interfaces import Collection, KeptDocument, Scope, Stored
+from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+
+PODS = Collection("kubelet", "pods.v1.core", "json")
+POD = TypeMeta("v1", "Pod")
+
+
+def pod(name="p", version=1, namespace="n", body=b"{}", node="edge-1", **labels):
+    """Make an item."""
+    return Item(namespace, name, str(version), labels, node, body)
+
+
+def page(version, token="", remaining=None):
+    """Make what a list of pods says beside its items."""
+    return ListMeta(POD, str(version), token, remaining)
+
+
+@dataclass
+class Read:
+    """A list that has been read to its end."""
+
+    names: list[str]
+    version: str
+    complete: bool
+
+
+class CacheContract:
+    """A mixin for tests; ``make_cache`` returns an ``ICache``, or a coroutine of one.
+
+    The time of day of its clock is 1,000 seconds.
+    """
+
+    async def setUp(self):
+        """Make the cache."""
+        made = self.make_cache()
+        self.cache = await made if hasattr(made, "__await__") else made
+
+    def take_list(self, version, *items, scope=None, token="", next_token=""):
+        """Have a list, or a page of it, come in."""
+        listing = self.cache.begin_list(scope or Scope(PODS), token)
+        listing.add(items)
+        listing.complete(page(version, next_token))
+
+    async def read(self, scope=None):
+        """Read a list."""
+        listed = await self.cache.list(scope or Scope(PODS))
+        if listed is None:
+            return None
+        items = await self.items(listed)
+        self.assertEqual([len(item.body) for item in items], list(listed.sizes))
+        self.assertEqual(POD, listed.meta.type)
+        return Read([item.name for item in items], listed.meta.version, listed.complete)
+
+    async def items(self, listed):
+        """Read all items, and close."""
+        items = []
+        while piece := await listed.read():
+            items += piece
+        listed.close()
+        return items
+
+    # -- objects -------------------------------------------------------------------------------
+
+    async def test_an_object(self):
+        """What was taken is got, with all that is looked at."""
+        item = pod(version=7, body=b'{"a":1}', app="web")
+        self.cache.upsert(PODS, POD, item)
+        self.assertEqual(Stored(POD, item), await self.cache.get(PODS, "n", "p"))
+
+    async def test_unknown_objects(self):
+        """What nobody told of is not there."""
+        self.assertIsNone(await self.cache.get(PODS, "n", "p"))
+        self.cache.upsert(PODS, POD, pod())
+        for collection, namespace, name in (
+            (PODS, "n", "q"),
+            (PODS, "m", "p"),
+            (PODS._replace(client="kube-proxy"), "n", "p"),
+            (PODS._replace(form="protobuf"), "n", "p"),
+            (PODS._replace(view="status.phase=Running"), "n", "p"),
+        ):
+            self.assertIsNone(await self.cache.get(collection, namespace, name))
+
+    async def test_older_objects(self):
+        """An object never becomes older; versions are compared as numbers."""
+        self.cache.upsert(PODS, POD, pod(version=10, body=b'"new"'))
+        self.cache.upsert(PODS, POD, pod(version=9, body=b'"old"'))
+        found = await self.cache.get(PODS, "n", "p")
+        self.assertEqual((b'"new"', "10"), (found.item.body, found.item.version))
+
+    async def test_the_end_of_an_object(self):
+        """What has ended is neither got nor listed."""
+        self.take_list(5, pod("a"), pod("b"))
+        self.cache.remove(PODS, "n", "a")
+        self.assertIsNone(await self.cache.get(PODS, "n", "a"))
+        self.assertEqual(["b"], (await self.read()).names)
+
+    async def test_an_end_with_a_version(self):
+        """An end that has a version is that of older objects only."""
+        for name, version in (("older", 4), ("same", 5), ("newer", 6)):
+            self.cache.upsert(PODS, POD, pod(name, version))
+            self.cache.remove(PODS, "n", name, "5")
+        self.assertIsNone(await self.cache.get(PODS, "n", "older"))
+        self.assertIsNotNone(await self.cache.get(PODS, "n", "same"))
+        self.assertIsNotNone(await self.cache.get(PODS, "n", "newer"))
+
+    # -- lists ---------------------------------------------------------------------------------
+
+    async def test_unknown_lists(self):
+        """Of what nobody told of there is no list, which is not the same as an empty one."""
+        self.assertIsNone(await self.read())
+        self.take_list(5)
+        self.assertEqual(Read([], "5", True), await self.read())
+        self.assertIsNone(await self.read(Scope(PODS._replace(client="kube-proxy"))))
+
+    async def test_a_list(self):
+        """A list is in the order of namespaces and names, and replaces the one before."""
+        self.take_list(5, pod("b"), pod("a"), pod("c", namespace="m"))
+        self.assertEqual(Read(["c", "a", "b"], "5", True), await self.read())
+        self.take_list(6, pod("b"))
+        self.assertEqual(Read(["b"], "6", True), await self.read())
+
+    async def test_objects_of_watches(self):
+        """What a watch tells belongs to the list, whose version grows with it."""
+        self.take_list(5, pod("a"))
+        self.cache.upsert(PODS, POD, pod("b", 8))
+        self.assertEqual(Read(["a", "b"], "8", True), await self.read())
+
+    async def test_versions_never_go_back(self):
+        """The version of a list is the largest ever seen, whatever has ended meanwhile."""
+        self.take_list(5, pod("a"))
+        self.cache.upsert(PODS, POD, pod("b", 8))
+        self.cache.remove(PODS, "n", "b", "9")
+        self.take_list(7, pod("a"))
+        self.assertGreaterEqual(int((await self.read()).version), 8)
+
+    async def test_single_objects_are_no_list(self):
+        """What was only got is known to be a part."""
+        self.cache.upsert(PODS, POD, pod("a", 3))
+        self.assertEqual(Read(["a"], "3", False), await self.read())
+
+    async def test_a_list_that_does_not_end(self):
+        """A body that broke off changes nothing."""
+        self.take_list(5, pod("a"))
+        listing = self.cache.begin_list(Scope(PODS), "")
+        listing.add([pod("b")])
+        self.assertEqual(["a"], (await self.read()).names)
+        listing.abandon()
+        self.assertEqual(["a"], (await self.read()).names)
+
+    async def test_snapshots(self):
+        """A list that is read is what it was when it was asked for."""
+        self.take_list(5, pod("a"), pod("b"))
+        listed = await self.cache.list(Scope(PODS))
+        self.take_list(6, pod("c", 6))
+        self.assertEqual([1, 1], [int(item.version) for item in await self.items(listed)])
+        self.assertEqual(["c"], (await self.read()).names)
+
+    async def test_pieces(self):
+        """A large list is read in pieces."""
+        self.take_list(5, *(pod(f"p{n}", body=b"x" * 100_000) for n in range(9)))
+        listed = await self.cache.list(Scope(PODS))
+        first = await listed.read()
+        self.assertTrue(1 <= len(first) < 9)
+        self.assertEqual(9, len(first) + len(await self.items(listed)))
+
+    # -- pages ---------------------------------------------------------------------------------
+
+    async def test_pages(self):
+        """All pages of a list together replace what was there."""
+        self.take_list(4, pod("old"))
+        self.take_list(5, pod("a"), next_token="2")
+        self.take_list(5, pod("b"), token="2", next_token="3")
+        self.assertEqual(["a", "b", "old"], (await self.read()).names)
+        self.take_list(5, pod("c"), token="3")
+        self.assertEqual(Read(["a", "b", "c"], "5", True), await self.read())
+
+    async def test_pages_that_do_not_end(self):
+        """The first pages alone are no whole list."""
+        self.take_list(5, pod("a"), next_token="2")
+        self.assertEqual(Read(["a"], "5", False), await self.read())
+
+    async def test_the_last_page_alone(self):
+        """A page whose beginning nobody saw removes nothing and makes nothing whole."""
+        self.take_list(4, pod("old"))
+        self.take_list(5, pod("z"), token="unknown")
+        self.assertEqual(["old", "z"], (await self.read()).names)
+        other = Scope(PODS._replace(client="other"))
+        self.take_list(5, pod("z"), token="unknown", scope=other)
+        self.assertFalse((await self.read(other)).complete)
+
+    # -- scopes --------------------------------------------------------------------------------
+
+    async def test_namespaces(self):
+        """A list of a namespace replaces that namespace; of others, it says nothing."""
+        self.take_list(5, pod("a"), pod("x", namespace="m"))
+        self.take_list(6, pod("b"), scope=Scope(PODS, "n"))
+        self.assertEqual(["x", "b"], (await self.read()).names)
+        self.assertEqual(Read(["x"], "6", True), await self.read(Scope(PODS, "m")))
+        other = PODS._replace(client="other")
+        self.take_list(6, pod("b"), scope=Scope(other, "n"))
+        self.assertEqual(Read([], "6", False), await self.read(Scope(other, "m")))
+        self.assertFalse((await self.read(Scope(other))).complete)
+
+    async def test_selectors(self):
+        """Selectors are evaluated when a list is read."""
+        self.take_list(5, pod("a", app="web"), pod("b", app="db"), pod("c", node="edge-2"))
+        for labels, fields, names in (
+            ("app=web", "", ["a"]),
+            ("app in (web,db)", "metadata.name!=a", ["b"]),
+            ("", "spec.nodeName=edge-1", ["a", "b"]),
+            ("", "metadata.name=c", ["c"]),
+            ("app=none", "", []),
+        ):
+            scope = Scope(PODS, "", labels, fields)
+            self.assertEqual(Read(names, "5", True), await self.read(scope))
+
+    async def test_selected_lists(self):
+        """Two selectors of one client do not disturb each other."""
+        web, db = Scope(PODS, "", "app=web"), Scope(PODS, "", "app=db")
+        self.take_list(5, pod("a", app="web"), pod("b", app="web"), scope=web)
+        self.take_list(6, pod("c", app="db"), scope=db)
+        self.take_list(7, pod("a", app="web"), scope=web)
+        self.assertEqual(
+            (["a"], True), ((await self.read(web)).names, (await self.read(web)).complete)
+        )
+        self.assertEqual(
+            (["c"], True), ((await self.read(db)).names, (await self.read(db)).complete)
+        )
+        everything = await self.read()
+        self.assertEqual((["a", "c"], False), (everything.names, everything.complete))
+
+    # -- documents, events and tokens ----------------------------------------------------------
+
+    async def test_documents(self):
+        """A document is kept by who has it, its path and its form; a later one replaces it."""
+        for body in (b"old", b"new"):
+            self.cache.keep_document("", "/version", "json", KeptDocument("application/json", body))
+        found = await self.cache.document("", "/version", "json")
+        self.assertEqual(KeptDocument("application/json", b"new"), found)
+        for key in (("a", "/version", "json"), ("", "/api", "json"), ("", "/version", "x")):
+            self.assertIsNone(await self.cache.document(*key))
+
+    async def test_events(self):
+        """Events are kept in their order until they are dropped."""
+        for n in range(3):
+            self.cache.keep_event(f"/{n}", "application/json", b"%d" % n, "token" if n else "")
+        first, second = await self.cache.kept_events(2)
+        self.assertEqual(("/0", "application/json", b"0", ""), first[1:])
+        self.assertEqual(("/1", "application/json", b"1", "token"), second[1:])
+        self.cache.drop_event(first.id)
+        self.assertEqual(["/1", "/2"], [event.path for event in await self.cache.kept_events(9)])
+
+    async def test_tokens(self):
+        """A token has an owner once it was accepted, until it expires or is refused."""
+        self.assertIsNone(await self.cache.token_owner(b"digest"))
+        self.cache.accept_token(b"digest", "somebody", math.inf)
+        self.assertEqual("somebody", await self.cache.token_owner(b"digest"))
+        self.cache.refuse_token(b"digest")
+        self.assertIsNone(await self.cache.token_owner(b"digest"))
+
+    async def test_expired_tokens(self):
+        """A token that has expired has no owner any more."""
+        self.cache.accept_token(b"old", "somebody", 999.0)
+        self.cache.accept_token(b"new", "somebody", 1001.0)
+        self.assertIsNone(await self.cache.token_owner(b"old"))
+        self.assertEqual("somebody", await self.cache.token_owner(b"new"))

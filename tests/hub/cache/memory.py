@@ -1,0 +1,214 @@
+"""A cache in memory: the contract of the real one, without its file and its threads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from twisted.internet.defer import succeed
+from zope.interface import implementer
+
+from yurttunnel.hub.cache.interfaces import (
+    Collection,
+    ICache,
+    IListed,
+    IListing,
+    KeptDocument,
+    KeptEvent,
+    Scope,
+    Stored,
+)
+from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+from yurttunnel.hub.request.selectors import selector
+from yurttunnel.ops.clocks import time_of_day
+
+PIECE = 256 * 1024
+"""Bytes that are read at once."""
+
+
+@dataclass
+class Objects:
+    """What is known of one collection."""
+
+    type: TypeMeta
+    items: dict[tuple[str, str], Item] = field(default_factory=dict)
+    listed: set[Scope] = field(default_factory=set)
+    version: int = 0
+    columns: bytes = b""
+
+    def put(self, item):
+        """Take an item, unless what is there is newer."""
+        key = item.namespace, item.name
+        self.version = max(self.version, int(item.version))
+        old = self.items.get(key)
+        if old is None or int(old.version) <= int(item.version):
+            self.items[key] = item
+
+
+@implementer(ICache)
+class MemoryCache:
+    """See ``ICache``; all Deferreds have fired. ``trouble`` is what ``problem`` returns.
+
+    ``listed`` counts the snapshots that are not closed.
+    """
+
+    def __init__(self, clock):
+        self.trouble = None
+        self.listed = 0
+        self._clock = clock
+        self._collections: dict[Collection, Objects] = {}
+        self._pages: dict[tuple[Scope, str], set[tuple[str, str]]] = {}
+        self._documents: dict[tuple[str, str, str], KeptDocument] = {}
+        self._events: dict[int, KeptEvent] = {}
+        self._event_id = 0
+        self._tokens: dict[bytes, tuple[str, float]] = {}
+
+    def upsert(self, collection, meta, item):
+        """See ``ICache``."""
+        self.enter(collection, meta).put(item)
+
+    def enter(self, collection, meta):
+        """Return what is known of a collection."""
+        found = self._collections.setdefault(collection, Objects(meta))
+        found.type = meta
+        return found
+
+    def remove(self, collection, namespace, name, version=""):
+        """See ``ICache``."""
+        objects = self._collections.get(collection)
+        item = objects.items.get((namespace, name)) if objects else None
+        if item and (not version or int(item.version) < int(version)):
+            del objects.items[namespace, name]
+        if objects and version:
+            objects.version = max(objects.version, int(version))
+
+    def begin_list(self, scope, continue_token):
+        """See ``ICache``."""
+        before = self._pages.get((scope, continue_token)) if continue_token else set()
+        return Listing(self, scope, before)
+
+    def complete(self, scope, items, before, meta):
+        """Take a page; ``before`` are the keys of those before it, if they are known."""
+        objects = self.enter(scope.collection, meta.type)
+        objects.version = max(objects.version, int(meta.version))
+        for item in items:
+            objects.put(item)
+        if before is None:
+            return
+        keys = before | {(item.namespace, item.name) for item in items}
+        if meta.continue_token:
+            self._pages[scope, meta.continue_token] = keys
+            return
+        selects = selector(scope)
+        for key, item in list(objects.items.items()):
+            if key not in keys and selects(item) and int(item.version) <= int(meta.version):
+                del objects.items[key]
+        objects.listed.add(scope)
+        objects.columns = meta.columns
+
+    def get(self, collection, namespace, name):
+        """See ``ICache``."""
+        objects = self._collections.get(collection)
+        item = objects.items.get((namespace, name)) if objects else None
+        return succeed(None if item is None else Stored(objects.type, item))
+
+    def list(self, scope):
+        """See ``ICache``."""
+        objects = self._collections.get(scope.collection)
+        if objects is None:
+            return succeed(None)
+        selects = selector(scope)
+        items = [item for _, item in sorted(objects.items.items()) if selects(item)]
+        meta = ListMeta(objects.type, str(objects.version), columns=objects.columns)
+        complete = any(_is_within(scope, listed) for listed in objects.listed)
+        self.listed += 1
+        return succeed(Listed(self, meta, complete, items))
+
+    def keep_document(self, client, path, form, document):
+        """See ``ICache``."""
+        self._documents[client, path, form] = document
+
+    def document(self, client, path, form):
+        """See ``ICache``."""
+        return succeed(self._documents.get((client, path, form)))
+
+    def keep_event(self, path, content_type, body, token):
+        """See ``ICache``."""
+        self._event_id += 1
+        self._events[self._event_id] = KeptEvent(self._event_id, path, content_type, body, token)
+
+    def kept_events(self, most):
+        """See ``ICache``."""
+        return succeed(list(self._events.values())[:most])
+
+    def drop_event(self, id):
+        """See ``ICache``."""
+        self._events.pop(id, None)
+
+    def accept_token(self, digest, owner, until):
+        """See ``ICache``."""
+        self._tokens[digest] = owner, until
+
+    def token_owner(self, digest):
+        """See ``ICache``."""
+        owner, until = self._tokens.get(digest, (None, -math.inf))
+        return succeed(owner if time_of_day(self._clock) < until else None)
+
+    def refuse_token(self, digest):
+        """See ``ICache``."""
+        self._tokens.pop(digest, None)
+
+    def problem(self):
+        """See ``ICache``."""
+        return self.trouble
+
+
+@implementer(IListing)
+class Listing:
+    """A page whose items come."""
+
+    def __init__(self, cache, scope, before):
+        self._cache = cache
+        self._scope = scope
+        self._before = before
+        self._items = []
+
+    def add(self, items):
+        """See ``IListing``."""
+        self._items += items
+
+    def complete(self, meta):
+        """See ``IListing``."""
+        self._cache.complete(self._scope, self._items, self._before, meta)
+
+    def abandon(self):
+        """See ``IListing``."""
+        self._items = []
+
+
+@implementer(IListed)
+class Listed:
+    """A list that is read."""
+
+    def __init__(self, cache, meta, complete, items):
+        self.meta = meta
+        self.complete = complete
+        self.sizes = [len(item.body) for item in items]
+        self._cache = cache
+        self._items = items
+
+    def read(self):
+        """See ``IListed``."""
+        piece, size = [], 0
+        while self._items and size < PIECE:
+            piece.append(self._items.pop(0))
+            size += len(piece[-1].body)
+        return succeed(piece)
+
+    def close(self):
+        """See ``IListed``."""
+        self._cache.listed -= 1
+
+
+def _is_within(scope, listed):
+    return all(wide in ("", narrow) for wide, narrow in zip(listed[1:], scope[1:], strict=True))
