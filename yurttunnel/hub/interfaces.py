@@ -8,6 +8,7 @@ from zope.interface import Attribute, Interface
 
 from yurttunnel.hub.cache.interfaces import Collection
 from yurttunnel.hub.request.requests import ApiRequest, Caller, Form, HubCall
+from yurttunnel.pki.contexts import ClientContexts
 
 
 class IPolicy(Interface):
@@ -29,6 +30,23 @@ class IConnectivity(Interface):
         """Have ``callback(online)`` called at each change."""
 
 
+class IIdentity(Interface):
+    """As whom the API servers are asked, and whom of them the hub believes.
+
+    Contexts are made once there is a certificate, even one that has expired, and then stay: they
+    follow renewals by themselves, and tell of them (``on_rotated``). A hub that has just joined, or
+    whose files are damaged, answers from the cache without any.
+    """
+
+    node: ClientContexts | None = Attribute("`ClientContexts | None`: present the node.")
+    anonymous: ClientContexts | None = Attribute(
+        "`ClientContexts | None`: present nobody, for requests that have a token of their own."
+    )
+
+    def problem() -> str | None:
+        """Return why there is no certificate that is good, if there is none."""
+
+
 class IOffline(Interface):
     """Answers requests without the cloud."""
 
@@ -40,4 +58,4 @@ class IOffline(Interface):
         """
 
 
-__all__ = ["Collection", "Form", "IConnectivity", "IOffline", "IPolicy"]
+__all__ = ["Collection", "Form", "IConnectivity", "IIdentity", "IOffline", "IPolicy"]
