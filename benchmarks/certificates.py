@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -40,13 +41,18 @@ class Authority:
         self.certificate = directory / "authority.crt"
         self._write(self.certificate, made)
 
-    def issue(self, name: str) -> KeyPair:
-        """Sign a certificate for ``name`` and 127.0.0.1, good for either end of a connection."""
+    def issue(
+        self, name: str, subject: x509.Name | None = None, further: Sequence[x509.GeneralName] = ()
+    ) -> KeyPair:
+        """Sign a certificate for ``name`` and 127.0.0.1, good for either end of a connection.
+
+        ``further`` are more names that it is for; ``subject`` is in the place of ``name``.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        names = [x509.DNSName(name), x509.IPAddress(ip_address("127.0.0.1"))]
+        names = [x509.DNSName(name), x509.IPAddress(ip_address("127.0.0.1")), *further]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         made = (
-            self._builder(_name(name), key.public_key())
+            self._builder(subject or _name(name), key.public_key())
             .add_extension(x509.SubjectAlternativeName(names), False)
             .add_extension(x509.ExtendedKeyUsage(usages), False)
         )

@@ -46,11 +46,15 @@ def build(directory: Path) -> Path:
 class Driver:
     """The running driver; use it as a context manager.
 
-    Its backend listens on ``plain_port``, and with TLS, by ``identity``, on ``secure_port``.
+    Its backend listens on ``plain_port``, and with TLS, by ``identity``, on ``secure_port``. With
+    ``objects``, a directory, it is no load but an API server of what is in there, on
+    ``secure_port`` only.
     """
 
-    def __init__(self, program: Path, identity: KeyPair) -> None:
+    def __init__(self, program: Path, identity: KeyPair, objects: Path | None = None) -> None:
         arguments = ["-certificate", str(identity.certificate), "-key", str(identity.key)]
+        if objects is not None:
+            arguments += ["-objects", str(objects)]
         self._process = subprocess.Popen(
             [str(program), *arguments],
             stdin=subprocess.PIPE,
@@ -58,7 +62,7 @@ class Driver:
             start_new_session=True,
         )
         ports = self._answer()
-        self.plain_port: int = ports["plain"]
+        self.plain_port: int = ports.get("plain", 0)
         self.secure_port: int = ports["secure"]
 
     def __enter__(self) -> Self:
@@ -67,6 +71,11 @@ class Driver:
     def __exit__(self, *reason: object) -> None:
         self._process.kill()
         self._process.communicate()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
 
     def ask(self, command: dict[str, Any]) -> dict[str, Any]:
         """Have one command performed; raises :class:`BenchmarkFailed` when the driver could not."""

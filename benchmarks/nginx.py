@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -66,7 +67,24 @@ class Nginx:
         self.path = path
         told = subprocess.run([path, "-V"], capture_output=True, text=True, check=True).stderr
         self.versions = [line for line in told.splitlines() if "version" in line or "built" in line]
-        self.load_module = stream_module(told)
+        self.told = told
+
+    def start(
+        self, stack: ExitStack, directory: Path, name: str, text: str, ports: Sequence[int]
+    ) -> Program:
+        """Run one master with one worker by a configuration, until ``stack`` ends.
+
+        It is waited for until it listens on the ``ports``.
+        """
+        configuration = directory / f"{name}.conf"
+        configuration.write_text(text)
+        command = [self.path, "-p", str(directory), "-c", str(configuration), "-e", "stderr"]
+        program = stack.enter_context(Program(command, directory / f"nginx-{name}.log"))
+        program.wait_until(
+            lambda: all(_listens(port) for port in ports) and bool(children(program.pid)),
+            "it listened",
+        )
+        return program
 
 
 def stream_module(told: str) -> str:
@@ -109,14 +127,10 @@ class Pair:
         text = server.format(
             port=port, to=to, own=authority.issue(name), authority=authority.certificate
         )
-        configuration = directory / f"{name}.conf"
-        configuration.write_text(
-            _CONFIGURATION.format(module=nginx.load_module, name=name, server=text)
+        configuration = _CONFIGURATION.format(
+            module=stream_module(nginx.told), name=name, server=text
         )
-        command = [nginx.path, "-p", str(directory), "-c", str(configuration), "-e", "stderr"]
-        program = stack.enter_context(Program(command, directory / f"nginx-{name}.log"))
-        program.wait_until(lambda: _listens(port) and bool(children(program.pid)), "it listened")
-        return program
+        return nginx.start(stack, directory, name, configuration, [port])
 
 
 def _listens(port: int) -> bool:

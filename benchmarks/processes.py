@@ -121,6 +121,22 @@ def children(parent: int) -> list[int]:
     return found
 
 
+def with_descendants(parent: int) -> list[int]:
+    """Return the ids of a process and of all that were started by it or by those."""
+    found = [parent]
+    for child in children(parent):
+        found += with_descendants(child)
+    return found
+
+
+def written(pid: int) -> int:
+    """Return the bytes that a process has had written to disk (proc(5), io, write_bytes)."""
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        if line.startswith("write_bytes:"):
+            return int(line.split()[1])
+    raise BenchmarkFailed(f"the kernel does not say what process {pid} has written")
+
+
 def resident(pid: int) -> int:
     """Return the resident memory of a process in bytes (proc(5), statm, field 2)."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])

@@ -14,13 +14,14 @@ class Unit(Enum):
     THROUGHPUT = "MB/s"
     MEBIBYTES = "MiB"
     KIBIBYTES = "KiB"
+    MEGABYTES = "MB"
     SECONDS = "s"
 
     def show(self, value: float) -> str:
         """Write a value with as many digits as mean something."""
         if self is Unit.RATE:
             return f"{value:,.0f}/s"
-        digits = {Unit.LATENCY: 3, Unit.SECONDS: 2}.get(self, 0)
+        digits = {Unit.LATENCY: 3, Unit.SECONDS: 2, Unit.MEGABYTES: 2}.get(self, 0)
         return f"{value:,.{digits}f} {self.value}"
 
 

@@ -40,13 +40,17 @@ def twist(reactor: str) -> list[str]:
 
 
 class MetaProgram(Program):
-    """A program that has a meta port; ``command`` is given the port at its end."""
+    """A program that has a meta port; ``command`` is given the port at its end, as ``flag``."""
 
     def __init__(
-        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        flag: str = "--meta-port",
     ) -> None:
         (self._meta_port,) = free_ports(1)
-        super().__init__([*command, "--meta-port", str(self._meta_port)], log, environment)
+        super().__init__([*command, flag, str(self._meta_port)], log, environment)
 
     def is_ready(self) -> bool:
         """Whether ``/readyz`` answers 200."""

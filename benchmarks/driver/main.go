@@ -3,6 +3,8 @@
 // It is written in Go because a driver in Python would be slower than what it is to measure. It
 // reads commands from standard input, one JSON object a line, and answers each with one line:
 // first, unasked, the ports of the backend. It ends with its input.
+// With -objects it is the API server of the benchmark of the hub instead, and its commands are
+// Settings.
 package main
 
 import (
@@ -13,7 +15,8 @@ import (
 	"os"
 )
 
-// Command is one piece of work: requests, connections, download, upload, or a link to be started.
+// Command is one piece of work: requests, connections, download, upload, list, watch, or a link to
+// be started.
 type Command struct {
 	Work    string `json:"work"`
 	Way     Way    `json:"way"`
@@ -25,7 +28,12 @@ type Command struct {
 	Stalled int     `json:"stalled"` // requests: readers that stall meanwhile
 	Hosts   int     `json:"hosts"`   // requests: Way.Host has a %d, for a number below this
 
-	Bytes int `json:"bytes"` // download and upload: what each client carries
+	Path   string   `json:"path"`   // what is asked for; of watches with {} for their number
+	Fields []string `json:"fields"` // more fields of the head: "Name: value"
+	Answer string   `json:"answer"` // requests: the body that each answer has to have
+
+	Bytes int    `json:"bytes"` // download and upload: what each client carries; list: at most
+	Item  string `json:"item"`  // list: what each item has once
 
 	Target string  `json:"target"` // link: where it leads
 	Delay  float64 `json:"delay"`  // seconds, each way
@@ -37,6 +45,7 @@ type Result struct {
 	Seconds    float64         `json:"seconds"`
 	Operations int             `json:"operations"`
 	Bytes      int             `json:"bytes"`
+	First      float64         `json:"first"` // list: when the answer began
 	P50        float64         `json:"p50"`
 	P99        float64         `json:"p99"`
 	TestedCPU  map[int]float64 `json:"tested_cpu"`
@@ -47,17 +56,36 @@ type Result struct {
 func main() {
 	certificate := flag.String("certificate", "", "certificate of the backend with TLS (PEM)")
 	key := flag.String("key", "", "its key (PEM)")
+	objects := flag.String("objects", "", "be an API server of what is in this directory")
 	flag.Parse()
+	if *objects != "" {
+		api, port, err := startAPI(*certificate, *key, *objects)
+		if err != nil {
+			fail(err)
+		}
+		answer(map[string]int{"secure": port})
+		perform(api.set)
+		return
+	}
 	load := &Load{}
 	plain, secure, err := load.listen(*certificate, *key)
 	if err != nil {
-		answer(map[string]string{"error": err.Error()})
-		os.Exit(1)
+		fail(err)
 	}
 	answer(map[string]int{"plain": plain, "secure": secure})
+	perform(load.perform)
+}
+
+func fail(err error) {
+	answer(map[string]string{"error": err.Error()})
+	os.Exit(1)
+}
+
+// perform does what is asked for, line by line, until the end of the input.
+func perform(one func([]byte) any) {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
-		answer(load.perform(lines.Bytes()))
+		answer(one(lines.Bytes()))
 	}
 }
 
@@ -89,6 +117,10 @@ func (load *Load) perform(line []byte) any {
 			result, err = load.download(command)
 		case "upload":
 			result, err = load.upload(command)
+		case "list":
+			result, err = load.list(command)
+		case "watch":
+			result, err = watch(command)
 		case "link":
 			result, err = startLink(command)
 		default:

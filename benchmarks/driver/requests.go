@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"sort"
@@ -40,13 +41,15 @@ func requests(command Command) (*Result, error) {
 		}
 		defer client.Close()
 		client.SetDeadline(window.end.Add(patience))
-		request := smallRequest(&way)
+		one := command
+		one.Way = way
+		request, expected := one.request(), one.expected()
 		for {
 			began := time.Now()
 			if !began.Before(window.end) {
 				return nil
 			}
-			if err := client.ask(request); err != nil {
+			if err := client.ask(request, expected); err != nil {
 				return err
 			}
 			times.note(window, began, time.Now())
@@ -59,7 +62,7 @@ func connections(command Command) (*Result, error) {
 	if err := command.Way.prepare(); err != nil {
 		return nil, err
 	}
-	request := smallRequest(&command.Way)
+	request, expected := command.request(), command.expected()
 	return measured(command, func(_ int, window Window, times *Times) error {
 		for {
 			began := time.Now()
@@ -71,7 +74,7 @@ func connections(command Command) (*Result, error) {
 				return err
 			}
 			client.SetDeadline(began.Add(patience))
-			err = client.ask(request)
+			err = client.ask(request, expected)
 			client.Close()
 			if err != nil {
 				return err
@@ -94,11 +97,27 @@ func stall(way *Way) (*Client, error) {
 	return client, err
 }
 
-func smallRequest(way *Way) []byte {
-	return []byte(fmt.Sprintf("GET /small HTTP/1.1\r\nHost: %s\r\n\r\n", way.Host))
+// request is what a client sends again and again.
+func (command *Command) request() []byte {
+	path := command.Path
+	if path == "" {
+		path = "/small"
+	}
+	head := fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\n", path, command.Way.Host)
+	for _, field := range command.Fields {
+		head += field + "\r\n"
+	}
+	return []byte(head + "\r\n")
 }
 
-func (client *Client) ask(request []byte) error {
+func (command *Command) expected() []byte {
+	if command.Answer == "" {
+		return []byte(small)
+	}
+	return []byte(command.Answer)
+}
+
+func (client *Client) ask(request, expected []byte) error {
 	if _, err := client.Write(request); err != nil {
 		return err
 	}
@@ -106,14 +125,17 @@ func (client *Client) ask(request []byte) error {
 	if err != nil {
 		return err
 	}
-	var body [len(small)]byte
-	if length != len(body) {
-		return fmt.Errorf("answered %d bytes, expected %d", length, len(body))
+	if length != len(expected) {
+		return fmt.Errorf("answered %d bytes, expected %d", length, len(expected))
 	}
-	if _, err := io.ReadFull(client.reader, body[:]); err != nil {
+	if cap(client.body) < length {
+		client.body = make([]byte, length)
+	}
+	body := client.body[:length]
+	if _, err := io.ReadFull(client.reader, body); err != nil {
 		return err
 	}
-	if string(body[:]) != small {
+	if !bytes.Equal(body, expected) {
 		return fmt.Errorf("answered %q", body)
 	}
 	return nil

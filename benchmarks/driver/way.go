@@ -57,6 +57,7 @@ func (way *Way) prepare() error {
 type Client struct {
 	net.Conn
 	reader *bufio.Reader
+	body   []byte // of the last answer to a small request
 }
 
 // A small buffer: large reads of a body go past it, straight to where the body is kept.
@@ -74,7 +75,7 @@ func (way *Way) dial() (*Client, error) {
 	if way.tls != nil {
 		raw = tls.Client(raw, way.tls)
 	}
-	client := &Client{raw, bufio.NewReaderSize(raw, readerSize)}
+	client := &Client{Conn: raw, reader: bufio.NewReaderSize(raw, readerSize)}
 	if way.Kind == "connect" {
 		err = client.connect(way.Host)
 	}

@@ -1,0 +1,220 @@
+"""Everything that is needed, side by side: API, nginx, load, and hubs as they are wanted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.certificates import Authority
+from benchmarks.hub.api import NAME, Api
+from benchmarks.hub.hub import KUBELET, NODE_PATH, Hub
+from benchmarks.hub.identity import prepare
+from benchmarks.hub.objects import MARK, NODE
+from benchmarks.hub.peer import Proxy
+from benchmarks.load import Driver, build
+from benchmarks.nginx import Nginx
+from benchmarks.processes import BenchmarkFailed
+
+PODS_PATH = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}&resourceVersion=0"
+
+_WATCH_PATH = (
+    "/api/v1/namespaces/bench/configmaps"
+    "?fieldSelector=metadata.name%3Dsettings-{}&resourceVersion=1000&watch=true"
+)
+
+ACCEPT = {
+    "json": "application/json",
+    "protobuf": "application/vnd.kubernetes.protobuf,application/json",
+}
+"""What is accepted, by the name of the media type."""
+
+_POD_BYTES = 8192
+"""More than any pod has."""
+
+_ENOUGH = 0.9
+"""The part of the events that has to arrive; at the ends of the time some fall out of it."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done.
+
+    Requests and watches count for ``seconds``, after ``warm_up``; all that is not about an outage
+    is repeated ``repeats`` times, starts ``starts`` times, outages ``outages`` times.
+    """
+
+    seconds: float
+    warm_up: float
+    pods: int
+    watches: int
+    rate: float
+    repeats: int
+    starts: int
+    outages: int
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the load gets to the API, and the processes that it passes."""
+
+    description: dict[str, str]
+    pids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What came of small requests: of each the CPU seconds of the proxy, the API and the load."""
+
+    rate: float
+    p50: float
+    proxy: float
+    api: float
+    load: float
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What came of a list: seconds to its first and last byte, and its bytes."""
+
+    first: float
+    seconds: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Events:
+    """What came of watches: seconds from the sending of an event; CPU seconds of the proxy."""
+
+    p50: float
+    p99: float
+    proxy: float
+
+
+class Bench:
+    """Starts all but the hubs in ``directory``; it ends with ``stack``."""
+
+    def __init__(self, stack: ExitStack, directory: Path, nginx: Nginx, scale: Scale) -> None:
+        self.scale = scale
+        self.others_load = 0.0
+        self._directory = directory
+        self._numbers = itertools.count()
+        objects = directory / "objects"
+        objects.mkdir()
+        self._authority = Authority(directory)
+        program = build(directory)
+        self.api = stack.enter_context(Api(program, objects, self._authority, scale.pods))
+        own = self._authority.issue(NODE)
+        self._driver = stack.enter_context(Driver(program, own))
+        proxy = Proxy(
+            stack, directory, nginx, self._authority, own, (NAME, self.api.secure_port)
+        )  # fmt: skip
+        self.direct = Way(
+            {
+                "kind": "https",
+                "address": f"127.0.0.1:{self.api.secure_port}",
+                "host": f"{NAME}:{self.api.secure_port}",
+                "authority": str(self._authority.certificate),
+                "certificate": str(own.certificate),
+                "key": str(own.key),
+            },
+            (),
+        )
+        self.nginx = Way(_plain(proxy.port), proxy.pids)
+        self.nginx_watches = Way(_plain(proxy.watch_port), proxy.pids)
+        self.api.calibrate(self.requests(self.direct, 1).api)
+
+    @contextmanager
+    def hub(self, directory: Path | None = None, *, online: bool = True) -> Iterator[Hub]:
+        """Run a hub, by default one that has nothing but its identity; wait until it is online."""
+        if directory is None:
+            directory = self.prepared()
+        with Hub(directory, self.api.secure_port) as hub:
+            if online:
+                hub.wait_until(hub.is_online, "it was online", interval=0.05)
+            yield hub
+
+    def prepared(self) -> Path:
+        """Make a directory for a hub, with its identity."""
+        directory = self._directory / f"hub-{next(self._numbers)}"
+        directory.mkdir()
+        prepare(directory, self._authority)
+        return directory
+
+    def requests(self, way: Way, clients: int) -> Requests:
+        """Have clients GET the node, again and again."""
+        result = self._ask(
+            way, work="requests", clients=clients, path=NODE_PATH, answer=self.api.node
+        )
+        count = result["operations"]
+        return Requests(
+            rate=count / result["seconds"],
+            p50=result["p50"],
+            proxy=self._cpu(result, way) / count,
+            api=float(result["tested_cpu"][str(self.api.pid)]) / count,
+            load=result["driver_cpu"] / count,
+        )
+
+    def list(self, way: Way, media: str) -> Listing:
+        """List all pods."""
+        result = self._ask(
+            way,
+            work="list",
+            path=PODS_PATH,
+            fields=(f"Accept: {ACCEPT[media]}",),
+            bytes=self.scale.pods * _POD_BYTES,
+            item=MARK,
+        )
+        if result["operations"] != self.scale.pods:
+            raise BenchmarkFailed(
+                f"a list as {media} has {result['operations']} pods instead of {self.scale.pods}"
+            )
+        return Listing(result["first"], result["seconds"], result["bytes"])
+
+    def watch(self, way: Way) -> Events:
+        """Have events sent to watches."""
+        scale = self.scale
+        self.api.set(rate=scale.rate)
+        try:
+            result = self._ask(way, work="watch", clients=scale.watches, path=_WATCH_PATH)
+        finally:
+            self.api.set(rate=0.0)
+        count = result["operations"]
+        if count < _ENOUGH * scale.rate * scale.seconds:
+            raise BenchmarkFailed(
+                f"{count} events arrived in {scale.seconds:g} s, with {scale.rate:g}/s sent"
+            )
+        return Events(result["p50"], result["p99"], self._cpu(result, way) / count)
+
+    def _ask(self, way: Way, fields: Sequence[str] = (), **command: Any) -> dict[str, Any]:
+        result = self._driver.ask(
+            {
+                "way": way.description,
+                "fields": [f"User-Agent: {KUBELET}", *fields],
+                "seconds": self.scale.seconds,
+                "warm_up": self.scale.warm_up,
+                "tested": [self.api.pid, *way.pids],
+                **command,
+            }
+        )
+        known = result["driver_cpu"] + sum(result["tested_cpu"].values())
+        others = (result["machine_cpu"] - known) / result["seconds"]
+        self.others_load = max(self.others_load, others)
+        return result
+
+    @staticmethod
+    def _cpu(result: dict[str, Any], way: Way) -> float:
+        # The keys of a JSON object are text.
+        return sum(float(result["tested_cpu"][str(pid)]) for pid in way.pids)
+
+
+def through(hub: Hub) -> Way:
+    """Return the way through a hub."""
+    return Way(_plain(hub.port), hub.pids())
+
+
+def _plain(port: int) -> dict[str, str]:
+    return {"kind": "tcp", "address": f"127.0.0.1:{port}", "host": f"127.0.0.1:{port}"}

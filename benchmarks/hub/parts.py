@@ -1,0 +1,208 @@
+"""What is measured, part by part; each has hubs of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+from benchmarks.hub.bench import PODS_PATH, Bench, through
+from benchmarks.hub.figures import Demand, Figure
+from benchmarks.hub.hub import NODE_PATH, Hub
+from benchmarks.processes import BenchmarkFailed
+from benchmarks.run import Unit
+
+CALM = 2.0
+"""Seconds from the last event until memory is looked at."""
+
+ASKING = 0.25
+"""Seconds from one request to the next, while the API answers nothing."""
+
+MOST_OUTAGE = 40.0
+"""Seconds within which a hub has to notice that the API does not answer, or does again."""
+
+_MEGABYTE, _MILLISECOND = 1e6, 1e3
+
+
+def small(bench: Bench) -> Iterator[Figure]:
+    """GET of the node, by many clients and by one."""
+    most, least = {16: (4.0, 1.3), 1: (5.0, 1.4)}, 0.85
+    with bench.hub() as hub:
+        for clients, (cost, latency) in most.items():
+            name = f"small GET, {clients} clients" if clients > 1 else "small GET, 1 client"
+            rate = Figure(Demand(f"{name}: requests", Unit.RATE, least, True, True))
+            p50 = Figure(Demand(f"{name}: p50", Unit.LATENCY, latency, True))
+            cpu = Figure(Demand(f"{name}: CPU", Unit.LATENCY, cost, True))
+            api = Figure(Demand(f"{name}: CPU of the API", Unit.LATENCY))
+            for _ in range(bench.scale.repeats):
+                peer = bench.requests(bench.nginx, clients)
+                ours = bench.requests(through(hub), clients)
+                for figure, of_peer, of_ours in (
+                    (rate, peer.rate, ours.rate),
+                    (p50, peer.p50 * _MILLISECOND, ours.p50 * _MILLISECOND),
+                    (cpu, peer.proxy * _MILLISECOND, ours.proxy * _MILLISECOND),
+                    (api, peer.api * _MILLISECOND, ours.api * _MILLISECOND),
+                ):
+                    figure.peer.append(of_peer)
+                    figure.ours.append(of_ours)
+            yield from (rate, p50, cpu, api) if clients > 1 else (p50, cpu, api)
+
+
+def lists(bench: Bench) -> Iterator[Figure]:
+    """Lists of all pods: all of them changed, and the same again."""
+    for media, cost in (("json", 1.0), ("protobuf", 0.5)):
+        with bench.hub() as hub:
+            yield from _list(bench, hub, media, cost)
+
+
+def _list(bench: Bench, hub: Hub, media: str, cost: float) -> Iterator[Figure]:
+    name = f"list as {media}"
+    seconds = Figure(Demand(f"{name}: time", Unit.SECONDS, 1.3, True))
+    direct = Figure(Demand(f"{name}: time without a proxy", Unit.SECONDS))
+    cpu = Figure(Demand(f"{name}: CPU with caching", Unit.SECONDS, cost))
+    written = Figure(Demand(f"{name}: written", Unit.MEGABYTES))
+    again = Figure(Demand(f"{name}, unchanged: time", Unit.SECONDS, 1.3, True))
+    again_cpu = Figure(Demand(f"{name}, unchanged: CPU with caching", Unit.SECONDS, cost))
+    again_written = Figure(Demand(f"{name}, unchanged: written", Unit.MEGABYTES, 1.0))
+    for _ in range(bench.scale.repeats):
+        bench.api.change_all()
+        direct.ours.append(bench.list(bench.direct, media).seconds)
+        for time_of, cpu_of, bytes_of in (
+            (seconds, cpu, written), (again, again_cpu, again_written)
+        ):  # fmt: skip
+            time_of.peer.append(bench.list(bench.nginx, media).seconds)
+            worked, wrote = hub.processor(), hub.written()
+            time_of.ours.append(bench.list(through(hub), media).seconds)
+            hub.finish_work()
+            cpu_of.ours.append(hub.processor() - worked)
+            bytes_of.ours.append((hub.written() - wrote) / _MEGABYTE)
+    yield from (direct, seconds, cpu, written, again, again_cpu, again_written)
+
+
+def watches(bench: Bench) -> Iterator[Figure]:
+    """Events of many watches: what is added to their time without a proxy."""
+    p50 = Figure(Demand("watches: added p50", Unit.LATENCY, 1.0))
+    p99 = Figure(Demand("watches: added p99", Unit.LATENCY, 5.0))
+    cpu = Figure(Demand("watches: CPU of an event", Unit.LATENCY, 0.3))
+    with bench.hub() as hub:
+        for _ in range(bench.scale.repeats):
+            direct = bench.watch(bench.direct)
+            peer, ours = bench.watch(bench.nginx_watches), bench.watch(through(hub))
+            for result, of in ((peer, "peer"), (ours, "ours")):
+                getattr(p50, of).append((result.p50 - direct.p50) * _MILLISECOND)
+                getattr(p99, of).append((result.p99 - direct.p99) * _MILLISECOND)
+                getattr(cpu, of).append(result.proxy * _MILLISECOND)
+    yield from (p50, p99, cpu)
+
+
+def memory(bench: Bench) -> Iterator[Figure]:
+    """Resident memory before and after lists and watches, and the most in between."""
+    idle = Figure(Demand("resident: idle", Unit.MEBIBYTES, 60))
+    after = Figure(Demand("resident: after lists and watches", Unit.MEBIBYTES, 90))
+    peak = Figure(Demand("resident: peak", Unit.MEBIBYTES, 200))
+    with bench.hub() as hub:
+        # What is measured is a process that has nothing to do.
+        time.sleep(CALM)
+        idle.ours.append(hub.resident())
+        for media in ("json", "protobuf"):
+            for _ in range(2):
+                bench.list(through(hub), media)
+                hub.finish_work()
+        bench.watch(through(hub))
+        # What is measured is a process that has nothing to do.
+        time.sleep(CALM)
+        after.ours.append(hub.resident())
+        peak.ours.append(hub.peak())
+    yield from (idle, after, peak)
+
+
+def outage(bench: Bench) -> Iterator[Figure]:
+    """Starts, online and offline; an API that answers nothing, and lists meanwhile."""
+    online = Figure(Demand("start to the first answer: online", Unit.SECONDS, 0.5))
+    offline = Figure(Demand("start to the first answer: offline", Unit.SECONDS, 0.5))
+    unhealthy = Figure(Demand("black hole: unhealthy after", Unit.SECONDS, 12))
+    answered = Figure(Demand("black hole: requests before that, longest", Unit.SECONDS, 5))
+    back = Figure(Demand("black hole ends: healthy after", Unit.SECONDS))
+    listed = {
+        media: Figure(Demand(f"list offline as {media}: time", Unit.SECONDS, 0.5))
+        for media in ("json", "protobuf")
+    }
+    first = {
+        media: Figure(Demand(f"list offline as {media}: first byte", Unit.SECONDS))
+        for media in listed
+    }
+    for _ in range(bench.scale.starts):
+        with bench.hub() as hub:
+            online.ours.append(hub.first_answer)
+    directory = bench.prepared()
+    for _ in range(bench.scale.outages):
+        with ExitStack() as stack:
+            hub = stack.enter_context(bench.hub(directory))
+            for media in listed:
+                bench.list(through(hub), media)
+            hub.finish_work()
+            with bench.api.black_hole():
+                fell, longest = _fall(hub)
+                unhealthy.ours.append(fell)
+                answered.ours.append(longest)
+                for media in listed:
+                    for _ in range(bench.scale.repeats):
+                        result = bench.list(through(hub), media)
+                        listed[media].ours.append(result.seconds)
+                        first[media].ours.append(result.first)
+                for _ in range(bench.scale.starts):
+                    hub.kill()
+                    hub = stack.enter_context(bench.hub(directory, online=False))
+                    offline.ours.append(hub.first_answer)
+            began = time.monotonic()
+            hub.wait_until(hub.is_online, "it was online again", MOST_OUTAGE, interval=0.05)
+            back.ours.append(time.monotonic() - began)
+    yield from (online, offline, *listed.values(), *first.values(), unhealthy, answered, back)
+
+
+def _fall(hub: Hub) -> tuple[float, float]:
+    """Ask again and again until the hub knows that the API does not answer.
+
+    Gives how long that took, and the longest time of an answer.
+    """
+    began = time.monotonic()
+    taken: list[float] = []
+    wrong: list[str] = []
+
+    def ask(path: str) -> None:
+        asked = time.monotonic()
+        try:
+            status, _ = hub.ask(path)
+        except OSError as error:
+            wrong.append(str(error))
+            return
+        taken.append(time.monotonic() - asked)
+        if status != 200:
+            wrong.append(f"{path}: answered {status} after {taken[-1]:.1f} s")
+
+    asking: list[threading.Thread] = []
+    while hub.is_online():
+        if time.monotonic() - began > MOST_OUTAGE:
+            raise hub.failed(f"takes a silent API for healthy after {MOST_OUTAGE:.0f} s")
+        path = PODS_PATH if len(asking) % 4 == 3 else NODE_PATH
+        asking.append(threading.Thread(target=ask, args=(path,)))
+        asking[-1].start()
+        # The requests are to be spread over all of the time.
+        time.sleep(ASKING)
+    fell = time.monotonic() - began
+    for each in asking:
+        each.join()
+    if wrong:
+        raise BenchmarkFailed(f"{len(wrong)} requests were not answered, the first: {wrong[0]}")
+    return fell, max(taken)
+
+
+PARTS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
+    "small": small,
+    "lists": lists,
+    "watches": watches,
+    "memory": memory,
+    "outage": outage,
+}
+"""The parts by their names on the command line, in the order in which they are measured."""

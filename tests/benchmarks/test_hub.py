@@ -1,0 +1,171 @@
+"""The benchmark of the hub: its command line and figures, and runs with few of everything."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from benchmarks.certificates import Authority
+from benchmarks.hub import objects, parts, protobuf
+from benchmarks.hub.__main__ import parse
+from benchmarks.hub.api import SMALL_COST, Api
+from benchmarks.hub.bench import Bench, Scale
+from benchmarks.hub.figures import Demand, Figure
+from benchmarks.load import build, go_compiler
+from benchmarks.nginx import Nginx
+from benchmarks.processes import BenchmarkFailed
+from benchmarks.run import Unit
+
+FEW = Scale(seconds=0.3, warm_up=0.1, pods=5, watches=3, rate=50.0, repeats=1, starts=1, outages=1)
+
+
+class CommandLineTests(SynchronousTestCase):
+    """Flags."""
+
+    def test_everything_is_measured_unless_parts_are_chosen(self):
+        """--only can be given several times."""
+        self.assertIsNone(parse([]).only)
+        self.assertEqual(parse(["--only", "small", "--only", "lists"]).only, ["small", "lists"])
+
+    def test_an_unknown_part_is_refused_with_the_known_ones(self):
+        """The sentence names the parts there are."""
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertRaises(SystemExit, parse, ["--only", "nonsense"])
+        self.assertIn("outage", said.getvalue())
+
+
+class FigureTests(SynchronousTestCase):
+    """Figures and what is demanded of them."""
+
+    def test_a_ratio_is_that_of_neighbours(self):
+        """Each run of the hub is held against the run of nginx right before it."""
+        figure = Figure(Demand("x", Unit.SECONDS, 1.3, True), [2.0, 3.0], [1.0, 2.0])
+        self.assertEqual(figure.judged, [2.0, 1.5])
+        self.assertEqual(figure.verdict, "misses")
+
+    def test_a_figure_holds_up_to_what_is_demanded(self):
+        """The bound itself is enough, above and below, and of some figures nothing is demanded."""
+        self.assertEqual(Figure(Demand("x", Unit.SECONDS, 0.5), [0.5]).verdict, "holds")
+        self.assertEqual(Figure(Demand("x", Unit.SECONDS, 0.5), [0.51]).verdict, "misses")
+        rate = Demand("x", Unit.RATE, 0.85, ratio=True, higher_is_better=True)
+        self.assertEqual(Figure(rate, [85.0], [100.0]).verdict, "holds")
+        self.assertEqual(Figure(rate, [84.0], [100.0]).verdict, "misses")
+        self.assertEqual(Figure(Demand("x", Unit.SECONDS), [9.0]).verdict, "")
+
+    def test_a_row_has_both_medians_what_is_judged_and_the_verdict(self):
+        """Everything that a figure is about is on one line."""
+        figure = Figure(Demand("list", Unit.SECONDS, 1.3, True), [0.6], [0.5])
+        self.assertEqual(
+            figure.row().split(),
+            ["list", "0.50", "s", "0.60", "s", "1.20", "1.20", "..", "1.20", "<=", "1.3", "holds"],
+        )
+
+
+class ProtobufTests(SynchronousTestCase):
+    """Pods as API servers write them."""
+
+    def test_fields_have_the_numbers_of_the_published_schema(self):
+        """Name, namespace and labels are 1, 3 and 11 of the metadata, which is 1 of the pod."""
+        metadata = {"name": "a", "namespace": "b", "labels": {"k": "v"}}
+        self.assertEqual(
+            protobuf.message("Pod", {"metadata": metadata}),
+            b"\x0a\x0e\x0a\x01a\x1a\x01b\x5a\x06\x0a\x01k\x12\x01v",
+        )
+
+    def test_what_is_an_object_there_and_none_in_json(self):
+        """A time has seconds, a port has a type, and quantities are texts of their own."""
+        self.assertEqual(
+            protobuf.message("ContainerStateRunning", {"startedAt": "1970-01-01T00:02:08Z"}),
+            b"\x0a\x03\x08\x80\x01",
+        )
+        self.assertEqual(
+            protobuf.message("HTTPGetAction", {"port": 300}), b"\x12\x05\x08\x00\x10\xac\x02"
+        )
+        self.assertEqual(
+            protobuf.message("ResourceRequirements", {"limits": {"cpu": "1"}}),
+            b"\x0a\x0a\x0a\x03cpu\x12\x03\x0a\x011",
+        )
+
+    def test_every_pod_has_its_mark_and_place_for_a_version(self):
+        """The driver counts marks, and the API writes versions."""
+        pod = objects.pod(3)
+        for body in (json.dumps(pod).encode(), protobuf.message("Pod", pod)):
+            for text in (objects.MARK, objects.VERSION):
+                self.assertEqual(body.count(text.encode()), 1)
+
+
+class RunTests(SynchronousTestCase):
+    """Parts with few of everything: a real hub, a real nginx, and a real API."""
+
+    def setUp(self):
+        """Start what all parts need, without the times that true figures need."""
+        try:
+            go_compiler()
+            nginx = Nginx()
+        except BenchmarkFailed as error:
+            raise SkipTest(str(error)) from None
+        self.patch(parts, "CALM", 0.1)
+        directory = tempfile.TemporaryDirectory(prefix="yurttunnel-hub-")
+        self.addCleanup(directory.cleanup)
+        stack = ExitStack()
+        self.addCleanup(stack.close)
+        self.bench = Bench(stack, Path(directory.name), nginx, FEW)
+
+    def measure(self, name):
+        """Return the figures of a part by their titles, and print them."""
+        found = {figure.demand.title: figure for figure in parts.PARTS[name](self.bench)}
+        for figure in found.values():
+            print(figure.row())
+        return found
+
+    def test_small_requests(self):
+        """Requests are counted, and the CPU time of each."""
+        found = self.measure("small")
+        self.assertGreater(found["small GET, 16 clients: requests"].ours[0], 0)
+        self.assertGreater(found["small GET, 1 client: p50"].peer[0], 0)
+
+    def test_lists(self):
+        """Lists are complete in both media types."""
+        found = self.measure("lists")
+        for media in ("json", "protobuf"):
+            self.assertGreater(found[f"list as {media}: time"].ours[0], 0)
+            self.assertGreaterEqual(found[f"list as {media}, unchanged: written"].ours[0], 0)
+
+    def test_watches(self):
+        """All events arrive through all three."""
+        found = self.measure("watches")
+        self.assertEqual(len(found["watches: added p99"].ours), 1)
+
+    def test_memory(self):
+        """The peak is never less than what is there."""
+        found = self.measure("memory")
+        least = found["resident: after lists and watches"].ours[0]
+        self.assertGreaterEqual(found["resident: peak"].ours[0], least)
+
+
+class ApiTests(SynchronousTestCase):
+    """The API behind hub and nginx, by itself."""
+
+    def test_small_answers_cost_what_they_are_to(self):
+        """What an answer takes anyway is taken off what is burnt for it."""
+        try:
+            go_compiler()
+        except BenchmarkFailed as error:
+            raise SkipTest(str(error)) from None
+        with tempfile.TemporaryDirectory(prefix="yurttunnel-hub-") as name:
+            directory = Path(name)
+            with Api(build(directory), directory, Authority(directory), 2) as api:
+                asked = []
+                self.patch(api, "ask", asked.append)
+                api.calibrate(SMALL_COST / 4)
+                api.calibrate(SMALL_COST * 2)
+        first, second = (each["spin"] for each in asked)
+        self.assertAlmostEqual(first, SMALL_COST * 0.75)
+        self.assertEqual(second, 0.0)
