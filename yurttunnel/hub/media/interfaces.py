@@ -111,14 +111,17 @@ class IMedia(Interface):
     def read_object(body: bytes) -> tuple[TypeMeta, Item]:
         """Read one object; a ``Status`` is one, too, with the kind that says so."""
 
-    def object(meta: TypeMeta, body: bytes) -> bytes:
-        """Return an item as an object of its own."""
+    def object(meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
+        """Return an item as an object of its own; ``columns`` are a Table's, if they are known."""
 
     def list_writer(meta: ListMeta, sizes: Sequence[int]) -> IListWriter:
         """Return a writer of a list whose items have these sizes; ``meta.type`` is the items'."""
 
-    def watch_event(type: str, meta: TypeMeta, body: bytes) -> bytes:
-        """Return a frame: ADDED, MODIFIED or DELETED, or ERROR with a ``Status`` as its body."""
+    def watch_event(type: str, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
+        """Return a frame: ADDED, MODIFIED or DELETED, or ERROR with a ``Status`` as its body.
+
+        ``columns`` are a Table's, which stand in the first event of a watch only.
+        """
 
     def bookmark(meta: TypeMeta, version: str, initial_events_end: bool) -> bytes:
         """Return a frame: a bookmark."""

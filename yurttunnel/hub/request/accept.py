@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from yurttunnel.http.head import RequestHead
@@ -36,6 +36,17 @@ def forms_of(head: RequestHead) -> tuple[Form, ...]:
 
 
 _JSON = (Form("json"),)
+
+
+def answered_form(content_type: bytes, forms: Iterable[Form]) -> Form | None:
+    """Return which of the forms that were asked for an answer has, by its ``Content-Type``.
+
+    kube-apiserver says the bare media type, also of what it has transformed: then it is the best
+    one of that type.
+    """
+    found = _form(*_media_type(content_type.decode("latin-1")))
+    fitting = (form for form in forms if found in (form, Form(form.media)))
+    return next(fitting, None)
 
 
 def document_form(content_type: bytes) -> str:

@@ -1,0 +1,235 @@
+"""Lists and Tables in JSON, cut and built."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+from zope.interface import implementer
+
+from yurttunnel.hub.media.interfaces import (
+    BadBody,
+    IListReader,
+    IListWriter,
+    Item,
+    ListMeta,
+    TypeMeta,
+)
+from yurttunnel.hub.media.json_objects import text_form
+from yurttunnel.hub.media.json_shapes import Objects
+from yurttunnel.hub.media.json_values import ValueReader, checked, may_be_last
+from yurttunnel.hub.media.kinds import LIST, named
+
+SEQUEL: Final = 11
+"""Bytes of an item's beginning by which the next one is found: ``{"metadata"`` or ``{"cells":["``
+in all lists of kube-apiserver."""
+
+MAX_BETWEEN: Final = 1024
+"""Bytes of a member's name, or of white space, at most."""
+
+_OPEN = re.compile(rb"\s*+\{")
+_MEMBER = re.compile(rb'\s*+("(?:[^"\\]|\\.)*+")\s*+:\s*+(?=\S)', re.DOTALL)
+_MEMBER_OR_END = re.compile(_MEMBER.pattern + rb"|\s*+\}", re.DOTALL)
+_AFTER_MEMBER = re.compile(rb"\s*+([,}])")
+_FIRST_ITEM = re.compile(rb"\s*+(?:(\])|(?=\{))")
+_AFTER_ITEM = re.compile(rb"\s*+(?:(\])|,\s*+(?=\{))")
+
+
+class _Meta(msgspec.Struct, rename={"version": "resourceVersion", "token": "continue"}):
+    version: str = ""
+    token: str = ""
+    remainingItemCount: int | None = None
+
+
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_meta = msgspec.json.Decoder(_Meta | None).decode
+_decode_any = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+@implementer(IListReader)
+class JsonListReader:
+    """Cuts one list. Each step reads what is next and says whether it was complete."""
+
+    def __init__(self, shape: Objects, max_item: int) -> None:
+        self._shape = shape
+        self._max_item = max_item
+        self._text = bytearray()
+        self._at = 0
+        self._may_be_last = False
+        self._step: Callable[[JsonListReader], bool] = JsonListReader._open
+        self._member = ""
+        self._member_reader = ValueReader(_decode_any, max_item)
+        self._items: list[Item] = []
+        self._item_reader: ValueReader[Item] | None = None
+        self._api_version = self._kind = ""
+        self._meta = _Meta()
+        self._columns = b""
+
+    def feed(self, data: bytes) -> Sequence[Item]:
+        """Take the next piece; return the items that are complete with it."""
+        self._text += data
+        self._may_be_last = may_be_last(data, self._may_be_last)
+        self._items = []
+        is_complete = True
+        while is_complete:
+            is_complete = self._step(self)
+        del self._text[: self._at]
+        self._at = 0
+        return self._items
+
+    def finish(self) -> ListMeta:
+        """Take the end; raises :class:`BadBody` when the list is not complete."""
+        if self._step is not JsonListReader._end:
+            raise BadBody("the list is not complete")
+        if self._item_reader is None:
+            raise BadBody(f"the list has no {self._shape.items}")
+        type = self._shape.item_type(TypeMeta(self._api_version, self._kind))
+        meta = self._meta
+        return ListMeta(type, meta.version, meta.token, meta.remainingItemCount, self._columns)
+
+    def _match(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+        """Return what comes next, ``None`` when that needs more; raises :class:`BadBody`."""
+        found = pattern.match(self._text, self._at)
+        if found is not None:
+            self._at = found.end()
+        elif len(self._text) - self._at > MAX_BETWEEN:
+            raise BadBody("this is no list in JSON")
+        return found
+
+    def _open(self) -> bool:
+        if self._match(_OPEN) is None:
+            return False
+        self._step = JsonListReader._first_member
+        return True
+
+    def _first_member(self) -> bool:
+        return self._begin_member(self._match(_MEMBER_OR_END))
+
+    def _next_member(self) -> bool:
+        return self._begin_member(self._match(_MEMBER))
+
+    def _begin_member(self, found: re.Match[bytes] | None) -> bool:
+        if found is None:
+            return False
+        self._step = JsonListReader._end
+        if found[1] is not None:
+            self._member = checked(_decode_text, found[1])
+            self._step = JsonListReader._value
+            if self._member == self._shape.items:
+                self._begin_items()
+        return True
+
+    def _begin_items(self) -> None:
+        if self._item_reader is not None:
+            raise BadBody(f"the list has {self._shape.items} twice")
+        known = TypeMeta(self._api_version, self._kind.removesuffix(LIST))
+        decode = partial(self._shape.item, type=known)
+        self._item_reader = ValueReader(decode, self._max_item)
+        if self._text[self._at] == ord("["):
+            self._at += 1
+            self._step = JsonListReader._first_item
+
+    def _value(self) -> bool:
+        value = self._member_reader.read(self._text, self._at, self._may_be_last)
+        if value is None:
+            return False
+        self._at = value.end
+        self._take(value.text)
+        self._step = JsonListReader._after_member
+        return True
+
+    def _take(self, value: bytes) -> None:
+        """Take the value of a member; those that are not known do not matter."""
+        match self._member:
+            case "kind":
+                self._kind = checked(_decode_text, value)
+            case "apiVersion":
+                self._api_version = checked(_decode_text, value)
+            case "metadata":
+                self._meta = checked(_decode_meta, value) or _Meta()
+            case "columnDefinitions" if value != b"null":
+                self._columns = value
+            case self._shape.items if value != b"null":
+                raise BadBody(f"{self._member} of the list is no array")
+
+    def _after_member(self) -> bool:
+        found = self._match(_AFTER_MEMBER)
+        if found is None:
+            return False
+        is_last = found[1] == b"}"
+        self._step = JsonListReader._end if is_last else JsonListReader._next_member
+        return True
+
+    def _first_item(self) -> bool:
+        return self._begin_item(self._match(_FIRST_ITEM))
+
+    def _begin_item(self, found: re.Match[bytes] | None) -> bool:
+        if found is None:
+            return False
+        is_end = found[1] is not None
+        self._step = JsonListReader._after_member if is_end else JsonListReader._item
+        return True
+
+    def _item(self) -> bool:
+        assert self._item_reader is not None, "there are no items without their member"
+        value = self._item_reader.read(self._text, self._at, self._may_be_last)
+        if value is None:
+            return False
+        self._at = value.end
+        self._items.append(named(value.content))
+        self._step = JsonListReader._after_item
+        return True
+
+    def _after_item(self) -> bool:
+        end = self._at
+        found = self._match(_AFTER_ITEM)
+        assert self._item_reader is not None, "there are no items without their member"
+        if found is not None and not self._item_reader.sequel:
+            self._item_reader.sequel = b"}" + self._text[end : self._at + SEQUEL]
+        return self._begin_item(found)
+
+    def _end(self) -> bool:
+        if self._text[self._at :].strip():
+            raise BadBody("something stands behind the list")
+        self._at = len(self._text)
+        return False
+
+
+@implementer(IListWriter)
+class JsonListWriter:
+    """Builds one list."""
+
+    def __init__(self, shape: Objects, meta: ListMeta, sizes: Sequence[int]) -> None:
+        type = shape.list_type(meta.type)
+        columns = b'"columnDefinitions":%b,' % meta.columns if meta.columns else b""
+        self.head = b'{"kind":%b,"apiVersion":%b,"metadata":%b,%b"%b":[' % (
+            text_form(type.kind),
+            text_form(type.api_version),
+            _meta_form(meta),
+            columns,
+            shape.items.encode(),
+        )
+        self.tail = b"]}\n"
+        commas = max(len(sizes) - 1, 0)
+        self.length = len(self.head) + sum(sizes) + commas + len(self.tail)
+        self._separator = b""
+
+    def items(self, bodies: Iterable[bytes]) -> bytes:
+        """Return the next items, each with the comma before it."""
+        joined = b",".join(bodies)
+        if not joined:
+            return b""
+        separator, self._separator = self._separator, b","
+        return separator + joined
+
+
+def _meta_form(meta: ListMeta) -> bytes:
+    members: dict[str, str | int] = {"resourceVersion": meta.version}
+    if meta.continue_token:
+        members["continue"] = meta.continue_token
+    if meta.remaining is not None:
+        members["remainingItemCount"] = meta.remaining
+    return msgspec.json.encode(members)

@@ -1,0 +1,60 @@
+"""The API's bodies in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zope.interface import implementer
+
+from yurttunnel.hub.media.interfaces import (
+    IListReader,
+    IListWriter,
+    IMedia,
+    Item,
+    IWatchReader,
+    ListMeta,
+    TypeMeta,
+)
+from yurttunnel.hub.media.json_lists import JsonListReader, JsonListWriter
+from yurttunnel.hub.media.json_shapes import Objects
+from yurttunnel.hub.media.json_values import checked
+from yurttunnel.hub.media.json_watches import JsonWatchReader, event_form
+
+
+@implementer(IMedia)
+class JsonMedia:
+    """JSON of one shape."""
+
+    content_type = b"application/json"
+    watch_content_type = b"application/json"
+
+    def __init__(self, shape: Objects) -> None:
+        self._shape = shape
+
+    def list_reader(self, max_item: int) -> IListReader:
+        """Return a reader of one list."""
+        return JsonListReader(self._shape, max_item)
+
+    def watch_reader(self, max_item: int) -> IWatchReader:
+        """Return a reader of one watch."""
+        return JsonWatchReader(self._shape, max_item)
+
+    def read_object(self, body: bytes) -> tuple[TypeMeta, Item]:
+        """Read one object."""
+        return checked(self._shape.object, body.strip())
+
+    def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
+        """Return an item as an object of its own."""
+        return self._shape.object_form(meta, body, columns) + b"\n"
+
+    def list_writer(self, meta: ListMeta, sizes: Sequence[int]) -> IListWriter:
+        """Return a writer of a list."""
+        return JsonListWriter(self._shape, meta, sizes)
+
+    def watch_event(self, type: str, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
+        """Return the frame of an event."""
+        return event_form(type, self._shape.object_form(meta, body, columns))
+
+    def bookmark(self, meta: TypeMeta, version: str, initial_events_end: bool) -> bytes:
+        """Return the frame of a bookmark."""
+        return event_form("BOOKMARK", self._shape.bookmark_form(meta, version, initial_events_end))

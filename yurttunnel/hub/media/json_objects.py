@@ -1,0 +1,109 @@
+"""Objects in JSON: what is looked at in them, and their form as items of lists."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_pod
+
+# Members that say what an object is, at its beginning; without escapes, as all servers write them.
+_TYPE_MEMBERS = re.compile(
+    rb'\{(?:\s*"(?:kind|apiVersion)"\s*:\s*"[^"\\]*"\s*(?:,\s*(?=")|(?=\})))+'
+)
+_EMPTY = re.compile(rb"\{\s*\}")
+
+
+class ObjectMeta(msgspec.Struct, gc=False, rename="camel"):
+    """What is looked at in the metadata of an object."""
+
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+
+
+class Object(msgspec.Struct, gc=False, rename="camel"):
+    """What is looked at in an object."""
+
+    kind: str = ""
+    api_version: str = ""
+    metadata: ObjectMeta | None = None
+    spec: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def type(self) -> TypeMeta:
+        """The kind and its API version."""
+        return TypeMeta(self.api_version, self.kind)
+
+    @property
+    def meta(self) -> ObjectMeta:
+        """The metadata; empty when there are none."""
+        return self.metadata or ObjectMeta()
+
+
+class _PodSpec(msgspec.Struct, gc=False, rename="camel"):
+    node_name: str = ""
+
+
+class _Annotated(msgspec.Struct):
+    annotations: dict[str, str] | None = None
+
+
+class _Bookmark(msgspec.Struct):
+    metadata: _Annotated | None = None
+
+
+_decode_object = msgspec.json.Decoder(Object).decode
+_decode_pod_spec = msgspec.json.Decoder(_PodSpec | None).decode
+_decode_bookmark = msgspec.json.Decoder(_Bookmark).decode
+
+
+def decode_object(body: bytes, type: TypeMeta = UNKNOWN) -> tuple[TypeMeta, Item]:
+    """Read an object; raises :class:`msgspec.DecodeError`.
+
+    ``type`` is what is known of its type, for items of lists, which do not say it themselves. In
+    what is no pod the ``spec`` may be anything.
+    """
+    found = _decode_object(body)
+    meta = found.meta
+    node = ""
+    if found.spec and is_pod(found.kind or type.kind, found.api_version or type.api_version):
+        spec = _decode_pod_spec(found.spec)
+        node = spec.node_name if spec else ""
+    return found.type, Item(
+        meta.namespace, meta.name, meta.resource_version, meta.labels or {}, node, item_form(body)
+    )
+
+
+def ends_initial_events(body: bytes) -> bool:
+    """Return whether a bookmark stands behind all the objects that there were."""
+    meta = _decode_bookmark(body).metadata
+    annotations = (meta and meta.annotations) or {}
+    return annotations.get(INITIAL_EVENTS_END) == "true"
+
+
+def item_form(body: bytes) -> bytes:
+    """Return an object without what says its type at the beginning."""
+    found = _TYPE_MEMBERS.match(body)
+    return b"{" + body[found.end() :] if found else body
+
+
+def object_form(type: TypeMeta, body: bytes) -> bytes:
+    """Return an item with what says its type, unless it does itself."""
+    own = _decode_object(body)
+    members = b""
+    if not own.kind:
+        members = b'"kind":' + text_form(type.kind) + b","
+    if not own.api_version:
+        members += b'"apiVersion":' + text_form(type.api_version) + b","
+    if _EMPTY.fullmatch(body):
+        members = members[:-1]
+    return b"{" + members + body[1:]
+
+
+def text_form(text: str) -> bytes:
+    """Return a text in JSON."""
+    return msgspec.json.encode(text)

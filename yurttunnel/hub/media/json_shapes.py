@@ -1,0 +1,169 @@
+"""The two shapes of JSON: objects in lists of items, and Tables of rows.
+
+A row of a Table has cells and, in ``object``, the metadata of what it shows (``TableRow`` of
+meta/v1). A single object is a Table, too, with one row. What the columns are stands in a list, and
+in the first event of a watch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from yurttunnel.hub.media.interfaces import BadBody, Item, TypeMeta
+from yurttunnel.hub.media.json_objects import (
+    decode_object,
+    ends_initial_events,
+    object_form,
+    text_form,
+)
+from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, LIST, check_kind, item_type
+
+TABLE: Final = "Table"
+PARTIAL: Final = "PartialObjectMetadata"
+
+
+class Objects:
+    """Objects as they are, or only their metadata when ``transform`` says so."""
+
+    items = "items"
+    """The member that has the items of a list."""
+
+    def __init__(self, transform: str = "") -> None:
+        self._transform = transform
+
+    def item(self, body: bytes, type: TypeMeta) -> Item:
+        """Return an item of a list, of this type as far as it is known.
+
+        Raises :class:`msgspec.DecodeError`.
+        """
+        return decode_object(body, type)[1]
+
+    def item_type(self, list_type: TypeMeta) -> TypeMeta:
+        """Return the type of a list's items; raises :class:`BadBody` for what is no such list."""
+        return item_type(list_type, self._transform)
+
+    def list_type(self, type: TypeMeta) -> TypeMeta:
+        """Return the type of a list of such items."""
+        return TypeMeta(type.api_version, type.kind + LIST)
+
+    def object(self, body: bytes) -> tuple[TypeMeta, Item]:
+        """Return an object of its own, or a ``Status``.
+
+        Raises :class:`msgspec.DecodeError`, and :class:`BadBody` for what was not asked for.
+        """
+        type, item = decode_object(body)
+        check_kind(type.kind, self._transform)
+        return type, item
+
+    def bookmark(self, body: bytes) -> tuple[TypeMeta, str, bool]:
+        """Return the type, the version and whether the initial events end with this bookmark.
+
+        Raises :class:`msgspec.DecodeError`.
+        """
+        type, item = decode_object(body)
+        return type, item.version, ends_initial_events(body)
+
+    def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
+        """Return an item as an object of its own."""
+        return object_form(type, body)
+
+    def bookmark_form(self, type: TypeMeta, version: str, initial_events_end: bool) -> bytes:
+        """Return the object of a bookmark."""
+        annotations = ""
+        if initial_events_end:
+            annotations = f',"annotations":{{"{INITIAL_EVENTS_END}":"true"}}'
+        return (
+            b'{"kind":%b,"apiVersion":%b,"metadata":{"resourceVersion":%b,'
+            b'"creationTimestamp":null%b}}'
+        ) % (
+            text_form(type.kind),
+            text_form(type.api_version),
+            text_form(version),
+            annotations.encode(),
+        )
+
+
+class _Row(msgspec.Struct, gc=False):
+    object: msgspec.Raw = msgspec.Raw()
+
+
+class _Table(msgspec.Struct, gc=False, rename="camel"):
+    kind: str = ""
+    api_version: str = ""
+    rows: list[msgspec.Raw] | None = None
+
+
+_decode_row = msgspec.json.Decoder(_Row).decode
+_decode_table = msgspec.json.Decoder(_Table).decode
+
+
+class Tables(Objects):
+    """Rows of Tables; their type is that of the Table."""
+
+    items = "rows"
+
+    def __init__(self) -> None:
+        super().__init__(TABLE)
+
+    def item(self, body: bytes, type: TypeMeta) -> Item:
+        """Return a row, found by the metadata of its object."""
+        return decode_object(_shown(body))[1]._replace(body=body)
+
+    def item_type(self, list_type: TypeMeta) -> TypeMeta:
+        """Return the type of a Table, which is that of its rows."""
+        if list_type.kind != TABLE:
+            raise BadBody(f"kind {list_type.kind or 'nothing'} is no {TABLE}")
+        return list_type
+
+    def list_type(self, type: TypeMeta) -> TypeMeta:
+        """Return the type of a Table."""
+        return type
+
+    def object(self, body: bytes) -> tuple[TypeMeta, Item]:
+        """Return the row of a Table that has one; a ``Status`` is no Table."""
+        type, rows = self._table(body)
+        if type.kind != TABLE:
+            return super().object(body)
+        if len(rows) != 1:
+            raise BadBody(f"the {TABLE} of one object has {len(rows)} rows")
+        return type, self.item(bytes(rows[0]), type)
+
+    def bookmark(self, body: bytes) -> tuple[TypeMeta, str, bool]:
+        """Return what a bookmark says, which is the object of its row."""
+        type, rows = self._table(body)
+        if len(rows) != 1:
+            raise BadBody(f"the {TABLE} of a bookmark has {len(rows)} rows")
+        return type, *super().bookmark(_shown(rows[0]))[1:]
+
+    def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
+        """Return a Table with one row, or a ``Status``."""
+        if type.kind != TABLE:
+            return super().object_form(type, body, columns)
+        return b'{"kind":%b,"apiVersion":%b,"metadata":{},"columnDefinitions":%b,"rows":[%b]}' % (
+            text_form(type.kind),
+            text_form(type.api_version),
+            columns or b"null",
+            body,
+        )
+
+    def bookmark_form(self, type: TypeMeta, version: str, initial_events_end: bool) -> bytes:
+        """Return the Table of a bookmark."""
+        shown = TypeMeta(type.api_version, PARTIAL)
+        row = b'{"cells":[],"object":%b}' % super().bookmark_form(
+            shown, version, initial_events_end
+        )
+        return self.object_form(type, row, b"")
+
+    def _table(self, body: bytes) -> tuple[TypeMeta, list[msgspec.Raw]]:
+        table = _decode_table(body)
+        return TypeMeta(table.api_version, table.kind), table.rows or []
+
+
+def _shown(row: bytes | msgspec.Raw) -> bytes:
+    """Return the object of a row."""
+    shown = bytes(_decode_row(row).object)
+    if shown in (b"", b"null"):
+        raise BadBody(f"a row of a {TABLE} has no object")
+    return shown

@@ -1,0 +1,168 @@
+"""Where a JSON value ends, in text that comes in pieces.
+
+Two ways: a general one, which goes over every bracket, and a guess. What servers of the API write
+is so regular that the next value begins as the one before it did, and a guess can be proved with a
+fast decoder: no JSON object is the beginning of another one, so what decodes is the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from yurttunnel.hub.media.interfaces import BadBody
+
+MAX_DEPTH: Final = 256
+"""How deep objects and arrays may be nested; the deepest kinds of Kubernetes, the schemas of
+custom resources, come to some tens."""
+
+MAX_GUESS: Final = 64 * 1024
+"""Bytes among which the end of a value is guessed; of longer ones it is looked for."""
+
+MAX_SCALAR: Final = 64
+"""Bytes of a number or a literal, at most."""
+
+# Past all that stands between two brackets, whole strings too; what it stops at is a bracket, the
+# quote of a string that is not complete, or the end.
+_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+([{}\[\]"]?)', re.DOTALL)
+_TO_QUOTE = re.compile(rb'(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
+_SCALAR = re.compile(rb"[-+.0-9A-Za-z]++(?=[ \t\r\n,\]}])")
+
+Decoded = TypeVar("Decoded")
+
+
+class Value(NamedTuple, Generic[Decoded]):
+    """A value: where its text ends, and what it says."""
+
+    end: int
+    text: bytes
+    content: Decoded
+
+
+class EndScanner:
+    """Finds the end of one value; what has been looked at is not looked at again."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._depth = 0
+        self._in_string = False
+
+    def find(self, text: bytearray, start: int) -> int:
+        """Return the end of the value that begins at ``start``, or -1: more is needed."""
+        if self._seen == 0:
+            first = text[start]
+            if first not in b'{["':
+                return _end_of_scalar(text, start)
+            self._in_string = first == 0x22
+            self._depth = 0 if self._in_string else 1
+            self._seen = 1
+        at = start + self._seen
+        while True:
+            found = (_TO_QUOTE if self._in_string else _TO_BRACKET).match(text, at)
+            assert found is not None, "it matches nothing, too"
+            at = found.end()
+            stop = found[1]
+            if not stop:
+                self._seen = at - start
+                return -1
+            if stop == b'"':
+                self._in_string = not self._in_string
+            else:
+                self._depth += 1 if stop in b"{[" else -1
+                if self._depth > MAX_DEPTH:
+                    raise BadBody(f"objects are nested deeper than {MAX_DEPTH}")
+            if self._depth == 0 and not self._in_string:
+                return at
+
+
+def _end_of_scalar(text: bytearray, start: int) -> int:
+    found = _SCALAR.match(text, start)
+    if found is not None and found.end() - start <= MAX_SCALAR:
+        return found.end()
+    if len(text) - start > MAX_SCALAR:
+        raise BadBody("a value is no JSON")
+    return -1
+
+
+class ValueReader(Generic[Decoded]):
+    """Cuts values that are alike, one at a time.
+
+    ``decode`` raises :class:`msgspec.DecodeError` for what is no value. Where the end of one is
+    guessed, it is the brace before ``sequel``; without one it is looked for. A sequel of which a
+    guess was wrong is forgotten.
+    """
+
+    def __init__(
+        self, decode: Callable[[bytes], Decoded], max_size: int, sequel: bytes = b""
+    ) -> None:
+        self.sequel = sequel
+        self._decode = decode
+        self._max_size = max_size
+        self._guessed_to = 0
+        self._scanner: EndScanner | None = None
+
+    def read(self, text: bytearray, start: int, may_be_last: bool) -> Value[Decoded] | None:
+        """Return the value that begins at ``start``, if it is complete.
+
+        The last one has no sequel: ``may_be_last`` says that the text ends as one could.
+        """
+        if self._scanner is None:
+            value = self._guess(text, start)
+            if value is not None:
+                return value
+            length = len(text) - start
+            if self.sequel and not may_be_last and length <= MAX_GUESS:
+                return None
+            self._scanner = EndScanner()
+        return self._scan(text, start, self._scanner)
+
+    def _guess(self, text: bytearray, start: int) -> Value[Decoded] | None:
+        if not self.sequel:
+            return None
+        found = text.find(self.sequel, start + self._guessed_to)
+        if found < 0:
+            self._guessed_to = max(len(text) - start - len(self.sequel), 0)
+            return None
+        end = found + 1
+        if end - start <= self._max_size:
+            guessed = bytes(memoryview(text)[start:end])
+            try:
+                content = self._decode(guessed)
+            except (msgspec.DecodeError, RecursionError):
+                pass
+            else:
+                self._guessed_to = 0
+                return Value(end, guessed, content)
+        self.sequel = b""
+        return None
+
+    def _scan(self, text: bytearray, start: int, scanner: EndScanner) -> Value[Decoded] | None:
+        end = scanner.find(text, start)
+        size = (len(text) if end < 0 else end) - start
+        if size > self._max_size:
+            raise BadBody(f"one value has more than {self._max_size} bytes")
+        if end < 0:
+            return None
+        self._scanner = None
+        self._guessed_to = 0
+        value = bytes(memoryview(text)[start:end])
+        return Value(end, value, checked(self._decode, value))
+
+
+def may_be_last(data: bytes, before: bool) -> bool:
+    """Return whether a text may end with an object; ``before`` says it without this piece."""
+    data = data.rstrip()
+    return data.endswith(b"}") if data else before
+
+
+def checked(decode: Callable[[bytes], Decoded], text: bytes) -> Decoded:
+    """Decode ``text``; raises :class:`BadBody`."""
+    try:
+        return decode(text)
+    except msgspec.DecodeError as error:
+        raise BadBody(" ".join(str(error).split())) from None
+    except RecursionError:
+        raise BadBody(f"objects are nested deeper than {MAX_DEPTH}") from None

@@ -1,0 +1,84 @@
+"""Watches in JSON: one event after another, each on a line of its own or not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Literal
+
+import msgspec
+from zope.interface import implementer
+
+from yurttunnel.hub.media.interfaces import BadBody, Item, IWatchReader, WatchEvent
+from yurttunnel.hub.media.json_objects import decode_object, text_form
+from yurttunnel.hub.media.json_shapes import Objects
+from yurttunnel.hub.media.json_values import ValueReader, may_be_last
+from yurttunnel.hub.media.kinds import named
+
+SEQUEL: Final = b"}\n"
+"""What an event of kube-apiserver ends with."""
+
+_SPACE = re.compile(rb"\s*+")
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
+    object: msgspec.Raw
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+@implementer(IWatchReader)
+class JsonWatchReader:
+    """Cuts the events of one watch."""
+
+    def __init__(self, shape: Objects, max_item: int) -> None:
+        self._text = bytearray()
+        self._may_be_last = False
+        self._events = ValueReader(partial(_event, shape), max_item, SEQUEL)
+
+    def feed(self, data: bytes) -> Sequence[WatchEvent]:
+        """Take the next piece; return the events that are complete with it."""
+        text = self._text
+        text += data
+        self._may_be_last = may_be_last(data, self._may_be_last)
+        events = []
+        at = _begin(text, 0)
+        while at < len(text):
+            value = self._events.read(text, at, self._may_be_last)
+            if value is None:
+                break
+            events.append(value.content)
+            at = _begin(text, value.end)
+        del text[:at]
+        return events
+
+
+def _begin(text: bytearray, at: int) -> int:
+    """Return where the next event begins."""
+    found = _SPACE.match(text, at)
+    assert found is not None, "it matches nothing, too"
+    begin = found.end()
+    if begin < len(text) and text[begin] != ord("{"):
+        raise BadBody("something else than an event came")
+    return begin
+
+
+def _event(shape: Objects, text: bytes) -> WatchEvent:
+    event = _decode_event(text)
+    body = bytes(event.object)
+    match event.type:
+        case "BOOKMARK":
+            type, version, ends = shape.bookmark(body)
+            return WatchEvent(event.type, type, Item("", "", version, {}, "", b""), ends)
+        case "ERROR":
+            return WatchEvent(event.type, decode_object(body)[0], None, status=body)
+    type, item = shape.object(body)
+    return WatchEvent(event.type, type, named(item))
+
+
+def event_form(type: str, body: bytes) -> bytes:
+    """Return an event with an object."""
+    return b'{"type":%b,"object":%b}\n' % (text_form(type), body)

@@ -1,0 +1,49 @@
+"""What is the same in all media: kinds of lists, and what is looked at."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from yurttunnel.hub.media.interfaces import BadBody, Item, TypeMeta
+
+LIST: Final = "List"
+"""What follows the kind of its items in the kind of a list."""
+
+EVENT_TYPES: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"})
+"""What a watch tells (pkg/watch of k8s.io/apimachinery)."""
+
+INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+"""The annotation, ``true``, of the bookmark behind all objects that there were (KEP-3157)."""
+
+UNKNOWN: Final = TypeMeta("", "")
+"""What is known of the type of an object that says it itself."""
+
+
+def is_pod(kind: str, api_version: str) -> bool:
+    """Return whether an object is a pod, as far as it is known: what is unknown is empty."""
+    return kind in ("", "Pod") and api_version in ("", "v1")
+
+
+def named(item: Item) -> Item:
+    """Return an item that has a name; others cannot be found again and are :class:`BadBody`."""
+    if not item.name:
+        raise BadBody("an object has no name")
+    return item
+
+
+def item_type(list_type: TypeMeta, transform: str) -> TypeMeta:
+    """Return the type of a list's items; raises :class:`BadBody` for what is no such list."""
+    kind = list_type.kind.removesuffix(LIST)
+    if not list_type.api_version or kind in ("", list_type.kind):
+        raise BadBody(f"kind {list_type.kind or 'nothing'} is no list")
+    check_kind(kind, transform)
+    return TypeMeta(list_type.api_version, kind)
+
+
+def check_kind(kind: str, transform: str) -> None:
+    """Raise :class:`BadBody` for an object that was not to be transformed so; or a list's item.
+
+    A ``Status`` may come in place of any object.
+    """
+    if transform and kind not in (transform, "Status"):
+        raise BadBody(f"kind {kind or 'nothing'} came where {transform} was asked for")

@@ -1,0 +1,100 @@
+"""The fields of protocol buffers, without schemas (protobuf.dev/programming-guides/encoding)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from yurttunnel.hub.media.interfaces import BadBody
+
+VARINT: Final = 0
+FIXED_64: Final = 1
+BYTES: Final = 2
+FIXED_32: Final = 5
+
+MAX_VARINT: Final = 10
+"""Bytes of a number, at most."""
+
+_FIXED: Final = {FIXED_64: 8, FIXED_32: 4}
+
+
+def tag(number: int) -> int:
+    """Return the tag of a field of bytes, a text or a message."""
+    return number << 3 | BYTES
+
+
+def varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
+    """Return the number at a place, and where it ends.
+
+    Raises :class:`IndexError` where the data end before it does.
+    """
+    octet = data[at]
+    if octet < 0x80:
+        return octet, at + 1
+    value = octet & 0x7F
+    for position in range(1, MAX_VARINT):
+        octet = data[at + position]
+        value |= (octet & 0x7F) << 7 * position
+        if octet < 0x80:
+            return value, at + position + 1
+    raise BadBody(f"a number has more than {MAX_VARINT} bytes")
+
+
+def header(data: bytes | bytearray, at: int) -> tuple[int, int, int]:
+    """Return a field's tag, and where its content begins and ends.
+
+    Raises :class:`IndexError` where the data end before its header does.
+    """
+    field, begin = varint(data, at)
+    if not 0 < field >> 3 < 1 << 29:
+        raise BadBody(f"a field has the number {field >> 3}")
+    match field & 7:
+        case 2:
+            length, begin = varint(data, begin)
+            return field, begin, begin + length
+        case 0:
+            return field, begin, varint(data, begin)[1]
+        case 1 | 5 as kind:
+            return field, begin, begin + _FIXED[kind]
+    raise BadBody(f"a field has the wire type {field & 7}")
+
+
+def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the tag of each field of a message, and where its content begins and ends."""
+    while at < end:
+        # The header of nearly every field is two bytes: a tag of bytes, and their length.
+        field = data[at]
+        if field & 0x87 == BYTES and field > 7 and at + 1 < end and (length := data[at + 1]) < 0x80:
+            begin = at + 2
+            at = begin + length
+        else:
+            try:
+                field, begin, at = header(data, at)
+            except IndexError:
+                raise BadBody("a message ends within a field") from None
+        if at > end:
+            raise BadBody("a field is longer than its message")
+        yield field, begin, at
+
+
+def text(data: bytes, begin: int, end: int) -> str:
+    """Return the text of a field."""
+    try:
+        return data[begin:end].decode()
+    except UnicodeDecodeError:
+        raise BadBody("a text is not UTF-8") from None
+
+
+def varint_form(value: int) -> bytes:
+    """Return a number, at least 0, as it is written."""
+    octets = bytearray()
+    while value > 0x7F:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)
+
+
+def bytes_form(number: int, content: bytes) -> bytes:
+    """Return a field of bytes, a text or a message."""
+    return varint_form(tag(number)) + varint_form(len(content)) + content

@@ -1,0 +1,137 @@
+"""The API's bodies in Kubernetes protobuf: objects, and watches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from zope.interface import implementer
+
+from yurttunnel.hub.media.interfaces import (
+    BadBody,
+    IListReader,
+    IListWriter,
+    IMedia,
+    Item,
+    IWatchReader,
+    ListMeta,
+    TypeMeta,
+    WatchEvent,
+)
+from yurttunnel.hub.media.kinds import EVENT_TYPES, check_kind, named
+from yurttunnel.hub.media.protobuf_fields import bytes_form, fields, tag, text
+from yurttunnel.hub.media.protobuf_lists import ProtobufListReader, ProtobufListWriter
+from yurttunnel.hub.media.protobuf_objects import (
+    MEDIA_TYPE,
+    bookmark_form,
+    decode_item,
+    ends_initial_events,
+    envelope,
+    open_envelope,
+)
+
+LENGTH: Final = 4
+"""Bytes of a frame's length, which stands before it (pkg/util/framer of k8s.io/apimachinery)."""
+
+_TYPE, _OBJECT = tag(1), tag(2)
+_RAW = tag(1)
+
+
+@implementer(IWatchReader)
+class ProtobufWatchReader:
+    """Cuts the frames of one watch, each of which has a ``WatchEvent`` of meta/v1."""
+
+    def __init__(self, transform: str, max_item: int) -> None:
+        self._transform = transform
+        self._max_item = max_item
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Sequence[WatchEvent]:
+        """Take the next piece; return the events that are complete with it."""
+        self._data += data
+        events = []
+        at = 0
+        while len(self._data) - at >= LENGTH:
+            begin = at + LENGTH
+            length = int.from_bytes(self._data[at:begin])
+            if length > self._max_item:
+                raise BadBody(f"an event has {length} bytes, {self._max_item} at most are read")
+            if begin + length > len(self._data):
+                break
+            at = begin + length
+            events.append(self._event(bytes(memoryview(self._data)[begin:at])))
+        del self._data[:at]
+        return events
+
+    def _event(self, frame: bytes) -> WatchEvent:
+        event, envelope = _decode_event(frame)
+        type, body = open_envelope(envelope)
+        if event not in EVENT_TYPES:
+            raise BadBody(f"an event is of the unknown type {event[:20]!r}")
+        if event == "ERROR":
+            return WatchEvent(event, type, None, status=body)
+        check_kind(type.kind, self._transform)
+        item = decode_item(body, type)
+        if event == "BOOKMARK":
+            mark = Item("", "", item.version, {}, "", b"")
+            return WatchEvent(event, type, mark, ends_initial_events(body))
+        return WatchEvent(event, type, named(item))
+
+
+def _decode_event(frame: bytes) -> tuple[str, bytes]:
+    """Return the type and the enveloped object of a ``WatchEvent``."""
+    event, envelope = "", b""
+    for field, begin, end in fields(frame, 0, len(frame)):
+        if field == _TYPE:
+            event = text(frame, begin, end)
+        elif field == _OBJECT:
+            for inner, start, stop in fields(frame, begin, end):
+                if inner == _RAW:
+                    envelope = frame[start:stop]
+    return event, envelope
+
+
+def _event_form(type: str, envelope: bytes) -> bytes:
+    event = bytes_form(1, type.encode()) + bytes_form(2, bytes_form(1, envelope))
+    return len(event).to_bytes(LENGTH) + event
+
+
+@implementer(IMedia)
+class ProtobufMedia:
+    """Kubernetes protobuf, of objects as they are or of their metadata only."""
+
+    content_type = MEDIA_TYPE.encode()
+    watch_content_type = content_type + b";stream=watch"
+
+    def __init__(self, transform: str = "") -> None:
+        self._transform = transform
+
+    def list_reader(self, max_item: int) -> IListReader:
+        """Return a reader of one list."""
+        return ProtobufListReader(self._transform, max_item)
+
+    def watch_reader(self, max_item: int) -> IWatchReader:
+        """Return a reader of one watch."""
+        return ProtobufWatchReader(self._transform, max_item)
+
+    def read_object(self, body: bytes) -> tuple[TypeMeta, Item]:
+        """Read one object."""
+        type, message = open_envelope(body)
+        check_kind(type.kind, self._transform)
+        return type, decode_item(message, type)
+
+    def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
+        """Return an item as an object of its own."""
+        return envelope(meta, body)
+
+    def list_writer(self, meta: ListMeta, sizes: Sequence[int]) -> IListWriter:
+        """Return a writer of a list."""
+        return ProtobufListWriter(meta, sizes)
+
+    def watch_event(self, type: str, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
+        """Return the frame of an event."""
+        return _event_form(type, envelope(meta, body))
+
+    def bookmark(self, meta: TypeMeta, version: str, initial_events_end: bool) -> bytes:
+        """Return the frame of a bookmark."""
+        return _event_form("BOOKMARK", envelope(meta, bookmark_form(version, initial_events_end)))

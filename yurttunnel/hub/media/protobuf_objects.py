@@ -1,0 +1,128 @@
+"""Objects in Kubernetes protobuf: the envelope, and what is looked at in messages.
+
+The envelope is ``k8s\\0`` and a ``runtime.Unknown``. The numbers of fields are those of
+``generated.proto`` in k8s.io/apimachinery (pkg/runtime, pkg/apis/meta/v1) and k8s.io/api
+(core/v1). Each object has its metadata in field 1, each list in 1 and its items in 2.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from yurttunnel.hub.media.interfaces import BadBody, Item, TypeMeta
+from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_pod
+from yurttunnel.hub.media.protobuf_fields import bytes_form, fields, tag, text, varint_form
+
+MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
+
+MAGIC: Final = b"k8s\0"
+
+TYPE, RAW, CONTENT_ENCODING, CONTENT_TYPE = tag(1), tag(2), tag(3), tag(4)
+"""Of ``runtime.Unknown``."""
+
+METADATA = tag(1)
+_SPEC = tag(2)
+_NODE_NAME = tag(10)
+_NAME, _NAMESPACE, _VERSION, _LABELS, _ANNOTATIONS = tag(1), tag(3), tag(6), tag(11), tag(12)
+
+ENVELOPE_TAIL: Final = bytes_form(3, b"") + bytes_form(4, b"")
+"""What the API writes behind the content: no encoding of its own, and no other media type."""
+
+
+def decode_type(data: bytes, begin: int, end: int) -> TypeMeta:
+    """Read a ``runtime.TypeMeta``."""
+    api_version = kind = ""
+    for field, start, stop in fields(data, begin, end):
+        if field == tag(1):
+            api_version = text(data, start, stop)
+        elif field == tag(2):
+            kind = text(data, start, stop)
+    return TypeMeta(api_version, kind)
+
+
+def check_content(field: int, content: bytes) -> None:
+    """Raise :class:`BadBody` when the content of an envelope is told not to be protobuf."""
+    if field == CONTENT_ENCODING and content:
+        raise BadBody("the content of the envelope has an encoding of its own")
+    if field == CONTENT_TYPE and content not in (b"", MEDIA_TYPE.encode()):
+        raise BadBody("the content of the envelope is of another media type")
+
+
+def open_envelope(data: bytes) -> tuple[TypeMeta, bytes]:
+    """Return the type and the message that are in an envelope."""
+    if not data.startswith(MAGIC):
+        raise BadBody("the envelope of Kubernetes is missing")
+    type, message = UNKNOWN, b""
+    for field, begin, end in fields(data, len(MAGIC), len(data)):
+        if field == TYPE:
+            type = decode_type(data, begin, end)
+        elif field == RAW:
+            message = data[begin:end]
+        else:
+            check_content(field, data[begin:end])
+    return type, message
+
+
+def envelope_head(type: TypeMeta, length: int) -> bytes:
+    """Return an envelope before a message of ``length`` bytes; :data:`ENVELOPE_TAIL` follows."""
+    meta = bytes_form(1, type.api_version.encode()) + bytes_form(2, type.kind.encode())
+    return MAGIC + bytes_form(1, meta) + varint_form(RAW) + varint_form(length)
+
+
+def envelope(type: TypeMeta, message: bytes) -> bytes:
+    """Return a message in its envelope."""
+    return b"".join((envelope_head(type, len(message)), message, ENVELOPE_TAIL))
+
+
+def decode_item(body: bytes, type: TypeMeta) -> Item:
+    """Read a message."""
+    name = namespace = version = node = ""
+    labels: dict[str, str] = {}
+    pod = is_pod(type.kind, type.api_version)
+    for outer, start, stop in fields(body, 0, len(body)):
+        if outer == METADATA:
+            for field, begin, end in fields(body, start, stop):
+                if field == _NAME:
+                    name = text(body, begin, end)
+                elif field == _NAMESPACE:
+                    namespace = text(body, begin, end)
+                elif field == _VERSION:
+                    version = text(body, begin, end)
+                elif field == _LABELS:
+                    key, value = _entry(body, begin, end)
+                    labels[key] = value
+        elif outer == _SPEC and pod:
+            for field, begin, end in fields(body, start, stop):
+                if field == _NODE_NAME:
+                    node = text(body, begin, end)
+    return Item(namespace, name, version, labels, node, body)
+
+
+def ends_initial_events(body: bytes) -> bool:
+    """Return whether a bookmark stands behind all the objects that there were."""
+    return any(
+        field == _ANNOTATIONS and _entry(body, begin, end) == (INITIAL_EVENTS_END, "true")
+        for outer, start, stop in fields(body, 0, len(body))
+        if outer == METADATA
+        for field, begin, end in fields(body, start, stop)
+    )
+
+
+def bookmark_form(version: str, initial_events_end: bool) -> bytes:
+    """Return the message of a bookmark."""
+    metadata = bytes_form(6, version.encode())
+    if initial_events_end:
+        entry = bytes_form(1, INITIAL_EVENTS_END.encode()) + bytes_form(2, b"true")
+        metadata += bytes_form(12, entry)
+    return bytes_form(1, metadata)
+
+
+def _entry(body: bytes, begin: int, end: int) -> tuple[str, str]:
+    """Return key and value of an entry of a map."""
+    key = value = ""
+    for field, start, stop in fields(body, begin, end):
+        if field == tag(1):
+            key = text(body, start, stop)
+        elif field == tag(2):
+            value = text(body, start, stop)
+    return key, value
