@@ -215,6 +215,14 @@ class Program:
         await endpoint.connect(Factory.forProtocol(lambda: page))
         return await page.done.addTimeout(5, self._reactor)
 
+    async def listed(self, seconds: float = READY_SECONDS) -> None:
+        """Wait until the server has an agent: its first process hears of a worker's later."""
+        deadline = self._reactor.seconds() + seconds
+        while not await self.agents():
+            if self._reactor.seconds() > deadline:
+                raise self.failed(f"no agent was listed within {seconds} s")
+            await deferLater(self._reactor, 0.02)
+
     async def agents(self) -> list[dict]:
         """The entries of ``/agents``."""
         status, body = await self.get("/agents")
@@ -426,6 +434,7 @@ class Tunnel:
         await self.server.ready()
         self.agent.start()
         await self.agent.ready()
+        await self.server.listed()
 
     def another_agent(self, **options) -> Agent:
         """Prepare a further agent of this server; it is stopped and checked with the rest."""
