@@ -8,17 +8,14 @@ waits, is counted as lost.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 from zope.interface import Interface
 
 from yurttunnel.metrics import Metric, counter
@@ -51,9 +48,6 @@ _LONGEST_ESCAPE = 12
 _LOOK = "look at the disk, or at who reads standard output"
 
 Value = str | int | float | bool | None
-
-_Argument = TypeVar("_Argument")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,29 +210,3 @@ class AuditLog(Service):
                 "The audit log is in trouble: {problem}; traffic goes on", problem=problem
             )
         self.problem = problem
-
-
-def in_own_thread(
-    reactor: IReactorFromThreads,
-    name: str,
-    function: Callable[[_Argument], _Result],
-    argument: _Argument,
-) -> Deferred[_Result]:
-    """Call ``function`` in a thread of its own; give what it returns or raises.
-
-    Unlike those of the reactor's pool, which are waited for when the process ends, the thread
-    ends with the process at the latest. ``name`` is the thread's. Raises ``RuntimeError`` when
-    there can be no more threads.
-    """
-    ended: Deferred[_Result] = Deferred()
-
-    def work() -> None:
-        result: _Result | Failure
-        try:
-            result = function(argument)
-        except BaseException:  # whatever it is, it belongs to the one who asks
-            result = Failure()
-        reactor.callFromThread(ended.callback, result)
-
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return ended

@@ -23,10 +23,11 @@ from yurttunnel.ops.services import PortService, StoppedInTurn
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.status.words import PeerWords
+from yurttunnel.ops.threads import in_own_thread
 from yurttunnel.server.agents import RefuseStreams
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_log import METRICS as AUDIT_METRICS
-from yurttunnel.server.audit_log import AuditLog, in_own_thread
+from yurttunnel.server.audit_log import AuditLog
 from yurttunnel.server.audit_sinks import AuditSettings, open_sink
 from yurttunnel.server.lost_nodes import LostNodes, lost_section
 from yurttunnel.server.options import Settings

@@ -1,0 +1,109 @@
+"""Threads for calls that may never end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import weakref
+from functools import partial
+
+from twisted.internet import reactor
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from yurttunnel.ops.threads import JobThread, in_own_thread
+
+PROGRAM = """
+import os
+from twisted.internet import reactor
+from yurttunnel.ops.threads import in_own_thread
+reader, writer = os.pipe()
+def begin():
+    in_own_thread(reactor, "waits", lambda size: os.read(reader, size), 1)
+    reactor.callLater(0, reactor.stop)
+reactor.callWhenRunning(begin)
+reactor.run()
+"""
+"""One of its threads reads a pipe to which nobody writes."""
+
+
+class OwnThreadTests(TestCase):
+    """``in_own_thread`` calls a function elsewhere."""
+
+    async def test_result(self):
+        """It is given in the reactor's thread; the call was in another, with the name."""
+
+        def work(argument):
+            return argument, threading.current_thread().name
+
+        result = await in_own_thread(reactor, "a name", work, 7)
+        self.assertEqual(result, (7, "a name"))
+        self.assertIs(threading.current_thread(), threading.main_thread())
+
+    async def test_error(self):
+        """Whatever is raised comes to who asks."""
+        await self.assertFailure(
+            in_own_thread(reactor, "fails", lambda number: 1 / number, 0), ZeroDivisionError
+        )
+
+    def test_the_process_ends(self):
+        """A call that does not end does not keep it."""
+        ended = subprocess.run([sys.executable, "-c", PROGRAM], timeout=60, check=False)
+        self.assertEqual(ended.returncode, 0)
+
+
+class JobThreadTests(TestCase):
+    """``JobThread`` runs jobs in one thread."""
+
+    def setUp(self):
+        """Make one, whose thread ends with the test."""
+        self.thread = JobThread(reactor, "a name")
+        self.addCleanup(self.thread.end)
+
+    async def test_order(self):
+        """They run one after the other, in the same thread, and each result comes to who asks."""
+        seen = []
+
+        def job(number):
+            seen.append((number, threading.current_thread()))
+            return number
+
+        ends = [self.thread.run(partial(job, number)) for number in range(50)]
+        self.assertEqual([await end for end in ends], list(range(50)))
+        self.assertEqual([number for number, _ in seen], list(range(50)))
+        self.assertEqual({thread.name for _, thread in seen}, {"a name"})
+        self.assertEqual(len({thread for _, thread in seen}), 1)
+
+    async def test_error(self):
+        """One that raises does not keep the next one from being run."""
+        await self.assertFailure(self.thread.run(lambda: 1 / 0), ZeroDivisionError)
+        self.assertEqual(await self.thread.run(lambda: 1), 1)
+
+    async def test_end(self):
+        """What was given before the end is run, and the thread ends; it begins anew when asked."""
+        first = self.thread.run(threading.current_thread)
+        second = self.thread.run(lambda: 2)
+        self.thread.end()
+        ended = await first
+        self.assertEqual(await second, 2)
+        ended.join(30)
+        self.assertFalse(ended.is_alive())
+        self.assertIsNot(await self.thread.run(threading.current_thread), ended)
+
+    async def test_nothing_is_held(self):
+        """What a job had is free once it has ended, though no other one follows."""
+        large = Large()
+        gone = weakref.ref(large)
+        await self.thread.run(partial(id, large))
+        del large
+        # The thread lets go of it a moment after its result is on its way.
+        for _ in range(1000):
+            if gone() is None:
+                break
+            await deferLater(reactor, 0.01)
+        self.assertIsNone(gone())
+
+
+class Large:
+    """Something that would be missed."""
