@@ -6,13 +6,17 @@ what was told before. What a client sees online does not wait for any of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+
+
+class CacheFailed(Exception):
+    """The cache cannot be used; one line that names the file, and what to do."""
 
 
 class Collection(NamedTuple):
@@ -77,7 +81,10 @@ class IListed(Interface):
     )
 
     def read() -> Deferred[Sequence[Item]]:
-        """Return the next items, some 256 KiB of them; none at the end."""
+        """Return the next items, some 256 KiB of them; none at the end.
+
+        Fails with :class:`CacheFailed`, also when the snapshot has ended for its age (2 minutes).
+        """
 
     def close() -> None:
         """End the snapshot; called once, also after the last item."""
@@ -101,7 +108,10 @@ class KeptDocument(NamedTuple):
 
 
 class ICache(Interface):
-    """What clients last saw; see the module."""
+    """What clients last saw; see the module.
+
+    What returns a Deferred fails with :class:`CacheFailed` when the file cannot be read.
+    """
 
     def upsert(collection: Collection, meta: TypeMeta, item: Item) -> None:
         """Take an object; one with a lower version than what is there changes nothing."""
@@ -112,6 +122,12 @@ class ICache(Interface):
         A watch with a selector tells of what leaves the selection as of an end, with the version
         at which it left. Another watch may have told of the object in that very version.
         """
+
+    def use(collection: Collection) -> None:
+        """Take it that its client asks for it: a watch may have nothing to tell for weeks."""
+
+    def forget(keeps: Callable[[str], bool]) -> None:
+        """Forget the clients whose component is not one that ``keeps``."""
 
     def begin_list(scope: Scope, continue_token: str) -> IListing:
         """Return where the items of a page go; the token is the request's, empty for the first."""

@@ -1,0 +1,71 @@
+"""Caches for tests: real files, by threads or without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.task import Clock
+
+from yurttunnel.hub.cache.interfaces import Collection, Scope
+from yurttunnel.hub.cache.store import Cache
+from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+
+POD = TypeMeta("v1", "Pod")
+PODS = Collection("kubelet", "pods.v1.core", "json")
+NODES = Collection("kubelet", "nodes.v1.core", "json")
+ALL = Scope(PODS)
+
+
+class InlineJobs:
+    """Runs jobs at once, in the thread of the test; see ``tests.ops.contract_jobs``."""
+
+    def run(self, job):
+        """Run it."""
+        return maybeDeferred(job)
+
+    def end(self):
+        """Nothing has to end."""
+
+
+def make_cache(directory: Path, clock=None, **options) -> Cache:
+    """Return one that does all at once, but for the time for which changes are collected."""
+    threads = options.pop("threads", lambda name: InlineJobs())
+    return Cache(clock or Clock(), directory / "cache.db", threads, **options)
+
+
+def item(name: str, version: str | int = 1, namespace="default", body=b"", labels=None, node=""):
+    """Return an object."""
+    body = body or f"{namespace}/{name}@{version}".encode()
+    return Item(namespace, name, str(version), labels or {}, node, body)
+
+
+def tell_list(
+    cache: Cache,
+    items: Sequence[Item],
+    version: str | int = 1,
+    scope: Scope = ALL,
+    token: str = "",
+    next_token: str = "",
+    columns: bytes = b"",
+) -> None:
+    """Have a list, or a page, pass."""
+    listing = cache.begin_list(scope, token)
+    half = len(items) // 2
+    listing.add(items[:half])
+    listing.add(items[half:])
+    listing.complete(ListMeta(POD, str(version), next_token, None, columns))
+
+
+async def read_all(cache: Cache, scope: Scope = ALL):
+    """Return the meta, whether it is complete, and the items of a scope; ``None`` for nothing."""
+    listed = await cache.list(scope)
+    if listed is None:
+        return None
+    items: list[Item] = []
+    while some := await listed.read():
+        items += some
+    listed.close()
+    assert list(listed.sizes) == [len(each.body) for each in items]
+    return listed.meta, listed.complete, items

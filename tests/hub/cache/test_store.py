@@ -1,0 +1,102 @@
+"""The cache: what is told of objects, and what is read of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.hub.cache.caches import ALL, NODES, POD, PODS, item, make_cache, read_all, tell_list
+from yurttunnel.hub.cache.interfaces import ICache, Scope, Stored
+
+
+class CacheTestCase(SynchronousTestCase):
+    """A cache in a directory of its own, without threads."""
+
+    def setUp(self) -> None:
+        """Make it."""
+        self.directory = Path(self.mktemp())
+        self.clock = Clock()
+        self.cache = make_cache(self.directory, self.clock)
+        self.cache.startService()
+        self.addCleanup(self.stop)
+
+    def stop(self) -> None:
+        """Stop it; no timer may be left."""
+        if self.cache.running:
+            self.result(self.cache.stopService())
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def result(self, deferred: Deferred):
+        """Return what comes of it in the next turn of the reactor."""
+        self.clock.advance(0)
+        return self.successResultOf(deferred)
+
+    def restart(self) -> None:
+        """Have another one take its file over."""
+        self.stop()
+        self.cache = make_cache(self.directory, self.clock)
+        self.cache.startService()
+
+    def read(self, scope: Scope = ALL):
+        """Return all of a scope."""
+        return self.result(Deferred.fromCoroutine(read_all(self.cache, scope)))
+
+    def names(self, scope: Scope = ALL) -> dict[str, str]:
+        """Return the names of a scope's objects, with their versions."""
+        return {each.name: each.version for each in self.read(scope)[2]}
+
+    def get(self, name: str, namespace: str = "default") -> Stored | None:
+        """Return an object."""
+        return self.result(self.cache.get(PODS, namespace, name))
+
+
+class ObjectTests(CacheTestCase):
+    """Single objects, as watches and gets show them."""
+
+    def test_interface(self) -> None:
+        """It is an ICache."""
+        verifyObject(ICache, self.cache)
+
+    def test_upsert(self) -> None:
+        """An object is there as it was told, with all that is looked at."""
+        one = item("a", 5, labels={"app": "x", "ü": ""}, node="edge", body=b"\0\xff body")
+        self.cache.upsert(PODS, POD, one)
+        self.assertEqual(Stored(POD, one), self.get("a"))
+
+    def test_versions(self) -> None:
+        """The newest one counts, whichever came last: versions are compared as numbers."""
+        for version in ("9", "10", "8"):
+            self.cache.upsert(PODS, POD, item("a", version))
+        self.assertEqual("10", self.get("a").item.version)
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.assertEqual("10", self.get("a").item.version)
+
+    def test_list(self) -> None:
+        """A list is given as it came, in the order of an API server."""
+        items = [item(name, namespace=each) for each in "ab" for name in ("x", "y")]
+        tell_list(self.cache, items[::-1], 7)
+        meta, complete, read = self.read()
+        self.assertEqual((POD, "7", True, items), (meta.type, meta.version, complete, read))
+
+    def test_replaced(self) -> None:
+        """What the next list does not have is gone."""
+        tell_list(self.cache, [item("a"), item("b")], 5)
+        tell_list(self.cache, [item("b"), item("c", 6)], 7)
+        self.assertEqual({"b": "1", "c": "6"}, self.names())
+
+    def test_restart(self) -> None:
+        """All is there after a restart."""
+        tell_list(self.cache, [item("a"), item("b")], 5)
+        self.restart()
+        self.assertEqual({"a": "1", "b": "1"}, self.names())
+
+    def test_unknown(self) -> None:
+        """Of a collection that was never seen there is nothing; else there may be no objects."""
+        self.assertIsNone(self.read(Scope(NODES)))
+        tell_list(self.cache, [], 5)
+        meta, complete, items = self.read()
+        self.assertEqual(("5", True, []), (meta.version, complete, items))

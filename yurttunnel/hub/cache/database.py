@@ -1,0 +1,239 @@
+"""The file of the cache, as the thread that writes has it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from twisted.python.failure import Failure
+
+from yurttunnel.hub.cache import events, schema
+from yurttunnel.hub.cache.clients import MakeRoom
+from yurttunnel.hub.cache.interfaces import CacheFailed
+from yurttunnel.hub.cache.trouble import CacheDamaged, trouble_of
+from yurttunnel.hub.cache.writes import Done, Write
+from yurttunnel.pki.directory import StateDirectory, StateError
+
+Connect = Callable[[str], sqlite3.Connection]
+"""Opens what a URI of SQLite names."""
+
+BUSY_SECONDS = 2.0
+"""Seconds for which another process may hold the file: a command that looks at it does not."""
+
+_PAGE = 4096
+"""Bytes of a page: those of flash, and of most disks."""
+
+_PRAGMAS = (
+    # Before the first table.
+    f"PRAGMA page_size = {_PAGE}",
+    "PRAGMA auto_vacuum = INCREMENTAL",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    # What was secret is overwritten where that costs no write of its own.
+    "PRAGMA secure_delete = FAST",
+    "PRAGMA cell_size_check = ON",
+    "PRAGMA temp_store = MEMORY",
+    # Of 4 KiB: what a large list changes goes to the log when there is more of it.
+    "PRAGMA cache_size = 1000",
+    "PRAGMA journal_size_limit = 4194304",
+)
+
+_LISTED = (
+    "CREATE TEMP TABLE listed"
+    " (namespace TEXT, name TEXT, PRIMARY KEY (namespace, name)) WITHOUT ROWID"
+)
+
+
+def connect(uri: str) -> sqlite3.Connection:
+    """Open a database for one thread at a time, with transactions as they are asked for."""
+    return sqlite3.connect(
+        uri, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
+    )
+
+
+def uri_of(path: Path, query: str) -> str:
+    """Return the URI of a file (https://sqlite.org/uri.html)."""
+    return f"file:{quote(str(path))}?{query}"
+
+
+class Opened(NamedTuple):
+    """What is in a file: bytes in use, and events that were not sent."""
+
+    size: int
+    events: int
+
+
+class Written(NamedTuple):
+    """What has come of writes; ``defects`` are of those that cannot be done."""
+
+    done: Sequence[Done]
+    defects: Sequence[Failure]
+    size: int
+
+
+class Database:
+    """The connection that writes. All is called by one thread, after another.
+
+    Methods raise :class:`CacheFailed`, which is a :class:`CacheDamaged` when a new file has to be
+    begun; the connection is closed then, and the next call opens it again.
+    """
+
+    def __init__(self, path: Path, connect: Connect, most: int) -> None:
+        self._path = path
+        self._connect = connect
+        self._most = most
+        self._connection: sqlite3.Connection | None = None
+
+    def open(self) -> Opened:
+        """Open the file, and make it when it is not there."""
+        with self._explained():
+            connection = self._opened()
+            return Opened(_bytes(connection), events.count(connection))
+
+    def write(self, writes: Sequence[Write]) -> Written:
+        """Do some writes, all or none, with one fsync(2)."""
+        with self._explained():
+            connection = self._opened()
+            done, defects = self._done_within_bound(connection, writes)
+            return Written(done, defects, _bytes(connection))
+
+    def _done_within_bound(
+        self, connection: sqlite3.Connection, writes: Sequence[Write]
+    ) -> tuple[list[Done], list[Failure]]:
+        made_room: list[Done] = []
+        while True:
+            try:
+                done, defects = self._done(connection, writes)
+            except sqlite3.OperationalError as error:
+                needed = _bytes(connection) + 2 * sum(write.size for write in writes)
+                if error.sqlite_errorcode != sqlite3.SQLITE_FULL or needed < self._most:
+                    raise
+                made_room += _in_transaction(connection, [MakeRoom()])
+                if not made_room[-1].forgotten:
+                    raise CacheFailed(
+                        f"the cache {self._path} has reached its bound of"
+                        f" {self._most // 1_000_000} MB with what kubelet needs: raise it"
+                    ) from error
+            else:
+                return [*made_room, *done], defects
+
+    def _done(
+        self, connection: sqlite3.Connection, writes: Sequence[Write]
+    ) -> tuple[list[Done], list[Failure]]:
+        try:
+            return _in_transaction(connection, writes), []
+        except Exception as error:
+            if trouble_of(error, self._path) is not None:
+                raise
+            if len(writes) == 1:
+                return [], [Failure()]
+        # One of them cannot be done. The others are not lost with it.
+        each = [self._done(connection, [write]) for write in writes]
+        return (
+            [done for dones, _ in each for done in dones],
+            [defect for _, defects in each for defect in defects],
+        )
+
+    def set_aside(self) -> Path:
+        """Move what is damaged aside, in place of what was moved before; return where it is."""
+        self.close()
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        with self._explained():
+            for suffix in ("", "-wal"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{aside}{suffix}")
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(f"{self._path}{suffix}", f"{aside}{suffix}")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self._path}-shm")
+        return aside
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            try:
+                StateDirectory.open(self._path.parent)
+            except StateError as error:
+                raise CacheFailed(f"the cache: {error}") from error
+            _make_private(self._path)
+            self._connection = self._connect(uri_of(self._path, "mode=rw"))
+            _prepare(self._connection, self._most)
+        return self._connection
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError, CacheFailed) as error:
+            # Whatever it is, a new connection knows most about it.
+            self.close()
+            trouble = trouble_of(error, self._path)
+            if trouble is None:
+                raise
+            raise trouble from error
+
+
+def _in_transaction(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Done]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        done = [write.do(connection) for write in writes]
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite itself has ended it for most errors.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return done
+
+
+def _bytes(connection: sqlite3.Connection) -> int:
+    """Return the bytes that are in use, without those of the log."""
+    pages, free = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count")
+    )
+    return int(pages - free) * _PAGE
+
+
+def _make_private(path: Path) -> None:
+    """Make the file, so that what SQLite makes beside it is for nobody else, too.
+
+    One that is there is not opened: to close it would end the locks that SQLite has on it
+    (https://sqlite.org/howtocorrupt.html, 2.2).
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise CacheFailed(f"the cache {path} is not a plain file: remove it") from None
+        if status.st_mode & 0o077:
+            os.chmod(path, 0o600)
+
+
+def _prepare(connection: sqlite3.Connection, most: int) -> None:
+    for pragma in _PRAGMAS:
+        connection.execute(pragma)
+    connection.execute(f"PRAGMA max_page_count = {most // _PAGE}")
+    connection.execute(_LISTED)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {schema.TABLES}"
+            f"PRAGMA application_id = {schema.APPLICATION};"
+            f"PRAGMA user_version = {schema.VERSION}; COMMIT"
+        )
+    elif version != schema.VERSION:
+        raise CacheDamaged(f"the cache is of another version of yurthub ({version})")

@@ -1,0 +1,43 @@
+"""Answers that are no objects, in the file of the cache."""
+
+from __future__ import annotations
+
+from sqlite3 import Connection
+
+from yurttunnel.hub.cache.interfaces import KeptDocument
+from yurttunnel.hub.cache.writes import OVERHEAD, Statements
+
+MOST = 2_000
+"""Documents; kubectl's discovery of a large cluster reads some 200."""
+
+MOST_BYTES = 128 * 1024 * 1024
+"""Bytes of their bodies; OpenAPI of a large cluster has some 10 MB."""
+
+
+def keep(client: str, path: str, form: str, document: KeptDocument) -> Statements:
+    """Return what keeps a document; the same as before writes nothing, and is not older for it."""
+    return Statements(
+        (
+            "INSERT INTO documents (client, path, form, content_type, body) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET content_type = excluded.content_type, body = excluded.body"
+            " WHERE (content_type, body) <> (excluded.content_type, excluded.body)",
+            (client, path, form, *document),
+        ),
+        (
+            "DELETE FROM documents WHERE id <= (SELECT id FROM (SELECT id,"
+            " count(*) OVER newest AS number, sum(length(body)) OVER newest AS bytes"
+            " FROM documents WINDOW newest AS (ORDER BY id DESC))"
+            " WHERE number > ? OR bytes > ? ORDER BY id DESC LIMIT 1)",
+            (MOST, MOST_BYTES),
+        ),
+        size=OVERHEAD + len(document.body),
+    )
+
+
+def find(connection: Connection, client: str, path: str, form: str) -> KeptDocument | None:
+    """Return a document."""
+    row = connection.execute(
+        "SELECT content_type, body FROM documents WHERE (client, path, form) = (?, ?, ?)",
+        (client, path, form),
+    ).fetchone()
+    return None if row is None else KeptDocument(*row)

@@ -1,0 +1,56 @@
+"""A list that is read, as the reactor has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from yurttunnel.hub.cache.interfaces import CacheFailed, IListed
+from yurttunnel.hub.cache.reading import Snapshot
+from yurttunnel.hub.media.interfaces import Item, ListMeta
+from yurttunnel.ops.threads import Jobs
+
+SECONDS = 120.0
+"""Seconds for which a snapshot may be read: the log of the file grows as long as there is one."""
+
+
+@implementer(IListed)
+class Listed:
+    """See :class:`IListed`; ``closed`` is called once."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        reader: Jobs,
+        snapshot: Snapshot,
+        complete: bool,
+        closed: Callable[[], object],
+    ) -> None:
+        self._reader = reader
+        self._snapshot = snapshot
+        self._closed = closed
+        self._is_closed = False
+        self._timer = clock.callLater(SECONDS, self._close)
+        self.meta: ListMeta = snapshot.meta
+        self.complete: bool = complete
+        self.sizes: Sequence[int] = snapshot.sizes
+
+    def read(self) -> Deferred[Sequence[Item]]:
+        """See :class:`IListed`."""
+        if self._is_closed:
+            return fail(CacheFailed(f"a list was not read to its end within {SECONDS:g} s"))
+        return self._reader.run(self._snapshot.read)
+
+    def close(self) -> None:
+        """See :class:`IListed`."""
+        if not self._is_closed:
+            self._timer.cancel()
+            self._close()
+
+    def _close(self) -> None:
+        self._is_closed = True
+        _ = self._reader.run(self._snapshot.close)
+        self._closed()

@@ -1,0 +1,172 @@
+"""Lists on their way into the cache: in memory until a page is complete, then in one transaction.
+
+A list may come in pages, each of which is a request of its own. What the pages before had is known
+by the token that the next one continues with, as long as the API server may know it (5 to 15
+minutes, the compaction of etcd). After that, and after a restart, a last page removes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from sqlite3 import Connection
+
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from yurttunnel.hub.cache import objects
+from yurttunnel.hub.cache.interfaces import Collection, IListing, Scope
+from yurttunnel.hub.cache.versions import version_of
+from yurttunnel.hub.cache.writes import OVERHEAD, Done, Key
+from yurttunnel.hub.cache.writing import Writing
+from yurttunnel.hub.media.interfaces import Item, ListMeta
+
+MOST_LISTS = 32
+"""Lists of which more pages may come."""
+
+MOST_NAMES = 200_000
+"""Objects of the pages of one list; one that is longer removes nothing."""
+
+PAGE_SECONDS = 900.0
+"""Seconds until a next page is not waited for any more."""
+
+
+class Pages:
+    """The pages of one list, one behind the other."""
+
+    def __init__(self, before: Pages | None, names: Sequence[tuple[str, str]]) -> None:
+        self._before = before
+        self._names = names
+        self._count: int = len(names) + (0 if before is None else before._count)
+        self._is_broken = self._count > MOST_NAMES
+
+    @property
+    def is_broken(self) -> bool:
+        """One of them was lost."""
+        return self._is_broken or (self._before is not None and self._before.is_broken)
+
+    def lose(self) -> None:
+        """Take it that the last one is lost."""
+        self._is_broken = True
+
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Give the namespaces and names of all of them."""
+        pages: Pages | None = self
+        while pages is not None:
+            yield from pages._names
+            pages = pages._before
+
+
+class Continued:
+    """The lists of which more pages may come."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._pages: OrderedDict[tuple[Scope, str], tuple[Pages, float]] = OrderedDict()
+
+    def find(self, scope: Scope, token: str) -> Pages | None:
+        """Return the pages before the one that continues with ``token``."""
+        pages, until = self._pages.get((scope, token), (None, 0.0))
+        return pages if self._clock.seconds() < until else None
+
+    def expect(self, scope: Scope, token: str, pages: Pages) -> None:
+        """Take it that one may come that continues with ``token``."""
+        self._pages[scope, token] = pages, self._clock.seconds() + PAGE_SECONDS
+        self._pages.move_to_end((scope, token))
+        if len(self._pages) > MOST_LISTS:
+            self._pages.popitem(last=False)
+
+
+class Page:
+    """A page that is to be written, with all ``pages`` so far when they are known."""
+
+    def __init__(
+        self, scope: Scope, meta: ListMeta, items: Sequence[Item], size: int, pages: Pages | None
+    ) -> None:
+        self.size = size
+        self._scope = scope
+        self._meta = meta
+        self._items = items
+        self._pages = pages
+
+    def do(self, connection: Connection) -> Done:
+        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
+        version = version_of(self._meta.version)
+        collection = objects.enter(connection, self._scope.collection, self._meta.type, version)
+        written = objects.put(connection, collection, self._items)
+        if not self._meta.continue_token and self._pages is not None and not self._pages.is_broken:
+            objects.keep_only(
+                connection, collection, self._scope, list(self._pages.names()), version
+            )
+            objects.mark_listed(connection, collection, self._scope, self._meta.columns)
+        return Done(written, len(self._items) - written)
+
+    def drop(self) -> Iterable[Collection]:
+        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
+        if self._pages is not None:
+            self._pages.lose()
+        return (self._scope.collection,)
+
+
+@implementer(IListing)
+class Listing:
+    """A list, or a page of one, whose items come."""
+
+    def __init__(
+        self,
+        writing: Writing,
+        continued: Continued,
+        scope: Scope,
+        continue_token: str,
+        refused: Callable[[Scope], object],
+    ) -> None:
+        self._writing = writing
+        self._queue = writing.queue
+        self._continued = continued
+        self._scope = scope
+        self._continue_token = continue_token
+        self._refused = refused
+        self._items: list[Item] = []
+        self._size = 0
+        self._is_over = False
+
+    def add(self, items: Sequence[Item]) -> None:
+        """See :class:`IListing`."""
+        if self._is_over:
+            return
+        self._items += items
+        size = sum(len(item.body) for item in items) + OVERHEAD * len(items)
+        self._size += size
+        self._queue.size += size
+        if not self._queue.lists_have_room():
+            self.abandon()
+            self._refused(self._scope)
+
+    def complete(self, meta: ListMeta) -> None:
+        """See :class:`IListing`."""
+        if self._is_over:
+            return
+        size = self._size
+        items = [item for item in self._items if not self._is_gone(item)]
+        self.abandon()
+        pages = self._pages([(item.namespace, item.name) for item in items])
+        if pages is not None and meta.continue_token:
+            self._continued.expect(self._scope, meta.continue_token, pages)
+        self._writing.put(Page(self._scope, meta, items, size + OVERHEAD, pages))
+
+    def abandon(self) -> None:
+        """See :class:`IListing`."""
+        self._is_over = True
+        self._queue.size -= self._size
+        self._items, self._size = [], 0
+
+    def _is_gone(self, item: Item) -> bool:
+        key = Key(self._scope.collection, item.namespace, item.name)
+        return self._queue.is_gone(key, version_of(item.version))
+
+    def _pages(self, names: Sequence[tuple[str, str]]) -> Pages | None:
+        """Return all pages so far, ``None`` when those before are not known."""
+        if not self._continue_token:
+            return Pages(None, names)
+        before = self._continued.find(self._scope, self._continue_token)
+        return None if before is None else Pages(before, names)

@@ -1,0 +1,203 @@
+"""What is done to the rows of objects, in the thread that writes.
+
+Many rows go into one statement: SQLite works without the interpreter's lock for as long as a
+statement runs, and each time it is taken again the reactor has to wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from sqlite3 import Connection
+from typing import Any
+
+from yurttunnel.hub.cache.interfaces import Collection, Scope
+from yurttunnel.hub.cache.versions import Version, version_of
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.request.selectors import selector
+
+_ROWS = 50
+"""Objects of one statement: some 300 KB."""
+
+_KEYS = 500
+"""Names of one statement."""
+
+MOST_SCOPES = 100
+"""Selections of one collection that are known to have been listed; the oldest are forgotten."""
+
+_NOT_NEWER = "(typeof({0}) = 'text' OR {0} <= {1})"
+"""Whether {0} may be from before {1}: numbers are before all texts."""
+
+
+def enter(connection: Connection, collection: Collection, type: TypeMeta, version: Version) -> int:
+    """Return the row of a collection, made if need be, which has seen ``version``."""
+    connection.execute(
+        "INSERT INTO collections"
+        " (client, resource, form, view, api_version, kind, columns, version, hour)"
+        " VALUES (?, ?, ?, ?, ?, ?, x'', '', (SELECT hour FROM hours))"
+        " ON CONFLICT DO UPDATE SET"
+        " api_version = excluded.api_version, kind = excluded.kind, hour = excluded.hour"
+        " WHERE (api_version, kind, hour) <> (excluded.api_version, excluded.kind, excluded.hour)",
+        (*collection, *type),
+    )
+    id = find(connection, collection)
+    assert id is not None
+    see(connection, id, version)
+    return id
+
+
+def find(connection: Connection, collection: Collection) -> int | None:
+    """Return the row of a collection, ``None`` when nothing of it is known."""
+    row = connection.execute(
+        "SELECT id FROM collections WHERE (client, resource, form, view) = (?, ?, ?, ?)", collection
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def see(connection: Connection, collection: int, version: Version) -> None:
+    """Take it that a collection has been at ``version``, and so never is before it."""
+    connection.execute(
+        "UPDATE collections SET version = ?1 WHERE id = ?2 AND ?1 <> '' AND version <> ?1"
+        f" AND {_NOT_NEWER.format('version', '?1')}",
+        (version, collection),
+    )
+
+
+def put(connection: Connection, collection: int, items: Sequence[Item]) -> int:
+    """Take objects; return how many of them were not there, or in another version.
+
+    What is not newer than what is there changes nothing, and writes nothing.
+    """
+    written = 0
+    for first in range(0, len(items), _ROWS):
+        some = items[first : first + _ROWS]
+        values: list[Any] = []
+        for item in some:
+            values += (
+                collection,
+                item.namespace,
+                item.name,
+                version_of(item.version),
+                labels_text(item.labels),
+                item.node,
+                item.body,
+            )
+        written += connection.execute(_put(len(some)), values).rowcount
+    return written
+
+
+@cache
+def _put(rows: int) -> str:
+    return (
+        "INSERT INTO objects (collection, namespace, name, version, labels, node, body) VALUES "
+        + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
+        + " ON CONFLICT DO UPDATE SET version = excluded.version, labels = excluded.labels,"
+        " node = excluded.node, body = excluded.body"
+        " WHERE excluded.version > version"
+        " OR (typeof(version) = 'text' AND excluded.version <> version)"
+        # Metrics and the like have no version.
+        " OR (excluded.version = '' AND excluded.body <> body)"
+    )
+
+
+def remove(
+    connection: Connection, collection: int, keys: Iterable[tuple[str, str, Version]]
+) -> None:
+    """Remove objects by namespace and name that are older than the version."""
+    connection.executemany(
+        "DELETE FROM objects WHERE collection = ? AND namespace = ? AND name = ?"
+        " AND (typeof(version) = 'text' OR version < ?)",
+        ((collection, *key) for key in keys),
+    )
+
+
+def keep_only(
+    connection: Connection,
+    collection: int,
+    scope: Scope,
+    keys: Sequence[tuple[str, str]],
+    version: Version,
+) -> None:
+    """Remove what a scope has besides ``keys``, but for what is newer than ``version``."""
+    within, values = within_scope(collection, scope)
+    for first in range(0, len(keys), _KEYS):
+        some = keys[first : first + _KEYS]
+        connection.execute(_listed(len(some)), [text for key in some for text in key])
+    others = connection.execute(
+        f"SELECT id, namespace, name, labels, node FROM objects WHERE {within}"
+        f" AND {_NOT_NEWER.format('version', '?')}"
+        " AND NOT EXISTS (SELECT 1 FROM temp.listed"
+        " WHERE (listed.namespace, listed.name) = (objects.namespace, objects.name))",
+        (*values, version),
+    ).fetchall()
+    connection.execute("DELETE FROM temp.listed")
+    selects = selector(scope)
+    connection.executemany(
+        "DELETE FROM objects WHERE id = ?",
+        (
+            (id,)
+            for id, namespace, name, labels, node in others
+            if selects(Item(namespace, name, "", labels_of(labels), node, b""))
+        ),
+    )
+
+
+def is_selective(scope: Scope) -> bool:
+    """Return whether a scope has selectors."""
+    return bool(scope.label_selector or scope.field_selector)
+
+
+@cache
+def _listed(rows: int) -> str:
+    return "INSERT OR IGNORE INTO temp.listed VALUES " + ", ".join(["(?, ?)"] * rows)
+
+
+def within_scope(collection: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:
+    """Return the condition, and its values, for what is in a scope before its selectors."""
+    if scope.namespace:
+        return "collection = ? AND namespace = ?", (collection, scope.namespace)
+    return "collection = ?", (collection,)
+
+
+def mark_listed(connection: Connection, collection: int, scope: Scope, columns: bytes) -> None:
+    """Take it that all of a scope is there; ``columns`` are those of a Table."""
+    connection.execute(
+        "UPDATE collections SET columns = ?1 WHERE id = ?2 AND columns <> ?1", (columns, collection)
+    )
+    connection.execute(
+        "INSERT OR IGNORE INTO scopes (collection, namespace, label_selector, field_selector)"
+        " VALUES (?, ?, ?, ?)",
+        (collection, *scope[1:]),
+    )
+    connection.execute(
+        "DELETE FROM scopes WHERE collection = ?1 AND id NOT IN"
+        " (SELECT id FROM scopes WHERE collection = ?1 ORDER BY id DESC LIMIT ?2)",
+        (collection, MOST_SCOPES),
+    )
+
+
+def is_listed(connection: Connection, collection: int, scope: Scope) -> bool:
+    """Return whether all of a scope is there, or of one that it is a part of."""
+    row = connection.execute(
+        "SELECT 1 FROM scopes WHERE collection = ? AND namespace IN ('', ?)"
+        " AND label_selector IN ('', ?) AND field_selector IN ('', ?)",
+        (collection, *scope[1:]),
+    ).fetchone()
+    return row is not None
+
+
+def unlist(connection: Connection, collection: Collection) -> None:
+    """Take it that a collection lacks something, until it is listed again."""
+    connection.execute("DELETE FROM scopes WHERE collection = ?", (find(connection, collection),))
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Return labels as they are kept."""
+    return json.dumps(labels) if labels else ""
+
+
+def labels_of(text: str) -> Mapping[str, str]:
+    """Return labels that are kept."""
+    labels: dict[str, str] = json.loads(text) if text else {}
+    return labels

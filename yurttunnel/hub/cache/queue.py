@@ -1,0 +1,171 @@
+"""What waits to be written, in its order, and bounded."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred, succeed
+
+from yurttunnel.hub.cache.interfaces import Collection
+from yurttunnel.hub.cache.versions import Version, is_older
+from yurttunnel.hub.cache.writes import MOST_IN_ONE, Change, Changes, Key, Unlist, Write
+
+MOST_GONE = 10_000
+"""Objects that are known to be gone, so that a late list or watch does not bring them back."""
+
+_FOR_LISTS = 0.8
+"""Part of the memory that lists may take; the rest is for changes."""
+
+
+class WriteQueue:
+    """Writes that wait, and those that are being done.
+
+    ``most`` is the memory that they may take, in bytes, with the lists that are on their way.
+    Beyond it the oldest ones are dropped: their collections then lack something until they are
+    listed again, and ``on_drop`` gets the number of objects or lists.
+    """
+
+    def __init__(self, most: int, on_drop: Callable[[int], object]) -> None:
+        self._most = most
+        self._on_drop = on_drop
+        self._waiting: deque[Write] = deque()
+        self._taken: list[Write] = []
+        self._open: Changes | None = None
+        self._marks: dict[int, list[Deferred[None]]] = {}
+        self._gone: OrderedDict[Key, int] = OrderedDict()
+        self._lacking: set[Collection] = set()
+        self.size = 0
+        """Bytes of memory that all of it takes, about."""
+
+    def __bool__(self) -> bool:
+        """Whether something waits."""
+        return bool(self._waiting or self._lacking)
+
+    @property
+    def is_busy(self) -> bool:
+        """Something waits, or is being done."""
+        return bool(self or self._taken)
+
+    def put(self, write: Write) -> None:
+        """Take a write, to be done behind all those before."""
+        self._open = None
+        self._waiting.append(write)
+        self.size += write.size
+        self._bound()
+
+    def change(self, key: Key, change: Change) -> None:
+        """Take a change of an object; what is known to be older changes nothing."""
+        if self.is_gone(key, change.version):
+            return
+        if change.item is None and isinstance(change.version, int):
+            self._note_gone(key, change.version)
+        changes = self._place(key, change)
+        if changes is not None:
+            self.size -= changes.size
+            changes.put(key, change)
+            self.size += changes.size
+            self._bound()
+
+    def is_gone(self, key: Key, version: Version) -> bool:
+        """Return whether an object has gone, not long ago, in a newer version."""
+        gone = self._gone.get(key)
+        return gone is not None and is_older(version, gone)
+
+    def is_lacking(self, collection: Collection) -> bool:
+        """Return whether something of a collection was dropped, which is not known on disk yet."""
+        return collection in self._lacking
+
+    def lists_have_room(self) -> bool:
+        """Return whether lists that are on their way may take more."""
+        return self.size <= self._most * _FOR_LISTS
+
+    def take(self) -> list[Write]:
+        """Return what is to be done next, in one transaction; :meth:`done` or :meth:`put_back`."""
+        size = 0
+        while self._waiting and (not self._taken or size + self._waiting[0].size <= MOST_IN_ONE):
+            size += self._waiting[0].size
+            self._taken.append(self._waiting.popleft())
+        if not self._waiting:
+            self._open = None
+        if self._lacking:
+            # It stands first, since what was dropped is older than all that waits.
+            return [Unlist(set(self._lacking)), *self._taken]
+        return list(self._taken)
+
+    def done(self, writes: list[Write]) -> None:
+        """Forget what was taken: it is done, or never will be."""
+        for write in writes:
+            if isinstance(write, Unlist):
+                self._lacking -= write.collections
+        taken, self._taken = self._taken, []
+        for write in taken:
+            self._end(write)
+
+    def put_back(self) -> None:
+        """Have what was taken wait again, to be taken first: it could not be done now."""
+        self._waiting.extendleft(reversed(self._taken))
+        self._taken.clear()
+        self._open = None
+        self._bound()
+
+    def mark(self) -> Deferred[None]:
+        """Return what fires when all that was taken in before now is done, or dropped."""
+        everything = [*self._taken, *self._waiting]
+        if not everything:
+            return succeed(None)
+        last = everything[-1]
+        mark: Deferred[None] = Deferred()
+        self._marks.setdefault(id(last), []).append(mark)
+        # What comes later waits for itself.
+        self._open = None
+        return mark
+
+    def _note_gone(self, key: Key, version: int) -> None:
+        self._gone[key] = version
+        self._gone.move_to_end(key)
+        if len(self._gone) > MOST_GONE:
+            self._gone.popitem(last=False)
+
+    def _place(self, key: Key, change: Change) -> Changes | None:
+        """Return where a change goes, ``None`` when a newer one waits."""
+        for write in reversed(self._waiting):
+            before = write.of.get(key) if isinstance(write, Changes) else None
+            if before is None:
+                continue
+            assert isinstance(write, Changes)
+            if is_older(change.version, before.version):
+                return None
+            if change.item is None and change.version == before.version != "":
+                # It has left a selection, and is there.
+                return None
+            if isinstance(change.version, int) and isinstance(before.version, int):
+                # Numbers are compared when they are written: it may be done before others.
+                return write
+            break
+        if self._open is None or self._open.size >= MOST_IN_ONE:
+            self._open = Changes()
+            self._waiting.append(self._open)
+        return self._open
+
+    def _end(self, write: Write) -> None:
+        self.size -= write.size
+        for mark in self._marks.pop(id(write), ()):
+            mark.callback(None)
+
+    def _bound(self) -> None:
+        dropped = 0
+        while self.size > self._most and self._waiting:
+            dropped += 1
+            oldest = self._waiting[0]
+            if isinstance(oldest, Changes) and len(oldest.of) > 1:
+                self.size -= oldest.size
+                self._lacking.add(oldest.drop_oldest())
+                self.size += oldest.size
+            else:
+                self._lacking.update(oldest.drop())
+                self._end(self._waiting.popleft())
+        if dropped:
+            if not self._waiting:
+                self._open = None
+            self._on_drop(dropped)

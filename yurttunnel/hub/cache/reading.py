@@ -1,0 +1,179 @@
+"""What is read, by a thread that no write holds up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from yurttunnel.hub.cache import objects, schema
+from yurttunnel.hub.cache.database import Connect, uri_of
+from yurttunnel.hub.cache.interfaces import CacheFailed, Collection, Scope, Stored
+from yurttunnel.hub.cache.trouble import trouble_of
+from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+from yurttunnel.hub.request.selectors import selector
+
+PIECE = 256 * 1024
+"""Bytes of bodies that are read at once."""
+
+_Result = TypeVar("_Result")
+
+
+class Reader:
+    """A connection that reads. All is called by one thread, after another.
+
+    Methods raise :class:`CacheFailed`; the connection is closed then, and opened again by the next.
+    """
+
+    def __init__(self, path: Path, connect: Connect) -> None:
+        self._path = path
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = None
+
+    def read(self, read: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        """Return what ``read`` finds."""
+        try:
+            if self._connection is None:
+                self._connection = self._opened()
+            return read(self._connection)
+        except (sqlite3.Error, OSError, CacheFailed) as error:
+            self.close()
+            trouble = trouble_of(error, self._path)
+            if trouble is None:
+                raise
+            raise trouble from error
+
+    def snapshot(self, scope: Scope) -> Snapshot | None:
+        """Return what there is of a scope, by a connection of its own."""
+        reader = Reader(self._path, self._connect)
+        snapshot = reader.read(lambda connection: _snapshot(reader, connection, scope))
+        if snapshot is None:
+            reader.close()
+        return snapshot
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            return self._open("mode=ro")
+        except sqlite3.OperationalError:
+            if Path(f"{self._path}-wal").exists():
+                raise
+            # On a disk that is mounted to be read only, nothing can be made beside it.
+            return self._open("mode=ro&immutable=1")
+
+    def _open(self, query: str) -> sqlite3.Connection:
+        connection = self._connect(uri_of(self._path, query))
+        try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version != schema.VERSION:
+                raise CacheFailed(f"the cache {self._path} could not be made yet")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+class Snapshot:
+    """A list that is read, with a transaction of its own: see :class:`IListed`."""
+
+    def __init__(
+        self, reader: Reader, meta: ListMeta, complete: bool, rows: Sequence[tuple[int, int]]
+    ) -> None:
+        self._reader = reader
+        self._rows = rows
+        self._next = 0
+        self.meta = meta
+        self.complete = complete
+        self.sizes = [size for _, size in rows]
+
+    def read(self) -> Sequence[Item]:
+        """Return the next items."""
+        first, size = self._next, 0
+        while self._next < len(self._rows) and size < PIECE:
+            size += self.sizes[self._next]
+            self._next += 1
+        ids = json.dumps([id for id, _ in self._rows[first : self._next]])
+        rows = self._reader.read(
+            lambda connection: connection.execute(
+                "SELECT namespace, name, version, labels, node, body"
+                " FROM json_each(?) AS wanted CROSS JOIN objects ON objects.id = wanted.value",
+                (ids,),
+            ).fetchall()
+        )
+        return [_item(*row) for row in rows]
+
+    def close(self) -> None:
+        """End it."""
+        self._reader.close()
+
+
+def find(
+    connection: sqlite3.Connection, collection: Collection, namespace: str, name: str
+) -> Stored | None:
+    """Return an object."""
+    row = connection.execute(
+        "SELECT api_version, kind, objects.version, labels, node, body"
+        " FROM collections JOIN objects ON collection = collections.id"
+        " WHERE (client, resource, form, view) = (?, ?, ?, ?) AND (namespace, name) = (?, ?)",
+        (*collection, namespace, name),
+    ).fetchone()
+    if row is None:
+        return None
+    return Stored(TypeMeta(*row[:2]), _item(namespace, name, *row[2:]))
+
+
+def _snapshot(reader: Reader, connection: sqlite3.Connection, scope: Scope) -> Snapshot | None:
+    connection.execute("BEGIN")
+    found = connection.execute(
+        "SELECT id, api_version, kind, version, columns FROM collections"
+        " WHERE (client, resource, form, view) = (?, ?, ?, ?)",
+        scope.collection,
+    ).fetchone()
+    if found is None:
+        return None
+    id, api_version, kind, version, columns = found
+    meta = ListMeta(TypeMeta(api_version, kind), str(version), columns=columns)
+    complete = objects.is_listed(connection, id, scope)
+    return Snapshot(reader, meta, complete, _rows(connection, id, scope))
+
+
+def _rows(
+    connection: sqlite3.Connection, collection: int, scope: Scope
+) -> Sequence[tuple[int, int]]:
+    """Return the rows of a scope's objects and their bytes, in the order of an API server."""
+    within, values = objects.within_scope(collection, scope)
+    columns = "id, length(body)"
+    order = f"FROM objects WHERE {within} ORDER BY namespace, name"
+    if not objects.is_selective(scope):
+        rows: list[tuple[int, int]] = connection.execute(
+            f"SELECT {columns} {order}", values
+        ).fetchall()
+        return rows
+    return list(
+        _selected(
+            scope,
+            connection.execute(f"SELECT {columns}, namespace, name, labels, node {order}", values),
+        )
+    )
+
+
+def _selected(scope: Scope, rows: sqlite3.Cursor) -> Iterator[tuple[int, int]]:
+    selects = selector(scope)
+    for id, size, namespace, name, labels, node in rows:
+        if selects(Item(namespace, name, "", objects.labels_of(labels), node, b"")):
+            yield id, size
+
+
+def _item(
+    namespace: str, name: str, version: int | str, labels: str, node: str, body: bytes
+) -> Item:
+    return Item(namespace, name, str(version), objects.labels_of(labels), node, body)

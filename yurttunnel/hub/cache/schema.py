@@ -1,0 +1,73 @@
+"""The tables of the cache."""
+
+from __future__ import annotations
+
+APPLICATION = 0x79687562
+"""``application_id`` of the file: "yhub" (file(1) can know it by that)."""
+
+VERSION = 1
+"""``user_version`` of the file."""
+
+TABLES = """
+CREATE TABLE collections (
+    id INTEGER PRIMARY KEY,
+    client TEXT NOT NULL,
+    resource TEXT NOT NULL,
+    form TEXT NOT NULL,
+    view TEXT NOT NULL,
+    api_version TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    columns BLOB NOT NULL,
+    -- The largest that was ever seen; no affinity, see versions.py.
+    version NOT NULL,
+    -- In which hour its client asked last, see clients.py.
+    hour INTEGER NOT NULL,
+    UNIQUE (client, resource, form, view)
+);
+-- What was listed completely.
+CREATE TABLE scopes (
+    id INTEGER PRIMARY KEY,
+    collection INTEGER NOT NULL,
+    namespace TEXT NOT NULL,
+    label_selector TEXT NOT NULL,
+    field_selector TEXT NOT NULL,
+    UNIQUE (collection, namespace, label_selector, field_selector)
+);
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY,
+    collection INTEGER NOT NULL,
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version NOT NULL,
+    labels TEXT NOT NULL,
+    node TEXT NOT NULL,
+    -- The last one: what is looked for in the others does not read it.
+    body BLOB NOT NULL,
+    UNIQUE (collection, namespace, name)
+);
+CREATE TABLE documents (
+    id INTEGER PRIMARY KEY,
+    client TEXT NOT NULL,
+    path TEXT NOT NULL,
+    form TEXT NOT NULL,
+    content_type TEXT NOT NULL,
+    body BLOB NOT NULL,
+    UNIQUE (client, path, form)
+);
+-- An id is never given twice: it may be dropped late.
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT NOT NULL,
+    content_type TEXT NOT NULL,
+    body BLOB NOT NULL,
+    token TEXT NOT NULL
+);
+CREATE TABLE tokens (
+    digest BLOB PRIMARY KEY,
+    owner TEXT NOT NULL,
+    until REAL NOT NULL
+) WITHOUT ROWID;
+-- The hours in which clients asked, see clients.py.
+CREATE TABLE hours (hour INTEGER NOT NULL);
+INSERT INTO hours VALUES (0);
+"""

@@ -1,0 +1,252 @@
+"""The cache: what the reactor has of it, between a thread that writes and one that reads."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.hub.cache import clients, documents, events, reading, tokens
+from yurttunnel.hub.cache.database import Connect, connect
+from yurttunnel.hub.cache.interfaces import (
+    Collection,
+    ICache,
+    IListed,
+    IListing,
+    KeptDocument,
+    KeptEvent,
+    Scope,
+    Stored,
+)
+from yurttunnel.hub.cache.listed import Listed
+from yurttunnel.hub.cache.lists import Continued, Listing
+from yurttunnel.hub.cache.metrics import CacheStats
+from yurttunnel.hub.cache.reading import Reader
+from yurttunnel.hub.cache.trouble import CacheDamaged
+from yurttunnel.hub.cache.versions import version_of
+from yurttunnel.hub.cache.writes import Change, Key
+from yurttunnel.hub.cache.writing import Writing
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.ops.threads import Jobs
+
+MOST_BYTES = 1024 * 1024 * 1024
+"""Bytes of the file."""
+
+MOST_WAITING = 80 * 1024 * 1024
+"""Bytes of memory for what waits to be written: two lists of 5,000 pods of 5.7 KB."""
+
+MOST_LISTED = 32
+"""Lists that are read at the same time; the next ones wait."""
+
+_MOST_ACCEPTED = 1_000
+"""Tokens that are known to be on disk."""
+
+_Result = TypeVar("_Result")
+
+
+@implementer(ICache)
+class Cache(Service):
+    """See :class:`ICache`.
+
+    ``threads(name)`` gives a thread, as :class:`~yurttunnel.ops.threads.JobThread` is one. The
+    directory of ``path`` is made (0700) if it is not there.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        path: Path,
+        threads: Callable[[str], Jobs],
+        *,
+        most_bytes: int = MOST_BYTES,
+        most_waiting: int = MOST_WAITING,
+        connect: Connect = connect,
+    ) -> None:
+        self._clock = clock
+        self._thread = threads("cache reader")
+        self._reader = Reader(path, connect)
+        self._writing = Writing(
+            clock, path, threads("cache writer"), connect, most_bytes, most_waiting, self._opened
+        )
+        self._continued = Continued(clock)
+        self._lists = DeferredSemaphore(MOST_LISTED)
+        self._warnings = RateLimitedLog(clock, self._log)
+        self._used: set[Collection] = set()
+        self._hours = LoopingCall(self._count_hour)
+        self._hours.clock = clock
+        self._accepted: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+
+    @property
+    def stats(self) -> CacheStats:
+        """What it counts."""
+        stats = self._writing.stats
+        stats.waiting = self._writing.queue.size
+        stats.broken = self.problem() is not None
+        return stats
+
+    def startService(self) -> None:
+        """Open the file, in a moment."""
+        super().startService()
+        self._writing.start()
+        _ = self._hours.start(clients.HOUR, now=False).addErrback(self._defect)
+
+    def stopService(self) -> Deferred[None]:
+        """Write what waits, for some seconds at most, and let go of the file."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        super().stopService()
+        self._hours.stop()
+        await self._writing.stop()
+        _ = self._thread.run(self._reader.close)
+        self._thread.end()
+
+    def problem(self) -> str | None:
+        """See :class:`ICache`."""
+        return self._writing.problem()
+
+    def upsert(self, collection: Collection, meta: TypeMeta, item: Item) -> None:
+        """See :class:`ICache`."""
+        key = Key(collection, item.namespace, item.name)
+        self._writing.change(key, Change(version_of(item.version), meta, item))
+
+    def remove(self, collection: Collection, namespace: str, name: str, version: str = "") -> None:
+        """See :class:`ICache`."""
+        self._writing.change(Key(collection, namespace, name), Change(version_of(version)))
+
+    def use(self, collection: Collection) -> None:
+        """See :class:`ICache`."""
+        if collection not in self._used:
+            self._used.add(collection)
+            self._writing.put(clients.use(collection))
+
+    def forget(self, keeps: Callable[[str], bool]) -> None:
+        """See :class:`ICache`."""
+        _ = Deferred.fromCoroutine(self._forget(keeps)).addErrback(self._not_forgotten)
+
+    def begin_list(self, scope: Scope, continue_token: str) -> IListing:
+        """See :class:`ICache`."""
+        self._used.add(scope.collection)
+        return Listing(self._writing, self._continued, scope, continue_token, self._refused)
+
+    def get(self, collection: Collection, namespace: str, name: str) -> Deferred[Stored | None]:
+        """See :class:`ICache`."""
+        return self._read(lambda connection: reading.find(connection, collection, namespace, name))
+
+    def list(self, scope: Scope) -> Deferred[IListed | None]:
+        """See :class:`ICache`."""
+        return Deferred.fromCoroutine(self._list(scope))
+
+    def keep_document(self, client: str, path: str, form: str, document: KeptDocument) -> None:
+        """See :class:`ICache`."""
+        self._writing.put(documents.keep(client, path, form, document))
+
+    def document(self, client: str, path: str, form: str) -> Deferred[KeptDocument | None]:
+        """See :class:`ICache`."""
+        return self._read(lambda connection: documents.find(connection, client, path, form))
+
+    def keep_event(self, path: str, content_type: str, body: bytes, token: str) -> None:
+        """See :class:`ICache`."""
+        self._writing.put(events.Keep(path, content_type, body, token))
+
+    def kept_events(self, most: int) -> Deferred[Sequence[KeptEvent]]:
+        """See :class:`ICache`."""
+        return self._read(lambda connection: events.oldest(connection, most))
+
+    def drop_event(self, id: int) -> None:
+        """See :class:`ICache`."""
+        self._writing.put(events.Drop(id))
+
+    def accept_token(self, digest: bytes, owner: str, until: float) -> None:
+        """See :class:`ICache`; each request tells it, so what is known is not told again."""
+        if self._accepted.get(digest) == (owner, until):
+            return
+        self._accepted[digest] = owner, until
+        if len(self._accepted) > _MOST_ACCEPTED:
+            self._accepted.popitem(last=False)
+        self._writing.put(tokens.accept(digest, owner, until))
+
+    def token_owner(self, digest: bytes) -> Deferred[str | None]:
+        """See :class:`ICache`."""
+        now = time_of_day(self._clock)
+        return self._read(lambda connection: tokens.owner(connection, digest, now))
+
+    def refuse_token(self, digest: bytes) -> None:
+        """See :class:`ICache`."""
+        self._accepted.pop(digest, None)
+        self._writing.put(tokens.refuse(digest))
+
+    async def _forget(self, keeps: Callable[[str], bool]) -> None:
+        there = await self._read(clients.clients)
+        # A client is its component, and who owns its token if that is not the node.
+        gone = [client for client in there if not keeps(client.partition(" ")[0])]
+        if gone:
+            self._writing.put(clients.Forget(gone))
+
+    def _not_forgotten(self, failure: Failure) -> None:
+        self._log.error(
+            "Clients that are not to be kept are still in the cache: {reason}",
+            reason=failure.getErrorMessage(),
+        )
+
+    def _defect(self, failure: Failure) -> None:
+        self._log.failure("Defect: hours are not counted, so no client is forgotten", failure)
+
+    def _count_hour(self) -> None:
+        """Count an hour, unless the API has not answered in it."""
+        if self._used:
+            self._used.clear()
+            self._writing.put(clients.CountHour())
+
+    def _read(self, read: Callable[[sqlite3.Connection], _Result]) -> Deferred[_Result]:
+        return Deferred.fromCoroutine(self._in_reader(partial(self._reader.read, read)))
+
+    async def _list(self, scope: Scope) -> IListed | None:
+        await self._lists.acquire()
+        try:
+            snapshot = await self._in_reader(partial(self._reader.snapshot, scope))
+        except BaseException:
+            self._lists.release()
+            raise
+        if snapshot is None:
+            self._lists.release()
+            return None
+        complete = snapshot.complete and not self._writing.queue.is_lacking(scope.collection)
+        return Listed(self._clock, self._thread, snapshot, complete, self._lists.release)
+
+    async def _in_reader(self, job: Callable[[], _Result]) -> _Result:
+        await self._writing.settled()
+        try:
+            return await self._thread.run(job)
+        except CacheDamaged as damage:
+            self._writing.found_damaged(damage)
+            raise
+
+    def _opened(self) -> None:
+        """Have what was opened before closed: it may be another file."""
+        _ = self._thread.run(self._reader.close)
+
+    def _refused(self, scope: Scope) -> None:
+        self._writing.stats.refused += 1
+        self._warnings.warn(
+            "A list of {resource} for {client} is not kept: {size} MB wait for the cache already;"
+            " without the cloud its last state is given",
+            resource=scope.collection.resource,
+            client=scope.collection.client,
+            size=self._writing.queue.size // 1_000_000,
+        )

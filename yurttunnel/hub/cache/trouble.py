@@ -1,0 +1,41 @@
+"""What may be wrong with the file of the cache, and what is to be done about it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from yurttunnel.hub.cache.interfaces import CacheFailed
+
+_WRONG = {
+    sqlite3.SQLITE_FULL: "the disk is full: make room on it",
+    sqlite3.SQLITE_IOERR: "the disk has failed ({error}): see the kernel's log (dmesg)",
+    sqlite3.SQLITE_READONLY: "it cannot be written to ({error}): see how its disk is mounted",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: see what its directory and its disk allow",
+    sqlite3.SQLITE_PERM: "it cannot be opened: see what its directory and its disk allow",
+    sqlite3.SQLITE_BUSY: "another process holds it: see who has it open (fuser)",
+    sqlite3.SQLITE_LOCKED: "another process holds it: see who has it open (fuser)",
+    sqlite3.SQLITE_PROTOCOL: "another process holds it: see who has it open (fuser)",
+    sqlite3.SQLITE_NOMEM: "there is no memory left: give the process more",
+}
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+
+
+class CacheDamaged(CacheFailed):
+    """The file is no database, or not a whole one."""
+
+
+def trouble_of(error: Exception, path: Path) -> CacheFailed | None:
+    """Return what is wrong with the file at ``path``; ``None``: nothing, so the statement is."""
+    if isinstance(error, CacheFailed):
+        return error
+    if isinstance(error, OSError):
+        return CacheFailed(f"the cache {path}: {error.strerror}")
+    # Errors of the module itself have none.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _DAMAGED:
+        return CacheDamaged(f"the cache {path} is damaged ({error})")
+    if code not in _WRONG:
+        return None
+    return CacheFailed(f"the cache {path}: {_WRONG[code].format(error=error)}")

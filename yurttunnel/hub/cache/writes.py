@@ -1,0 +1,162 @@
+"""What is written: made by the reactor, done by the thread that writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from sqlite3 import Connection
+from typing import Any, NamedTuple, Protocol
+
+from yurttunnel.hub.cache import objects
+from yurttunnel.hub.cache.interfaces import Collection
+from yurttunnel.hub.cache.versions import Version, newest
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
+
+OVERHEAD = 500
+"""Bytes of memory that an object takes beside its body, about."""
+
+MOST_IN_ONE = 1024 * 1024
+"""Bytes of changes that are written together."""
+
+
+class Done(NamedTuple):
+    """What has come of writes.
+
+    ``written`` objects were new, or in another version, ``unchanged`` ones were not. There are so
+    many more ``events``, and of those that were there so many are lost. ``forgotten`` are clients.
+    """
+
+    written: int = 0
+    unchanged: int = 0
+    events: int = 0
+    events_lost: int = 0
+    forgotten: tuple[str, ...] = ()
+
+
+class Write(Protocol):
+    """One of them; ``size`` is the memory that it takes, in bytes."""
+
+    size: int
+
+    def do(self, connection: Connection, /) -> Done:
+        """Do it, within a transaction; in the thread."""
+        ...
+
+    def drop(self) -> Iterable[Collection]:
+        """Take it that it will not be done; return the collections that now lack something."""
+        ...
+
+
+class Statements:
+    """Some statements that have nothing to do with objects."""
+
+    def __init__(self, *statements: tuple[str, Sequence[Any]], size: int = OVERHEAD) -> None:
+        self.size = size
+        self._statements = statements
+
+    def do(self, connection: Connection) -> Done:
+        """See :class:`Write`."""
+        for statement, values in self._statements:
+            connection.execute(statement, values)
+        return Done()
+
+    def drop(self) -> Iterable[Collection]:
+        """See :class:`Write`."""
+        return ()
+
+
+class Key(NamedTuple):
+    """Which object."""
+
+    collection: Collection
+    namespace: str
+    name: str
+
+
+class Change(NamedTuple):
+    """What has become of an object; without an item it is gone."""
+
+    version: Version
+    type: TypeMeta | None = None
+    item: Item | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes, about."""
+        return OVERHEAD + (0 if self.item is None else len(self.item.body))
+
+
+@dataclass
+class Changes:
+    """Changes of single objects, the last one of each."""
+
+    size: int = 0
+    of: dict[Key, Change] = field(default_factory=dict)
+
+    def put(self, key: Key, change: Change) -> None:
+        """Take one, in place of the one before."""
+        before = self.of.get(key)
+        self.size += change.size - (0 if before is None else before.size)
+        self.of[key] = change
+
+    def drop_oldest(self) -> Collection:
+        """Drop the one that has waited for longest."""
+        key = next(iter(self.of))
+        self.size -= self.of.pop(key).size
+        return key.collection
+
+    def do(self, connection: Connection) -> Done:
+        """See :class:`Write`."""
+        by_collection: dict[Collection, list[tuple[Key, Change]]] = {}
+        for each in self.of.items():
+            by_collection.setdefault(each[0].collection, []).append(each)
+        done = [
+            _change(connection, collection, changes)
+            for collection, changes in by_collection.items()
+        ]
+        return Done(sum(each.written for each in done), sum(each.unchanged for each in done))
+
+    def drop(self) -> Iterable[Collection]:
+        """See :class:`Write`."""
+        return {key.collection for key in self.of}
+
+
+def _change(
+    connection: Connection, collection: Collection, changes: Sequence[tuple[Key, Change]]
+) -> Done:
+    version = newest([change.version for _, change in changes])
+    types = [change.type for _, change in changes if change.type is not None]
+    if types:
+        row: int | None = objects.enter(connection, collection, types[-1], version)
+    else:
+        row = objects.find(connection, collection)
+    if row is None:
+        # What is gone was never there.
+        return Done()
+    objects.see(connection, row, version)
+    gone = [
+        (key.namespace, key.name, change.version) for key, change in changes if change.item is None
+    ]
+    objects.remove(connection, row, gone)
+    items = [change.item for _, change in changes if change.item is not None]
+    written = objects.put(connection, row, items)
+    return Done(written, len(items) - written)
+
+
+class Unlist:
+    """Collections that lack something."""
+
+    size = 0
+
+    def __init__(self, collections: set[Collection]) -> None:
+        self.collections = collections
+
+    def do(self, connection: Connection) -> Done:
+        """See :class:`Write`."""
+        for collection in self.collections:
+            objects.unlist(connection, collection)
+        return Done()
+
+    def drop(self) -> Iterable[Collection]:
+        """See :class:`Write`."""
+        return self.collections

@@ -1,0 +1,230 @@
+"""How what waits gets to the disk: when, and what happens when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.hub.cache.database import Connect, Database
+from yurttunnel.hub.cache.interfaces import CacheFailed
+from yurttunnel.hub.cache.metrics import CacheStats
+from yurttunnel.hub.cache.queue import WriteQueue
+from yurttunnel.hub.cache.trouble import CacheDamaged
+from yurttunnel.hub.cache.writes import Change, Key, Write
+from yurttunnel.ops.backoff import Backoff
+from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.ops.reconciler import Reconciler
+from yurttunnel.ops.threads import Jobs
+from yurttunnel.ops.waiting import ended_within
+
+COLLECTED = 0.05
+"""Seconds for which changes are collected, and so what a process that is killed may lose."""
+
+BARRIER = 2.0
+"""Seconds for which what is read waits for what was told before it."""
+
+FLUSH = 5.0
+"""Seconds for what waits when the process stops."""
+
+SLOW = 5.0
+"""Seconds after which a write that has not ended is trouble."""
+
+_PERIOD = 60.0
+"""Seconds after which it is tried whether the file can be used, though nothing waits."""
+
+_CLOSE = 2.0
+"""Seconds for the end of what is under way, and for closing the file."""
+
+
+class Writing:
+    """Writes what it is given, in batches and in order, by a thread.
+
+    ``on_opened`` is called when there is a new connection: what was opened before may be another
+    file.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        path: Path,
+        thread: Jobs,
+        connect: Connect,
+        most_bytes: int,
+        most_waiting: int,
+        on_opened: Callable[[], object],
+    ) -> None:
+        self._clock = clock
+        self._path = path
+        self._thread = thread
+        self._database = Database(path, connect, most_bytes)
+        self._on_opened = on_opened
+        self._warnings = RateLimitedLog(clock, self._log)
+        self._loop = Reconciler(
+            clock,
+            _PERIOD,
+            "writing the cache",
+            self._write_waiting,
+            settle=COLLECTED,
+            backoff=Backoff(),
+            finish=_CLOSE,
+        )
+        self._is_open = False
+        self._opening: list[Deferred[None]] = []
+        self._damage: CacheDamaged | None = None
+        self._problem: CacheFailed | None = None
+        self._since: float | None = None
+        self.queue = WriteQueue(most_waiting, self._dropped)
+        self.stats = CacheStats()
+
+    def start(self) -> None:
+        """Open the file."""
+        self._loop.startService()
+
+    async def stop(self) -> None:
+        """Write what waits, within :data:`FLUSH`, and let go of the file."""
+        if not await self.settled(FLUSH) and self.queue:
+            self._log.error(
+                "The last changes were not kept within {seconds:g} s: the cache {path} has what"
+                " was there before",
+                seconds=FLUSH,
+                path=self._path,
+            )
+        await self._loop.stopService()
+        await ended_within(self._clock, _CLOSE, self._thread.run(self._database.close))
+        self._thread.end()
+        self._is_open = False
+
+    def put(self, write: Write) -> None:
+        """Take a write, to be done behind those before."""
+        self.queue.put(write)
+        self._loop.trigger()
+
+    def change(self, key: Key, change: Change) -> None:
+        """Take a change of an object."""
+        self.queue.change(key, change)
+        self._loop.trigger()
+
+    async def settled(self, seconds: float = BARRIER) -> bool:
+        """Wait until all that was taken before is done, and no longer than ``seconds``.
+
+        Return whether it is; at once while nothing can be written.
+        """
+        if self._is_open and not self.queue.is_busy:
+            return True
+        if self._problem is not None:
+            return False
+        self._loop.trigger(at_once=True)
+        return await ended_within(self._clock, seconds, self._mark())
+
+    def problem(self) -> str | None:
+        """Return why nothing can be written."""
+        if self._problem is not None:
+            return str(self._problem)
+        if self._since is not None and self._clock.seconds() - self._since > SLOW:
+            return f"the cache {self._path}: a write takes more than {SLOW:g} s: see its disk"
+        return None
+
+    def found_damaged(self, damage: CacheDamaged) -> None:
+        """Take it that what was read is damaged."""
+        self._damage = damage
+        self._loop.trigger(at_once=True)
+
+    def _mark(self) -> Deferred[None]:
+        if self.queue.is_busy:
+            return self.queue.mark()
+        opened: Deferred[None] = Deferred()
+        self._opening.append(opened)
+        return opened
+
+    async def _write_waiting(self) -> bool:
+        try:
+            try:
+                await self._write_all()
+            except CacheDamaged as damage:
+                await self._begin_anew(damage)
+                await self._write_all()
+        except CacheFailed as failure:
+            self._is_open = False
+            self._fail(failure)
+            return False
+        self._go_on()
+        return True
+
+    async def _write_all(self) -> None:
+        if self._damage is not None:
+            raise self._damage
+        if not self._is_open:
+            await self._open()
+        while self.queue:
+            await self._write(self.queue.take())
+
+    async def _open(self) -> None:
+        opened = await self._thread.run(self._database.open)
+        self._is_open = True
+        self.stats.size, self.stats.events = opened
+        self._on_opened()
+        opening, self._opening = self._opening, []
+        for each in opening:
+            each.callback(None)
+
+    async def _write(self, writes: list[Write]) -> None:
+        self._since = self._clock.seconds()
+        try:
+            written = await self._thread.run(partial(self._database.write, writes))
+        except BaseException:
+            self.queue.put_back()
+            raise
+        finally:
+            self._since = None
+        self.stats.size = written.size
+        self.stats.count(written.done)
+        for client in (client for done in written.done for client in done.forgotten):
+            self._log.info(
+                "What {client} knows of the API is not kept any longer: it was not asked for"
+                " lately, or is not to be kept",
+                client=client,
+            )
+        for defect in written.defects:
+            self._log.failure("Defect: a change cannot be written to the cache", defect)
+        self.queue.done(writes)
+
+    async def _begin_anew(self, damage: CacheDamaged) -> None:
+        self._is_open = False
+        aside = await self._thread.run(self._database.set_aside)
+        self._damage = None
+        self.stats.damaged += 1
+        self._log.error(
+            "{damage}: it is now {aside}, and a new one is begun; what this node needs of the API"
+            " without the cloud is known again once its clients have listed it: see its disk",
+            damage=damage,
+            aside=aside,
+        )
+
+    def _fail(self, failure: CacheFailed) -> None:
+        if str(failure) != str(self._problem):
+            self._log.error(
+                "What the API answers is not kept for an outage: {failure}; it is tried again",
+                failure=failure,
+            )
+        self._problem = failure
+
+    def _go_on(self) -> None:
+        if self._problem is not None:
+            self._log.info("The cache {path} is written again", path=self._path)
+        self._problem = None
+
+    def _dropped(self, count: int) -> None:
+        self.stats.dropped += count
+        self._warnings.warn(
+            "{count} of the changes that wait for the cache {path} were dropped: its disk is slow,"
+            " full or broken; without the cloud, what they were about is older than it could be",
+            count=count,
+            path=self._path,
+        )
