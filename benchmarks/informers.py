@@ -73,7 +73,7 @@ async def main(reactor: Any) -> None:
 
 def _start_api(reactor: Any, directory: Path) -> tuple[Store, Path]:
     """Serve an empty API until the process ends; give its store, and how to ask it."""
-    (port,) = free_ports(1)
+    port = free_ports.take()
     trust = QuickstartTrust(reactor, directory / "authority", "nobody")
     store = Store(reactor)
     nodes = TunneledNodes(reactor, trust.api_to_tunnel, list)
@@ -123,7 +123,7 @@ def _server(
     directory: Path, kubeconfig: Path
 ) -> Generator[tuple[subprocess.Popen[bytes], int], None, None]:
     """Run a server; give its process and its meta port."""
-    agent_port, secure_port, insecure_port, meta_port = free_ports(4)
+    agent_port, secure_port, insecure_port, meta_port = (free_ports.take() for _ in range(4))
     command = [
         sys.executable, "-m", "twisted", "yurttunnel-server",
         "--kube-config", str(kubeconfig),

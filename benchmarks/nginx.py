@@ -109,7 +109,7 @@ class Pair:
 
     def __init__(self, stack: ExitStack, directory: Path, nginx: Nginx, backend_port: int) -> None:
         authority = Authority(directory)
-        self.port, between = free_ports(2)
+        self.port, between = free_ports.take(), free_ports.take()
         second = self._start(
             stack, directory, nginx, "second", authority, _SECOND, between, backend_port
         )

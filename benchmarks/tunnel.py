@@ -49,7 +49,7 @@ class MetaProgram(Program):
         environment: Mapping[str, str] | None = None,
         flag: str = "--meta-port",
     ) -> None:
-        (self._meta_port,) = free_ports(1)
+        self._meta_port = free_ports.take()
         super().__init__([*command, flag, str(self._meta_port)], log, environment)
 
     def is_ready(self) -> bool:
@@ -108,7 +108,9 @@ class Server(Command):
     def __init__(self, directory: Path, settings: Settings, kubelet_authority: Path) -> None:
         self.state = directory / "server"
         self.socket = directory / "connect.sock"
-        self.agent_port, self.secure_port, insecure_port = free_ports(3)
+        self.agent_port = free_ports.take()
+        self.secure_port = free_ports.take()
+        insecure_port = free_ports.take()
         arguments = [
             "yurttunnel-server",
             "--state-dir", str(self.state),

@@ -44,7 +44,7 @@ class Hub(MetaProgram):
     """
 
     def __init__(self, directory: Path, api_port: int) -> None:
-        self.port, secure_port = free_ports(2)
+        self.port, secure_port = free_ports.take(), free_ports.take()
         command = [
             sys.executable, *twist("epoll"), "yurthub",
             "--node-name", NODE,

@@ -76,7 +76,7 @@ class Proxy:
         api: tuple[str, int],
     ) -> None:
         name, to = api
-        self.port, self.watch_port = free_ports(2)
+        self.port, self.watch_port = free_ports.take(), free_ports.take()
         text = _CONFIGURATION.format(
             to=to, port=self.port, watch_port=self.watch_port, name=name,
             own=own, authority=authority.certificate,

@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
-from tests.e2e.programs import free_ports
+from benchmarks.ports import free_ports
 
 QUEUE_BOUND = 4 * 1024 * 1024
 """Delayed bytes that a direction holds, unless told otherwise."""

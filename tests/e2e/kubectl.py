@@ -17,7 +17,8 @@ from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
 
-from tests.e2e.programs import Program, free_ports
+from benchmarks.ports import free_ports
+from tests.e2e.programs import Program
 
 FOLDERS = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
 """Where the Google Cloud SDK keeps kubectl in several versions, as kubectl.1.NN."""

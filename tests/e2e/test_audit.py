@@ -10,10 +10,11 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.endpoints import UNIXClientEndpoint
 
+from benchmarks.ports import free_ports
 from tests.e2e.clients import HttpTarget, Peer, Sink, Source, connect
 from tests.e2e.interception import InterceptionTestCase
 from tests.e2e.kubelets import Request
-from tests.e2e.programs import STOP_SECONDS, Server, free_ports
+from tests.e2e.programs import STOP_SECONDS, Server
 from tests.e2e.test_interception_upgrades import SWITCH, TwoWay
 from yurttunnel.pki.authority import CALLER_NAME
 from yurttunnel.server.audit_log import CLOSE_TIMEOUT

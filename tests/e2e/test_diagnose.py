@@ -14,8 +14,9 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.utils import getProcessOutputAndValue
 
+from benchmarks.ports import free_ports
 from tests.e2e.clients import Echo, EchoClient, Question
-from tests.e2e.programs import ROOT, Program, free_ports
+from tests.e2e.programs import ROOT, Program
 from tests.e2e.support import EndToEndTestCase, which
 
 BEARER = "opaque-bearer-of-a-caller"

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from twisted.internet.threads import deferToThread
 
+from benchmarks.ports import free_ports
 from tests.e2e.clients import Peer
-from tests.e2e.programs import Tunnel, free_ports
+from tests.e2e.programs import Tunnel
 from tests.e2e.support import EndToEndTestCase, TwistedTransports
 
 BANNER = b"SSH-2.0-edge\r\n"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.ports import free_ports
 from tests.e2e.clients import AnswerAtEnd, EndFirst, Question
-from tests.e2e.programs import free_ports
 from tests.e2e.support import EndToEndTestCase, TwistedTransports
 
 

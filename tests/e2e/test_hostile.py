@@ -19,6 +19,7 @@ from twisted.internet.error import ConnectError
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SkipTest
 
+from benchmarks.ports import free_ports
 from tests.e2e.certificates import (
     AGENT_PROTOCOL,
     TO_A_WORKER,
@@ -36,7 +37,7 @@ from tests.e2e.clients import (
     Target,
     connect_directly,
 )
-from tests.e2e.programs import ROOT, Program, Tunnel, free_ports
+from tests.e2e.programs import ROOT, Program, Tunnel
 from tests.e2e.support import EndToEndTestCase, TwistedTransports, which
 from tests.e2e.tls_callers import tls_download
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL

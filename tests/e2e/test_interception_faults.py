@@ -6,6 +6,7 @@ import os
 
 from twisted.internet.defer import Deferred
 
+from benchmarks.ports import free_ports
 from tests.e2e.certificates import authority_of, foreign_authority
 from tests.e2e.clients import Echo, Question
 from tests.e2e.http_clients import ChunkedUpload, HttpClient
@@ -20,7 +21,7 @@ from tests.e2e.kubelets import (
     routes,
     serving_identity,
 )
-from tests.e2e.programs import MEBIBYTE, free_ports
+from tests.e2e.programs import MEBIBYTE
 from tests.e2e.test_interception import together
 from tests.http.kube_clients import upgrade_failure
 from yurttunnel.http.relay import BODY_PATIENCE

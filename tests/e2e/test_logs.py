@@ -7,8 +7,8 @@ import json
 import os
 from pathlib import Path
 
+from benchmarks.ports import free_ports
 from tests.e2e.clients import Peer
-from tests.e2e.programs import free_ports
 from tests.e2e.support import EndToEndTestCase
 
 

@@ -8,7 +8,8 @@ import signal
 
 from twisted.internet import reactor
 
-from tests.e2e.programs import Program, free_ports
+from benchmarks.ports import free_ports
+from tests.e2e.programs import Program
 from tests.e2e.support import EndToEndTestCase
 
 STEPS = ("run", "logs", "exec", "attach", "port-forward", "cp", "metrics", "delete")

@@ -15,8 +15,9 @@ from twisted.internet import reactor
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.threads import deferToThread
 
+from benchmarks.ports import free_ports
 from tests.e2e.clients import Download, Peer, Source, Target, connect
-from tests.e2e.programs import Tunnel, free_ports
+from tests.e2e.programs import Tunnel
 from tests.e2e.support import EndToEndTestCase, TwistedTransports
 from tests.e2e.tls_callers import RECEIVE_BUFFER, tls_download
 from yurttunnel.server.frontends.connect import LINGER

@@ -8,6 +8,7 @@ import signal
 from twisted.internet import reactor
 from twisted.internet.endpoints import UNIXClientEndpoint
 
+from benchmarks.ports import free_ports, is_free
 from tests.e2e.clients import (
     Download,
     Echo,
@@ -17,7 +18,7 @@ from tests.e2e.clients import (
     Source,
     connect,
 )
-from tests.e2e.programs import Program, free_ports, is_free
+from tests.e2e.programs import Program
 from tests.e2e.support import EndToEndTestCase
 
 DEFAULT_PORTS = (10262, 10263, 10264, 10265, 10266, 9100, 8000)

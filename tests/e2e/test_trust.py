@@ -10,6 +10,7 @@ from pathlib import Path
 
 from twisted.internet import reactor
 
+from benchmarks.ports import free_ports
 from tests.e2e.certificates import (
     AGENT_PROTOCOL,
     TO_A_WORKER,
@@ -22,7 +23,7 @@ from tests.e2e.certificates import (
 )
 from tests.e2e.clients import Echo, EchoClient, HttpTarget, Question, Sink
 from tests.e2e.crowds import EvictingSet
-from tests.e2e.programs import Program, Server, Tunnel, free_ports
+from tests.e2e.programs import Program, Server, Tunnel
 from tests.e2e.support import EndToEndTestCase, which
 from yurttunnel.ops.ending import STATUS as FATAL
 

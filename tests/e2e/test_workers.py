@@ -17,6 +17,7 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.internet.threads import deferToThread
 
+from benchmarks.ports import free_ports
 from tests.e2e.clients import (
     AnswerAtEnd,
     Download,
@@ -28,7 +29,7 @@ from tests.e2e.clients import (
     Source,
 )
 from tests.e2e.faults import FaultProxy
-from tests.e2e.programs import Agent, Program, Tunnel, free_ports
+from tests.e2e.programs import Agent, Program, Tunnel
 from tests.e2e.support import EndToEndTestCase
 from yurttunnel.pki.enrolment_issuer import NODE_FILE
 from yurttunnel.tunnel.connection import ALPN

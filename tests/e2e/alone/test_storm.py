@@ -12,9 +12,10 @@ from pathlib import Path
 
 from twisted.internet import reactor
 
+from benchmarks.ports import free_ports
 from tests.e2e.clients import Echo, EchoClient
 from tests.e2e.leaks import LeakTestCase
-from tests.e2e.programs import BESIDES_BUFFERS, ROOT, Program, Server, free_ports
+from tests.e2e.programs import BESIDES_BUFFERS, ROOT, Program, Server
 
 AGENTS = 300
 

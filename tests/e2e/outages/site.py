@@ -5,11 +5,12 @@ from __future__ import annotations
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
+from benchmarks.ports import free_ports
 from tests.e2e.clients import EchoClient, Peer, Target
 from tests.e2e.leaks import LeakTestCase
 from tests.e2e.network.sites import Sites
 from tests.e2e.outages.gateway import Gateway
-from tests.e2e.programs import Agent, Program, Tunnel, free_ports
+from tests.e2e.programs import Agent, Program, Tunnel
 
 SERVER, SERVER_6 = "10.77.0.21", "fd77::21"
 """The addresses in the cloud at which the server is reached from everywhere."""
