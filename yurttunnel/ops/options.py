@@ -70,8 +70,11 @@ class CommandOptions(usage.Options, Generic[Settings]):
     """The flags of the command; those that all commands have are added."""
 
     ignored_flags: Mapping[str, str] = {}
-    """Flags with a value that mean nothing here, and what does instead. Manifests of yurttunnel
-    1.2 carry them, so they are accepted with a warning."""
+    """Flags with a value that mean nothing here, and what does instead. Manifests of former
+    releases carry them, so they are accepted with a warning."""
+
+    ignored_of = "yurttunnel 1.2"
+    """Which release has the ignored ones."""
 
     ignored_switches: Mapping[str, str] = {}
     """The same in the manner of Go: their value stands behind "=", or there is none."""
@@ -100,7 +103,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
         self.longdesc = " ".join(self.longdesc.split())
         if ignored := sorted([*self.ignored_flags, *self.ignored_switches]):
             self.longdesc += (
-                " These flags of yurttunnel 1.2 are accepted and ignored with a warning: "
+                f" These flags of {self.ignored_of} are accepted and ignored with a warning: "
                 f"{', '.join(ignored)}."
             )
         self._environment = environment

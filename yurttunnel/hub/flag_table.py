@@ -1,0 +1,472 @@
+"""The flags of the hub; their names and most defaults are those of upstream."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv4Network
+
+from yurttunnel.http.authority import Address, join_authority
+from yurttunnel.hub.settings import BootstrapMode, LoadBalancing
+from yurttunnel.ops import flags
+from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
+from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated
+from yurttunnel.pki.cluster_identity import check_cluster_node_name
+from yurttunnel.pki.discovery import BootstrapToken, parse_pin
+
+DUMMY_ADDRESS = "169.254.2.1"
+DUMMY_ADDRESS_6 = "fd00::2:1"
+
+LONGEST_INTERFACE_NAME = 15
+"""Bytes (``IFNAMSIZ`` of linux/if.h, without the final NUL)."""
+
+_LINK_LOCAL = IPv4Network("169.254.0.0/16")
+_RESERVED = IPv4Network("169.254.31.0/24")
+"""Of upstream's own; its validation refuses it, too."""
+_OF_CALICO = IPv4Address("169.254.1.1")
+"""The gateway that Calico gives to pods."""
+
+_BYTES = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|Ti)?")
+_FACTORS = {None: 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_LEAST_CACHE = 16 * 2**20
+_INTERFACE_NAME = re.compile(r"[^\s/:%]+")
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _servers(text: str) -> tuple[str, ...]:
+    """Parse the list of API servers into URLs, each once."""
+    found = []
+    for item in _items(text):
+        scheme, separator, rest = item.rpartition("://")
+        if separator and scheme != "https":
+            raise ValueError(f"{item!r} is not reached by https: write https://HOST:PORT")
+        host, port = flags.host_port(rest.rstrip("/"), 443)
+        found.append(f"https://{join_authority(host, port)}")
+    if not found:
+        raise ValueError("it names no API server: write https://HOST:PORT")
+    return tuple(dict.fromkeys(found))
+
+
+def _working_mode(text: str) -> str:
+    """Parse the mode, of which one is left."""
+    if text != "edge":
+        raise ValueError(
+            f"{text!r} is not served: a node in the cloud reaches the API servers by itself, and"
+            " runs no hub; on edge nodes write edge"
+        )
+    return text
+
+
+def _load_balancing(text: str) -> LoadBalancing:
+    """Parse how servers are chosen."""
+    try:
+        return LoadBalancing(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither rr nor priority") from None
+
+
+def _bootstrap_mode(text: str) -> BootstrapMode:
+    """Parse how the first certificate is got."""
+    try:
+        return BootstrapMode(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither token nor kubeletcertificate") from None
+
+
+def _interface_name(text: str) -> str:
+    """Parse the name of an interface."""
+    if len(text.encode()) > LONGEST_INTERFACE_NAME:
+        raise ValueError(f"{text!r} has more than {LONGEST_INTERFACE_NAME} characters")
+    if not _INTERFACE_NAME.fullmatch(text) or text in (".", ".."):
+        raise ValueError(f"{text!r} is not the name of an interface")
+    return text
+
+
+def _interface_address(text: str) -> Address:
+    """Parse the address of the interface: one that is nobody else's."""
+    address = flags.address(text)
+    if isinstance(address, IPv4Address):
+        if address not in _LINK_LOCAL or address in _RESERVED or address == _OF_CALICO:
+            raise ValueError(
+                f"{text!r} cannot be used: take one of {_LINK_LOCAL}, but none of {_RESERVED}, and"
+                f" not {_OF_CALICO}, which is Calico's"
+            )
+    elif address.is_unspecified or address.is_multicast or address.is_loopback:
+        raise ValueError(f"{text!r} is not the address of one host")
+    return address
+
+
+def _count(text: str) -> int:
+    """Parse a number from 1 on."""
+    number = _number(text)
+    if number < 1:
+        raise ValueError(f"{text!r} is not a number from 1 on")
+    return number
+
+
+def _number(text: str) -> int:
+    """Parse a number from 0 on."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ValueError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
+def _limit(text: str) -> int:
+    """Parse how many there may be at a time; what is not positive is no limit."""
+    return max(0, int(text)) if re.fullmatch("-?[0-9]{1,9}", text, re.ASCII) else _number(text)
+
+
+def _seconds(text: str) -> float:
+    """Parse a time that must not be zero."""
+    seconds = flags.duration(text)
+    if seconds <= 0:
+        raise ValueError(f"{text!r} is no time: give more than zero seconds")
+    return seconds
+
+
+def _bytes(text: str) -> int:
+    """Parse a size."""
+    match = _BYTES.fullmatch(text)
+    size = int(match[1]) * _FACTORS[match[2]] if match else 0
+    if size < _LEAST_CACHE:
+        raise ValueError(f"{text!r} is not a size of at least 16Mi: write 512Mi, 2Gi or bytes")
+    return size
+
+
+def _token(text: str) -> BootstrapToken:
+    """Parse a bootstrap token."""
+    return BootstrapToken.parse(text)
+
+
+def _pins(text: str) -> frozenset[str]:
+    """Parse pins of authorities, between commas."""
+    return frozenset(map(parse_pin, _items(text)))
+
+
+def _organizations(text: str) -> tuple[str, ...]:
+    """Parse the comma list of organizations."""
+    return tuple(dict.fromkeys(_items(text)))
+
+
+def _filters(text: str) -> frozenset[str]:
+    """Parse the comma list of filters, or ``*``."""
+    return frozenset(_items(text))
+
+
+def _label(text: str) -> str:
+    """Parse a name that has to be one label of DNS, as that of a namespace."""
+    name = flags.host(text)
+    if "." in name or ":" in name:
+        raise ValueError(f"{text!r} is not the name of a namespace")
+    return name
+
+
+NODE_NAME = Flag(
+    "node-name",
+    Group.BASICS,
+    lambda text: check_cluster_node_name(text.strip()),
+    "Name of this node, which is the one that its kubelet registers. [default: $NODE_NAME]",
+    variable="NODE_NAME",
+)
+SERVER_ADDR = Flag(
+    "server-addr",
+    Group.BASICS,
+    _servers,
+    "API servers, separated by commas: https://HOST:PORT. Never the address of the Service"
+    " kubernetes, which leads nowhere before kube-proxy runs, and kube-proxy waits for the hub.",
+)
+ROOT_DIR = Flag(
+    "root-dir",
+    Group.BASICS,
+    flags.path,
+    "Directory for the node's keys and certificates.",
+    default="/var/lib/yurthub",
+)
+DISK_CACHE_PATH = Flag(
+    "disk-cache-path",
+    Group.BASICS,
+    flags.path,
+    "Directory for what clients last saw; secrets are among it.",
+    default="/etc/kubernetes/cache/",
+)
+WORKING_MODE = Flag(
+    "working-mode", Group.BASICS, _working_mode, "edge, the only one that is left.", default="edge"
+)
+BIND_ADDRESS = Flag(
+    "bind-address",
+    Group.BASICS,
+    flags.listening_address,
+    "Address of --serve-port.",
+    default="127.0.0.1",
+)
+SERVE_PORT = Flag(
+    "serve-port",
+    Group.BASICS,
+    flags.port,
+    "Port for operators: health, metrics, the status page, new join tokens.",
+    default="10267",
+)
+BIND_PROXY_ADDRESS = Flag(
+    "bind-proxy-address",
+    Group.BASICS,
+    flags.listening_address,
+    "Address at which clients on the node, and pods in its network, find the API. Whoever connects"
+    " there and has no token of its own asks as the node, so it has to be a loopback address.",
+    default="127.0.0.1",
+)
+PROXY_PORT = Flag(
+    "proxy-port",
+    Group.BASICS,
+    flags.port,
+    "Port of the API by HTTP, there and at --dummy-if-ip.",
+    default="10261",
+)
+PROXY_SECURE_PORT = Flag(
+    "proxy-secure-port",
+    Group.BASICS,
+    flags.port,
+    "Port of the API by TLS at --dummy-if-ip, or at --bind-proxy-address where there is no such"
+    " interface.",
+    default="10268",
+)
+ENABLE_DUMMY_IF = Flag(
+    "enable-dummy-if",
+    Group.BASICS,
+    flags.switch,
+    "Make the interface at which pods with a network of their own find the API; requests there"
+    " need a token of their own.",
+    default="true",
+    stands_alone=True,
+)
+DUMMY_IF_NAME = Flag(
+    "dummy-if-name",
+    Group.BASICS,
+    _interface_name,
+    "Name of that interface, at most 15 characters.",
+    default="yurthub-dummy0",
+)
+DUMMY_IF_IP = Flag(
+    "dummy-if-ip",
+    Group.BASICS,
+    _interface_address,
+    f"Its address, one of 169.254.0.0/16. [default: {DUMMY_ADDRESS}, or {DUMMY_ADDRESS_6} when"
+    " --bind-proxy-address is of IPv6]",
+)
+NAMESPACE = Flag(
+    "namespace",
+    Group.CLUSTER,
+    _label,
+    "Where the ConfigMap yurt-hub-cfg is.",
+    default="kube-system",
+)
+NODEPOOL_NAME = Flag(
+    "nodepool-name",
+    Group.CLUSTER,
+    flags.host,
+    "Pool of this node. [default: as the labels of the node say]",
+)
+BOOTSTRAP_MODE = Flag(
+    "bootstrap-mode",
+    Group.TRUST,
+    _bootstrap_mode,
+    "What the first certificate is asked for with: token, or kubeletcertificate.",
+    default="token",
+)
+BOOTSTRAP_FILE = Flag(
+    "bootstrap-file",
+    Group.TRUST,
+    flags.path,
+    "Kubeconfig with a bootstrap token. If it names certificate-authority-data, that is believed,"
+    " and nothing is discovered. Removed once the node has joined.",
+)
+JOIN_TOKEN = Flag(
+    "join-token",
+    Group.TRUST,
+    _token,
+    "The bootstrap token itself. Other users of the machine can see it in the list of processes:"
+    " prefer --bootstrap-file.",
+)
+DISCOVERY_PINS = Repeated(
+    "discovery-token-ca-cert-hash",
+    Group.TRUST,
+    _pins,
+    "Pin of an authority of the cluster, sha256:HEX as kubeadm prints it; repeatable, or between"
+    " commas. Needed with a token.",
+)
+SKIP_PINS = Flag(
+    "discovery-token-unsafe-skip-ca-verification",
+    Group.TRUST,
+    flags.switch,
+    "Believe any authority that somebody with the token names: who has one of the tokens, and is"
+    " on the way to the API servers, gets the node.",
+    default="false",
+    stands_alone=True,
+)
+HUB_CERT_ORGANIZATIONS = Flag(
+    "hub-cert-organizations",
+    Group.TRUST,
+    _organizations,
+    "Further organizations of the certificate, separated by commas. The tunnel's server approves"
+    " them when the node has them already; else kubectl certificate approve.",
+)
+KUBELET_CERTIFICATE = Flag(
+    "kubelet-client-certificate",
+    Group.TRUST,
+    flags.path,
+    "With --bootstrap-mode=kubeletcertificate: the kubelet's certificate with its key.",
+    default="/var/lib/kubelet/pki/kubelet-client-current.pem",
+)
+KUBELET_CA_FILE = Flag(
+    "kubelet-ca-file",
+    Group.TRUST,
+    flags.path,
+    "With that: the cluster's authorities.",
+    default="/etc/kubernetes/pki/ca.crt",
+)
+LB_MODE = Flag(
+    "lb-mode",
+    Group.OPERATION,
+    _load_balancing,
+    "rr: healthy API servers are asked in turn; priority: the first healthy one of --server-addr.",
+    default="rr",
+)
+HEARTBEAT_INTERVAL = Flag(
+    "heartbeat-interval-seconds",
+    Group.OPERATION,
+    _seconds,
+    "Time between two renewals of the node's Lease, by which the health of API servers is known.",
+    default="10",
+)
+HEARTBEAT_TIMEOUT = Flag(
+    "heartbeat-timeout-seconds",
+    Group.OPERATION,
+    _seconds,
+    "How long one renewal may take.",
+    default="2",
+)
+HEARTBEAT_RETRY = Flag(
+    "heartbeat-failed-retry",
+    Group.OPERATION,
+    _count,
+    "Attempts at each renewal.",
+    default="3",
+)
+HEARTBEAT_THRESHOLD = Flag(
+    "heartbeat-healthy-threshold",
+    Group.OPERATION,
+    _count,
+    "How many renewals in a row make a server healthy again.",
+    default="2",
+)
+KUBELET_GRACE = Flag(
+    "kubelet-health-grace-period",
+    Group.OPERATION,
+    _seconds,
+    "After this time without a word of the kubelet its Lease is not renewed any more, so that the"
+    " cloud learns of it.",
+    default="40s",
+)
+MAX_REQUESTS = Flag(
+    "max-requests-in-flight",
+    Group.LIMITS,
+    _limit,
+    "Requests that are answered at a time, beside watches; more are told to come back (429). 0 is"
+    " no limit.",
+    default="250",
+)
+MAX_WATCHES = Flag(
+    "max-watches",
+    Group.LIMITS,
+    _limit,
+    "Watches at a time. 0 is no limit.",
+    default="1000",
+)
+MIN_REQUEST_TIMEOUT = Flag(
+    "min-request-timeout",
+    Group.LIMITS,
+    _seconds,
+    "How long a watch lasts at least that is answered without the cloud and names no time.",
+    default="30m",
+)
+CACHE_MAX_BYTES = Flag(
+    "cache-max-bytes",
+    Group.LIMITS,
+    _bytes,
+    "How large the cache may become on disk: bytes, or with Ki, Mi, Gi.",
+    default="2Gi",
+)
+OFFLINE_TOKEN_PLACEHOLDERS = Flag(
+    "offline-token-placeholders",
+    Group.OPERATION,
+    flags.switch,
+    "Give the kubelet, while the cloud is away, tokens for service accounts that are marked as no"
+    " tokens, so that pods start; with false it is told to wait, and pods with projected tokens"
+    " do.",
+    default="true",
+    stands_alone=True,
+)
+ENABLE_RESOURCE_FILTER = Flag(
+    "enable-resource-filter",
+    Group.OPERATION,
+    flags.switch,
+    "Change what clients of the node see of some objects, as for the topology of Services.",
+    default="true",
+    stands_alone=True,
+)
+DISABLED_FILTERS = Flag(
+    "disabled-resource-filters",
+    Group.OPERATION,
+    _filters,
+    "Filters that are not to be, separated by commas; * is all of them.",
+)
+POOL_TOPOLOGY = Flag(
+    "enable-pool-service-topology",
+    Group.OPERATION,
+    flags.switch,
+    "Find the nodes of a pool in NodeBuckets instead of the NodePool.",
+    default="false",
+    stands_alone=True,
+)
+
+TABLE: tuple[Entry, ...] = (
+    NODE_NAME,
+    SERVER_ADDR,
+    ROOT_DIR,
+    DISK_CACHE_PATH,
+    WORKING_MODE,
+    BIND_PROXY_ADDRESS,
+    PROXY_PORT,
+    PROXY_SECURE_PORT,
+    ENABLE_DUMMY_IF,
+    DUMMY_IF_NAME,
+    DUMMY_IF_IP,
+    BIND_ADDRESS,
+    SERVE_PORT,
+    NAMESPACE,
+    NODEPOOL_NAME,
+    BOOTSTRAP_MODE,
+    BOOTSTRAP_FILE,
+    JOIN_TOKEN,
+    DISCOVERY_PINS,
+    SKIP_PINS,
+    HUB_CERT_ORGANIZATIONS,
+    KUBELET_CERTIFICATE,
+    KUBELET_CA_FILE,
+    MAX_REQUESTS,
+    MAX_WATCHES,
+    MIN_REQUEST_TIMEOUT,
+    CACHE_MAX_BYTES,
+    LB_MODE,
+    HEARTBEAT_INTERVAL,
+    HEARTBEAT_TIMEOUT,
+    HEARTBEAT_RETRY,
+    HEARTBEAT_THRESHOLD,
+    KUBELET_GRACE,
+    OFFLINE_TOKEN_PLACEHOLDERS,
+    ENABLE_RESOURCE_FILTER,
+    DISABLED_FILTERS,
+    POOL_TOPOLOGY,
+    *DIAGNOSE_TABLE,
+)

@@ -1,0 +1,160 @@
+"""The command line of the hub: parsed, checked and turned into :class:`Settings`."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from twisted.python import usage
+
+from yurttunnel.hub import flag_table
+from yurttunnel.hub.settings import (
+    BootstrapMode,
+    BootstrapSettings,
+    HealthSettings,
+    InterfaceSettings,
+    ListenerSettings,
+    Settings,
+)
+from yurttunnel.ops.diagnose.flags import bundle_path
+from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+
+# Of yurthub 1.6 and before, and of its logging library.
+_IGNORED_FLAGS = {
+    "gc-frequency": "the cache is bounded by --cache-max-bytes",
+    "pool-scope-resources": "each client has a watch of its own",
+    "host-control-plane-address": "there is no working mode local",
+    "coordinator-server-addr": "there is no coordinator of a pool",
+    "coordinator-storage-addr": "there is no coordinator of a pool",
+    "coordinator-storage-prefix": "there is no coordinator of a pool",
+    "cert-mgr-mode": "use --bootstrap-mode",
+    "vmodule": USE_LOG_LEVEL,
+    "stderrthreshold": USE_LOG_LEVEL,
+    "log_dir": USE_LOG_FILE,
+    "log_file": USE_LOG_FILE,
+}
+_IGNORED_SWITCHES = {
+    "enable-iptables": "no rules are needed where the INPUT chain lets the node's own pods in",
+    "enable-node-pool": "pools are followed where a filter needs them",
+    "enable-coordinator": "there is no coordinator of a pool",
+    "access-server-through-hub": "the hub's own requests always go through it",
+    "leader-elect": "there is no coordinator of a pool",
+    "profiling": "see /debug on --serve-port",
+    "logtostderr": USE_LOG_FILE,
+    "alsologtostderr": USE_LOG_FILE,
+}
+
+
+class Options(CommandOptions[Settings]):
+    """Options of ``twist yurthub``."""
+
+    longdesc = """The node's way to the Kubernetes API. It runs on an edge node between every local
+    client of the API and the API servers, keeps what comes back, and answers from there while the
+    cloud is away. Clients on the node use http://127.0.0.1:10261 without credentials of their own,
+    pods http://169.254.2.1:10261 or https://169.254.2.1:10268 with their tokens. It needs
+    --node-name and --server-addr, and, until the node has joined, --bootstrap-file (or
+    --join-token) with --discovery-token-ca-cert-hash. Durations are seconds or carry units: 30,
+    30s, 5m, 1h30m."""
+
+    ignored_of = "yurthub 1.6"
+    ignored_flags = _IGNORED_FLAGS
+    ignored_switches = _IGNORED_SWITCHES
+
+    table = flag_table.TABLE
+
+    def make_settings(self) -> Settings:
+        """Check and convert everything; raises ``UsageError`` naming the flag and the fix."""
+        self.bundle = bundle_path(self)
+        self.value(flag_table.WORKING_MODE)
+        return Settings(
+            node_name=self.value(flag_table.NODE_NAME),
+            servers=self.value(flag_table.SERVER_ADDR),
+            root_dir=self.value(flag_table.ROOT_DIR),
+            cache_dir=self.value(flag_table.DISK_CACHE_PATH),
+            cache_bytes=self.value(flag_table.CACHE_MAX_BYTES),
+            listeners=self._listeners(),
+            bootstrap=self._bootstrap(),
+            load_balancing=self.value(flag_table.LB_MODE),
+            health=self._health(),
+            max_requests=self.value(flag_table.MAX_REQUESTS),
+            max_watches=self.value(flag_table.MAX_WATCHES),
+            least_watch=self.value(flag_table.MIN_REQUEST_TIMEOUT),
+            token_placeholders=self.value(flag_table.OFFLINE_TOKEN_PLACEHOLDERS),
+            namespace=self.value(flag_table.NAMESPACE),
+            node_pool=self.value(flag_table.NODEPOOL_NAME)
+            if self.is_given(flag_table.NODEPOOL_NAME)
+            else "",
+            pool_topology=self.value(flag_table.POOL_TOPOLOGY),
+            disabled_filters=self._disabled_filters(),
+        )
+
+    def _listeners(self) -> ListenerSettings:
+        host = self.value(flag_table.BIND_PROXY_ADDRESS)
+        if not ip_address(host).is_loopback:
+            raise usage.UsageError(
+                f"--bind-proxy-address: {host} is no loopback address, and whoever can connect to"
+                " it would be the node: leave it out, and let pods come to --dummy-if-ip"
+            )
+        return ListenerSettings(
+            meta_host=self.value(flag_table.BIND_ADDRESS),
+            meta_port=self.value(flag_table.SERVE_PORT),
+            proxy_host=host,
+            proxy_port=self.value(flag_table.PROXY_PORT),
+            secure_port=self.value(flag_table.PROXY_SECURE_PORT),
+            interface=self._interface(host),
+        )
+
+    def _interface(self, proxy_host: str) -> InterfaceSettings | None:
+        if not self.value(flag_table.ENABLE_DUMMY_IF):
+            return None
+        usual = flag_table.DUMMY_ADDRESS
+        if ip_address(proxy_host).version == 6:
+            usual = flag_table.DUMMY_ADDRESS_6
+        address = self.optional_value(flag_table.DUMMY_IF_IP, ip_address(usual))
+        return InterfaceSettings(self.value(flag_table.DUMMY_IF_NAME), address)
+
+    def _bootstrap(self) -> BootstrapSettings:
+        mode = self.value(flag_table.BOOTSTRAP_MODE)
+        file, token = flag_table.BOOTSTRAP_FILE, flag_table.JOIN_TOKEN
+        # Manifests of upstream carry the flags without a value.
+        path = self.value(file) if self.is_given(file) else None
+        given = self.value(token) if self.is_given(token) else None
+        if path is not None and given is not None:
+            raise usage.UsageError("give --bootstrap-file or --join-token, not both")
+        pins = frozenset[str]().union(*self.all_values(flag_table.DISCOVERY_PINS))
+        skips = self.value(flag_table.SKIP_PINS)
+        if given is not None and not (pins or skips or mode is not BootstrapMode.TOKEN):
+            raise usage.UsageError(
+                "--discovery-token-ca-cert-hash is missing: with a token it says which cluster is"
+                " joined (kubeadm token create --print-join-command), or give"
+                " --discovery-token-unsafe-skip-ca-verification"
+            )
+        organizations = flag_table.HUB_CERT_ORGANIZATIONS
+        return BootstrapSettings(
+            mode=mode,
+            file=path,
+            token=given,
+            pins=pins,
+            skips_pins=skips,
+            kubelet_certificate=self.value(flag_table.KUBELET_CERTIFICATE),
+            kubelet_authorities=self.value(flag_table.KUBELET_CA_FILE),
+            organizations=self.optional_value(organizations, ()),
+        )
+
+    def _health(self) -> HealthSettings:
+        settings = HealthSettings(
+            interval=self.value(flag_table.HEARTBEAT_INTERVAL),
+            timeout=self.value(flag_table.HEARTBEAT_TIMEOUT),
+            retries=self.value(flag_table.HEARTBEAT_RETRY),
+            threshold=self.value(flag_table.HEARTBEAT_THRESHOLD),
+            kubelet_grace=self.value(flag_table.KUBELET_GRACE),
+        )
+        if settings.timeout > settings.interval:
+            raise usage.UsageError(
+                "--heartbeat-timeout-seconds is longer than --heartbeat-interval-seconds: give less"
+            )
+        return settings
+
+    def _disabled_filters(self) -> frozenset[str]:
+        if not self.value(flag_table.ENABLE_RESOURCE_FILTER):
+            return frozenset("*")
+        return self.optional_value(flag_table.DISABLED_FILTERS, frozenset())
