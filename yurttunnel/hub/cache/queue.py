@@ -69,6 +69,8 @@ class WriteQueue:
 
     def is_gone(self, key: Key, version: Version) -> bool:
         """Return whether an object has gone, not long ago, in a newer version."""
+        if not self._gone:
+            return False
         gone = self._gone.get(key)
         return gone is not None and is_older(version, gone)
 

@@ -112,9 +112,7 @@ class Cache(Service):
     async def _stop(self) -> None:
         super().stopService()
         self._hours.stop()
-        await self._writing.stop()
-        _ = self._thread.run(self._reader.close)
-        self._thread.end()
+        await self._writing.stop(self._let_go)
 
     def problem(self) -> str | None:
         """See :class:`ICache`."""
@@ -236,6 +234,11 @@ class Cache(Service):
         except CacheDamaged as damage:
             self._writing.found_damaged(damage)
             raise
+
+    def _let_go(self) -> Deferred[None]:
+        closed = self._thread.run(self._reader.close)
+        self._thread.end()
+        return closed
 
     def _opened(self) -> None:
         """Have what was opened before closed: it may be another file."""

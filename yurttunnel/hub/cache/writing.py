@@ -87,8 +87,11 @@ class Writing:
         """Open the file."""
         self._loop.startService()
 
-    async def stop(self) -> None:
-        """Write what waits, within :data:`FLUSH`, and let go of the file."""
+    async def stop(self, let_go: Callable[[], Deferred[None]]) -> None:
+        """Write what waits, within :data:`FLUSH`, and let go of the file.
+
+        Others ``let_go`` of it before: who is the last one moves the log of the file into it.
+        """
         if not await self.settled(FLUSH) and self.queue:
             self._log.error(
                 "The last changes were not kept within {seconds:g} s: the cache {path} has what"
@@ -97,6 +100,7 @@ class Writing:
                 path=self._path,
             )
         await self._loop.stopService()
+        await ended_within(self._clock, _CLOSE, let_go())
         await ended_within(self._clock, _CLOSE, self._thread.run(self._database.close))
         self._thread.end()
         self._is_open = False

@@ -1,0 +1,223 @@
+"""Lists, and pages of lists: what they replace, and what is complete."""
+
+from __future__ import annotations
+
+from tests.hub.cache.caches import ALL, POD, PODS, item, tell_list
+from tests.hub.cache.test_store import CacheTestCase
+from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.cache.lists import MOST_LISTS, PAGE_SECONDS
+from yurttunnel.hub.media.interfaces import ListMeta
+
+
+class ReplaceTests(CacheTestCase):
+    """What a list does to what was there."""
+
+    def test_abandoned(self) -> None:
+        """One that broke off changes nothing, whatever is told of it later."""
+        tell_list(self.cache, [item("a")], 5)
+        listing = self.cache.begin_list(ALL, "")
+        listing.add([item("a", 9), item("b", 9)])
+        listing.abandon()
+        listing.add([item("c", 9)])
+        listing.complete(ListMeta(POD, "9"))
+        listing.abandon()
+        self.assertEqual({"a": "1"}, self.names())
+        self.assertEqual(0, self.cache.stats.waiting)
+
+    def test_nothing_before_the_end(self) -> None:
+        """Nothing of a list is there before it is complete."""
+        listing = self.cache.begin_list(ALL, "")
+        listing.add([item("a")])
+        self.assertIsNone(self.read())
+
+    def test_a_watch_was_faster(self) -> None:
+        """What is newer than the list stays, with what a watch has added."""
+        tell_list(self.cache, [item("a")], 5)
+        self.cache.upsert(PODS, POD, item("a", 12))
+        self.cache.upsert(PODS, POD, item("b", 11))
+        tell_list(self.cache, [item("a", 1)], 10)
+        self.assertEqual({"a": "12", "b": "11"}, self.names())
+        tell_list(self.cache, [item("a", 12)], 11)
+        self.assertEqual({"a": "12"}, self.names())
+
+    def test_gone_meanwhile(self) -> None:
+        """A list from before an object's end does not bring it back."""
+        listing = self.cache.begin_list(ALL, "")
+        listing.add([item("a"), item("b")])
+        self.cache.remove(PODS, "default", "a", "8")
+        listing.complete(ListMeta(POD, "5"))
+        self.assertEqual({"b": "1"}, self.names())
+        # There may be another one of that name.
+        tell_list(self.cache, [item("a", 9), item("b")], 10)
+        self.assertEqual({"a": "9", "b": "1"}, self.names())
+
+    def test_unchanged(self) -> None:
+        """What has the same version is not written."""
+        items = [item(f"pod-{number}") for number in range(200)]
+        tell_list(self.cache, items, 5)
+        self.assertEqual(200, len(self.names()))
+        before = self.cache.stats.written
+        tell_list(self.cache, items, 6)
+        self.assertEqual("6", self.read()[0].version)
+        self.assertEqual(before, self.cache.stats.written)
+        self.assertEqual(200, self.cache.stats.unchanged)
+
+    def test_without_versions(self) -> None:
+        """Objects without versions, as metrics are, are those that came last."""
+        for body in (b"1", b"2"):
+            tell_list(self.cache, [item("a", "", body=body)], "")
+            self.assertEqual([body], [each.body for each in self.read()[2]])
+        tell_list(self.cache, [], "")
+        self.assertEqual([], self.read()[2])
+
+    def test_versions_that_are_no_numbers(self) -> None:
+        """Those of other API servers cannot be compared: what came last is there."""
+        for version in ("b", "007", "a", "9" * 30):
+            tell_list(self.cache, [item("a", version)], version)
+            self.assertEqual({"a": version}, self.names())
+            self.assertEqual(version, self.read()[0].version)
+
+    def test_the_version_never_goes_back(self) -> None:
+        """A list says the largest version that was ever seen, also that of an end."""
+        tell_list(self.cache, [item("a", 9)], 10)
+        tell_list(self.cache, [item("a", 9)], 7)
+        self.assertEqual("10", self.read()[0].version)
+        self.cache.upsert(PODS, POD, item("a", 12))
+        self.assertEqual("12", self.read()[0].version)
+        self.cache.remove(PODS, "default", "a", "15")
+        self.restart()
+        self.assertEqual("15", self.read()[0].version)
+
+    def test_columns(self) -> None:
+        """The columns of a Table are given as the last list had them."""
+        tell_list(self.cache, [item("a")], 1, columns=b"[1]")
+        self.assertEqual(b"[1]", self.read()[0].columns)
+        tell_list(self.cache, [item("a")], 2, columns=b"[2]")
+        self.assertEqual(b"[2]", self.read()[0].columns)
+
+
+class ScopeTests(CacheTestCase):
+    """Lists of a part of a collection."""
+
+    def test_namespaces(self) -> None:
+        """A list of one namespace leaves the others alone."""
+        tell_list(self.cache, [item("a"), item("a", namespace="other")], 5)
+        tell_list(self.cache, [], 6, Scope(PODS, "other"))
+        self.assertEqual({"a": "1"}, self.names())
+        self.assertEqual({}, self.names(Scope(PODS, "other")))
+        self.assertEqual({"a": "1"}, self.names(Scope(PODS, "default")))
+
+    def test_selectors(self) -> None:
+        """Lists with different selectors do not disturb each other; reading evaluates them."""
+        one, two = item("a", labels={"app": "x"}), item("b", labels={"app": "y"}, node="edge")
+        tell_list(self.cache, [one], 5, Scope(PODS, "", "app=x"))
+        tell_list(self.cache, [two], 5, Scope(PODS, "", "", "spec.nodeName=edge"))
+        self.assertEqual({"a": "1", "b": "1"}, self.names())
+        self.assertEqual({"a": "1"}, self.names(Scope(PODS, "", "app=x")))
+        self.assertEqual({"b": "1"}, self.names(Scope(PODS, "", "app in (y,z)")))
+        self.assertEqual({"b": "1"}, self.names(Scope(PODS, "", "", "metadata.name=b")))
+        tell_list(self.cache, [], 6, Scope(PODS, "", "app=x"))
+        self.assertEqual({"b": "1"}, self.names())
+
+    def test_by_name(self) -> None:
+        """A list of one name that finds nothing removes that one."""
+        tell_list(self.cache, [item("a"), item("b")], 5)
+        tell_list(self.cache, [], 6, Scope(PODS, "default", "", "metadata.name=a"))
+        self.assertEqual({"b": "1"}, self.names())
+
+    def test_complete(self) -> None:
+        """What is a part of something that was listed is complete, and nothing else."""
+        self.cache.upsert(PODS, POD, item("a"))
+        self.assertFalse(self.read()[1])
+        tell_list(self.cache, [item("a")], 5, Scope(PODS, "default", "app=x"))
+        for scope, complete in (
+            (Scope(PODS, "default", "app=x"), True),
+            (Scope(PODS, "default", "app=x", "metadata.name=a"), True),
+            (Scope(PODS, "default", "app=y"), False),
+            (Scope(PODS, "other", "app=x"), False),
+            (Scope(PODS, "", "app=x"), False),
+            (Scope(PODS, "default"), False),
+        ):
+            self.assertEqual(complete, self.read(scope)[1], scope)
+        tell_list(self.cache, [], 6)
+        self.assertTrue(self.read(Scope(PODS, "other", "app=y"))[1])
+
+    def test_collections_are_apart(self) -> None:
+        """Clients, forms and views do not see each other's objects."""
+        others = (
+            PODS._replace(client="kubelet system:serviceaccount:a:b"),
+            PODS._replace(form="protobuf"),
+            PODS._replace(view="status.phase=Running"),
+        )
+        tell_list(self.cache, [item("a")], 5)
+        for other in others:
+            self.assertIsNone(self.read(Scope(other)))
+            tell_list(self.cache, [item("b")], 5, Scope(other))
+        tell_list(self.cache, [], 6)
+        for other in others:
+            self.assertEqual({"b": "1"}, self.names(Scope(other)))
+
+
+class PageTests(CacheTestCase):
+    """Lists that come in pages."""
+
+    def setUp(self) -> None:
+        """Have a list of before, with something that is gone now."""
+        super().setUp()
+        tell_list(self.cache, [item("a"), item("gone")], 5)
+
+    def test_joined(self) -> None:
+        """Pages add objects; with the last one what none of them had is gone."""
+        tell_list(self.cache, [item("a", 6), item("b")], 7, next_token="two")
+        self.assertEqual({"a": "6", "b": "1", "gone": "1"}, self.names())
+        tell_list(self.cache, [item("c")], 7, token="two", next_token="three")
+        self.assertIn("gone", self.names())
+        tell_list(self.cache, [item("d")], 7, token="three")
+        self.assertEqual({"a": "6", "b": "1", "c": "1", "d": "1"}, self.names())
+
+    def test_not_complete_before_the_end(self) -> None:
+        """A list whose pages stop is not complete."""
+        scope = Scope(PODS, "", "app=x")
+        other = scope._replace(collection=PODS._replace(client="other"))
+        tell_list(self.cache, [item("b")], 7, other, next_token="two")
+        self.assertFalse(self.read(other)[1])
+
+    def test_a_page_again(self) -> None:
+        """One that broke off can be asked for again."""
+        tell_list(self.cache, [item("a")], 7, next_token="two")
+        listing = self.cache.begin_list(ALL, "two")
+        listing.add([item("b")])
+        listing.abandon()
+        tell_list(self.cache, [item("b")], 7, token="two")
+        self.assertEqual({"a": "1", "b": "1"}, self.names())
+
+    def test_unknown_pages(self) -> None:
+        """A last page whose first ones are not known removes nothing."""
+        tell_list(self.cache, [item("b")], 7, token="unknown")
+        self.assertEqual({"a": "1", "b": "1", "gone": "1"}, self.names())
+
+    def test_another_scope(self) -> None:
+        """A token is good for the list that it was given to."""
+        tell_list(self.cache, [item("b")], 7, next_token="two")
+        tell_list(self.cache, [], 7, Scope(PODS, "default"), token="two")
+        self.assertIn("gone", self.names())
+
+    def test_late(self) -> None:
+        """Pages are not waited for forever, nor those of any number of lists."""
+        tell_list(self.cache, [item("b")], 7, next_token="two")
+        self.clock.advance(PAGE_SECONDS)
+        tell_list(self.cache, [], 7, token="two")
+        self.assertIn("gone", self.names())
+        for number in range(MOST_LISTS + 1):
+            tell_list(self.cache, [item("b")], 7, next_token=str(number))
+        tell_list(self.cache, [], 7, token="0")
+        self.assertIn("gone", self.names())
+        tell_list(self.cache, [], 7, token="1")
+        self.assertEqual({"b": "1"}, self.names())
+
+    def test_restart(self) -> None:
+        """After a restart the first pages are not known."""
+        tell_list(self.cache, [item("b")], 7, next_token="two")
+        self.restart()
+        tell_list(self.cache, [], 7, token="two")
+        self.assertEqual({"a": "1", "b": "1", "gone": "1"}, self.names())
