@@ -82,6 +82,15 @@ class MemoryCache:
         if objects and version:
             objects.version = max(objects.version, int(version))
 
+    def use(self, collection):
+        """See ``ICache``; nothing is forgotten for its age here."""
+
+    def forget(self, keeps):
+        """See ``ICache``."""
+        for kept in (self._collections, self._documents):
+            for key in [key for key in kept if not keeps(key[0].partition(" ")[0])]:
+                del kept[key]
+
     def begin_list(self, scope, continue_token):
         """See ``ICache``."""
         before = self._pages.get((scope, continue_token)) if continue_token else set()

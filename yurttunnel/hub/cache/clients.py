@@ -7,7 +7,7 @@ its clock may be wrong when it starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from sqlite3 import Connection
 
 from yurttunnel.hub.cache.interfaces import Collection
@@ -42,25 +42,21 @@ def use(collection: Collection) -> Statements:
 
 
 class Forget:
-    """Forgets clients."""
+    """Forgets the clients whose component is not one that ``keeps``, which the thread calls."""
 
     size = OVERHEAD
 
-    def __init__(self, clients: Sequence[str]) -> None:
-        self._clients = clients
+    def __init__(self, keeps: Callable[[str], bool]) -> None:
+        self._keeps = keeps
 
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        for client in self._clients:
-            for table in ("objects", "scopes"):
-                connection.execute(
-                    f"DELETE FROM {table} WHERE collection IN"
-                    " (SELECT id FROM collections WHERE client = ?)",
-                    (client,),
-                )
-            for table in ("collections", "documents"):
-                connection.execute(f"DELETE FROM {table} WHERE client = ?", (client,))
-        return Done(forgotten=tuple(self._clients))
+        rows = connection.execute(
+            "SELECT client FROM collections UNION SELECT client FROM documents"
+        ).fetchall()
+        # A client is its component, and who owns its token if that is not the node.
+        gone = [client for (client,) in rows if not self._keeps(client.partition(" ")[0])]
+        return _forget(connection, gone)
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
@@ -80,7 +76,7 @@ class CountHour:
             " HAVING max(hour) < (SELECT hour FROM hours) - ?",
             (KUBELET, MOST_HOURS),
         )
-        done = Forget([client for (client,) in rows]).do(connection)
+        done = _forget(connection, [client for (client,) in rows])
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
         if free > 2 * _SLACK:
             pages = min(free - _SLACK, _AT_ONCE)
@@ -104,14 +100,21 @@ class MakeRoom:
             " sum((SELECT count(*) FROM objects WHERE collection = collections.id)) DESC LIMIT 1",
             (KUBELET,),
         )
-        return Forget([client for (client,) in rows]).do(connection)
+        return _forget(connection, [client for (client,) in rows])
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         return ()
 
 
-def clients(connection: Connection) -> Sequence[str]:
-    """Return all that something is there of."""
-    rows = connection.execute("SELECT client FROM collections UNION SELECT client FROM documents")
-    return [client for (client,) in rows]
+def _forget(connection: Connection, clients: Sequence[str]) -> Done:
+    for client in clients:
+        for table in ("objects", "scopes"):
+            connection.execute(
+                f"DELETE FROM {table} WHERE collection IN"
+                " (SELECT id FROM collections WHERE client = ?)",
+                (client,),
+            )
+        for table in ("collections", "documents"):
+            connection.execute(f"DELETE FROM {table} WHERE client = ?", (client,))
+    return Done(forgotten=tuple(clients))

@@ -135,7 +135,7 @@ class Cache(Service):
 
     def forget(self, keeps: Callable[[str], bool]) -> None:
         """See :class:`ICache`."""
-        _ = Deferred.fromCoroutine(self._forget(keeps)).addErrback(self._not_forgotten)
+        self._writing.put(clients.Forget(keeps))
 
     def begin_list(self, scope: Scope, continue_token: str) -> IListing:
         """See :class:`ICache`."""
@@ -188,19 +188,6 @@ class Cache(Service):
         """See :class:`ICache`."""
         self._accepted.pop(digest, None)
         self._writing.put(tokens.refuse(digest))
-
-    async def _forget(self, keeps: Callable[[str], bool]) -> None:
-        there = await self._read(clients.clients)
-        # A client is its component, and who owns its token if that is not the node.
-        gone = [client for client in there if not keeps(client.partition(" ")[0])]
-        if gone:
-            self._writing.put(clients.Forget(gone))
-
-    def _not_forgotten(self, failure: Failure) -> None:
-        self._log.error(
-            "Clients that are not to be kept are still in the cache: {reason}",
-            reason=failure.getErrorMessage(),
-        )
 
     def _defect(self, failure: Failure) -> None:
         self._log.failure("Defect: hours are not counted, so no client is forgotten", failure)
