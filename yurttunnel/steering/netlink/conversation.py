@@ -7,8 +7,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 
-from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR
-
 from yurttunnel.steering.netlink.messages import HEADER
 
 SECONDS = 5.0
@@ -26,9 +24,13 @@ _AT_ONCE = 64
 
 _CODE = struct.Struct("=i")
 
-GET = NLM_F_REQUEST
-CHANGE = NLM_F_REQUEST | NLM_F_ACK
-DUMP = NLM_F_REQUEST | NLM_F_DUMP
+# Of linux/netlink.h. pyroute2 has them, too, but importing it takes 10 MiB and half a second.
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
+
+GET = _REQUEST
+CHANGE = _REQUEST | _ACK
+DUMP = _REQUEST | _DUMP
 
 
 class KernelRefused(Exception):
@@ -70,7 +72,7 @@ class Conversation:
         """Ask for one thing; give the body of the answer. Raises :class:`KernelRefused`."""
         self._send([request])
         kind, body = next(self._received())
-        if kind == NLMSG_ERROR:
+        if kind == _NLMSG_ERROR:
             raise KernelRefused(_code(body))
         return body
 
@@ -79,7 +81,7 @@ class Conversation:
         self._send([request])
         while True:
             for kind, body in self._received():
-                if kind in (NLMSG_DONE, NLMSG_ERROR):
+                if kind in (_NLMSG_DONE, _NLMSG_ERROR):
                     code = _code(body) if len(body) >= _CODE.size else 0
                     if code:
                         raise KernelRefused(code)
@@ -101,7 +103,7 @@ class Conversation:
             self._send(some)
             desired = len(codes) + len(some)
             while len(codes) < desired:
-                codes.extend(_code(body) for kind, body in self._received() if kind == NLMSG_ERROR)
+                codes.extend(_code(body) for kind, body in self._received() if kind == _NLMSG_ERROR)
         return codes
 
     def _send(self, requests: list[bytes]) -> None:

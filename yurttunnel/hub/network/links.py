@@ -1,0 +1,170 @@
+"""Interfaces of this network namespace, by rtnetlink (rtnetlink(7)); to be called in a thread.
+
+The few messages are written here: importing what pyroute2 has for them would take 10 MiB of each
+hub, and half a second of its start.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Address, ip_address
+
+from yurttunnel.http.authority import Address
+from yurttunnel.steering.netlink.conversation import (
+    CHANGE,
+    DUMP,
+    GET,
+    Conversation,
+    KernelRefused,
+)
+from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request
+
+# linux/netlink.h, linux/rtnetlink.h
+_NETLINK_ROUTE = 0
+_EXCLUSIVE, _CREATE = 0x200, 0x400
+_NEW_LINK, _DELETE_LINK, _GET_LINK = 16, 17, 18
+_NEW_ADDRESS, _DELETE_ADDRESS, _GET_ADDRESS = 20, 21, 22
+# linux/if_link.h, linux/if_addr.h
+_NAME, _LINK_INFO, _ALIAS, _INFO_KIND = 3, 18, 20, 1
+_ADDRESS, _LOCAL = 1, 2
+_NO_DETECTION = 0x02
+"""``IFA_F_NODAD``: an address of IPv6 that is good at once, since nobody else is on the link."""
+_LINK = struct.Struct("=BxHiII")
+"""``struct ifinfomsg``: family, type, index, flags, change mask."""
+_OF_LINK = struct.Struct("=BBBBI")
+"""``struct ifaddrmsg``: family, length of the prefix, flags, scope, index."""
+_UP = 0x1
+
+# linux/if_tun.h
+_TUN_DEVICE = "/dev/net/tun"
+_TUNSETIFF, _TUNSETPERSIST, _TUNSETOWNER = 0x400454CA, 0x400454CB, 0x400454CC
+_TAP, _NO_PACKET_INFO = 0x0002, 0x1000
+_REQUEST = struct.Struct("16sH22x")
+"""``struct ifreq`` with a name and flags."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An interface; ``kind`` is that of ``ip -details link``, such as dummy or tun."""
+
+    index: int
+    kind: str
+    alias: str
+    up: bool
+
+
+class Links:
+    """Asks and changes; all methods raise ``KernelRefused``, or ``OSError``."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+
+    @classmethod
+    @contextmanager
+    def opened(cls) -> Iterator[Links]:
+        """Speak to the kernel within a block."""
+        with Conversation(_NETLINK_ROUTE) as conversation:
+            yield cls(conversation)
+
+    def find(self, name: str) -> Link | None:
+        """Return the interface of a name."""
+        asked = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name)
+        try:
+            body = self._conversation.get(raw_request(asked, _GET_LINK, GET))
+        except KernelRefused as error:
+            if error.code == errno.ENODEV:
+                return None
+            raise
+        _, _, index, flags, _ = _LINK.unpack_from(body)
+        found = dict(attributes(body, _LINK.size))
+        info = dict(attributes(found.get(_LINK_INFO, b"")))
+        return Link(
+            index,
+            _read(info.get(_INFO_KIND, b"")),
+            _read(found.get(_ALIAS, b"")),
+            bool(flags & _UP),
+        )
+
+    def add_dummy(self, name: str) -> None:
+        """Make a dummy interface; ``EOPNOTSUPP`` says that this kernel has none."""
+        info = attribute(_LINK_INFO | NESTED, _text(_INFO_KIND, "dummy"))
+        body = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name) + info
+        flags = CHANGE | _CREATE | _EXCLUSIVE
+        self._conversation.change(raw_request(body, _NEW_LINK, flags))
+
+    def mark(self, link: Link, alias: str) -> None:
+        """Note on an interface whose it is; ``ip link`` shows it."""
+        body = _LINK.pack(0, 0, link.index, 0, 0) + _text(_ALIAS, alias)
+        self._conversation.change(raw_request(body, _NEW_LINK, CHANGE))
+
+    def set_up(self, link: Link) -> None:
+        """Have it up."""
+        body = _LINK.pack(0, 0, link.index, _UP, _UP)
+        self._conversation.change(raw_request(body, _NEW_LINK, CHANGE))
+
+    def remove(self, link: Link) -> None:
+        """Remove it."""
+        body = _LINK.pack(0, 0, link.index, 0, 0)
+        self._conversation.change(raw_request(body, _DELETE_LINK, CHANGE))
+
+    def addresses(self, link: Link, version: int) -> set[tuple[Address, int]]:
+        """Return its addresses of a family with the lengths of their prefixes."""
+        asked = raw_request(_OF_LINK.pack(_family(version), 0, 0, 0, 0), _GET_ADDRESS, DUMP)
+        found = set()
+        for body in self._conversation.dump(asked):
+            family, length, _, _, index = _OF_LINK.unpack_from(body)
+            if index == link.index and family == _family(version):
+                told = dict(attributes(body, _OF_LINK.size))
+                packed = told.get(_LOCAL, told.get(_ADDRESS, b""))
+                found.add((ip_address(packed), length))
+        return found
+
+    def add_address(self, link: Link, address: Address, length: int) -> None:
+        """Give it an address."""
+        body = _address(link, address, length)
+        flags = CHANGE | _CREATE | _EXCLUSIVE
+        self._conversation.change(raw_request(body, _NEW_ADDRESS, flags))
+
+    def remove_address(self, link: Link, address: Address, length: int) -> None:
+        """Take an address away."""
+        body = _address(link, address, length)
+        self._conversation.change(raw_request(body, _DELETE_ADDRESS, CHANGE))
+
+
+def add_tap(name: str) -> None:
+    """Make a TAP device that stays when this process ends; raises ``OSError``.
+
+    Nobody reads what is sent to it. It only has to have an address.
+    """
+    device = os.open(_TUN_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(device, _TUNSETIFF, _REQUEST.pack(name.encode(), _TAP | _NO_PACKET_INFO))
+        fcntl.ioctl(device, _TUNSETOWNER, os.geteuid())
+        fcntl.ioctl(device, _TUNSETPERSIST, 1)
+    finally:
+        os.close(device)
+
+
+def _text(kind: int, text: str) -> bytes:
+    return attribute(kind, text.encode() + b"\0")
+
+
+def _read(content: bytes) -> str:
+    return content.rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _family(version: int) -> int:
+    return int(socket.AF_INET if version == 4 else socket.AF_INET6)
+
+
+def _address(link: Link, address: Address, length: int) -> bytes:
+    flags = 0 if isinstance(address, IPv4Address) else _NO_DETECTION
+    head = _OF_LINK.pack(_family(address.version), length, flags, 0, link.index)
+    return head + attribute(_LOCAL, address.packed) + attribute(_ADDRESS, address.packed)
