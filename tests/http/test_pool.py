@@ -834,6 +834,24 @@ class EndTests(PoolTestCase):
         self.assertIsNotNone(second.transport.closed_with)
         self.assert_statistics(idle=0, in_use=0)
 
+    def test_close_all_of_some(self):
+        """Whatever concerns some keys ends at once: what is used, idle, being made, waited for."""
+        other, idle, follower = self.new(key="other"), self.new(key="idle"), self.new()
+        self.use(idle)
+        self.follow(follower)
+        used = self.new()
+        receiver = self.begin(used)
+        attempt, waiting = self.ask(), self.ask()
+        self.pool.close_all(lambda key: key != "other", "it is lost")
+        self.settle()
+        self.assertEqual(1, len(receiver.ends))
+        for connection in (follower, idle, used):
+            self.assertFalse(connection.reusable)
+        self.failureResultOf(attempt, CancelledError)
+        self.assertEqual("it is lost", str(self.failureResultOf(waiting, PoolBusy).value))
+        self.use(other)
+        self.assertIs(other, self.acquire(key="other"))
+
     def test_close(self):
         """Everything ends at once, and no call is left."""
         used = self.new()

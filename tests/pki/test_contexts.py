@@ -230,6 +230,22 @@ class ClientContextsTests(TestCase):
         )
         self.refuses("192.0.2.2", self.server("server.test", "192.0.2.1"), "--cert-ips")
 
+    def test_advice(self) -> None:
+        """Contexts for other servers than ours have other advice."""
+        self.contexts = ClientContexts(self.issuer.node(), advice="or buy another one")
+        self.refuses("other.test", self.server("server.test"), "these, or buy another one")
+
+    def test_certificate_kept_back(self) -> None:
+        """Contexts can trust by credentials without presenting them."""
+        for presents in (True, False):
+            self.contexts = ClientContexts(
+                self.issuer.node(), ENROLMENT_PROTOCOL, presents=presents
+            )
+            contexts = ServerContexts(self.server("server.test"), (), (ENROLMENT_PROTOCOL,))
+            accepting = accept(contexts)
+            handshake(dial(self.contexts, "server.test", self.refusals.append), accepting)
+            self.assertIs(presents, accepting.get_peer_certificate() is not None)
+
     def test_foreign_authority(self) -> None:
         """A server of another authority is refused."""
         foreign = Issuer.make(self).server()

@@ -162,15 +162,22 @@ class ConnectionPool(Generic[Key]):
         self.draining = True
         self.close_idle()
 
+    def close_all(self, concerned: Callable[[Key], bool], why: str) -> None:
+        """Close all connections of the keys that are ``concerned``, also those being made.
+
+        Exchanges on them fail, and who waits for one is refused with ``why``.
+        """
+        origins = [origin for key, origin in list(self._origins.items()) if concerned(key)]
+        # What the connections of one free is not to be given to those who wait for another.
+        for origin in origins:
+            origin.refuse_waiters(why)
+        for origin in origins:
+            origin.close()
+
     def close(self) -> None:
         """Abort everything and stop the timers; exchanges fail, and so does who waits."""
         self.draining = True
-        origins = list(self._origins.values())
-        # What the connections of one free is not to be given to those who wait for another.
-        for origin in origins:
-            origin.refuse_waiters()
-        for origin in origins:
-            origin.close()
+        self.close_all(lambda key: True, "the server is stopping")
         for deadlines in (self.idle, self.short, self.waiting):
             deadlines.stop()
 
@@ -345,11 +352,11 @@ class _Origin:
         for member in list(self.idle):
             member.discard()
 
-    def refuse_waiters(self) -> None:
+    def refuse_waiters(self, why: str) -> None:
         for queue in self.waiters.values():
             for waiter in list(queue.waiters):
                 self.remove(waiter)
-                waiter.refuse("the server is stopping")
+                waiter.refuse(why)
 
     def close(self) -> None:
         for attempt in list(self._attempts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -30,15 +31,10 @@ from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.responses import described
 from yurttunnel.tunnel.reactor import IReactor
-from yurttunnel.tunnel.sockets import set_keepalive, set_user_timeout
+from yurttunnel.tunnel.sockets import tune_api_socket
 
 CONNECT_SECONDS = 15.0
 """How long a connection may take."""
-
-_KEEPALIVE = (15, 10, 3)
-"""Idle seconds, seconds between probes, and probes, until a silent API counts as dead: 45 s."""
-
-_USER_TIMEOUT = 45.0
 
 
 @implementer(IAgentEndpointFactory)
@@ -159,8 +155,6 @@ class _KeptAlive:
         transport = getattr(protocol, "transport", None)
         # What has a socket, be it a transport of Twisted's or of this package.
         if ISystemHandle.providedBy(transport):
-            sock: Any = ISystemHandle(transport).getHandle()
-            set_keepalive(sock, *_KEEPALIVE)
-            set_user_timeout(sock, _USER_TIMEOUT)
+            tune_api_socket(cast("socket.socket", ISystemHandle(transport).getHandle()))
             self._connections.add(cast(ITCPTransport, transport))
         return protocol

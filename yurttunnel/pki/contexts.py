@@ -62,6 +62,9 @@ _OPTIONS = (
 PEER_MUST_PRESENT = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
 """The mode of verification that refuses peers without a certificate."""
 
+NAME_THE_SERVER = "or start the server with --cert-dns-names or --cert-ips"
+"""What else can be done about a server of ours whose certificate has not the name dialed."""
+
 _PARTIAL_WRITES = 0x1
 """SSL_MODE_ENABLE_PARTIAL_WRITE of OpenSSL's ssl.h, which pyOpenSSL sets and does not name."""
 
@@ -82,6 +85,11 @@ class RotatingContexts:
         self.credentials = credentials
         self.on_rotated: list[Callable[[], object]] = []
         self._context = self._build(credentials)
+
+    @property
+    def generation(self) -> object:
+        """Something that is the same as long as the credentials are."""
+        return self._context
 
     def prepare(self, credentials: Credentials, now: datetime.datetime) -> Callable[[], None]:
         """Do all of a rotation that can fail; the function that is returned does the rest.
@@ -221,7 +229,8 @@ class ClientContexts(RotatingContexts):
 
     ``protocol`` is the only ALPN protocol that may be selected. ``node``, that of an agent, is
     told by another one (:mod:`yurttunnel.tunnel.placement`). Servers are verified by the
-    authorities of the credentials and by the name or address that was dialed.
+    authorities of the credentials and by the name or address that was dialed; ``advice`` says what
+    to do about one that has another name. Without ``presents`` the certificate is kept back.
     """
 
     def __init__(
@@ -229,8 +238,13 @@ class ClientContexts(RotatingContexts):
         credentials: Credentials,
         protocol: bytes = TUNNEL_PROTOCOL,
         node: str | None = None,
+        *,
+        presents: bool = True,
+        advice: str = NAME_THE_SERVER,
     ) -> None:
         self._offered = [protocol] if node is None else [protocol, placement_protocol(node)]
+        self._presents = presents
+        self._advice = advice
         super().__init__(credentials)
 
     def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:
@@ -239,10 +253,10 @@ class ClientContexts(RotatingContexts):
         A server whose certificate is not acceptable fails the handshake with
         :class:`ServerNotTrusted`.
         """
-        return _ClientConnectionCreator(lambda: self._context, server_name)
+        return _ClientConnectionCreator(lambda: self._context, server_name, self._advice)
 
     def _build(self, credentials: Credentials) -> SSL.Context:
-        context = client_context(credentials, *self._offered)
+        context = client_context(credentials, *self._offered, presents=self._presents)
         context.set_verify(PEER_MUST_PRESENT)
         return context
 
@@ -251,9 +265,10 @@ class ClientContexts(RotatingContexts):
 class _ClientConnectionCreator:
     """Connections of Twisted's TLS to one server, always with the current context."""
 
-    def __init__(self, current: Callable[[], SSL.Context], server_name: str) -> None:
+    def __init__(self, current: Callable[[], SSL.Context], server_name: str, advice: str) -> None:
         self._current = current
         self._server_name = server_name
+        self._advice = advice
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Make the TLS state of a connection whose transport is ``tlsProtocol``."""
@@ -261,6 +276,7 @@ class _ClientConnectionCreator:
         _expect_server(
             connection,
             self._server_name,
+            self._advice,
             lambda error: tlsProtocol.failVerification(Failure(error)),
         )
         return connection
@@ -296,13 +312,17 @@ def server_context(credentials: Credentials) -> SSL.Context:
     return context
 
 
-def client_context(credentials: Credentials, *protocols: bytes) -> SSL.Context:
+def client_context(
+    credentials: Credentials, *protocols: bytes, presents: bool = True
+) -> SSL.Context:
     """Make a context that presents ``credentials``, offers ``protocols``, and verifies nothing.
 
-    Its user says by ``set_verify`` what it demands of servers.
+    Without ``presents`` it only trusts by them. Its user says by ``set_verify`` what it demands of
+    servers.
     """
     context = _new_context(SSL.TLS_CLIENT_METHOD, credentials.authorities)
-    _present(context, credentials)
+    if presents:
+        _present(context, credentials)
     context.set_alpn_protos(list(protocols))
     return context
 
@@ -336,17 +356,21 @@ def _present(context: SSL.Context, credentials: Credentials) -> None:
 
 
 def _expect_server(
-    connection: SSL.Connection, server_name: str, refused: Callable[[ServerNotTrusted], None]
+    connection: SSL.Connection,
+    server_name: str,
+    advice: str,
+    refused: Callable[[ServerNotTrusted], None],
 ) -> None:
     """Have the handshake verify that the server is ``server_name``."""
     if not host_is_address(server_name):
         # Addresses are not permitted as server names (RFC 6066 section 3).
         connection.set_tlsext_host_name(server_name.encode("idna"))
-    set_verification(connection, PEER_MUST_PRESENT, _server_verification(server_name, refused))
+    verify = _server_verification(server_name, advice, refused)
+    set_verification(connection, PEER_MUST_PRESENT, verify)
 
 
 def _server_verification(
-    server_name: str, refused: Callable[[ServerNotTrusted], None]
+    server_name: str, advice: str, refused: Callable[[ServerNotTrusted], None]
 ) -> Callable[[SSL.Connection, X509, int, int, int], bool]:
     def verify(
         connection: SSL.Connection, certificate: X509, error: int, depth: int, valid: int
@@ -358,7 +382,7 @@ def _server_verification(
                 refused(ServerNotTrusted(f"{server_name}: the server's certificate {problem}"))
                 return False
             if depth == 0:
-                check_server_name(certificate.to_cryptography(), server_name)
+                check_server_name(certificate.to_cryptography(), server_name, advice)
         except ServerNotTrusted as problem:
             refused(problem)
             return False
@@ -370,13 +394,17 @@ def _server_verification(
     return verify
 
 
-def check_server_name(certificate: x509.Certificate, server_name: str) -> None:
-    """Raise :class:`ServerNotTrusted` unless the certificate is for the name or address."""
+def check_server_name(
+    certificate: x509.Certificate, server_name: str, advice: str = NAME_THE_SERVER
+) -> None:
+    """Raise :class:`ServerNotTrusted` unless the certificate is for the name or address.
+
+    ``advice`` is what else can be done than to dial one that it is for.
+    """
     if not is_for(certificate, server_name):
         raise ServerNotTrusted(
             f"{server_name}: the server's certificate is for {', '.join(names_in(certificate))}"
-            f" and not for {server_name}: dial one of these, or start the server with"
-            f" --cert-dns-names or --cert-ips"
+            f" and not for {server_name}: dial one of these, {advice}"
         )
 
 

@@ -104,11 +104,6 @@ class KubeletContexts(RotatingContexts):
         self.warnings = RateLimitedLog(clock, log)
         super().__init__(credentials)
 
-    @property
-    def generation(self) -> object:
-        """Something that is the same as long as the credentials and the authorities are."""
-        return self._context
-
     def creator(self, node: str, host: str) -> KubeletConnectionCreator:
         """Return what makes one connection to the kubelet of ``node`` that is dialed as ``host``.
 

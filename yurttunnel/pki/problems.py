@@ -93,6 +93,29 @@ _KUBELET_REFUSES = dict.fromkeys(
     _NOT_KNOWN_TO_KUBELET,
 )
 
+_NOT_KNOWN_TO_API = (
+    "the API server refuses this node's certificate: give a new join token by POST /v1/token of the"
+    " meta port, or look into the hub's log for why it was not renewed"
+)
+
+# What an API server says to a node by an alert. It takes certificates as they come, mostly, and
+# answers 401 to requests; a load balancer before it may be stricter.
+_API_REFUSES = {
+    **dict.fromkeys(
+        (
+            "certificate required",
+            "unknown ca",
+            "bad certificate",
+            "certificate unknown",
+            "certificate expired",
+            "unsupported certificate",
+        ),
+        _NOT_KNOWN_TO_API,
+    ),
+    "no application protocol": "it does not speak HTTP/1.1 there: check address and port",
+    "protocol version": "it has no version of TLS from 1.2 on",
+}
+
 _AFTER_REFUSAL = {
     Code.REVOKED: f"to let it in again, {_ENROLL_AGAIN}",
     Code.NOT_AUTHORIZED: f"leave that out of --agent-identifiers, or {_ENROLL_AGAIN}",
@@ -154,6 +177,11 @@ def problem_with_server(reason: Failure) -> str:
 def problem_with_kubelet(reason: Failure) -> str:
     """Return, for whoever asked for a kubelet, why TLS with it came to nothing."""
     return _explain(reason, {}, _KUBELET_REFUSES)
+
+
+def problem_with_api(reason: Failure) -> str:
+    """Return, for the node's operator, why TLS with an API server came to nothing."""
+    return _explain(reason, {}, _API_REFUSES)
 
 
 def _explain(reason: Failure, errors: Mapping[str, str], alerts: Mapping[str, str]) -> str:

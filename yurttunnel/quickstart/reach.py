@@ -16,18 +16,10 @@ from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.internet.protocol import Factory
-from zope.interface import implementer
 
+from yurttunnel.http.asking import ask
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.client import ClientConnection
-from yurttunnel.http.fields import Fields
-from yurttunnel.http.head import ResponseHead
-from yurttunnel.http.interfaces import (
-    ExchangeFailed,
-    IBodySink,
-    IClientExchange,
-    IResponseReceiver,
-)
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import Acquire
 from yurttunnel.tunnel import tls
@@ -84,17 +76,17 @@ class TunneledNodes:
 
     async def problem(self, node: str, port: int) -> str | None:
         """Ask the node whether it is well; say what is in the way, or ``None``."""
-        probe = _Probe()
+        host = join_authority(node, port).encode("ascii")
         try:
             connection = await self._pool.acquire(node)
-            host = join_authority(node, port).encode("ascii")
-            probe.exchange = connection.request(b"GET", b"/healthz", [(b"Host", host)], probe)
-            probe.exchange.finish()
-            status = await probe.answered.addTimeout(PROBE_TIMEOUT, self._reactor)
+            asked = ask(connection, b"GET", b"/healthz", [(b"Host", host)], max_body=200)
+            answer = await asked.addTimeout(PROBE_TIMEOUT, self._reactor)
         except Exception as error:
             # Whatever it is, it is in the way, and it is tried again.
             return f"{type(error).__name__}: {error}"
-        return None if status == 200 else f"the answer is {status} {probe.text}"
+        if answer.status == 200:
+            return None
+        return f"the answer is {answer.status} {answer.body.decode('utf-8', 'replace')}"
 
     def _connect(self, node: str, caller: Hashable) -> Deferred[ClientConnection]:
         return Deferred.fromCoroutine(self._make_connection(node)).addTimeout(
@@ -115,39 +107,3 @@ class TunneledNodes:
         factory = Factory.forProtocol(lambda: ClientConnection(self._reactor))
         connection = cast(ClientConnection, await secured.connect(factory))
         return await connection.when_ready()
-
-
-@implementer(IResponseReceiver, IBodySink)
-class _Probe:
-    """Reads one short answer."""
-
-    exchange: IClientExchange
-
-    def __init__(self) -> None:
-        self.answered: Deferred[int] = Deferred(lambda _: self.exchange.abort())
-        self.text = ""
-        self._status = 0
-
-    def informational_received(self, head: ResponseHead) -> None:
-        """Wait on: it is not the answer."""
-
-    def response_received(self, head: ResponseHead) -> None:
-        """Read what is behind the head."""
-        self._status = head.status
-        self.exchange.deliver_body(self)
-
-    def write(self, data: bytes) -> None:
-        """Keep the beginning of the body."""
-        self.text = (self.text + data.decode("utf-8", "replace"))[:200]
-
-    def finish(self, trailers: Fields = ()) -> None:
-        """Do nothing: the end of the exchange follows."""
-
-    def exchange_ended(self, error: ExchangeFailed | None) -> None:
-        """Notify the status, or what has failed."""
-        if self.answered.called:
-            return
-        if error is None:
-            self.answered.callback(self._status)
-        else:
-            self.answered.errback(error)

@@ -28,6 +28,13 @@ LOCAL_KEEPALIVE_PROBES = 9
 """Unanswered probes until such a socket is dead; the same source."""
 
 
+API_KEEPALIVE = (15, 10, 3)
+"""Idle seconds, seconds between probes, and probes, until a silent API counts as dead: 45 s."""
+
+API_DEAD_SECONDS = 45.0
+"""When an API that acknowledges nothing counts as dead: as long as the probes take."""
+
+
 def set_no_delay(sock: socket.socket) -> None:
     """Send small writes at once (RFC 9293 section 3.7.4 calls the opposite the Nagle algorithm)."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -80,3 +87,10 @@ def tune_local_socket(sock: socket.socket) -> None:
         return
     set_no_delay(sock)
     set_keepalive(sock, LOCAL_KEEPALIVE_SECONDS, LOCAL_KEEPALIVE_SECONDS, LOCAL_KEEPALIVE_PROBES)
+
+
+def tune_api_socket(sock: socket.socket) -> None:
+    """Set up the socket of a connection to an API: quick, and known to be dead in its time."""
+    set_no_delay(sock)
+    set_keepalive(sock, *API_KEEPALIVE)
+    set_user_timeout(sock, API_DEAD_SECONDS)

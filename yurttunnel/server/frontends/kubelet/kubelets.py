@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple, cast
 
-from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IProtocol
-from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.protocol import Factory
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.errors import RequestFailed, status_of
+from yurttunnel.pki.https import HTTPSConnection
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletNotTrusted
 from yurttunnel.pki.problems import problem_with_kubelet
 from yurttunnel.server.frontends.calls import DIAL_TIMEOUT
@@ -51,23 +50,6 @@ class KubeletKey(NamedTuple):
     def __str__(self) -> str:
         """Return the node and the address, for people."""
         return f"the kubelet of {self.session.node} at {join_authority(self.host, self.port)}"
-
-
-class _TLSFailed(Exception):
-    """TLS with a kubelet has failed, in the handshake or after it; the text says why."""
-
-
-class _KubeletConnection(ClientConnection):
-    """A connection whose end is told in words that help, also to those who have a request on it.
-
-    With TLS 1.3 a kubelet refuses our certificate after our side of the handshake is over.
-    """
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Put OpenSSL's errors into words."""
-        if reason.check(SSL.Error):
-            reason = Failure(_TLSFailed(problem_with_kubelet(reason)))
-        super().connectionLost(reason)
 
 
 class KubeletConnector:
@@ -112,7 +94,7 @@ class KubeletConnector:
 
     async def _secured(self, key: KubeletKey, stream: IStream) -> ClientConnection:
         creator = self._contexts.creator(key.session.node, key.host)
-        connection = _KubeletConnection(self._reactor)
+        connection = HTTPSConnection(self._reactor, problem_with_kubelet)
         overdue = _Overdue()
         timer = self._reactor.callLater(HANDSHAKE_TIMEOUT, overdue.abort, connection)
         try:

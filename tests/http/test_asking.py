@@ -1,0 +1,71 @@
+"""One request with its whole answer."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.error import ConnectionLost
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.fakes import MemoryConnection
+from tests.http.support import settle
+from yurttunnel.http.asking import ask
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.interfaces import ExchangeFailed
+
+HOST = [(b"Host", b"api")]
+
+
+class AskingTests(SynchronousTestCase):
+    """A connection whose origin the test plays."""
+
+    def setUp(self):
+        """Connect."""
+        self.clock = MemoryReactorClock()
+        self.connection = ClientConnection(self.clock)
+        self.origin = MemoryConnection(self.clock).open(self.connection)
+
+    def sent(self):
+        """Return what the origin has got."""
+        settle(self.clock, self.origin)
+        return self.origin.sent
+
+    def test_get(self):
+        """A request without a body is answered with head and body, and the connection is kept."""
+        answered = ask(self.connection, b"GET", b"/readyz", HOST)
+        self.assertEqual(b"GET /readyz HTTP/1.1\r\nHost: api\r\n\r\n", self.sent())
+        self.origin.receive(b"HTTP/1.1 102 Processing\r\n\r\n")
+        self.origin.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
+        self.assertNoResult(answered)
+        self.origin.receive(b"k")
+        answer = self.successResultOf(answered)
+        self.assertEqual((200, b"ok"), (answer.status, answer.body))
+        self.assertTrue(self.connection.reusable)
+
+    def test_body(self):
+        """A body is sent with its length."""
+        answered = ask(self.connection, b"PUT", b"/", HOST, b"{}")
+        self.assertEqual(b"PUT / HTTP/1.1\r\nHost: api\r\nContent-Length: 2\r\n\r\n{}", self.sent())
+        self.origin.receive(b"HTTP/1.1 204 No Content\r\n\r\n")
+        self.assertEqual(204, self.successResultOf(answered).status)
+
+    def test_long_answer(self):
+        """Of a body that is too long the beginning is kept."""
+        answered = ask(self.connection, b"GET", b"/", HOST, max_body=5)
+        self.origin.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n123")
+        self.origin.receive(b"456789")
+        self.assertEqual(b"12345", self.successResultOf(answered).body)
+
+    def test_failure(self):
+        """What breaks off fails, and so does a connection that is closed already."""
+        answered = ask(self.connection, b"GET", b"/", HOST)
+        self.origin.break_off(ConnectionLost())
+        self.failureResultOf(answered, ExchangeFailed)
+        self.failureResultOf(ask(self.connection, b"GET", b"/", HOST), ExchangeFailed)
+
+    def test_cancel(self):
+        """Whoever gives up closes the connection."""
+        answered = ask(self.connection, b"GET", b"/", HOST)
+        answered.cancel()
+        self.failureResultOf(answered, ExchangeFailed, CancelledError)
+        self.assertTrue(self.origin.aborted)

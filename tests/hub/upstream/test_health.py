@@ -1,0 +1,271 @@
+"""When servers are healthy, and when the cloud is there."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from yurttunnel.hub.interfaces import IConnectivity
+from yurttunnel.hub.upstream.health import Health, HealthSettings, State
+from yurttunnel.hub.upstream.node_lease import CheckFailed
+from yurttunnel.hub.upstream.servers import parse_servers
+
+
+class HealthTestCase(SynchronousTestCase):
+    """Servers whose checks the test answers: with nothing, an error, or not at all."""
+
+    names = ("a",)
+    settings = HealthSettings()
+
+    def setUp(self):
+        """Have all servers be well, and start."""
+        self.clock = Clock()
+        self.servers = parse_servers(self.names)
+        self.down = {}
+        self.silent = set()
+        self.checks = []
+        self.lost = []
+        self.turns = []
+        self.lines = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.health = Health(self.clock, self.servers, self.check, self.lose, self.settings)
+        self.health.on_change(self.turns.append)
+        self.addCleanup(self.stop)
+
+    def note(self, event):
+        """Keep what is logged."""
+        if event["log_namespace"].startswith("yurttunnel.hub"):
+            self.lines.append(formatEvent(event))
+
+    async def check(self, server, fresh):
+        """Answer as the test says."""
+        self.checks.append((self.clock.seconds(), server.host, fresh))
+        if server in self.silent:
+            await Deferred()
+        if server in self.down:
+            raise CheckFailed(self.down[server])
+
+    def lose(self, server, why):
+        """Note that the server's connections were closed, and whether it was online then."""
+        self.lost.append((server.host, self.health.online))
+
+    def stop(self):
+        """End; no timer may be left."""
+        if self.health.running:
+            self.successResultOf(self.health.stopService())
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def start(self):
+        """Begin to check."""
+        self.health.startService()
+
+    def pass_time(self, seconds, step=0.1):
+        """Let time pass."""
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+
+    def state(self, server=None):
+        """Return what is known of a server."""
+        return self.health.servers[server or self.servers[0]].state
+
+
+class OneServerTests(HealthTestCase):
+    """A single server."""
+
+    def test_interface(self):
+        """It is what others look at."""
+        verifyObject(IConnectivity, self.health)
+
+    def test_before_the_first_check(self):
+        """Nothing is known, and so there is no cloud."""
+        self.silent.update(self.servers)
+        self.start()
+        self.assertIs(State.UNKNOWN, self.state())
+        self.assertFalse(self.health.online)
+        self.assertFalse(self.health.known)
+
+    def test_start(self):
+        """At the start one good check is enough, and whoever waits for that is told."""
+        known = []
+        self.health.on_known(lambda: known.append(self.health.online))
+        self.start()
+        self.assertIs(State.HEALTHY, self.state())
+        self.assertTrue(self.servers[0].healthy)
+        self.assertEqual([True], self.turns)
+        self.assertEqual([True], known)
+
+    def test_start_without_a_cloud(self):
+        """After the first check it is known that there is none, and nobody is told of a change."""
+        known = []
+        self.health.on_known(lambda: known.append(self.health.online))
+        self.silent.update(self.servers)
+        self.start()
+        self.pass_time(2.1)
+        self.assertEqual([False], known)
+        self.assertEqual([], self.turns)
+        self.assertIn("no API server can be reached", self.lines[-1])
+
+    def test_regular_checks(self):
+        """It is checked a little more often than every ten seconds."""
+        self.start()
+        self.pass_time(60)
+        self.assertEqual(7, len(self.checks))
+
+    def test_black_hole(self):
+        """A server that is silent from right after a check on is noticed within 12 seconds."""
+        self.start()
+        self.clock.advance(0)
+        self.silent.update(self.servers)
+        self.pass_time(11.9)
+        self.assertIs(State.UNHEALTHY, self.state())
+        self.assertEqual([("a", False)], self.lost)
+        self.assertEqual([True, False], self.turns)
+        self.assertIn("no answer within 2 s", self.health.servers[self.servers[0]].problem)
+
+    def test_tries(self):
+        """A check that fails at once is tried three times, on new connections."""
+        self.start()
+        self.checks.clear()
+        self.down[self.servers[0]] = "connection refused"
+        self.health.suspect(self.servers[0])
+        self.pass_time(1)
+        self.assertEqual([False, True, True], [fresh for _, _, fresh in self.checks[:3]])
+        self.assertIs(State.UNHEALTHY, self.state())
+        self.assertIn("https://a:443 is not healthy: connection refused", self.lines)
+
+    def test_one_of_the_tries_is_good(self):
+        """That is enough."""
+        self.start()
+        self.pass_time(1)
+        self.down[self.servers[0]] = "the connection was closed"
+        self.health.suspect(self.servers[0])
+        self.clock.advance(0)
+        self.down.clear()
+        self.pass_time(1)
+        self.assertIs(State.HEALTHY, self.state())
+        self.assertEqual([], self.lost)
+
+    def test_suspicion(self):
+        """A server that is suspected is checked at once, but not again and again."""
+        self.start()
+        self.pass_time(3)
+        self.checks.clear()
+        for _ in range(10):
+            self.health.suspect(self.servers[0])
+            self.clock.advance(0.01)
+        self.assertEqual(1, len(self.checks))
+        self.pass_time(0.6)
+        self.assertEqual(2, len(self.checks))
+
+    def test_two_good_checks(self):
+        """A server that was lost is healthy after two good checks, the second of which is soon."""
+        self.start()
+        self.silent.update(self.servers)
+        self.pass_time(12)
+        self.silent.clear()
+        self.checks.clear()
+        while not self.checks:
+            self.clock.advance(0.1)
+        self.assertIs(State.UNHEALTHY, self.state())
+        self.pass_time(0.6)
+        self.assertIs(State.HEALTHY, self.state())
+        self.assertEqual([True, False, True], self.turns)
+        self.assertEqual("the cloud can be reached: requests are forwarded", self.lines[-1])
+
+    def test_a_good_one_between(self):
+        """Good checks count in a row only."""
+        self.start()
+        self.down[self.servers[0]] = "it answers 503"
+        self.pass_time(12)
+        self.checks.clear()
+        self.down.clear()
+        while not self.checks:
+            self.clock.advance(0.1)
+        self.down[self.servers[0]] = "it answers 503"
+        self.pass_time(1.1)
+        self.down.clear()
+        self.checks.clear()
+        while len(self.checks) < 2:
+            self.assertIs(State.UNHEALTHY, self.state())
+            self.clock.advance(0.1)
+
+    def test_return(self):
+        """However long it was away, its return is noticed within the time of two checks."""
+        self.start()
+        self.silent.update(self.servers)
+        self.pass_time(600)
+        self.silent.clear()
+        self.pass_time(12.5)
+        self.assertIs(State.HEALTHY, self.state())
+
+    def test_callbacks(self):
+        """One that fails does not keep the others from being told."""
+
+        def broken(online):
+            raise ValueError("broken")
+
+        self.health = Health(self.clock, self.servers, self.check, self.lose)
+        self.health.on_change(broken)
+        self.health.on_change(self.turns.append)
+        self.start()
+        self.assertEqual([True], self.turns)
+        self.assertEqual(1, len(self.flushLoggedErrors(ValueError)))
+
+
+class SeveralServersTests(HealthTestCase):
+    """Servers stand in for each other."""
+
+    names = ("a", "b", "c")
+
+    def test_one_is_enough(self):
+        """There is a cloud as long as one server is healthy, and the end of one is told alone."""
+        self.start()
+        self.silent.update(self.servers[:2])
+        self.pass_time(12)
+        self.assertEqual([("a", True), ("b", True)], sorted(self.lost))
+        self.assertEqual([True], self.turns)
+
+    def test_side_by_side(self):
+        """Servers that are silent are found out at the same time."""
+        self.start()
+        self.silent.update(self.servers)
+        self.pass_time(11.9)
+        self.assertEqual(3, len(self.lost))
+        self.assertFalse(self.health.online)
+
+    def test_start_with_a_silent_one(self):
+        """The first answer says that there is a cloud; the others are not waited for."""
+        self.silent.update(self.servers[:2])
+        self.start()
+        self.assertTrue(self.health.known)
+        self.assertTrue(self.health.online)
+
+
+class OtherSettingsTests(HealthTestCase):
+    """Flags."""
+
+    settings = HealthSettings(interval=4, timeout=1, tries=1, threshold=3)
+
+    def test_they_count(self):
+        """Interval, time, tries and threshold are as they are set."""
+        self.start()
+        self.clock.advance(0)
+        self.silent.update(self.servers)
+        self.pass_time(4.9)
+        self.assertIs(State.UNHEALTHY, self.state())
+        self.silent.clear()
+        self.down[self.servers[0]] = "it answers 500"
+        self.checks.clear()
+        while not self.checks:
+            self.clock.advance(0.1)
+        self.pass_time(0.5)
+        self.assertEqual(1, len(self.checks))
+        self.down.clear()
+        self.checks.clear()
+        while self.state() is not State.HEALTHY:
+            self.clock.advance(0.1)
+        self.assertEqual(3, len(self.checks))

@@ -1,0 +1,182 @@
+"""Connections to the API servers: TLS as the node or as nobody, kept and shared.
+
+A request that proves itself by a token of its own goes on a connection without the certificate of
+the node: there the API would see two users. Names are looked up for each connection, so servers may
+move. Connections made with a certificate that has been renewed end with what is under way on them.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from OpenSSL import SSL
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import TimeoutError as DeferredTimeout
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.error import ConnectingCancelledError
+from twisted.internet.interfaces import ISystemHandle
+from twisted.internet.protocol import Factory
+from twisted.python.failure import Failure
+
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.head import HeadLimits
+from yurttunnel.http.pool import ConnectionPool, PoolSettings, PoolStatistics
+from yurttunnel.hub.upstream.servers import Server
+from yurttunnel.pki.callers import HTTP_PROTOCOL
+from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.https import HTTPSConnection
+from yurttunnel.pki.problems import problem_with_api
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.reactor import IReactor
+from yurttunnel.tunnel.sockets import tune_api_socket
+
+CONNECT_SECONDS = 10.0
+"""For a connection, the lookup of the name and the TLS handshake included (``net.Dialer`` and
+``TLSHandshakeTimeout`` of upstream's transport have as long each)."""
+
+POOL = PoolSettings(
+    max_per_key=64,
+    max_upgrades_per_key=64,
+    max_connections_per_key=4096,
+    idle_timeout=60.0,
+)
+"""Watches only count against the bound of all connections. Idle connections are closed before
+kube-apiserver does it, which is after 90 s (``IdleTimeout`` of k8s.io/apiserver
+pkg/server/secure_serving.go)."""
+
+HEAD_LIMITS = HeadLimits(max_bytes=64 * 1024, max_fields=200)
+"""Of answers; those of the API have less than 1 KiB, and warnings (KEP-1693) come on top."""
+
+_ADVICE = "one of the certSANs of kubeadm's ClusterConfiguration, or have its certificate name it"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContexts:
+    """TLS toward the API servers, with the node's certificate and without one."""
+
+    node: ClientContexts
+    bearer: ClientContexts
+
+    @classmethod
+    def of(cls, credentials: Credentials) -> ApiContexts:
+        """Make both for the node's ``credentials``, which both are to follow."""
+        return cls(
+            ClientContexts(credentials, HTTP_PROTOCOL, advice=_ADVICE),
+            ClientContexts(credentials, HTTP_PROTOCOL, presents=False, advice=_ADVICE),
+        )
+
+
+class ConnectionKey(NamedTuple):
+    """What connections have in common that can stand in for each other.
+
+    ``trust`` is the generation of the contexts: when they change, no connection of before is used
+    again.
+    """
+
+    server: Server
+    as_node: bool
+    trust: object
+
+
+class Connections:
+    """The connections to all servers; whoever made it closes it."""
+
+    def __init__(
+        self, reactor: IReactor, contexts: ApiContexts, settings: PoolSettings = POOL
+    ) -> None:
+        self._reactor = reactor
+        self._contexts = contexts
+        self._keys: dict[tuple[Server, bool], ConnectionKey] = {}
+        self._pool: ConnectionPool[ConnectionKey] = ConnectionPool(
+            reactor,
+            self._connect,
+            settings,
+            keeps=self._is_current,
+            together=lambda key: key.server,
+        )
+        for each in (contexts.node, contexts.bearer):
+            each.on_rotated.append(self._rotated)
+
+    def acquire(
+        self,
+        server: Server,
+        as_node: bool,
+        *,
+        fresh: bool = False,
+        lasting: bool = False,
+        upload: bool = False,
+        upgrade: bool = False,
+    ) -> Deferred[ClientConnection]:
+        """Get a connection for one request, as ``ConnectionPool.acquire`` does.
+
+        Fails with ``RequestFailed`` (502, 504) that says why there is none, and as that does.
+        """
+        key = self._keys.get((server, as_node))
+        if key is None:
+            contexts = self._contexts.node if as_node else self._contexts.bearer
+            key = ConnectionKey(server, as_node, contexts.generation)
+            self._keys[server, as_node] = key
+        return self._pool.acquire(key, fresh=fresh, lasting=lasting, upload=upload, upgrade=upgrade)
+
+    def close_server(self, server: Server, why: str) -> None:
+        """Close all connections to a server, also those that last; what is on them fails."""
+        self._pool.close_all(lambda key: key.server is server, why)
+
+    def close(self) -> None:
+        """Close everything."""
+        self._pool.close()
+
+    @property
+    def statistics(self) -> PoolStatistics:
+        """What there is, and what has happened."""
+        return self._pool.statistics
+
+    def _is_current(self, key: ConnectionKey) -> bool:
+        return self._keys.get((key.server, key.as_node)) is key
+
+    def _rotated(self) -> None:
+        """Have the next requests make connections by what is valid now."""
+        self._keys.clear()
+        self._pool.close_idle()
+
+    def _connect(self, key: ConnectionKey, caller: Hashable) -> Deferred[ClientConnection]:
+        connecting = Deferred.fromCoroutine(self._make(key))
+        return connecting.addTimeout(CONNECT_SECONDS, self._reactor).addErrback(_failed, key.server)
+
+    async def _make(self, key: ConnectionKey) -> ClientConnection:
+        server = key.server
+        contexts = self._contexts.node if key.as_node else self._contexts.bearer
+        factory = Factory.forProtocol(
+            lambda: HTTPSConnection(self._reactor, problem_with_api, HEAD_LIMITS)
+        )
+        secured = tls.client_side(self._reactor, contexts.creator(server.host), factory)
+        endpoint = HostnameEndpoint(
+            self._reactor, server.host, server.port, timeout=CONNECT_SECONDS
+        )
+        protocol: Any = await endpoint.connect(secured)
+        transport = protocol.transport
+        if ISystemHandle.providedBy(transport):
+            tune_api_socket(cast("socket.socket", transport.getHandle()))
+        connection = cast(ClientConnection, protocol.wrappedProtocol)
+        try:
+            return await connection.when_ready()
+        except BaseException:
+            connection.abort()
+            raise
+
+
+def _failed(failure: Failure, server: Server) -> Failure:
+    """Say why there is no connection; one that nobody wants any more says nothing."""
+    if failure.check(CancelledError, ConnectingCancelledError):
+        return failure
+    if failure.check(DeferredTimeout):
+        text = f"{server}: no connection within {CONNECT_SECONDS:g} s"
+        return Failure(RequestFailed(504, text))
+    error = failure.value
+    problem = problem_with_api(failure) if isinstance(error, SSL.Error) else str(error)
+    return Failure(RequestFailed(502, f"{server}: {problem or type(error).__name__}"))

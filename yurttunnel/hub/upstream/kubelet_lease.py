@@ -1,0 +1,91 @@
+"""What kubelet asks of its Lease: answered here, and the sign by which the hub knows it lives.
+
+Kubelet's requests for its Lease never leave the node. It gets back what it sent, in the media type
+in which it was sent, so it is content whether or not there is a cloud; what the cloud sees is
+renewed by the hub (:mod:`yurttunnel.hub.upstream.node_lease`) as long as kubelet goes on.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
+
+from yurttunnel.http.interfaces import ExchangeFailed, IExchange
+from yurttunnel.http.request_body import BodyTooLarge, read_body
+from yurttunnel.hub.request.requests import HubCall
+from yurttunnel.hub.upstream.node_lease import LEASE_NAMESPACE
+from yurttunnel.kube.resources import LEASES
+
+GRACE_SECONDS = 40.0
+"""How long kubelet may be silent (upstream's ``--kubelet-health-grace-period``)."""
+
+LONGEST_LEASE = 64 * 1024
+"""Bytes of a Lease that are taken."""
+
+_VERBS = frozenset({"get", "create", "update", "patch"})
+
+
+class KubeletLease:
+    """The Lease of ``node`` as its kubelet knows it; that has ``grace`` seconds to ask again.
+
+    They are counted from the start, too: the hub does not renew for a kubelet that never comes.
+    """
+
+    def __init__(self, clock: IReactorTime, node: str, grace: float = GRACE_SECONDS) -> None:
+        self._clock = clock
+        self._node = node
+        self._grace = grace
+        self._heard_at = clock.seconds()
+        # The last one, with its media type.
+        self._lease: tuple[bytes, bytes] | None = None
+
+    def lives(self) -> bool:
+        """Return whether kubelet has asked for its Lease in time."""
+        return self._clock.seconds() < self._heard_at + self._grace
+
+    def takes(self, call: HubCall) -> bool:
+        """Return whether a request is kubelet's for its Lease."""
+        request, resource = call.request, call.request.resource
+        if resource is None or resource.name != LEASES.plural:
+            return False
+        return (
+            resource.group == LEASES.group
+            and request.namespace == LEASE_NAMESPACE
+            and request.verb in _VERBS
+            and request.name == ("" if request.verb == "create" else self._node)
+            and call.caller.component == "kubelet"
+            and call.caller.local
+            and not call.caller.token
+        )
+
+    def answer(self, call: HubCall) -> None:
+        """Answer it."""
+        self._heard_at = self._clock.seconds()
+        exchange = call.exchange
+        if call.request.verb not in ("create", "update"):
+            self._give(exchange)
+            return
+        taken: Deferred[None] = read_body(exchange, LONGEST_LEASE).addCallback(self._take, call)
+        _ = taken.addErrback(_refuse, exchange)
+
+    def _give(self, exchange: IExchange) -> None:
+        if self._lease is None:
+            # So it creates one.
+            exchange.fail(404, f'leases.coordination.k8s.io "{self._node}" not found')
+        else:
+            content_type, body = self._lease
+            exchange.respond(200, [(b"Content-Type", content_type)], body)
+
+    def _take(self, body: bytes, call: HubCall) -> None:
+        exchange = call.exchange
+        content_type = exchange.head.values(b"content-type")[:1] or [b"application/json"]
+        self._lease = content_type[0], body
+        status = 201 if call.request.verb == "create" else 200
+        exchange.respond(status, [(b"Content-Type", content_type[0])], body)
+
+
+def _refuse(failure: Failure, exchange: IExchange) -> None:
+    failure.trap(BodyTooLarge, ExchangeFailed)
+    if isinstance(failure.value, BodyTooLarge):
+        exchange.fail(failure.value.status, str(failure.value))

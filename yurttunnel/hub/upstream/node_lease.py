@@ -1,0 +1,198 @@
+"""The node's Lease, by which the cloud knows that the node lives, and the hub that a server does.
+
+A check of a server renews the Lease (KEP-589), or reads it when another server has renewed it a
+moment ago: several servers share one store, for which each write costs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel import __version__
+from yurttunnel.http.asking import Answer, ask
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.pool import PoolBusy
+from yurttunnel.hub.upstream.connections import Connections
+from yurttunnel.hub.upstream.servers import Server
+from yurttunnel.kube.lease_lock import micro_time
+from yurttunnel.kube.resources import LEASES, NODES
+from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.log import RateLimitedLog
+
+LEASE_NAMESPACE = "kube-node-lease"
+"""Where the Leases of nodes are (``NamespaceNodeLease`` of k8s.io/api core/v1)."""
+
+LEASE_SECONDS = 40
+"""How long the Lease lasts that is not renewed (kubelet's ``nodeLeaseDurationSeconds``)."""
+
+_TROUBLE = (RequestFailed, ExchangeFailed, PoolBusy)
+
+
+_RENEWED_LATELY = 0.9
+"""Of the interval: checks come a little earlier than after the whole of it."""
+
+
+class CheckFailed(Exception):
+    """A server is not well; one line says why."""
+
+
+class NodeLease:
+    """The Lease of ``node``, renewed every ``interval`` seconds while ``kubelet_lives()``."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        connections: Connections,
+        node: str,
+        interval: float,
+        kubelet_lives: Callable[[], bool],
+    ) -> None:
+        self._clock = clock
+        self._connections = connections
+        self._node = node
+        self._interval = interval
+        self._kubelet_lives = kubelet_lives
+        self._collection = LEASES.path(LEASE_NAMESPACE).encode("ascii")
+        self._path = LEASES.path(LEASE_NAMESPACE, node).encode("ascii")
+        self._renewed_at = float("-inf")
+        # By whom it is being renewed that will hardly fail.
+        self._renewing: Server | None = None
+        self._left_alone = False
+        self._limited = RateLimitedLog(clock, self._log, 600.0)
+        self.renewals = 0
+        """How often it was renewed since the start."""
+
+    async def check(self, server: Server, fresh: bool) -> None:
+        """Ask ``server`` for a sign of life; raises :class:`CheckFailed`.
+
+        With ``fresh`` on a new connection, since one that was kept may have been closed there.
+        """
+        try:
+            if self._is_to_be_renewed():
+                await self._renew(server, fresh)
+            else:
+                self._note(await self._ask(server, b"GET", self._path, fresh=fresh))
+        except _TROUBLE as error:
+            raise CheckFailed(str(error)) from error
+
+    def _is_to_be_renewed(self) -> bool:
+        lives = self._kubelet_lives()
+        if lives is self._left_alone:
+            self._left_alone = not lives
+            self._tell(lives)
+        if not lives or self._renewing is not None:
+            return False
+        return self._clock.seconds() >= self._renewed_at + self._interval * _RENEWED_LATELY
+
+    def _tell(self, lives: bool) -> None:
+        if lives:
+            self._log.info("kubelet is back: the Lease of {node} is renewed", node=self._node)
+        else:
+            self._log.warn(
+                "kubelet has not renewed its Lease for too long: the Lease of {node} is left alone,"
+                " so the cloud sees the node as NotReady; look after kubelet, and whether its"
+                " kubeconfig leads to this hub",
+                node=self._node,
+            )
+
+    async def _renew(self, server: Server, fresh: bool) -> None:
+        # Others read meanwhile; if this fails, whoever comes next renews.
+        if server.healthy:
+            self._renewing = server
+        try:
+            sent_at = self._clock.seconds()
+            patch = {"spec": self._spec()}
+            answer = await self._ask(server, b"PATCH", self._path, patch, fresh)
+            if answer.status == 404:
+                answer = await self._create(server)
+            self._note(answer)
+            if 200 <= answer.status <= 299:
+                self._renewed_at = sent_at
+                self.renewals += 1
+        finally:
+            if self._renewing is server:
+                self._renewing = None
+
+    async def _create(self, server: Server) -> Answer:
+        """Create the Lease as the node's, which goes with the node when that is deleted."""
+        path = NODES.path(name=self._node).encode("ascii")
+        answer = await self._ask(server, b"GET", path)
+        uid = _uid(answer) if answer.status == 200 else None
+        if uid is None:
+            # A node that has not joined yet has no Lease.
+            return answer
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid}
+        lease = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {
+                "name": self._node,
+                "namespace": LEASE_NAMESPACE,
+                "ownerReferences": [owner],
+            },
+            "spec": self._spec(),
+        }
+        return await self._ask(server, b"POST", self._collection, lease)
+
+    def _spec(self) -> dict[str, Any]:
+        return {
+            "holderIdentity": self._node,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": micro_time(time_of_day(self._clock)),
+        }
+
+    def _note(self, answer: Answer) -> None:
+        """Take any answer for a sign of life but those that others would get, too, and not want."""
+        if answer.status == 401:
+            raise CheckFailed(
+                "it does not accept the certificate of this node (401): give a new join token by"
+                " POST /v1/token of the meta port"
+            )
+        if answer.status >= 500:
+            raise CheckFailed(f"it answers {answer.status}")
+        if answer.status == 403:
+            self._limited.error(
+                "the Lease of {node} cannot be renewed, so the cloud sees the node as NotReady: the"
+                " API answers 403; its authorizers must have Node, or the node's group needs verbs"
+                " get, create and patch on leases in {namespace}",
+                node=self._node,
+                namespace=LEASE_NAMESPACE,
+            )
+
+    async def _ask(
+        self,
+        server: Server,
+        method: bytes,
+        path: bytes,
+        body: dict[str, Any] | None = None,
+        fresh: bool = False,
+    ) -> Answer:
+        # What lasts does not wait for its turn: this is to see whether the server answers.
+        connection = await self._connections.acquire(server, True, fresh=fresh, lasting=True)
+        fields = [
+            (b"Host", server.authority),
+            (b"User-Agent", b"yurthub/" + __version__.encode("ascii")),
+            (b"Accept", b"application/json"),
+        ]
+        data = b""
+        if body is not None:
+            kind = b"merge-patch+json" if method == b"PATCH" else b"json"
+            fields.append((b"Content-Type", b"application/" + kind))
+            data = json.dumps(body, separators=(",", ":")).encode()
+        return await ask(connection, method, path, fields, data, max_body=1 << 20)
+
+
+def _uid(answer: Answer) -> str | None:
+    try:
+        uid = json.loads(answer.body)["metadata"]["uid"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return uid if isinstance(uid, str) else None
