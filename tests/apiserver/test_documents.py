@@ -32,6 +32,8 @@ class DocumentTests(ApiTestCase):
                 "policy",
                 "authentication.k8s.io",
                 "authorization.k8s.io",
+                "node.k8s.io",
+                "storage.k8s.io",
             ],
             [group["name"] for group in groups["groups"]],
         )

@@ -64,7 +64,12 @@ class MessageTests(SynchronousTestCase):
 
     def test_fields(self):
         """The fields of a message are fields of its kind, of the same type."""
-        schemas = {name.rpartition(".")[2]: one for name, one in all_documents().schemas.items()}
+        schemas = {
+            name.rpartition(".")[2]: one
+            for name, one in all_documents().schemas.items()
+            # Drivers of storage have a TokenRequest of their own.
+            if not name.startswith("io.k8s.api.storage.")
+        }
         checked = 0
         for message in MESSAGES.keys() & schemas.keys():
             properties = schemas[message]["properties"]
