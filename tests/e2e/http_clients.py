@@ -17,7 +17,7 @@ from zope.interface import implementer
 from tests.e2e.clients import Incomplete, Payload, Peer
 
 KEPT = 1024 * 1024
-"""How much of a body is kept as it is (bytes); the rest is counted and hashed."""
+"""How much of a body is kept as it is (bytes), unless told otherwise; the rest is hashed."""
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -31,9 +31,10 @@ class Response:
     version: bytes
     fields: list[tuple[bytes, bytes]]
     interim: list[tuple[int, list[tuple[bytes, bytes]]]]
-    body: bytes = b""
+    body: bytearray = field(default_factory=bytearray)
     size: int = 0
     trailers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    kept: int = KEPT
 
     def __post_init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -46,7 +47,7 @@ class Response:
         """Count and hash a piece of the body."""
         self.size += len(data)
         self._hash.update(data)
-        if len(self.body) < KEPT:
+        if len(self.body) < self.kept:
             self.body += data
 
     @property
@@ -66,8 +67,11 @@ class Answer:
     ``response`` grows while its body comes; ``error`` says why it will not be complete.
     """
 
-    def __init__(self, method: bytes = b"GET", switch: Peer | None = None) -> None:
+    def __init__(
+        self, method: bytes = b"GET", switch: Peer | None = None, kept: int = KEPT
+    ) -> None:
         self.switch = switch
+        self._kept = kept
         self.response: Response | None = None
         self.complete = False
         self.error: Exception | None = None
@@ -127,7 +131,7 @@ class Answer:
             fields = list(event.headers.raw_items())
             version = event.http_version
             self.response = Response(
-                event.status_code, event.reason, version, fields, self._interim
+                event.status_code, event.reason, version, fields, self._interim, kept=self._kept
             )
             _fire(self._waiting_for_head, self.response)
             self.complete = event.status_code == 101
@@ -157,12 +161,13 @@ class Answer:
 class HttpClient(Peer):
     """A connection that asks, perhaps several times at once, and reads the answers in order.
 
-    ``host`` is what its requests carry in the field Host.
+    ``host`` is what its requests carry in the field Host; of each body ``kept`` bytes are kept.
     """
 
-    def __init__(self, host: str = "") -> None:
+    def __init__(self, host: str = "", kept: int = KEPT) -> None:
         super().__init__()
         self.host = host
+        self._kept = kept
         self.unexpected = b""
         """What has come that answers nothing."""
         self._expected: deque[Answer] = deque()
@@ -192,7 +197,7 @@ class HttpClient(Peer):
 
     def expect(self, method: bytes = b"GET", switch: Peer | None = None) -> Answer:
         """Expect one more answer behind those that are expected already."""
-        answer = Answer(method, switch)
+        answer = Answer(method, switch, self._kept)
         self._expected.append(answer)
         return answer
 

@@ -50,23 +50,36 @@ class _Creator:
 class EmbeddedAPI:
     """An API with ``credentials`` that knows itself to kubelets by ``caller``.
 
-    It reaches nodes through the servers that ``servers()`` lists. ``requests`` has who has asked
-    for what: name, attributes, and whether that was allowed.
+    It reaches nodes through the servers that ``servers()`` lists. ``store`` has its objects,
+    ``requests`` who has asked for what: name, attributes, and whether that was allowed. With
+    ``join`` nodes join by bootstrap tokens. ``in_front(handler)`` is what gets the requests first.
     """
 
-    def __init__(self, reactor, address: str, credentials, caller, servers) -> None:
+    def __init__(
+        self,
+        reactor,
+        address: str,
+        credentials,
+        caller,
+        servers,
+        *,
+        join: bool = False,
+        in_front=lambda handler: handler,
+    ) -> None:
         self._reactor = reactor
         self.requests: set = set()
         self.port = free_port(address)
         self._toward_servers = TowardServers(caller)
         self._nodes = TunneledNodes(reactor, self._toward_servers, servers)
-        self._api = ClusterAPI(
+        self.store = Store(reactor)
+        self.api = ClusterAPI(
             reactor,
-            Store(reactor),
+            self.store,
             self._nodes.connections,
             on_request=lambda user, asked, allowed: self.requests.add((user.name, asked, allowed)),
+            join=join,
         )
-        self._factory = HTTPFactory(reactor, self._api.handler, HTTP_SETTINGS)
+        self._factory = HTTPFactory(reactor, in_front(self.api.handler), HTTP_SETTINGS)
         self._contexts = OptionalCallerContexts(credentials)
         secured = tls.server_side(reactor, self._contexts, self._factory)
         self._listener = PortService(
@@ -87,5 +100,5 @@ class EmbeddedAPI:
         """End everything."""
         await self._listener.stopService()
         self._factory.close()
-        self._api.stop()
+        self.api.stop()
         self._nodes.close()

@@ -1,0 +1,75 @@
+"""Answers that a test has written itself, in front of the API's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from zope.interface import implementer
+
+from yurttunnel.http.interfaces import IExchange, IRequestHandler
+
+Answering = Callable[[IExchange], object]
+
+
+class Canned(NamedTuple):
+    """A whole answer: the same bytes for everybody."""
+
+    body: bytes
+    content_type: str = "application/json"
+    fields: Sequence[tuple[bytes, bytes]] = ()
+    status: int = 200
+
+    def __call__(self, exchange: IExchange) -> None:
+        """Give it."""
+        fields = [(b"Content-Type", self.content_type.encode()), *self.fields]
+        exchange.respond(self.status, fields, self.body)
+
+
+class Streamed:
+    """An answer that goes on: the test writes to whoever has asked.
+
+    ``exchanges`` are those that go on; each has got the head.
+    """
+
+    def __init__(self, content_type: str = "application/json") -> None:
+        self.exchanges: list[IExchange] = []
+        self._fields = [(b"Content-Type", content_type.encode())]
+
+    def __call__(self, exchange: IExchange) -> None:
+        """Begin."""
+        exchange.send_head(200, self._fields)
+        self.exchanges.append(exchange)
+        exchange.on_end(lambda error: self.exchanges.remove(exchange))
+
+    def write(self, data: bytes) -> None:
+        """Send more to all."""
+        for exchange in self.exchanges:
+            exchange.write(data)
+
+    def finish(self) -> None:
+        """End all of them."""
+        for exchange in list(self.exchanges):
+            exchange.finish()
+
+
+@implementer(IRequestHandler)
+class CannedAnswers:
+    """Gives what is in ``answers``, and all else as ``handler`` does.
+
+    A key is a path, or a path with ``?watch`` behind it for what watches that path.
+    """
+
+    def __init__(self, handler: IRequestHandler) -> None:
+        self.answers: dict[str, Answering] = {}
+        self._handler = handler
+
+    def request_received(self, exchange: IExchange) -> None:
+        """Answer; see ``IRequestHandler``."""
+        path, _, query = exchange.head.target.decode("latin-1").partition("?")
+        watches = any(one in ("watch=true", "watch=1") for one in query.split("&"))
+        answer = self.answers.get(f"{path}?watch" if watches else path)
+        if answer is None or exchange.head.method != b"GET":
+            self._handler.request_received(exchange)
+        else:
+            answer(exchange)

@@ -1,0 +1,166 @@
+"""Programs of a node that ask the hub, each known by its User-Agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.e2e.clients import Peer
+from tests.e2e.http_clients import Answer, HttpClient, Response
+
+JSON = "application/json"
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+PROTOBUF_FIRST = f"{PROTOBUF},{JSON}"
+"""What kubelet and kube-proxy accept (``--kube-api-content-type`` and its default)."""
+
+TABLE = ",".join(f"{JSON};as=Table;v={version};g=meta.k8s.io" for version in ("v1", "v1beta1"))
+TABLE_FIRST = f"{TABLE},{JSON}"
+"""What ``kubectl get`` accepts."""
+
+LARGE = 64 * 1024 * 1024
+"""Bytes of an answer that a client keeps: more than any list of a test has."""
+
+ANSWER_SECONDS = 10.0
+
+Object = dict[str, Any]
+
+
+class NodeClient:
+    """One of the node's programs; ``component`` is the first word of its User-Agent.
+
+    ``case`` dials for it and waits; it asks at ``port``, each time by a connection of its own.
+    ``token`` is its bearer token, if it has one.
+    """
+
+    def __init__(
+        self, case, port: int, component: str = "kubelet", accept: str = JSON, token: str = ""
+    ) -> None:
+        self.port = port
+        self._case = case
+        self._fields = [(b"Accept", accept.encode())]
+        if component:
+            agent = f"{component}/v1.34.0 (linux/amd64) kubernetes/0123456"
+            self._fields.append((b"User-Agent", agent.encode()))
+        if token:
+            self._fields.append((b"Authorization", f"Bearer {token}".encode()))
+
+    async def send(self, target: str, method: str = "GET", body: Any = None, fields=()) -> Answer:
+        """Send a request; ``body`` is JSON, or what has been written already."""
+        peer = await self._connect()
+        fields = [*self._fields, *fields]
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            fields.append((b"Content-Type", JSON.encode()))
+        return peer.ask(target, method, fields, body)
+
+    async def ask(
+        self,
+        target: str,
+        method: str = "GET",
+        body: Any = None,
+        fields=(),
+        seconds: float = ANSWER_SECONDS,
+    ) -> Response:
+        """Ask, and return the whole answer."""
+
+        async def asked() -> Response:
+            return await (await self.send(target, method, body, fields)).whole()
+
+        return await self._case.within(seconds, asked(), f"{method} {target}")
+
+    async def get(self, target: str, **query: str) -> Object:
+        """Return what is there, which must be JSON with status 200."""
+        response = await self.ask(f"{target}?{urlencode(query)}" if query else target)
+        return self.expect(response, 200, target)
+
+    def expect(self, response: Response, status: int, what: str) -> Object:
+        """Require a status; return the JSON of the body."""
+        if response.status != status:
+            raise self._case.failureException(
+                f"{what} is {response.status} and not {status}: {response.body[:2000]!r}"
+            )
+        return json.loads(response.body)
+
+    async def refused(self, status: int, target: str, method: str = "GET", body: Any = None):
+        """Ask for what is refused; return the ``Status`` that says so."""
+        response = await self.ask(target, method, body)
+        said = self.expect(response, status, f"{method} {target}")
+        case = self._case
+        case.assertEqual((said["kind"], said["status"]), ("Status", "Failure"))
+        case.assertEqual(said["code"], status)
+        case.assertTrue(said["message"])
+        return said
+
+    async def watch(self, target: str, **query: str) -> Watching:
+        """Begin a watch, whose head must come at once."""
+        query = {"watch": "true", **query}
+        answer = await self.send(f"{target}?{urlencode(query)}")
+        begun = answer.begun()
+        response = await self._case.within(ANSWER_SECONDS, begun, f"the watch of {target}")
+        return Watching(self._case, answer, response)
+
+    async def _connect(self) -> HttpClient:
+        return await self._case.dial(self.port, HttpClient(f"127.0.0.1:{self.port}", LARGE))
+
+
+class Watching:
+    """A watch in JSON, that goes on until the hub or :meth:`leave` ends it."""
+
+    def __init__(self, case, answer: Answer, response: Response) -> None:
+        self._case = case
+        self._answer = answer
+        self.response = response
+
+    @property
+    def events(self) -> Sequence[Object]:
+        """What has come."""
+        *lines, _ = self.response.body.split(b"\n")
+        return [json.loads(line) for line in lines if line]
+
+    @property
+    def told(self) -> Sequence[tuple[str, str]]:
+        """Type and name of what has come, without bookmarks."""
+        return [
+            (event["type"], event["object"]["metadata"].get("name", ""))
+            for event in self.events
+            if event["type"] != "BOOKMARK"
+        ]
+
+    async def tells(self, *told: tuple[str, str], seconds: float = ANSWER_SECONDS) -> None:
+        """Wait until all of these have come."""
+        await self._case.eventually(
+            lambda: set(told) <= set(self.told), f"the watch tells of {told}", seconds
+        )
+
+    async def ends(self, seconds: float) -> None:
+        """Require that it comes to its end in good order."""
+        await self._case.within(seconds, self._answer.whole(), "the watch ends")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over, in whatever way."""
+        return self._answer.complete or self._answer.error is not None
+
+
+def names(listed: Object) -> list[str]:
+    """Return the names of what a list has, in order."""
+    return sorted(one["metadata"]["name"] for one in listed["items"])
+
+
+def contents(listed: Object) -> list[Object]:
+    """Return what a list has, in one order, so that it can be compared."""
+
+    def place(one: Object) -> tuple[str, str]:
+        return one["metadata"].get("namespace", ""), one["metadata"]["name"]
+
+    return sorted(listed["items"], key=place)
+
+
+def status_of(response: Response) -> Object:
+    """Return what an error says."""
+    return json.loads(response.body)
+
+
+__all__ = ["NodeClient", "Peer", "Watching"]

@@ -1,0 +1,181 @@
+"""The cloud of a test: an API, and between it and the node servers that can be lost.
+
+There is one API, which each of the servers leads to: what is asked of one of them is answered as by
+any other, as in a cluster with several kube-apiservers. It is in the test's own process, so that a
+test has its objects at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.apiserver.bootstrap_roles import rule
+from tests.apiserver.kinds import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, RESOURCES
+from tests.apiserver.tokens import ISSUER
+from tests.e2e.cluster.embedded_api import EmbeddedAPI
+from tests.e2e.cluster.identities import Identities
+from tests.e2e.faults import FaultProxy
+from tests.e2e.hub.canned import CannedAnswers
+from tests.e2e.hub.node_identity import HubSigner, join
+from yurtlab.api.resources import SERVICE_ACCOUNTS
+from yurtlab.api.store import Object
+
+NODE = "edge-1"
+
+KINDS = {kind.plural: kind for kind in RESOURCES}
+"""What the API serves, by the names that paths have."""
+
+READ = "get list watch"
+
+# What upstream grants its hubs (charts/yurthub, ClusterRole yurt-hub), and what the clients of a
+# node that has no identity but its hub's want to read.
+HUB_RULES: tuple[Object, ...] = (
+    rule(READ, "", "configmaps", "endpoints", "namespaces", "nodes", "pods", "services"),
+    rule(READ, "discovery.k8s.io", "endpointslices"),
+    rule(READ, "storage.k8s.io", "csidrivers", "csinodes"),
+)
+
+
+class Cloud:
+    """An API whose files are in ``directory``, and so many ``servers`` in front of it.
+
+    ``store`` has its objects, ``identities`` makes whoever else is in it, ``signer`` signs the
+    certificates of hubs, ``requests`` has who has asked for what: name, attributes, and whether it
+    was allowed. ``answers`` are given instead of its own, see :class:`CannedAnswers`.
+    """
+
+    def __init__(self, reactor, directory: str, servers: int = 1) -> None:
+        self._reactor = reactor
+        self.identities = Identities(reactor, Path(directory, "pki"))
+        self.kubelet_port = 0
+        self.api = EmbeddedAPI(
+            reactor,
+            "127.0.0.1",
+            self.identities.serving("api", ["kubernetes"], "127.0.0.1"),
+            self.identities.caller(),
+            lambda: [("127.0.0.1", self.kubelet_port)],
+            join=True,
+            in_front=self._in_front,
+        )
+        self.store = self.api.store
+        self.signer = HubSigner(reactor, self.identities, self.store)
+        self.servers = [FaultProxy(reactor, self.api.port) for _ in range(servers)]
+        self._left = False
+        self.url = f"https://127.0.0.1:{self.api.port}"
+
+    @property
+    def urls(self) -> str:
+        """What a hub gets as ``--server-addr``."""
+        return ",".join(f"https://127.0.0.1:{server.port}" for server in self.servers)
+
+    def _in_front(self, handler) -> CannedAnswers:
+        canned = CannedAnswers(handler)
+        self.answers = canned.answers
+        return canned
+
+    @property
+    def requests(self) -> set:
+        """Who has asked for what."""
+        return self.api.requests
+
+    async def start(self) -> None:
+        """Listen, with a node and what it may read."""
+        await self.api.start(None)
+        for server in self.servers:
+            server.start()
+        self.add("nodes", NODE, status={"conditions": [{"type": "Ready", "status": "True"}]})
+        self.grant("system:nodes", *HUB_RULES)
+
+    def join(self, directory: str, node: str = NODE) -> None:
+        """Leave in the directory of a hub what it has after it has joined."""
+        join(self._reactor, self.signer, self.identities, Path(directory), node)
+
+    async def stop(self) -> None:
+        """End everything."""
+        for server in self.servers:
+            await server.stop()
+        self.signer.stop()
+        await self.api.stop()
+
+    # -- Faults --------------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """Be gone as a machine is whose router knows it: refuse and reset."""
+        self._left = True
+        for server in self.servers:
+            await server.refuse()
+            server.for_all("reset")
+
+    def fall_silent(self, *servers: FaultProxy) -> None:
+        """Lose everything that is sent to these servers, or to all, without a word to anybody."""
+        for server in servers or self.servers:
+            server.turns = 0
+            server.for_all("swallow")
+
+    def return_(self) -> None:
+        """Be there again; what has been lost stays so."""
+        for server in self.servers:
+            server.turns = None
+        if self._left:
+            self._left = False
+            for server in self.servers:
+                server.start()
+
+    # -- Objects -------------------------------------------------------------------------------
+
+    def add(self, plural: str, name: str, namespace: str | None = None, **content: Any) -> Object:
+        """Add an object; ``labels`` and ``annotations`` go to its metadata."""
+        metadata: Object = {"name": name}
+        for field in ("labels", "annotations"):
+            if field in content:
+                metadata[field] = content.pop(field)
+        body = {"metadata": metadata, **content}
+        return self.store.create(KINDS[plural], namespace, body)
+
+    def add_pod(self, name: str, namespace: str = "default", node: str = NODE, **content) -> Object:
+        """Add a pod, on the node of the test unless it says otherwise."""
+        containers = [{"name": "main", "image": "none"}]
+        spec = {"nodeName": node, "containers": containers, **content.pop("spec", {})}
+        return self.add("pods", name, namespace, spec=spec, **content)
+
+    def using(self, name: str, *, config_maps: Iterable[str] = (), secrets: Iterable[str] = ()):
+        """Add a pod that uses these, so that its kubelet may read them."""
+        volumes = [{"name": each, "configMap": {"name": each}} for each in config_maps]
+        volumes += [{"name": each, "secret": {"secretName": each}} for each in secrets]
+        return self.add_pod(name, spec={"volumes": volumes})
+
+    def change(self, plural: str, name: str, namespace: str | None = None, **content) -> Object:
+        """Change fields of an object, or its labels."""
+        kind = KINDS[plural]
+        body = self.store.get(kind, namespace, name)
+        if "labels" in content:
+            body["metadata"]["labels"] = content.pop("labels")
+        return self.store.replace(kind, namespace, name, {**body, **content})
+
+    def remove(self, plural: str, name: str, namespace: str | None = None) -> Object:
+        """Remove an object at once."""
+        return self.store.remove(KINDS[plural], namespace, name)
+
+    def grant(self, group: str, *rules: Object) -> None:
+        """Let the members of a group do everywhere what rules say."""
+        number = len(self.store.view(CLUSTER_ROLES))
+        metadata = {"name": f"test-{number}"}
+        self.store.create(CLUSTER_ROLES, None, {"metadata": metadata, "rules": list(rules)})
+        subject = {"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": group}
+        role = {"kind": "ClusterRole", "name": metadata["name"]}
+        binding = {"metadata": metadata, "subjects": [subject], "roleRef": role}
+        self.store.create(CLUSTER_ROLE_BINDINGS, None, binding)
+
+    def token(self, account: str, namespace: str = "default", seconds: int = 3600) -> str:
+        """Make a token of a service account, which is made with its first one."""
+        known = {
+            one["metadata"]["name"]: one for one in self.store.view(SERVICE_ACCOUNTS, namespace)
+        }
+        body = known.get(account) or self.add("serviceaccounts", account, namespace)
+        return self.api.api.tokens.issue(body, [ISSUER], seconds)[0]
+
+    def names(self, plural: str, namespace: str | None = None) -> list[str]:
+        """Return the names of all objects."""
+        return [one["metadata"]["name"] for one in self.store.view(KINDS[plural], namespace)]

@@ -1,0 +1,58 @@
+"""The surroundings of the hub, without it: what the API lets a node do, and how it is lost."""
+
+from __future__ import annotations
+
+from tests.e2e.hub.canned import Canned
+from tests.e2e.hub.cloud import NODE, Cloud
+from tests.e2e.hub.node_requests import PROGRAMS, furnish
+from tests.e2e.hub.support import HubTestCase
+
+CURL_FAILED = 7
+CURL_TIMED_OUT = 28
+
+
+class CloudTests(HubTestCase):
+    """A node asks the API itself, with the certificate of its hub."""
+
+    async def ask(self, cloud: Cloud, target: str, seconds: float = 5.0) -> tuple[str, int]:
+        """Ask the first server; return what curl says and how it ended."""
+        certificate = f"{self.directory}/H/pki/yurthub-current.pem"
+        out, _, status = await self.run_command(
+            *("curl", "--silent", "--show-error", "--fail", "--max-time", str(seconds)),
+            *("--cert", certificate, "--cacert", str(cloud.identities.ca_path)),
+            f"https://127.0.0.1:{cloud.servers[0].port}{target}",
+        )
+        return out.decode(), status
+
+    async def test_a_node_may_read_what_its_programs_ask_for(self) -> None:
+        """All of it is there, and refused to nobody."""
+        cloud = await self.start_cloud()
+        furnish(cloud)
+        cloud.join(f"{self.directory}/H")
+        for program in PROGRAMS:
+            for target in (*program.lists, *program.others):
+                out, status = await self.ask(cloud, target)
+                self.assertEqual(status, 0, target)
+                self.assertTrue(out, target)
+        self.assertEqual({name for name, _, _ in cloud.requests}, {f"system:node:{NODE}"})
+
+    async def test_servers_leave_fall_silent_and_come_back(self) -> None:
+        """Refused connections, and connections that say nothing, are none of another fault."""
+        cloud = await self.start_cloud(servers=2)
+        cloud.join(f"{self.directory}/H")
+        self.assertEqual((await self.ask(cloud, "/version"))[1], 0)
+        await cloud.leave()
+        self.assertEqual((await self.ask(cloud, "/version"))[1], CURL_FAILED)
+        cloud.return_()
+        self.assertEqual((await self.ask(cloud, "/version"))[1], 0)
+        cloud.fall_silent()
+        self.assertEqual((await self.ask(cloud, "/version", 1.0))[1], CURL_TIMED_OUT)
+        cloud.return_()
+        self.assertEqual((await self.ask(cloud, "/version"))[1], 0)
+
+    async def test_an_answer_can_be_written_by_the_test(self) -> None:
+        """It comes in place of the API's own."""
+        cloud = await self.start_cloud()
+        cloud.join(f"{self.directory}/H")
+        cloud.answers["/version"] = Canned(b"{}")
+        self.assertEqual(await self.ask(cloud, "/version"), ("{}", 0))
