@@ -112,6 +112,7 @@ class RunTests(SynchronousTestCase):
         except BenchmarkFailed as error:
             raise SkipTest(str(error)) from None
         self.patch(parts, "CALM", 0.1)
+        self.patch(parts, "GIVEN_BACK", 0.1)
         directory = tempfile.TemporaryDirectory(prefix="yurttunnel-hub-")
         self.addCleanup(directory.cleanup)
         stack = ExitStack()
