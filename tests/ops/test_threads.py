@@ -12,6 +12,7 @@ from twisted.internet import reactor
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
+from tests.ops.contract_jobs import JobsContract
 from yurttunnel.ops.threads import JobThread, in_own_thread
 
 PROGRAM = """
@@ -53,49 +54,32 @@ class OwnThreadTests(TestCase):
         self.assertEqual(ended.returncode, 0)
 
 
-class JobThreadTests(TestCase):
+class JobThreadTests(JobsContract, TestCase):
     """``JobThread`` runs jobs in one thread."""
 
-    def setUp(self):
+    def make_jobs(self):
         """Make one, whose thread ends with the test."""
-        self.thread = JobThread(reactor, "a name")
-        self.addCleanup(self.thread.end)
+        thread = JobThread(reactor, "a name")
+        self.addCleanup(thread.end)
+        return thread
 
-    async def test_order(self):
-        """They run one after the other, in the same thread, and each result comes to who asks."""
-        seen = []
-
-        def job(number):
-            seen.append((number, threading.current_thread()))
-            return number
-
-        ends = [self.thread.run(partial(job, number)) for number in range(50)]
-        self.assertEqual([await end for end in ends], list(range(50)))
-        self.assertEqual([number for number, _ in seen], list(range(50)))
-        self.assertEqual({thread.name for _, thread in seen}, {"a name"})
-        self.assertEqual(len({thread for _, thread in seen}), 1)
-
-    async def test_error(self):
-        """One that raises does not keep the next one from being run."""
-        await self.assertFailure(self.thread.run(lambda: 1 / 0), ZeroDivisionError)
-        self.assertEqual(await self.thread.run(lambda: 1), 1)
-
-    async def test_end(self):
-        """What was given before the end is run, and the thread ends; it begins anew when asked."""
-        first = self.thread.run(threading.current_thread)
-        second = self.thread.run(lambda: 2)
-        self.thread.end()
-        ended = await first
-        self.assertEqual(await second, 2)
-        ended.join(30)
-        self.assertFalse(ended.is_alive())
-        self.assertIsNot(await self.thread.run(threading.current_thread), ended)
+    async def test_one_thread(self):
+        """It is the same for all, and ends; another one begins when there is a job again."""
+        jobs = self.make_jobs()
+        first, second = jobs.run(threading.current_thread), jobs.run(threading.current_thread)
+        jobs.end()
+        thread = await first
+        self.assertEqual("a name", thread.name)
+        self.assertIs(thread, await second)
+        thread.join(30)
+        self.assertFalse(thread.is_alive())
+        self.assertIsNot(thread, await jobs.run(threading.current_thread))
 
     async def test_nothing_is_held(self):
         """What a job had is free once it has ended, though no other one follows."""
         large = Large()
         gone = weakref.ref(large)
-        await self.thread.run(partial(id, large))
+        await self.make_jobs().run(partial(id, large))
         del large
         # The thread lets go of it a moment after its result is on its way.
         for _ in range(1000):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
 from yurttunnel.hub.cache.interfaces import Collection, Scope
@@ -27,6 +27,31 @@ class InlineJobs:
 
     def end(self):
         """Nothing has to end."""
+
+
+class HeldJobs:
+    """Runs jobs at once, but while it ``holds``: then they wait, as for a disk that hangs."""
+
+    def __init__(self):
+        self.holds = False
+        self._waiting = []
+
+    def run(self, job):
+        """Run it, or keep it."""
+        if not self.holds:
+            return maybeDeferred(job)
+        self._waiting.append((job, Deferred()))
+        return self._waiting[-1][1]
+
+    def end(self):
+        """Nothing has to end."""
+
+    def release(self):
+        """Run those that waited."""
+        self.holds = False
+        waiting, self._waiting = self._waiting, []
+        for job, ended in waiting:
+            maybeDeferred(job).chainDeferred(ended)
 
 
 def make_cache(directory: Path, clock=None, **options) -> Cache:
@@ -64,8 +89,10 @@ async def read_all(cache: Cache, scope: Scope = ALL):
     if listed is None:
         return None
     items: list[Item] = []
-    while some := await listed.read():
-        items += some
-    listed.close()
+    try:
+        while some := await listed.read():
+            items += some
+    finally:
+        listed.close()
     assert list(listed.sizes) == [len(each.body) for each in items]
     return listed.meta, listed.complete, items

@@ -89,6 +89,7 @@ class Database:
         self._connect = connect
         self._most = most
         self._connection: sqlite3.Connection | None = None
+        self._inode = 0
 
     def open(self) -> Opened:
         """Open the file, and make it when it is not there."""
@@ -162,6 +163,8 @@ class Database:
                 connection.close()
 
     def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and os.stat(self._path).st_ino != self._inode:
+            raise CacheFailed(f"the cache {self._path} was replaced by another file")
         if self._connection is None:
             try:
                 StateDirectory.open(self._path.parent)
@@ -169,6 +172,7 @@ class Database:
                 raise CacheFailed(f"the cache: {error}") from error
             _make_private(self._path)
             self._connection = self._connect(uri_of(self._path, "mode=rw"))
+            self._inode = os.stat(self._path).st_ino
             _prepare(self._connection, self._most)
         return self._connection
 

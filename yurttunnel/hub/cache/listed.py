@@ -11,7 +11,6 @@ from zope.interface import implementer
 from yurttunnel.hub.cache.interfaces import CacheFailed, IListed
 from yurttunnel.hub.cache.reading import Snapshot
 from yurttunnel.hub.media.interfaces import Item, ListMeta
-from yurttunnel.ops.threads import Jobs
 
 SECONDS = 120.0
 """Seconds for which a snapshot may be read: the log of the file grows as long as there is one."""
@@ -19,17 +18,17 @@ SECONDS = 120.0
 
 @implementer(IListed)
 class Listed:
-    """See :class:`IListed`; ``closed`` is called once."""
+    """See :class:`IListed`; ``read`` reads in the thread, and ``closed`` is called once."""
 
     def __init__(
         self,
         clock: IReactorTime,
-        reader: Jobs,
+        read: Callable[[Callable[[], Sequence[Item]]], Deferred[Sequence[Item]]],
         snapshot: Snapshot,
         complete: bool,
-        closed: Callable[[], object],
+        closed: Callable[[Snapshot], object],
     ) -> None:
-        self._reader = reader
+        self._in_reader = read
         self._snapshot = snapshot
         self._closed = closed
         self._is_closed = False
@@ -42,7 +41,7 @@ class Listed:
         """See :class:`IListed`."""
         if self._is_closed:
             return fail(CacheFailed(f"a list was not read to its end within {SECONDS:g} s"))
-        return self._reader.run(self._snapshot.read)
+        return self._in_reader(self._snapshot.read)
 
     def close(self) -> None:
         """See :class:`IListed`."""
@@ -52,5 +51,4 @@ class Listed:
 
     def _close(self) -> None:
         self._is_closed = True
-        _ = self._reader.run(self._snapshot.close)
-        self._closed()
+        self._closed(self._snapshot)

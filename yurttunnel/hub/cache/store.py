@@ -32,7 +32,7 @@ from yurttunnel.hub.cache.interfaces import (
 from yurttunnel.hub.cache.listed import Listed
 from yurttunnel.hub.cache.lists import Continued, Listing
 from yurttunnel.hub.cache.metrics import CacheStats
-from yurttunnel.hub.cache.reading import Reader
+from yurttunnel.hub.cache.reading import Reader, Snapshot
 from yurttunnel.hub.cache.trouble import CacheDamaged
 from yurttunnel.hub.cache.versions import version_of
 from yurttunnel.hub.cache.writes import Change, Key
@@ -212,15 +212,26 @@ class Cache(Service):
             self._lists.release()
             return None
         complete = snapshot.complete and not self._writing.queue.is_lacking(scope.collection)
-        return Listed(self._clock, self._thread, snapshot, complete, self._lists.release)
+        read = partial(self._in_thread, self._writing.opened)
+        return Listed(self._clock, read, snapshot, complete, self._list_is_over)
+
+    def _list_is_over(self, snapshot: Snapshot) -> None:
+        _ = self._thread.run(snapshot.close)
+        self._lists.release()
 
     async def _in_reader(self, job: Callable[[], _Result]) -> _Result:
         await self._writing.settled()
-        try:
-            return await self._thread.run(job)
-        except CacheDamaged as damage:
-            self._writing.found_damaged(damage)
-            raise
+        return await self._in_thread(self._writing.opened, job)
+
+    def _in_thread(self, opened: int, job: Callable[[], _Result]) -> Deferred[_Result]:
+        """Read from a file that was opened as the one of that number."""
+
+        def failed(failure: Failure) -> Failure:
+            if isinstance(failure.value, CacheDamaged):
+                self._writing.found_damaged(failure.value, opened)
+            return failure
+
+        return self._thread.run(job).addErrback(failed)
 
     def _let_go(self) -> Deferred[None]:
         closed = self._thread.run(self._reader.close)

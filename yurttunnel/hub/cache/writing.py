@@ -82,6 +82,8 @@ class Writing:
         self._since: float | None = None
         self.queue = WriteQueue(most_waiting, self._dropped)
         self.stats = CacheStats()
+        self.opened = 0
+        """How often a file was opened, each of which may be another one."""
 
     def start(self) -> None:
         """Open the file."""
@@ -92,14 +94,15 @@ class Writing:
 
         Others ``let_go`` of it before: who is the last one moves the log of the file into it.
         """
-        if not await self.settled(FLUSH) and self.queue:
+        await self.settled(FLUSH)
+        await self._loop.stopService()
+        if self.queue.is_busy:
             self._log.error(
                 "The last changes were not kept within {seconds:g} s: the cache {path} has what"
                 " was there before",
                 seconds=FLUSH,
                 path=self._path,
             )
-        await self._loop.stopService()
         await ended_within(self._clock, _CLOSE, let_go())
         await ended_within(self._clock, _CLOSE, self._thread.run(self._database.close))
         self._thread.end()
@@ -135,10 +138,11 @@ class Writing:
             return f"the cache {self._path}: a write takes more than {SLOW:g} s: see its disk"
         return None
 
-    def found_damaged(self, damage: CacheDamaged) -> None:
-        """Take it that what was read is damaged."""
-        self._damage = damage
-        self._loop.trigger(at_once=True)
+    def found_damaged(self, damage: CacheDamaged, opened: int) -> None:
+        """Take it that what was read is damaged; ``opened`` is from when reading began."""
+        if opened == self.opened:
+            self._damage = damage
+            self._loop.trigger(at_once=True)
 
     def _mark(self) -> Deferred[None]:
         if self.queue.is_busy:
@@ -172,6 +176,7 @@ class Writing:
     async def _open(self) -> None:
         opened = await self._thread.run(self._database.open)
         self._is_open = True
+        self.opened += 1
         self.stats.size, self.stats.events = opened
         self._on_opened()
         opening, self._opening = self._opening, []
@@ -214,8 +219,8 @@ class Writing:
     def _fail(self, failure: CacheFailed) -> None:
         if str(failure) != str(self._problem):
             self._log.error(
-                "What the API answers is not kept for an outage: {failure}; it is tried again",
-                failure=failure,
+                "What the API answers is not kept for an outage: {reason}; it is tried again",
+                reason=failure,
             )
         self._problem = failure
 

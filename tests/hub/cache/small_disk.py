@@ -1,0 +1,91 @@
+"""Run by ``test_trouble`` where a small disk is mounted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.hub.cache.caches import POD, PODS, item, make_cache, tell_list
+from tests.hub.cache.test_trouble import BODY, TroubleTestCase
+
+
+class FullDiskTests(TroubleTestCase):
+    """A disk without room, and one that becomes read-only: a small tmpfs."""
+
+    def setUp(self) -> None:
+        """Mount it, and have something in the cache."""
+        super().setUp()
+        self.stop()
+        self.directory = Path(os.environ["SMALL_DISK"])
+        for path in self.directory.iterdir():
+            path.unlink()
+        self.cache = make_cache(self.directory, self.clock)
+        self.cache.startService()
+        tell_list(self.cache, [item("a")], 5)
+        self.assertEqual({"a": "1"}, self.names())
+
+    def remount(self, how: str) -> None:
+        """Mount it for reading only, or for writing, too."""
+        subprocess.run(["mount", "-o", f"remount,{how}", self.directory], check=True)
+
+    def fill(self) -> Path:
+        """Leave no room."""
+        path = self.directory / "filler"
+        with path.open("wb", buffering=0) as file:
+            try:
+                while file.write(b"x" * 4096):
+                    continue
+            except OSError:
+                return path
+        raise AssertionError("there is room without end")
+
+    def test_full(self) -> None:
+        """It is said; what was there is read; when there is room again all is written."""
+        filler = self.fill()
+        items = [item(f"pod-{number}", 9, body=BODY) for number in range(20)]
+        tell_list(self.cache, items, 10)
+        self.clock.advance(1)
+        self.assertIn("the disk is full: make room on it", self.cache.problem())
+        self.assertEqual({"a": "1"}, self.names())
+        self.cache.upsert(PODS, POD, item("b", 11))
+        self.pass_time(300)
+        self.assertEqual(1, self.said("the disk is full"))
+        self.assertEqual({"a": "1"}, self.names())
+        filler.unlink()
+        self.pass_time(31)
+        self.assertIsNone(self.cache.problem())
+        self.assertEqual(1, self.said("is written again"))
+        self.assertEqual({"b": "11"} | {each.name: "9" for each in items}, self.names())
+
+    def test_full_at_the_start(self) -> None:
+        """A cache that cannot be made says so, and is made when there is room."""
+        self.stop()
+        for path in self.directory.iterdir():
+            path.unlink()
+        filler = self.fill()
+        self.cache = make_cache(self.directory, self.clock)
+        self.cache.startService()
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.assertIn("the disk is full", self.cache.problem())
+        self.assertIn("the cache", self.failure(self.cache.get(PODS, "default", "a")))
+        filler.unlink()
+        self.pass_time(31)
+        self.assertEqual("9", self.get("a").item.version)
+
+    def test_read_only(self) -> None:
+        """A disk that can only be read from gives what is on it."""
+        self.stop()
+        self.remount("ro")
+        self.cache = make_cache(self.directory, self.clock)
+        self.cache.startService()
+        self.assertEqual({"a": "1"}, self.names())
+        self.assertIn("read-only", self.cache.problem().lower())
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.assertEqual({"a": "1"}, self.names())
+        self.stop()
+        self.remount("rw")
+        self.cache = make_cache(self.directory, self.clock)
+        self.cache.startService()
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.assertEqual({"a": "9"}, self.names())

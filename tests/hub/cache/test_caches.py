@@ -1,0 +1,30 @@
+"""What stands in for threads is held to what they do."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import TestCase
+
+from tests.hub.cache.caches import HeldJobs, InlineJobs
+from tests.ops.contract_jobs import JobsContract
+
+
+class InlineJobsTests(JobsContract, TestCase):
+    """Jobs that run at once."""
+
+    make_jobs = InlineJobs
+
+
+class HeldJobsTests(JobsContract, TestCase):
+    """Jobs that may be held."""
+
+    make_jobs = HeldJobs
+
+    async def test_held(self) -> None:
+        """What is held runs when it is released, in its order."""
+        jobs, seen = HeldJobs(), []
+        jobs.holds = True
+        ends = [jobs.run(lambda number=number: seen.append(number)) for number in range(3)]
+        self.assertEqual([], seen)
+        jobs.release()
+        self.assertEqual([None] * 3, [await end for end in ends])
+        self.assertEqual([0, 1, 2], seen)

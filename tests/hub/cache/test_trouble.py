@@ -1,0 +1,406 @@
+"""Disks that are slow, full or broken, and files that are damaged: nobody online notices."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.internet.defer import Deferred
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hub.cache.caches import (
+    POD,
+    PODS,
+    HeldJobs,
+    InlineJobs,
+    item,
+    make_cache,
+    read_all,
+    tell_list,
+)
+from tests.hub.cache.test_store import CacheTestCase
+from yurttunnel.hub.cache.interfaces import CacheFailed, KeptDocument
+from yurttunnel.hub.cache.writing import BARRIER, SLOW
+
+BODY = b"x" * 5_700
+
+
+class TroubleTestCase(CacheTestCase):
+    """A cache whose log is read."""
+
+    def setUp(self) -> None:
+        """Read the log."""
+        self.lines: list[str] = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        super().setUp()
+
+    def note(self, event) -> None:
+        """Note a line of the cache."""
+        if "cache" in event.get("log_namespace", ""):
+            self.lines.append(formatEvent(event))
+
+    def said(self, words: str) -> int:
+        """Return how many lines have the words."""
+        return sum(words in line for line in self.lines)
+
+    def failure(self, deferred: Deferred) -> str:
+        """Return the sentence of a reading that fails."""
+        self.clock.advance(0)
+        return str(self.failureResultOf(deferred, CacheFailed).value)
+
+    def pass_time(self, seconds: int) -> None:
+        """Let time pass."""
+        for _ in range(seconds):
+            self.clock.advance(1)
+
+
+class SlowDiskTests(TroubleTestCase):
+    """A disk whose fsync(2) takes long."""
+
+    def setUp(self) -> None:
+        """Have a cache whose writer can be held."""
+        super().setUp()
+        self.stop()
+        self.writer = HeldJobs()
+        self.start()
+        tell_list(self.cache, [item("a")], 5)
+        self.assertEqual({"a": "1"}, self.names())
+        self.writer.holds = True
+        self.addCleanup(self.writer.release)
+
+    def start(self, **options) -> None:
+        """Have another one."""
+        self.cache = make_cache(
+            self.directory,
+            self.clock,
+            threads=lambda name: self.writer if "writer" in name else InlineJobs(),
+            **options,
+        )
+        self.cache.startService()
+
+    def test_reading(self) -> None:
+        """Who reads waits a moment, and then gets what is on disk."""
+        self.cache.upsert(PODS, POD, item("a", 9))
+        found = self.cache.get(PODS, "default", "a")
+        self.clock.advance(0)
+        self.clock.advance(BARRIER - 0.01)
+        self.assertNoResult(found)
+        self.clock.advance(0.01)
+        self.assertEqual("1", self.successResultOf(found).item.version)
+        self.writer.release()
+        self.assertEqual("9", self.get("a").item.version)
+
+    def test_said(self) -> None:
+        """It is a problem when a write takes seconds, until it has ended."""
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.clock.advance(1)
+        self.clock.advance(SLOW)
+        self.assertIsNone(self.cache.problem())
+        self.clock.advance(0.1)
+        self.assertIn("takes more than 5 s", self.cache.problem())
+        self.assertTrue(self.cache.stats.broken)
+        self.writer.release()
+        self.assertIsNone(self.cache.problem())
+
+    def test_together(self) -> None:
+        """What comes meanwhile is one write, with the last state of each object."""
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.clock.advance(1)
+        for version in range(10, 1000):
+            self.cache.upsert(PODS, POD, item("a", version, body=BODY))
+        self.assertLess(self.cache.stats.waiting, 10_000)
+        before = self.cache.stats.written
+        self.writer.release()
+        self.assertEqual("999", self.get("a").item.version)
+        self.assertEqual(before + 2, self.cache.stats.written)
+
+    def test_bound(self) -> None:
+        """Beyond the bound the oldest changes go, which is counted, said, and known on reading."""
+        self.writer.release()
+        self.stop()
+        self.start(most_waiting=100_000)
+        self.assertTrue(self.read()[1])
+        self.writer.holds = True
+        for number in range(100):
+            self.cache.upsert(PODS, POD, item(f"pod-{number:03}", 9, body=BODY))
+            self.assertLessEqual(self.cache.stats.waiting, 100_000)
+        self.assertEqual(84, self.cache.stats.dropped)
+        self.assertEqual(1, self.said("were dropped"))
+        self.writer.release()
+        self.assertEqual({"a", *(f"pod-{number:03}" for number in range(84, 100))}, {*self.names()})
+        self.assertFalse(self.read()[1])
+        self.restart()
+        self.assertFalse(self.read()[1])
+        tell_list(self.cache, [item("a")], 10)
+        self.assertTrue(self.read()[1])
+
+    def test_lists_that_do_not_fit(self) -> None:
+        """A list that is larger than the memory for lists leaves what was there."""
+        self.writer.release()
+        self.stop()
+        self.start(most_waiting=100_000)
+        tell_list(self.cache, [item(f"pod-{number}", body=BODY) for number in range(50)], 9)
+        self.assertEqual({"a": "1"}, self.names())
+        self.assertEqual((1, 0), (self.cache.stats.refused, self.cache.stats.waiting))
+        self.assertEqual(1, self.said("is not kept"))
+
+    def test_a_page_that_was_dropped(self) -> None:
+        """A list of which a page was dropped removes nothing, and is not complete."""
+        self.writer.release()
+        self.stop()
+        self.start(most_waiting=100_000)
+        self.assertEqual({"a": "1"}, self.names())
+        self.writer.holds = True
+        self.cache.upsert(PODS, POD, item("z", body=BODY))
+        self.clock.advance(1)
+        first = [item(f"b-{number}", body=BODY) for number in range(8)]
+        tell_list(self.cache, first, 9, next_token="two")
+        for number in range(10):
+            self.cache.upsert(PODS, POD, item(f"c-{number}", body=BODY))
+        tell_list(self.cache, [], 9, token="two")
+        self.writer.release()
+        _, complete, items = self.read()
+        names = {each.name for each in items}
+        self.assertEqual((False, True, False), (complete, "a" in names, "b-0" in names))
+
+    def test_stop(self) -> None:
+        """The end of the process does not wait for it."""
+        self.cache.upsert(PODS, POD, item("a", 9))
+        stopped = self.cache.stopService()
+        self.pass_time(15)
+        self.successResultOf(stopped)
+        self.assertEqual(1, self.said("The last changes were not kept"))
+
+
+class FullDiskTests(SynchronousTestCase):
+    """A disk without room."""
+
+    def test_small_disk(self) -> None:
+        """The tests of ``small_disk`` go well on one, in a namespace of their own."""
+        path = Path(self.mktemp()).absolute()
+        path.mkdir()
+        run = [sys.executable, "-m", "twisted.trial", f"--temp-directory={path}-trial"]
+        script = f"mount -t tmpfs -o size=1m,mode=0700 none {path} || exit 9; exec {' '.join(run)}"
+        ended = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", f"{script} tests.hub.cache.small_disk"],
+            env={**os.environ, "SMALL_DISK": str(path)},
+            capture_output=True,
+            timeout=100,
+            check=False,
+        )
+        if ended.returncode in (1, 9) and b"Ran" not in ended.stdout:
+            self.skipTest("this machine lets nobody mount a disk in a namespace")
+        self.assertIn(b"PASSED", ended.stdout, ended.stdout.decode())
+
+
+class FailingConnection(sqlite3.Connection):
+    """One whose transactions fail with ``code``, if there is one."""
+
+    code: int | None = None
+
+    def execute(self, statement, *values):
+        """Do it, or fail."""
+        if self.code is not None and statement == "COMMIT":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = self.code
+            raise error
+        return super().execute(statement, *values)
+
+
+class BrokenDiskTests(TroubleTestCase):
+    """A disk that fails."""
+
+    def test_errors(self) -> None:
+        """Each error has a sentence that says what to do, and is said once; reading goes on."""
+        self.stop()
+
+        def connect(uri: str) -> sqlite3.Connection:
+            return sqlite3.connect(uri, isolation_level=None, factory=FailingConnection, uri=True)
+
+        self.cache = make_cache(self.directory, self.clock, connect=connect)
+        self.cache.startService()
+        self.cache.upsert(PODS, POD, item("a", 1))
+        self.assertEqual("1", self.get("a").item.version)
+        for version, (code, words) in enumerate(
+            (
+                (sqlite3.SQLITE_IOERR_FSYNC, "the disk has failed (disk I/O error)"),
+                (sqlite3.SQLITE_READONLY_DBMOVED, "see how its disk is mounted"),
+                (sqlite3.SQLITE_BUSY, "another process holds it"),
+                (sqlite3.SQLITE_NOMEM, "there is no memory left"),
+                (sqlite3.SQLITE_CANTOPEN, "it cannot be opened"),
+            ),
+            2,
+        ):
+            self.patch(FailingConnection, "code", code)
+            self.cache.upsert(PODS, POD, item("a", version))
+            self.clock.advance(1)
+            self.assertIn(words, self.cache.problem())
+            self.assertEqual(str(version - 1), self.get("a").item.version)
+            self.pass_time(40)
+            self.assertEqual(1, self.said(words))
+            self.patch(FailingConnection, "code", None)
+            self.pass_time(31)
+            self.assertIsNone(self.cache.problem())
+            self.assertEqual(str(version), self.get("a").item.version)
+
+    def test_a_defect(self) -> None:
+        """A change that cannot be written at all is logged, and the others of its batch are."""
+        self.cache.upsert(PODS, POD, item("a", 1))
+        self.cache.upsert(PODS, POD, item("b", 1, labels={"x": object()}))
+        self.cache.keep_document("", "/version", "json", KeptDocument("x", b"{}"))
+        self.cache.upsert(PODS, POD, item("c", 1))
+        self.assertEqual(b"{}", self.result(self.cache.document("", "/version", "json")).body)
+        self.assertEqual(1, len(self.flushLoggedErrors(TypeError)))
+        self.assertIsNone(self.cache.problem())
+
+
+class DamageTests(TroubleTestCase):
+    """A file that is damaged, or not one of SQLite."""
+
+    def setUp(self) -> None:
+        """Have many objects, and stop."""
+        super().setUp()
+        self.items = [item(f"pod-{number:03}", 9, body=BODY) for number in range(200)]
+        tell_list(self.cache, self.items, 10)
+        self.path = self.directory / "cache.db"
+        self.stop()
+        self.good = self.path.read_bytes()
+
+    def start(self, content: bytes) -> None:
+        """Start with a file that has this content."""
+        self.path.write_bytes(content)
+        self.cache = make_cache(self.directory, self.clock)
+        self.cache.startService()
+
+    def everything(self) -> set[str] | None:
+        """Return the names that are read, ``None`` when that fails."""
+        reading = Deferred.fromCoroutine(read_all(self.cache))
+        reading.addErrback(lambda failure: failure.trap(CacheFailed))
+        read = self.result(reading)
+        if read is CacheFailed:
+            return None
+        return {each.name for each in read[2]} if read else set()
+
+    def test_no_database(self) -> None:
+        """Another file is moved aside, and the cache begins anew."""
+        self.start(b"This is no database, but it is long enough to be one. " * 1000)
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.assertEqual({"a": "9"}, self.names())
+        self.assertEqual((1, 1), (self.cache.stats.damaged, self.said("a new one is begun")))
+        aside = self.directory / "cache.db.damaged"
+        self.assertTrue(aside.read_bytes().startswith(b"This is"))
+
+    def test_another_version(self) -> None:
+        """So is a file of another version of the program, which this one cannot read."""
+        self.start(self.good)
+        self.stop()
+        with contextlib.closing(sqlite3.connect(self.path)) as connection:
+            connection.execute("PRAGMA user_version = 99")
+        self.start(self.path.read_bytes())
+        self.assertEqual(set(), self.everything() or set())
+        self.assertEqual(1, self.said("another version"))
+
+    def test_damaged(self) -> None:
+        """Wherever it is, reading fails or gives what was there, and then all can be written."""
+        found = 0
+        for offset in range(0, len(self.good), len(self.good) // 40):
+            damaged = bytearray(self.good)
+            damaged[offset : offset + 2048] = random.Random(offset).randbytes(2048)
+            self.start(bytes(damaged[: len(self.good)]))
+            self.everything()
+            again = self.everything()
+            if again is not None and self.cache.stats.damaged:
+                self.assertEqual(set(), again)
+            tell_list(self.cache, self.items, 10)
+            self.pass_time(40)
+            tell_list(self.cache, self.items, 11)
+            self.assertEqual(200, len(self.everything() or ()), (offset, self.lines))
+            self.assertIsNone(self.cache.problem())
+            found += self.cache.stats.damaged
+            self.stop()
+        self.assertGreater(found, 0)
+        self.assertEqual(found, self.said("a new one is begun"))
+
+    def test_cut_short(self) -> None:
+        """A file that lacks its end is no different."""
+        self.start(self.good[: len(self.good) // 2])
+        self.everything()
+        tell_list(self.cache, self.items, 11)
+        self.pass_time(40)
+        tell_list(self.cache, self.items, 12)
+        self.assertEqual({each.name for each in self.items}, self.everything())
+        self.assertEqual(1, self.cache.stats.damaged)
+
+
+class PermissionTests(TroubleTestCase):
+    """Who can see what is kept."""
+
+    def test_closed(self) -> None:
+        """The directory and all files are their owner's, whatever the umask is."""
+        self.stop()
+        self.directory = Path(self.mktemp())
+        self.addCleanup(os.umask, os.umask(0))
+        self.restart()
+        self.cache.upsert(PODS, POD, item("a"))
+        self.assertIsNotNone(self.get("a"))
+        modes = {
+            path.name: stat.S_IMODE(path.stat().st_mode)
+            for path in (self.directory, *self.directory.iterdir())
+        }
+        self.assertEqual(0o700, modes.pop(self.directory.name))
+        self.assertEqual({"cache.db": 0o600, "cache.db-wal": 0o600, "cache.db-shm": 0o600}, modes)
+
+    def test_open_file(self) -> None:
+        """A file that others can read is closed to them."""
+        self.stop()
+        (self.directory / "cache.db").chmod(0o644)
+        self.restart()
+        self.assertIsNone(self.get("a"))
+        self.assertEqual(0o600, stat.S_IMODE((self.directory / "cache.db").stat().st_mode))
+
+    def test_open_directory(self) -> None:
+        """A directory that others can write to is not used."""
+        self.stop()
+        self.directory.chmod(0o777)
+        self.restart()
+        self.assertIn("is open to other users (mode 0777): chmod 0700 it", self.cache.problem())
+
+    def test_a_link(self) -> None:
+        """A link is not followed."""
+        self.stop()
+        path = self.directory / "cache.db"
+        path.rename(self.directory / "other")
+        path.symlink_to("other")
+        self.restart()
+        self.assertIn("is not a plain file: remove it", self.cache.problem())
+
+    def test_no_directory(self) -> None:
+        """Where nothing can be made, that is said, and tried again."""
+        self.stop()
+        self.directory = Path(self.mktemp())
+        self.directory.write_bytes(b"")
+        self.restart()
+        self.assertIn("is not a directory", self.cache.problem())
+        self.failure(self.cache.get(PODS, "default", "a"))
+        self.directory.unlink()
+        self.pass_time(31)
+        self.assertIsNone(self.get("a"))
+        self.assertIsNone(self.cache.problem())
+
+    def test_removed(self) -> None:
+        """A file that was removed is made again."""
+        self.cache.upsert(PODS, POD, item("a", 1))
+        self.assertIsNotNone(self.get("a"))
+        for path in self.directory.iterdir():
+            path.unlink()
+        self.cache.upsert(PODS, POD, item("b", 1))
+        self.pass_time(31)
+        self.assertEqual({"b": "1"}, self.names())
