@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from twisted.plugin import IPlugin
 from zope.interface import Attribute, Interface
 
+from yurttunnel.hub.filters.pools import Pools
 from yurttunnel.hub.request.requests import ApiRequest, Caller
+from yurttunnel.kube.interfaces import IInformers
 
 Object = dict[str, Any]
 
@@ -16,17 +19,48 @@ Change = Callable[[Object], Object | None]
 """Returns what a client sees of an object, which it may change in place; ``None`` hides it."""
 
 
-class IFilter(IPlugin):
-    """One filter; a plugin, so that other packages can have theirs."""
+@dataclass(frozen=True, slots=True)
+class FilterSite:
+    """What a filter can know of its node.
 
-    name: str = Attribute("`str`: as flags and ``yurt-hub-cfg`` have it.")
-    components: frozenset[str] = Attribute("`frozenset[str]`: whose requests it is for.")
+    ``host`` and ``secure_port`` are where pods reach the hub by TLS; ``host`` is empty where they
+    do not. ``informers`` follow the API through the hub's own port, so that they have what was
+    last seen when a node boots without the cloud.
+    """
+
+    node: str
+    host: str
+    secure_port: int
+    pools: Pools
+    informers: IInformers
+
+
+class IFilter(Interface):
+    """One filter at work."""
 
     def applies(request: ApiRequest) -> bool:
         """Return whether it has something to change in the answer to a request."""
 
     def change(obj: Object) -> Object | None:
-        """Change one object, or hide it."""
+        """Change one object, or hide it.
+
+        An item of a list does not say its kind. Whatever members are missing, or are of other
+        types than they should, nothing is to be raised.
+        """
+
+
+class IFilterMaker(IPlugin):
+    """Makes a filter when the hub starts; a plugin, so that other packages can have theirs."""
+
+    name: str = Attribute("`str`: as flags and ``yurt-hub-cfg`` have it.")
+    components: Collection[str] = Attribute("`Collection[str]`: for whose requests it always is.")
+
+    def make(site: FilterSite, changed: Callable[[], object]) -> IFilter:
+        """Make it.
+
+        ``changed()`` is to be called when objects that were answered already would now look
+        different: then clients are made to list again.
+        """
 
 
 class IFilters(Interface):
@@ -35,5 +69,15 @@ class IFilters(Interface):
     def change_for(caller: Caller, request: ApiRequest) -> Change | None:
         """Return what the answer goes through, ``None`` when nothing applies.
 
-        Where something does, the API is asked for JSON, whatever else the client accepts.
+        Where something does, the API is asked for JSON, whatever else the client accepts
+        (:mod:`yurttunnel.hub.filters.accept`).
+        """
+
+    def follow(
+        caller: Caller, request: ApiRequest, end: Callable[[], object]
+    ) -> Callable[[], None]:
+        """Have ``end()`` called, once, when the answer to a watch would look different now.
+
+        The client has to be told to list again (:mod:`yurttunnel.hub.filters.relist`), and its
+        watch ended. What is returned is to be called when that ends otherwise.
         """

@@ -1,0 +1,193 @@
+"""The filters of a hub."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from tests.hub.filters.site import Site
+from tests.hub.test_configuration import hub_config_map
+from yurttunnel.hub.configuration import HubConfiguration
+from yurttunnel.hub.filters.chain import BadFilter, Filters, chosen_makers, installed_makers
+from yurttunnel.hub.filters.interfaces import IFilter, IFilters
+from yurttunnel.hub.filters.maker import FilterMaker
+from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, FilteredWatches
+from yurttunnel.hub.request.requests import ApiRequest, Caller, ListOptions, ResourceType
+from yurttunnel.kube.resources import CONFIG_MAPS
+
+LIST = ApiRequest("list", "/api/v1/services", ResourceType("", "v1", "services"))
+WATCH = ApiRequest(
+    "watch", "/api/v1/services", LIST.resource, options=ListOptions(resource_version="7")
+)
+
+
+@implementer(IFilter)
+class Appends:
+    """Appends its word to what an object has seen; hides it, or raises, when it says so."""
+
+    def __init__(self, word, changed):
+        self.word = word
+        self.changed = changed
+
+    def applies(self, request):
+        """Be for Services."""
+        return request.resource == LIST.resource
+
+    def change(self, obj):
+        """Append the word."""
+        if obj.get("hidden by") == self.word:
+            return None
+        if obj.get("too much for") == self.word:
+            raise RuntimeError("it was too much")
+        obj.setdefault("seen", []).append(self.word)
+        return obj
+
+
+class ChosenTests(SynchronousTestCase):
+    """Which filters there are."""
+
+    def makers(self, *names):
+        """Make makers."""
+        return [FilterMaker(name, (), Appends) for name in names]
+
+    def chosen(self, names, disabled=()):
+        """Return the names of those that are chosen."""
+        return [maker.name for maker in chosen_makers(self.makers(*names), disabled)]
+
+    def test_order(self):
+        """Ours come first, as documented, then others by their names."""
+        names = ["zoo", "servicetopology", "abc", "masterservice", "discardcloudservice"]
+        expected = ["discardcloudservice", "masterservice", "servicetopology", "abc", "zoo"]
+        self.assertEqual(expected, self.chosen(names))
+        self.assertEqual(expected, self.chosen(reversed(names)))
+
+    def test_disabled(self):
+        """Names can be disabled, and all."""
+        self.assertEqual(["b"], self.chosen(["a", "b", "c"], ["a", "c"]))
+        self.assertEqual([], self.chosen(["a", "b"], ["*"]))
+
+    def test_unknown(self):
+        """A name that nothing has is no filter that is disabled."""
+        with self.assertRaises(BadFilter) as caught:
+            self.chosen(["a", "b"], ["masterservce"])
+        self.assertEqual(
+            "no filter is called 'masterservce'; installed are: a, b", str(caught.exception)
+        )
+
+    def test_twice(self):
+        """Two filters of one name are one too many."""
+        self.assertRaises(BadFilter, self.chosen, ["a", "a"])
+
+    def test_installed(self):
+        """All of upstream's are installed."""
+        self.assertEqual(7, len(chosen_makers(installed_makers(), [])))
+
+
+class FiltersTests(SynchronousTestCase):
+    """What a request goes through."""
+
+    def setUp(self):
+        """Make three for different clients."""
+        self.clock = Clock()
+        self.site = Site()
+        self.made = {}
+        self.watches = FilteredWatches(self.clock)
+        self.watches.startService()
+        self.addCleanup(self.watches.stopService)
+        names = {"a": ("kubelet", "kube-proxy"), "b": ("kubelet",), "c": ()}
+        makers = [FilterMaker(name, of, self.maker(name)) for name, of in names.items()]
+        configuration = HubConfiguration(self.site.informers, "kube-system", names)
+        self.filters = Filters(makers, self.site.site, configuration, self.watches)
+
+    def maker(self, word):
+        """Return what makes a filter."""
+
+        def make(site, changed):
+            self.made[word] = Appends(word, changed)
+            return self.made[word]
+
+        return make
+
+    def configure(self, **data):
+        """Say for whom else filters are."""
+        self.site.informers.put(CONFIG_MAPS, hub_config_map(data))
+
+    def seen(self, component, request=LIST):
+        """Return through which filters an object goes."""
+        change = self.filters.change_for(Caller(component), request)
+        return None if change is None else change({})["seen"]
+
+    def test_interface(self):
+        """They are filters."""
+        verifyObject(IFilters, self.filters)
+
+    def test_components(self):
+        """A client has its own, in their order, or none at all."""
+        self.assertEqual(["a", "b"], self.seen("kubelet"))
+        self.assertEqual(["a"], self.seen("kube-proxy"))
+        self.assertIsNone(self.seen("coredns"))
+
+    def test_requests(self):
+        """Requests that no filter is for go through none."""
+        pods = ApiRequest("list", "/api/v1/pods", ResourceType("", "v1", "pods"))
+        self.assertIsNone(self.seen("kubelet", pods))
+
+    def test_configured(self):
+        """Others are added by name or all at once, from that moment on."""
+        self.configure(c="kube-proxy", b="*")
+        self.assertEqual(["a", "b", "c"], self.seen("kube-proxy"))
+        self.assertEqual(["b"], self.seen("coredns"))
+        self.assertIsNone(self.seen(""))
+
+    def test_hidden(self):
+        """What one hides the next ones do not see."""
+        change = self.filters.change_for(Caller("kubelet"), LIST)
+        obj = {"hidden by": "a"}
+        self.assertIsNone(change(obj))
+        self.assertNotIn("seen", obj)
+
+    def test_defect(self):
+        """One that raises harms nobody else's part; it is told once, and counted."""
+        change = self.filters.change_for(Caller("kubelet"), LIST)
+        for _ in range(3):
+            self.assertEqual(["b"], change({"too much for": "a"})["seen"])
+        self.assertEqual({"a": 3, "b": 0, "c": 0}, self.filters.failures)
+        [failure] = self.flushLoggedErrors(RuntimeError)
+        self.assertEqual("it was too much", failure.getErrorMessage())
+
+    def follow(self, component, ended):
+        """Begin a watch behind a list."""
+        caller = Caller(component)
+        self.filters.change_for(caller, LIST)
+        self.filters.follow(caller, WATCH, lambda: ended.append(component))
+
+    def settle(self):
+        """Let a round pass."""
+        self.clock.pump([INTERVAL + SETTLE, SPREAD])
+
+    def test_changed_mind(self):
+        """A filter that changes its mind ends the watches that go through it."""
+        ended = []
+        self.follow("kubelet", ended)
+        self.follow("kube-proxy", ended)
+        self.follow("coredns", ended)
+        self.made["b"].changed()
+        self.settle()
+        self.assertEqual(["kubelet"], ended)
+        self.made["a"].changed()
+        self.settle()
+        self.assertEqual(["kubelet", "kube-proxy"], ended)
+
+    def test_changed_configuration(self):
+        """A watch ends that would now go through a filter, or no longer does."""
+        ended = []
+        self.follow("coredns", ended)
+        self.configure(c="coredns")
+        self.settle()
+        self.assertEqual(["coredns"], ended)
+        self.follow("coredns", ended)
+        self.configure(c="", b="ingress")
+        self.settle()
+        self.assertEqual(["coredns", "coredns"], ended)

@@ -1,0 +1,187 @@
+"""The filters of a hub: which there are, in which order, and what a request goes through.
+
+They are found by name among the plugins of Twisted (the Twisted documentation, "The Twisted Plugin
+System"). First come those of this package in the order of :data:`ORDER`, which has what hides
+before what changes, then all others by their names. Which requests are a filter's, it says itself;
+whose, its maker and the key of its name in ``yurt-hub-cfg``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from twisted.logger import Logger
+from twisted.plugin import getPlugins
+from zope.interface import implementer
+
+from yurttunnel.hub.configuration import ALL, HubConfiguration
+from yurttunnel.hub.filters.interfaces import (
+    Change,
+    FilterSite,
+    IFilter,
+    IFilterMaker,
+    IFilters,
+    Object,
+)
+from yurttunnel.hub.filters.watches import FilteredWatches, State
+from yurttunnel.hub.request.requests import ApiRequest, Caller
+from yurttunnel.metrics import Metric, counter
+
+ORDER = (
+    "discardcloudservice",
+    "nodeportisolation",
+    "masterservice",
+    "servicetopology",
+    # It shows an endpoint that is on no node.
+    "forwardkubesvctraffic",
+    "inclusterconfig",
+    "serviceenvupdater",
+)
+
+
+class BadFilter(Exception):
+    """The filters that were asked for cannot be had; one line says why."""
+
+
+def installed_makers() -> list[IFilterMaker]:
+    """Return the filters that are installed, of this package and of others."""
+    return list(getPlugins(IFilterMaker))
+
+
+def chosen_makers(makers: Iterable[IFilterMaker], disabled: Iterable[str]) -> list[IFilterMaker]:
+    """Return those that are not disabled, in their order; ``*`` disables all.
+
+    Raises :class:`BadFilter` for a name that nothing has, or two have.
+    """
+    makers = sorted(makers, key=lambda maker: (_place(maker.name), maker.name))
+    names = Counter(maker.name for maker in makers)
+    disabled = set(disabled)
+    if unknown := disabled - set(names) - {ALL}:
+        raise BadFilter(
+            f"no filter is called {min(unknown)!r}; installed are: {', '.join(names) or 'none'}"
+        )
+    if twice := [name for name, number in names.items() if number > 1]:
+        raise BadFilter(f"several filters are called {twice[0]!r}: remove all but one")
+    return [maker for maker in makers if disabled.isdisjoint((maker.name, ALL))]
+
+
+def _place(name: str) -> int:
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+@implementer(IFilters)
+class Filters:
+    """Those that ``makers`` make, for whom ``configuration`` says.
+
+    ``failures`` counts by filter what it raised; the object then passes as the filter has left it,
+    since nobody is served by a list that is not there.
+    """
+
+    def __init__(
+        self,
+        makers: Sequence[IFilterMaker],
+        site: FilterSite,
+        configuration: HubConfiguration,
+        watches: FilteredWatches,
+    ) -> None:
+        self.failures = Counter({maker.name: 0 for maker in makers})
+        self._configuration = configuration
+        self._watches = watches
+        self._members = [_Member(maker, site, watches.review, self.failures) for maker in makers]
+        configuration.on_changed.append(watches.review)
+
+    def change_for(self, caller: Caller, request: ApiRequest) -> Change | None:
+        """Return what the answer goes through."""
+        active = self._active(caller, request)
+        if not active:
+            return None
+        if request.verb == "list":
+            self._watches.listed(caller, request, _state(active))
+        return active[0].change if len(active) == 1 else _all_of(active)
+
+    def follow(
+        self, caller: Caller, request: ApiRequest, end: Callable[[], object]
+    ) -> Callable[[], None]:
+        """Have ``end()`` called when the answer to a watch would look different."""
+        return self._watches.follow(
+            caller, request, lambda: _state(self._active(caller, request)), end
+        )
+
+    def _active(self, caller: Caller, request: ApiRequest) -> list[_Member]:
+        return [
+            each
+            for each in self._members
+            if each.applies(request) and self._is_for(each, caller.component)
+        ]
+
+    def _is_for(self, member: _Member, component: str) -> bool:
+        if not component:
+            return False
+        configured = self._configuration.components(member.name)
+        return component in member.components or not configured.isdisjoint((component, ALL))
+
+
+class _Member:
+    """One filter in its place; ``version`` counts how often it has changed its mind."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        maker: IFilterMaker,
+        site: FilterSite,
+        review: Callable[[], object],
+        failures: Counter[str],
+    ) -> None:
+        self.name = maker.name
+        self.components = frozenset(maker.components)
+        self.version = 0
+        self._review = review
+        self._failures = failures
+        self._filter: IFilter = maker.make(site, self._changed)
+        self.applies = self._filter.applies
+
+    def change(self, obj: Object) -> Object | None:
+        """Change an object, or hide it."""
+        try:
+            return self._filter.change(obj)
+        except Exception:
+            if not self._failures[self.name]:
+                self._log.failure(
+                    "Defect: the filter {name} could not change an object; it passes as it is."
+                    " Later ones are only counted",
+                    name=self.name,
+                )
+            self._failures[self.name] += 1
+            return obj
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._review()
+
+
+def _state(members: Iterable[_Member]) -> State:
+    return tuple((each.name, each.version) for each in members)
+
+
+def _all_of(members: Sequence[_Member]) -> Change:
+    def change(obj: Object) -> Object | None:
+        for each in members:
+            changed = each.change(obj)
+            if changed is None:
+                return None
+            obj = changed
+        return obj
+
+    return change
+
+
+METRICS: tuple[Metric[Filters], ...] = (
+    counter(
+        "yurthub_filter_failures",
+        "Objects that a filter could not change because of a defect in it; they pass as they are.",
+        lambda filters: filters.failures.items(),
+        "filter",
+    ),
+)

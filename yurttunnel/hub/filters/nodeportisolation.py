@@ -1,0 +1,82 @@
+"""``nodeportisolation``: node ports are open in the pools that a Service names.
+
+=================  ========================================
+listed             in pools
+=================  ========================================
+``a,b``            a and b
+``*``              all
+``-a,*``           all but a
+``-a``             none: what is not listed is not meant
+=================  ========================================
+
+Of an item and its opposite the first counts. On a node without a pool all ports are open, as in
+Kubernetes. Upstream hides the whole Service; here its cluster address goes on working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zope.interface import implementer
+
+from yurttunnel.cluster.fields import text
+from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, Object
+from yurttunnel.hub.filters.maker import FilterMaker
+from yurttunnel.hub.filters.members import READING, asks_for, member, members
+from yurttunnel.hub.request.requests import ApiRequest
+
+ANNOTATION = "nodeport.openyurt.io/listen"
+
+_TYPES = frozenset({"NodePort", "LoadBalancer"})
+
+
+def listens(pools: str, own: str) -> bool:
+    """Return whether ports are open in the pool ``own`` by what a Service says."""
+    items = [item.strip() for item in pools.split(",")]
+    for item in items:
+        if item.removeprefix("-") == own:
+            return not item.startswith("-")
+    return "*" in items
+
+
+@implementer(IFilter)
+class NodePortIsolation:
+    """The filter."""
+
+    def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
+        self._pools = site.pools
+        self._asked = False
+        self._last: str | None = None
+        self._tell_changed = changed
+        site.pools.on_changed.append(self._pools_changed)
+
+    def applies(self, request: ApiRequest) -> bool:
+        """Return whether it is about Services."""
+        return asks_for(request, "", {"services"}, READING)
+
+    def change(self, obj: Object) -> Object:
+        """Take the node ports away, or not."""
+        annotations = member(member(obj, "metadata"), "annotations")
+        spec = member(obj, "spec")
+        if ANNOTATION not in annotations or spec.get("type") not in _TYPES:
+            return obj
+        own = self._own()
+        if own and not listens(text(annotations[ANNOTATION]), own):
+            spec.pop("healthCheckNodePort", None)
+            for port in members(spec, "ports"):
+                port.pop("nodePort", None)
+        return obj
+
+    def _own(self) -> str | None:
+        self._asked = True
+        self._last = self._pools.own()
+        return self._last
+
+    def _pools_changed(self) -> None:
+        if self._asked:
+            before = self._last
+            if self._own() != before:
+                self._tell_changed()
+
+
+maker = FilterMaker("nodeportisolation", ("kube-proxy",), NodePortIsolation)

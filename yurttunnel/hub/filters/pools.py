@@ -1,0 +1,121 @@
+"""The pool that the node is in, and the nodes that are in it with it.
+
+The pool is what ``--nodepool-name`` says, else the label of the Node, else the NodePool that has
+the node in its status. Its nodes are in the status of the NodePool, or in NodeBuckets, of which
+one changes when a node comes, and not the whole pool.
+
+Nothing is followed before somebody asks: clusters without pools do not have the kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import CancelledError
+from twisted.python.failure import Failure
+
+from yurttunnel.cluster.fields import mapping, objects, text, texts
+from yurttunnel.kube.interfaces import IInformer, IInformers, InformerSpec
+from yurttunnel.kube.resources import NODES, Object, Resource
+
+NODE_POOLS = Resource("apps.openyurt.io", "v1beta1", "nodepools", "NodePool", namespaced=False)
+"""In the version that openyurt 1.3 to 1.6 have."""
+NODE_BUCKETS = Resource(
+    "apps.openyurt.io", "v1alpha1", "nodebuckets", "NodeBucket", namespaced=False
+)
+
+NODE_LABEL = "apps.openyurt.io/nodepool"
+BUCKET_LABEL = "openyurt.io/pool-name"
+
+
+class Members(NamedTuple):
+    """Nodes of one pool."""
+
+    pool: str
+    nodes: frozenset[str]
+
+
+def pool_of_node(node: Object) -> str:
+    """Keep of a Node the name of its pool."""
+    return text(mapping(mapping(node.get("metadata")).get("labels")).get(NODE_LABEL))
+
+
+def members_of_pool(pool: Object) -> Members:
+    """Keep of a NodePool its nodes."""
+    name = text(mapping(pool.get("metadata")).get("name"))
+    return Members(name, frozenset(texts(mapping(pool.get("status")).get("nodes"))))
+
+
+def members_of_bucket(bucket: Object) -> Members:
+    """Keep of a NodeBucket the pool, and those of its nodes that it has."""
+    labels = mapping(mapping(bucket.get("metadata")).get("labels"))
+    nodes = frozenset(text(each.get("name")) for each in objects(bucket.get("nodes")))
+    return Members(text(labels.get(BUCKET_LABEL)), nodes - {""})
+
+
+class Pools:
+    """Follows the pool of ``node`` by ``informers``; ``name`` is what the flag says, or empty."""
+
+    def __init__(self, informers: IInformers, node: str, name: str, buckets: bool) -> None:
+        self.on_changed: list[Callable[[], object]] = []
+        """Who is told when the pool or its nodes have changed."""
+        self._informers = informers
+        self._node = node
+        self._name = name
+        self._buckets = buckets
+        self._following: dict[Resource, IInformer] = {}
+        self._last: tuple[str | None, frozenset[str] | None] = (None, None)
+
+    def own(self) -> str | None:
+        """Return the pool of the node, empty if it is in none; ``None`` while it is not known."""
+        if self._name:
+            return self._name
+        node = self._follow(InformerSpec(NODES, pool_of_node, name=self._node))
+        if label := node.get(self._node):
+            return text(label)
+        pools = self._pools()
+        if not (node.synced and pools.synced):
+            return None
+        return next((each.pool for each in pools.values() if self._node in each.nodes), "")
+
+    def mates(self) -> frozenset[str] | None:
+        """Return the nodes of the pool, of which there are none without a pool.
+
+        ``None`` while they are not known, and when there is no such pool.
+        """
+        own = self.own()
+        if not own:
+            return None if own is None else frozenset()
+        pools = self._pools()
+        found = [each.nodes for each in pools.values() if each.pool == own]
+        return frozenset().union(*found) if found and pools.synced else None
+
+    def _pools(self) -> IInformer:
+        return self._follow(
+            InformerSpec(NODE_BUCKETS, members_of_bucket)
+            if self._buckets
+            else InformerSpec(NODE_POOLS, members_of_pool)
+        )
+
+    def _follow(self, spec: InformerSpec[Any]) -> IInformer:
+        informer = self._following.get(spec.resource)
+        if informer is None:
+            self._following[spec.resource] = informer = self._informers.informer(spec)
+            informer.add_handler(lambda old, new: self._review())
+            # That there is nothing is known only then.
+            _ = informer.when_synced().addCallbacks(lambda none: self._review(), _ended)
+        return informer
+
+    def _review(self) -> None:
+        """Tell of a change; what nobody has asked for is not followed for that."""
+        pools_asked_for = len(self._following) > (NODES in self._following)
+        found = (self.own(), self.mates() if pools_asked_for else None)
+        before, self._last = self._last, found
+        if found != before:
+            for callback in self.on_changed:
+                callback()
+
+
+def _ended(failure: Failure) -> None:
+    failure.trap(CancelledError)

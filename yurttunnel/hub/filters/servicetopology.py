@@ -1,0 +1,128 @@
+"""``servicetopology``: traffic for a Service stays on the node or in its pool.
+
+A Service says so by an annotation:
+
+==================================================  ===================================
+``openyurt.io/topologyKeys``                        endpoints that are shown
+==================================================  ===================================
+``kubernetes.io/hostname``                          on this node
+``openyurt.io/nodepool``, ``kubernetes.io/zone``    in its pool; without one, on this node
+anything else                                       all
+==================================================  ===================================
+
+An endpoint that is on no node is not shown, as with the traffic policies of Kubernetes. What has no
+endpoint left is shown without any: were it hidden, clients would go on with those they know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from zope.interface import implementer
+
+from yurttunnel.cluster.fields import mapping, text
+from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, Object
+from yurttunnel.hub.filters.maker import FilterMaker
+from yurttunnel.hub.filters.members import READING, Name, asks_for, member, members, name_of
+from yurttunnel.hub.request.requests import ApiRequest
+from yurttunnel.kube.interfaces import InformerSpec
+from yurttunnel.kube.resources import SERVICES
+
+ANNOTATION = "openyurt.io/topologyKeys"
+NODE = "kubernetes.io/hostname"
+POOL = "openyurt.io/nodepool"
+
+_SERVICE_NAME = "kubernetes.io/service-name"
+_ADDRESSES = ("addresses", "notReadyAddresses")
+
+
+def topology_of(service: Object) -> str:
+    """Keep of a Service what it says: :data:`NODE`, :data:`POOL`, or nothing."""
+    annotations = mapping(mapping(service.get("metadata")).get("annotations"))
+    said = text(annotations.get(ANNOTATION)).strip()
+    return {NODE: NODE, POOL: POOL, "kubernetes.io/zone": POOL}.get(said, "")
+
+
+SPEC = InformerSpec(SERVICES, topology_of)
+
+
+@implementer(IFilter)
+class ServiceTopology:
+    """The filter; it shows everything as long as it is not known what belongs together."""
+
+    def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
+        self._node = site.node
+        self._pools = site.pools
+        self._tell_changed = changed
+        self._by_pool = False
+        self._services = site.informers.informer(SPEC)
+        self._services.add_handler(self._service_changed)
+        site.pools.on_changed.append(self._pools_changed)
+
+    def applies(self, request: ApiRequest) -> bool:
+        """Return whether it is about endpoints, in either of their kinds."""
+        return asks_for(request, "", {"endpoints"}, READING) or asks_for(
+            request, "discovery.k8s.io", {"endpointslices"}, READING
+        )
+
+    def change(self, obj: Object) -> Object:
+        """Leave out the endpoints that are elsewhere."""
+        nodes = self._nodes(self._services.get(_service(obj).name, _service(obj).namespace))
+        if nodes is None:
+            return obj
+        if isinstance(obj.get("endpoints"), list):
+            kept = [each for each in members(obj, "endpoints") if _node_of(each) in nodes]
+            obj["endpoints"] = kept
+        if isinstance(obj.get("subsets"), list):
+            obj["subsets"] = [each for each in members(obj, "subsets") if _reduce(each, nodes)]
+        return obj
+
+    def _nodes(self, topology: str | None) -> Collection[str] | None:
+        """Return the nodes whose endpoints are shown, ``None`` for all."""
+        if not topology:
+            return None
+        if topology == NODE:
+            return {self._node}
+        mates = self._pools.mates()
+        return mates if mates or mates is None else {self._node}
+
+    def _service_changed(self, old: str | None, new: str | None) -> None:
+        if new == POOL and not self._by_pool:
+            self._by_pool = True
+            # It is known by the time that the endpoints are asked for.
+            self._pools.mates()
+        if new is not None and (old or "") != new:
+            self._tell_changed()
+
+    def _pools_changed(self) -> None:
+        if self._by_pool:
+            self._tell_changed()
+
+
+def _service(obj: Object) -> Name:
+    """Return the Service of an EndpointSlice, or of Endpoints, which are named as it is."""
+    name = name_of(obj)
+    labels = member(member(obj, "metadata"), "labels")
+    return Name(
+        name.namespace, text(labels.get(_SERVICE_NAME)) if "endpoints" in obj else name.name
+    )
+
+
+def _node_of(endpoint: Object) -> str:
+    """Return the node of an endpoint; before Kubernetes 1.21 it was in its topology."""
+    return text(endpoint.get("nodeName") or member(endpoint, "topology").get(NODE))
+
+
+def _reduce(subset: Object, nodes: Collection[str]) -> bool:
+    """Leave out the addresses of other nodes; return whether any are left."""
+    for key in _ADDRESSES:
+        if isinstance(subset.get(key), list):
+            subset[key] = [
+                each for each in members(subset, key) if text(each.get("nodeName")) in nodes
+            ]
+    return any(subset.get(key) for key in _ADDRESSES)
+
+
+maker = FilterMaker(
+    "servicetopology", ("kube-proxy", "coredns", "nginx-ingress-controller"), ServiceTopology
+)

@@ -1,0 +1,131 @@
+"""The watches that run while what filters do changes.
+
+A filter says what becomes of an object that comes, so when its mind changes, what a client has been
+shown before is out of date: a Service has another annotation, or a node has come into the pool.
+Then the watches that go through it are ended, and their clients told to list again. Nothing is
+remembered of what each has seen.
+
+Changes come in bunches, and lists are large: there is a second for a bunch to be complete, at least
+:data:`INTERVAL` between two rounds, and each round is spread.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from twisted.application.service import Service
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from yurttunnel.hub.request.requests import ApiRequest, Caller
+
+SETTLE = 1.0
+"""Seconds from a change to what follows from it."""
+
+INTERVAL = 10.0
+"""Seconds from one round to the next."""
+
+SPREAD = 2.0
+"""Seconds in which the watches of a round are ended."""
+
+MOST_LISTS = 1024
+"""Lists of which it is remembered through which filters they went; of more, the latest."""
+
+State = tuple[tuple[str, int], ...]
+"""The names of filters and the versions of their minds."""
+
+_Key = tuple[Caller, object, str, str, str]
+
+
+@dataclass(eq=False, slots=True)
+class _Watch:
+    state: State
+    now: Callable[[], State]
+    end: Callable[[], object]
+    ending: IDelayedCall | None = field(default=None)
+
+
+class FilteredWatches(Service):
+    """Those of a hub; while it does not run, none is ended."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._watches: set[_Watch] = set()
+        self._lists: OrderedDict[_Key, State] = OrderedDict()
+        self._round: IDelayedCall | None = None
+        self._next_round = 0.0
+
+    def stopService(self) -> None:
+        """End no more of them."""
+        super().stopService()
+        if self._round is not None:
+            self._round.cancel()
+            self._round = None
+        for watch in tuple(self._watches):
+            self._forget(watch)
+
+    def listed(self, caller: Caller, request: ApiRequest, state: State) -> None:
+        """Take it that a list went through filters; the watch behind it goes on from there."""
+        key = _key(caller, request)
+        self._lists[key] = state
+        self._lists.move_to_end(key)
+        if len(self._lists) > MOST_LISTS:
+            self._lists.popitem(last=False)
+
+    def follow(
+        self,
+        caller: Caller,
+        request: ApiRequest,
+        now: Callable[[], State],
+        end: Callable[[], object],
+    ) -> Callable[[], None]:
+        """Have ``end()`` called once ``now()`` is not what it was when the client listed."""
+        state = now()
+        options = request.options
+        if options.resource_version not in ("", "0") and not options.send_initial_events:
+            state = self._lists.get(_key(caller, request), state)
+        else:
+            # It is a list and a watch in one.
+            self.listed(caller, request, state)
+        watch = _Watch(state, now, end)
+        self._watches.add(watch)
+        if state != now():
+            self.review()
+        return lambda: self._forget(watch)
+
+    def review(self) -> None:
+        """Look soon which watches are out of date."""
+        if self.running and self._round is None:
+            seconds = self._clock.seconds()
+            wait = max(SETTLE, self._next_round - seconds)
+            self._next_round = seconds + wait + INTERVAL
+            self._round = self._clock.callLater(wait, self._look)
+
+    def _look(self) -> None:
+        self._round = None
+        for watch in self._watches:
+            if watch.ending is None and watch.now() != watch.state:
+                delay = random.uniform(0, SPREAD)
+                watch.ending = self._clock.callLater(delay, self._end, watch)
+
+    def _end(self, watch: _Watch) -> None:
+        self._watches.discard(watch)
+        watch.end()
+
+    def _forget(self, watch: _Watch) -> None:
+        self._watches.discard(watch)
+        if watch.ending is not None and watch.ending.active():
+            watch.ending.cancel()
+
+
+def _key(caller: Caller, request: ApiRequest) -> _Key:
+    options = request.options
+    return (
+        caller,
+        request.resource,
+        request.namespace,
+        options.label_selector,
+        options.field_selector,
+    )
