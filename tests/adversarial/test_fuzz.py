@@ -92,10 +92,18 @@ class FuzzTests(SynchronousTestCase):
         self.run_through("line")
         self.survives("quoted")
 
+    def test_lists_and_watches(self) -> None:
+        """What the API answers through the hub is cut alike, or refused."""
+        self.survives("hub-json-list")
+        self.survives("hub-json-watch")
+        self.survives("hub-protobuf-list")
+        self.survives("hub-protobuf-watch")
+
     def test_every_target_is_here(self) -> None:
         """No target is left out above."""
         names = "wire-server wire-agent hello request response chunks authority client-hello"
-        names += " enrolment identifiers certificate-request certificate path sibling line quoted"
+        names += " enrolment identifiers certificate-request certificate hub-json-list"
+        names += " hub-json-watch hub-protobuf-list hub-protobuf-watch path sibling line quoted"
         self.assertEqual(names.split(), list(TARGETS))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import client_hello, http, pki, texts, wire
+from tests.fuzz import client_hello, http, hub, pki, texts, wire
 
 TARGETS = {
     target.name: target
@@ -18,6 +18,7 @@ TARGETS = {
         pki.IDENTIFIERS,
         pki.CERTIFICATE_REQUEST,
         pki.CERTIFICATE,
+        *hub.LISTS_AND_WATCHES,
         texts.PATH,
         texts.SIBLING,
         texts.LINE,

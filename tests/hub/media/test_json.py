@@ -1,64 +1,357 @@
-"""JSON, cut into items and built of them."""
+"""JSON as other servers and future versions may write it, and what is refused of it."""
 
 from __future__ import annotations
 
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.hub.media.forms import media_for
-from yurttunnel.hub.media.interfaces import ListMeta, TypeMeta
-from yurttunnel.hub.request.requests import Form
+from tests.hub.media.goldens import META, compact
+from tests.hub.media.support import cuts, media_of, read_list, read_watch, written_list
+from yurttunnel.hub.media.interfaces import BadBody, ListMeta, TypeMeta
+from yurttunnel.hub.media.json_values import MAX_GUESS
 
 POD = TypeMeta("v1", "Pod")
-MAX_ITEM = 100_000
+JSON = media_of("json")
 
 
-def json_media(transform=""):
-    """Return what reads and writes JSON."""
-    media = media_for(Form("json", transform, "v1" if transform else ""))
-    assert media is not None
-    return media
+def list_of(*items, **members):
+    """Make a list of pods."""
+    meta = {"resourceVersion": "9"}
+    return {"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": [*items], **members}
 
 
-def read_list(media, body, size=0, max_item=MAX_ITEM):
-    """Cut a list that comes in pieces of ``size`` bytes; return its items and what it says."""
-    reader = media.list_reader(max_item)
-    items = []
-    for at in range(0, len(body), size or len(body)):
-        items.extend(reader.feed(body[at : at + (size or len(body))]))
-    return items, reader.finish()
+def pod(name, **members):
+    """Make a pod, as it is in lists."""
+    return {"metadata": {"name": name, "namespace": "n", "resourceVersion": "7"}, **members}
+
+
+TEMPLATES = pod("db", spec={"volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": {}}] * 3})
+"""In it the end of an item is guessed too early."""
+
+TEXTS = st.text('ab"\\/{}[],:\n\0\u2028\U0001f600', max_size=6)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
 
 
 class ListTests(SynchronousTestCase):
-    """Lists of objects."""
+    """Lists."""
 
-    body = (
-        b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":['
-        b'{"metadata":{"name":"a","namespace":"n","resourceVersion":"7","labels":{"x":"y"}},'
-        b'"spec":{"nodeName":"edge-1"}},'
-        b'{"metadata":{"name":"b},{\\"metadata\\"","namespace":"n","resourceVersion":"8"}}]}\n'
-    )
-
-    def test_items(self):
-        """An item has what it is found by, and its bytes."""
-        items, meta = read_list(json_media(), self.body)
-        one, two = items
-        self.assertEqual(one[:5], ("n", "a", "7", {"x": "y"}, "edge-1"))
-        self.assertEqual(two.name, 'b},{"metadata"')
-        self.assertIn(b'"items":[' + one.body + b",", self.body)
+    def names(self, body, max_item=100_000):
+        """Read the names of a list; check that they do not depend on how it is cut."""
+        items, meta = read_list(JSON, [body], max_item)
+        for size in (1, 7, 100, 4096):
+            pieces = [body[at : at + size] for at in range(0, len(body), size)]
+            self.assertEqual(read_list(JSON, pieces, max_item), (items, meta))
         self.assertEqual(meta, ListMeta(POD, "9"))
+        return [item.name for item in items]
 
-    def test_every_cut(self):
-        """However a list is cut, its items are the same."""
-        whole = read_list(json_media(), self.body)
-        for size in range(1, len(self.body)):
-            self.assertEqual(read_list(json_media(), self.body, size), whole)
+    def test_wrong_guesses(self):
+        """Objects in an item that begin as items do are no items."""
+        body = compact(list_of(pod("a"), TEMPLATES, pod("b"), TEMPLATES, pod("c")))
+        self.assertEqual(self.names(body), ["a", "db", "b", "db", "c"])
 
-    def test_written(self):
-        """A list is built of its items as it was."""
-        media = json_media()
-        items, meta = read_list(media, self.body)
-        writer = media.list_writer(meta, [len(one.body) for one in items])
-        bodies = [one.body for one in items]
-        written = writer.head + writer.items(bodies[:1]) + writer.items(bodies[1:]) + writer.tail
-        self.assertEqual(written, self.body)
-        self.assertEqual(writer.length, len(written))
+    def test_pretty(self):
+        """White space may stand everywhere; the bytes of an item are kept as they are."""
+        value = list_of(pod("a"), TEMPLATES, pod("b"), pod("c"))
+        for indent in (None, 0, 1, "\t"):
+            body = json.dumps(value, indent=indent).encode()
+            self.assertEqual(self.names(body), ["a", "db", "b", "c"])
+        spaced = b' {"items" :\r\n[ %b , %b ] ,' % (compact(pod("a")), compact(pod("b")))
+        rest = b'"kind": "PodList","apiVersion":"v1","metadata" : {"resourceVersion":"9"} } \n\n'
+        self.assertEqual(self.names(spaced + rest), ["a", "b"])
+
+    def test_sorted(self):
+        """Members may be in any order: custom resources have their items before the kind."""
+        value = list_of(pod("a", spec={"nodeName": "edge-1"}), pod("b"))
+        body = json.dumps(value, sort_keys=True).encode()
+        self.assertEqual(self.names(body), ["a", "b"])
+        self.assertEqual(read_list(JSON, [body])[0][0].node, "edge-1")
+
+    def test_unlike(self):
+        """Items need not begin alike."""
+        items = [pod("a"), {"x": [1, {}], **pod("b")}, pod("c"), {"y": "}", **pod("d")}, pod("e")]
+        self.assertEqual(self.names(compact(list_of(*items))), list("abcde"))
+
+    def test_unlike_for_long(self):
+        """An item whose like never comes again is not waited for in vain."""
+        others = [{"a": index, **pod(str(index))} for index in range(2000)]
+        body = compact(list_of(pod("a"), pod("b"), *others))
+        self.assertGreater(len(body), 2 * MAX_GUESS)
+        found = self.names(body, 2000)
+        self.assertEqual(len(found), 2002)
+
+    def test_types(self):
+        """What items say of their type at their beginning is said once, by the list."""
+        full = {"apiVersion": "v1", "kind": "Pod", **pod("a")}
+        items, _ = read_list(JSON, [compact(list_of(full, pod("b")))])
+        self.assertEqual([one.body for one in items], [compact(pod("a")), compact(pod("b"))])
+
+    def test_further_members(self):
+        """Members that are not known do not matter, whatever they are."""
+        for value in ({"a": [{}, "]}"]}, 'x\\"', 1.5e9, None, True, [[]]):
+            body = compact({"future": value, **list_of(pod("a"), pod("b")), "more": value})
+            self.assertEqual(self.names(body), ["a", "b"])
+
+    def test_null(self):
+        """Items that are null are none, and are written as none."""
+        items, meta = read_list(JSON, [compact(list_of(items=None))])
+        self.assertEqual(items, [])
+        self.assertIn(b'"items":[]', written_list(JSON, meta, []))
+
+    def test_large(self):
+        """Items of a megabyte are read, in pieces of any size."""
+        text = 'x"\\},{"metadata"' * 50_000
+        body = compact(list_of(pod("a"), pod("b"), pod("c", data=text), pod("d")))
+        for size in (16_384, 262_144, len(body)):
+            pieces = [body[at : at + size] for at in range(0, len(body), size)]
+            items, _ = read_list(JSON, pieces, 2**21)
+            self.assertEqual([one.name for one in items], list("abcd"))
+
+    def test_nested(self):
+        """Objects may be nested, but not so deep that the decoder could not bear it."""
+        for depth, fits in ((100, True), (5_000, False), (500_000, False)):
+            body = b'{"metadata":{"name":"a"},"x":' + b"[" * depth + b"]" * depth + b"}"
+            text = compact(list_of()).replace(b"[]", b"[" + body + b"," + body + b"]")
+            if fits:
+                self.assertEqual(self.names(text), ["a", "a"])
+            else:
+                with self.assertRaises(BadBody):
+                    read_list(JSON, [text], 2**21)
+
+    def test_refused(self):
+        """These are no lists of objects."""
+        good = list_of(pod("a"))
+        for change in (
+            {"items": {}},
+            {"items": "x"},
+            {"items": [1]},
+            {"items": ["x"]},
+            {"items": [None]},
+            {"items": [{}]},
+            {"items": [{"metadata": {"name": 7}}]},
+            {"items": [{"metadata": {"name": "a", "labels": {"x": 1}}}]},
+            {"items": [{"metadata": []}]},
+            {"kind": "Pod"},
+            {"kind": "List"},
+            {"kind": ""},
+            {"kind": 7},
+            {"kind": "Table"},
+            {"apiVersion": ""},
+            {"metadata": []},
+            {"metadata": {"resourceVersion": 7}},
+            {"metadata": {"remainingItemCount": "x"}},
+        ):
+            with self.assertRaises(BadBody, msg=change):
+                read_list(JSON, [compact({**good, **change})])
+        text = compact(good)
+        for body in (
+            text.replace(b'"items":', b'"itemz":'),
+            text.replace(b"]", b",]"),
+            text.replace(b'"kind"', b'"items":[],"kind"'),
+            text.replace(b",", b",,", 1),
+            text.replace(b":", b" ", 1),
+            text + b"x",
+            text + text,
+            text.replace(b'"a"', b'"\xff"'),
+            text.replace(b"]}", b"]]"),
+            b'{"' + b"x" * 5000,
+            b'{"x":' + b"1" * 5000,
+        ):
+            with self.assertRaises(BadBody, msg=body):
+                read_list(JSON, [body])
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(st.dictionaries(TEXTS, VALUES)),
+        st.lists(st.integers(1, 90), min_size=1),
+        st.sampled_from([None, 1]),
+        st.booleans(),
+    )
+    def test_any(self, members, sizes, indent, ascii_only):
+        """Whatever is in items and however they are cut, they come out as they went in."""
+        pods = [{**pod(str(index)), **one} for index, one in enumerate(members)]
+        value = list_of(*pods)
+        body = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
+        pieces, at = [], 0
+        for size in sizes * len(body):
+            pieces.append(body[at : at + size])
+            at += size
+            if at >= len(body):
+                break
+        items, meta = read_list(JSON, pieces)
+        self.assertEqual([json.loads(item.body) for item in items], pods)
+        written = written_list(JSON, meta, [item.body for item in items])
+        self.assertEqual(json.loads(written), value)
+        self.assertEqual(read_list(JSON, [written]), (items, meta))
+
+
+class ObjectTests(SynchronousTestCase):
+    """Objects of their own."""
+
+    def test_type(self):
+        """What an object is stands before its item, once, wherever it stood."""
+        for value in (
+            {"kind": "Pod", "apiVersion": "v1", **pod("a")},
+            {"apiVersion": "v1", "kind": "Pod", **pod("a")},
+            {**pod("a"), "kind": "Pod", "apiVersion": "v1"},
+            {"apiVersion": "v1", "data": {}, "kind": "Pod", **pod("a")},
+        ):
+            meta, item = JSON.read_object(json.dumps(value).encode())
+            self.assertEqual((meta, item.name), (POD, "a"))
+            pairs = json.loads(JSON.object(meta, item.body), object_pairs_hook=list)
+            self.assertEqual(sorted(name for name, _ in pairs), sorted(value))
+            self.assertEqual(JSON.read_object(JSON.object(meta, item.body)), (meta, item))
+
+    def test_empty(self):
+        """An object may say nothing but what it is."""
+        for body in (b'{"kind":"A","apiVersion":"b"}\n', b' { "apiVersion":"b" , "kind":"A" } '):
+            meta, item = JSON.read_object(body)
+            self.assertEqual(meta, TypeMeta("b", "A"))
+            self.assertEqual(JSON.object(meta, item.body), b'{"kind":"A","apiVersion":"b"}\n')
+
+    def test_spec(self):
+        """Only pods have a node; the spec of others may be anything."""
+        for spec in ("text", [1], None, 7, {"nodeName": 7}, {"nodeName": "edge-1"}):
+            value = {"kind": "Other", "apiVersion": "example.org/v1", **pod("a", spec=spec)}
+            self.assertEqual(JSON.read_object(compact(value))[1].node, "")
+
+    def test_refused(self):
+        """These are no objects."""
+        for body in (b"", b"[]", b"{", b'{"metadata":7}', b"{}{}", b"[" * 100_000, b"\xff"):
+            with self.assertRaises(BadBody):
+                JSON.read_object(body)
+
+
+class WatchTests(SynchronousTestCase):
+    """Watches."""
+
+    def event(self, name, **members):
+        """Make an event."""
+        value = {"kind": "Pod", "apiVersion": "v1", **pod(name, **members)}
+        return {"type": "ADDED", "object": value}
+
+    def test_frames(self):
+        """Events are apart by lines, by nothing, or by any white space."""
+        values = [self.event(name) for name in "abc"]
+        for between in (b"\n", b"", b"\r\n \t"):
+            for indent in (None, 2):
+                body = between.join(json.dumps(one, indent=indent).encode() for one in values)
+                for pieces in cuts(body):
+                    events = read_watch(JSON, pieces)
+                    self.assertEqual([event.item.name for event in events], list("abc"))
+
+    def test_at_once(self):
+        """An event is there with its last brace, not only with the next one."""
+        reader = JSON.watch_reader(10_000)
+        self.assertEqual(len(reader.feed(compact(self.event("a")))), 1)
+        self.assertEqual(len(reader.feed(b"\n")), 0)
+        self.assertEqual(len(reader.feed(b"\n" + compact(self.event("b")) + b"{")), 1)
+
+    def test_large(self):
+        """Events of 64 KB and of 1 MB come in pieces of any size."""
+        for size in (64_000, 2**20):
+            body = compact(self.event("a", data="{}\n" * (size // 3))) + b"\n"
+            for piece in (1000, 16_384, len(body)):
+                pieces = [body[at : at + piece] for at in range(0, len(body), piece)]
+                (event,) = read_watch(JSON, pieces, 2**21)
+                self.assertEqual(event.item.name, "a")
+
+    def test_refused(self):
+        """These are no events."""
+        good = self.event("a")
+        for change in (
+            {"type": "OTHER"},
+            {"type": 7},
+            {"object": None},
+            {"object": []},
+            {"object": {}},
+            {"type": "BOOKMARK", "object": 7},
+            {"type": "ERROR", "object": "x"},
+        ):
+            with self.assertRaises(BadBody, msg=change):
+                read_watch(JSON, [compact({**good, **change}) + b"\n"])
+        for body in (b'{"type":"ADDED"}\n', b"{]\n{}", b'{"type"}\n', b"{" * 10_001, b"{}x{}"):
+            with self.assertRaises(BadBody, msg=body):
+                read_watch(JSON, [body])
+
+
+class TableTests(SynchronousTestCase):
+    """Tables, whose items are rows."""
+
+    table = media_of("json", "Table")
+    columns = b'[{"name":"Name","type":"string","format":"name"}]'
+    type = TypeMeta(META, "Table")
+
+    def row(self, name):
+        """Make a row."""
+        shown = {"kind": "PartialObjectMetadata", "apiVersion": META, **pod(name)}
+        return {"cells": [name, "1/1"], "object": shown}
+
+    def body(self, *rows):
+        """Make a Table."""
+        told = {"kind": "Table", "apiVersion": META, "metadata": {"resourceVersion": "9"}}
+        return compact({**told, "columnDefinitions": json.loads(self.columns), "rows": rows})
+
+    def test_list(self):
+        """Rows are found by what they show, and built into a Table as it was."""
+        body = self.body(self.row("a"), self.row("b"), self.row("c")) + b"\n"
+        for pieces in cuts(body):
+            items, meta = read_list(self.table, pieces)
+            self.assertEqual([one[:3] for one in items], [("n", name, "7") for name in "abc"])
+            self.assertEqual(meta, ListMeta(self.type, "9", columns=self.columns))
+        self.assertEqual(items[0].body, compact(self.row("a")))
+        self.assertEqual(written_list(self.table, meta, [one.body for one in items]), body)
+
+    def test_object(self):
+        """One object is a Table with one row; its columns are put back by who knows them."""
+        meta, item = self.table.read_object(self.body(self.row("a")))
+        self.assertEqual((meta, item.name, item.body), (self.type, "a", compact(self.row("a"))))
+        written = self.table.object(meta, item.body, self.columns)
+        self.assertEqual(json.loads(written)["columnDefinitions"], json.loads(self.columns))
+        self.assertEqual(self.table.read_object(written), (meta, item))
+
+    def test_status(self):
+        """What failed is a Status, and stays one."""
+        body = b'{"kind":"Status","apiVersion":"v1","metadata":{},"code":404}\n'
+        meta, item = self.table.read_object(body)
+        self.assertEqual(meta, TypeMeta("v1", "Status"))
+        self.assertEqual(self.table.object(meta, item.body), body)
+
+    def test_watch(self):
+        """An event has one row, and columns only where it is told to have them."""
+        row = compact(self.row("a"))
+        first = self.table.watch_event("ADDED", self.type, row, self.columns)
+        second = self.table.watch_event("MODIFIED", self.type, row)
+        self.assertIn(self.columns, first)
+        self.assertIsNone(json.loads(second)["object"]["columnDefinitions"])
+        mark = self.table.bookmark(self.type, "11", True)
+        for pieces in cuts(first + second + mark):
+            one, two, three = read_watch(self.table, pieces)
+            self.assertEqual((one.meta, one.item.body), (self.type, row))
+            self.assertEqual(two.item, one.item)
+            self.assertEqual((three.item.version, three.initial_events_end), ("11", True))
+
+    def test_refused(self):
+        """Objects that are no Tables, and rows that show nothing, are refused."""
+        plain = {"kind": "Pod", "apiVersion": "v1", **pod("a")}
+        for body in (self.body(), self.body(self.row("a"), self.row("b")), compact(plain)):
+            with self.assertRaises(BadBody):
+                self.table.read_object(body)
+        for row in ({"cells": ["a"]}, {"cells": ["a"], "object": None}):
+            with self.assertRaises(BadBody):
+                read_list(self.table, [self.body(row)])
+        with self.assertRaises(BadBody):
+            read_list(self.table, [compact(list_of(pod("a")))])
+        with self.assertRaises(BadBody):
+            read_watch(self.table, [compact({"type": "ADDED", "object": plain}) + b"\n"])
+
+    def test_protobuf(self):
+        """There are no Tables in protobuf."""
+        with self.assertRaises(AssertionError):
+            media_of("protobuf", "Table")

@@ -18,9 +18,9 @@ from yurttunnel.hub.media.interfaces import (
     ListMeta,
     TypeMeta,
 )
-from yurttunnel.hub.media.json_objects import text_form
 from yurttunnel.hub.media.json_shapes import Objects
-from yurttunnel.hub.media.json_values import ValueReader, checked, may_be_last
+from yurttunnel.hub.media.json_text import SPACE, checked, spaced, text_form
+from yurttunnel.hub.media.json_values import ValueReader, may_be_last
 from yurttunnel.hub.media.kinds import LIST, named
 
 SEQUEL: Final = 11
@@ -30,12 +30,13 @@ in all lists of kube-apiserver."""
 MAX_BETWEEN: Final = 1024
 """Bytes of a member's name, or of white space, at most."""
 
-_OPEN = re.compile(rb"\s*+\{")
-_MEMBER = re.compile(rb'\s*+("(?:[^"\\]|\\.)*+")\s*+:\s*+(?=\S)', re.DOTALL)
-_MEMBER_OR_END = re.compile(_MEMBER.pattern + rb"|\s*+\}", re.DOTALL)
-_AFTER_MEMBER = re.compile(rb"\s*+([,}])")
-_FIRST_ITEM = re.compile(rb"\s*+(?:(\])|(?=\{))")
-_AFTER_ITEM = re.compile(rb"\s*+(?:(\])|,\s*+(?=\{))")
+_MEMBER_PATTERN = rb'_("(?:[^"\\]|\\.)*+")_:_(?=\S)'
+_OPEN = re.compile(spaced(rb"_\{"))
+_MEMBER = re.compile(spaced(_MEMBER_PATTERN), re.DOTALL)
+_MEMBER_OR_END = re.compile(spaced(_MEMBER_PATTERN + rb"|_\}"), re.DOTALL)
+_AFTER_MEMBER = re.compile(spaced(rb"_([,}])"))
+_FIRST_ITEM = re.compile(spaced(rb"_(?:(\])|(?=\{))"))
+_AFTER_ITEM = re.compile(spaced(rb"_(?:(\])|,_(?=\{))"))
 
 
 class _Meta(msgspec.Struct, rename={"version": "resourceVersion", "token": "continue"}):
@@ -93,10 +94,11 @@ class JsonListReader:
     def _match(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
         """Return what comes next, ``None`` when that needs more; raises :class:`BadBody`."""
         found = pattern.match(self._text, self._at)
-        if found is not None:
-            self._at = found.end()
-        elif len(self._text) - self._at > MAX_BETWEEN:
+        end = len(self._text) if found is None else found.end()
+        if end - self._at > MAX_BETWEEN:
             raise BadBody("this is no list in JSON")
+        if found is not None:
+            self._at = end
         return found
 
     def _open(self) -> bool:
@@ -192,7 +194,7 @@ class JsonListReader:
         return self._begin_item(found)
 
     def _end(self) -> bool:
-        if self._text[self._at :].strip():
+        if self._text[self._at :].strip(SPACE):
             raise BadBody("something stands behind the list")
         self._at = len(self._text)
         return False

@@ -17,7 +17,7 @@ from yurttunnel.hub.media.interfaces import (
 )
 from yurttunnel.hub.media.json_lists import JsonListReader, JsonListWriter
 from yurttunnel.hub.media.json_shapes import Objects
-from yurttunnel.hub.media.json_values import checked
+from yurttunnel.hub.media.json_text import SPACE, checked
 from yurttunnel.hub.media.json_watches import JsonWatchReader, event_form
 
 
@@ -41,7 +41,7 @@ class JsonMedia:
 
     def read_object(self, body: bytes) -> tuple[TypeMeta, Item]:
         """Read one object."""
-        return checked(self._shape.object, body.strip())
+        return checked(self._shape.object, body.strip(SPACE))
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as an object of its own."""

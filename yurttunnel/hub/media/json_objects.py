@@ -7,13 +7,12 @@ import re
 import msgspec
 
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.media.json_text import spaced, text_form
 from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_pod
 
 # Members that say what an object is, at its beginning; without escapes, as all servers write them.
-_TYPE_MEMBERS = re.compile(
-    rb'\{(?:\s*"(?:kind|apiVersion)"\s*:\s*"[^"\\]*"\s*(?:,\s*(?=")|(?=\})))+'
-)
-_EMPTY = re.compile(rb"\{\s*\}")
+_TYPE_MEMBERS = re.compile(spaced(rb'\{(?:_"(?:kind|apiVersion)"_:_"[^"\\]*"_(?:,_(?=")|(?=\})))+'))
+_EMPTY = re.compile(spaced(rb"\{_\}"))
 
 
 class ObjectMeta(msgspec.Struct, gc=False, rename="camel"):
@@ -102,8 +101,3 @@ def object_form(type: TypeMeta, body: bytes) -> bytes:
     if _EMPTY.fullmatch(body):
         members = members[:-1]
     return b"{" + members + body[1:]
-
-
-def text_form(text: str) -> bytes:
-    """Return a text in JSON."""
-    return msgspec.json.encode(text)

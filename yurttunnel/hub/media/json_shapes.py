@@ -16,8 +16,8 @@ from yurttunnel.hub.media.json_objects import (
     decode_object,
     ends_initial_events,
     object_form,
-    text_form,
 )
+from yurttunnel.hub.media.json_text import text_form
 from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, LIST, check_kind, item_type
 
 TABLE: Final = "Table"
@@ -114,7 +114,7 @@ class Tables(Objects):
     def item_type(self, list_type: TypeMeta) -> TypeMeta:
         """Return the type of a Table, which is that of its rows."""
         if list_type.kind != TABLE:
-            raise BadBody(f"kind {list_type.kind or 'nothing'} is no {TABLE}")
+            raise BadBody(f"kind {list_type.kind[:60]!r} is no {TABLE}")
         return list_type
 
     def list_type(self, type: TypeMeta) -> TypeMeta:

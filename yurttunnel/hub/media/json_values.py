@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final, Generic, NamedTuple, TypeVar
-
-import msgspec
+from typing import Final, Generic, NamedTuple
 
 from yurttunnel.hub.media.interfaces import BadBody
-
-MAX_DEPTH: Final = 256
-"""How deep objects and arrays may be nested; the deepest kinds of Kubernetes, the schemas of
-custom resources, come to some tens."""
+from yurttunnel.hub.media.json_text import NOT_JSON, SPACE, Decoded, checked
 
 MAX_GUESS: Final = 64 * 1024
 """Bytes among which the end of a value is guessed; of longer ones it is looked for."""
@@ -25,13 +20,24 @@ MAX_GUESS: Final = 64 * 1024
 MAX_SCALAR: Final = 64
 """Bytes of a number or a literal, at most."""
 
-# Past all that stands between two brackets, whole strings too; what it stops at is a bracket, the
-# quote of a string that is not complete, or the end.
-_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+([{}\[\]"]?)', re.DOTALL)
-_TO_QUOTE = re.compile(rb'(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
-_SCALAR = re.compile(rb"[-+.0-9A-Za-z]++(?=[ \t\r\n,\]}])")
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 
-Decoded = TypeVar("Decoded")
+
+def _without(value: bytes) -> bytes:
+    """Return a pattern for all up to a bracket or a quote that begins none of such values."""
+    return rb'[^"{}\[\]]*+(?:(?:' + value + rb')[^"{}\[\]]*+)*+'
+
+
+def _or_nested(value: bytes) -> bytes:
+    """Return a pattern for such values, or an object or array that has no others."""
+    return value + rb"|[{\[]" + _without(value) + rb"[}\]]"
+
+
+# Past all that stands between two brackets, with whole strings and flat objects, which most are;
+# what it stops at is a bracket, the quote of a string that is not complete, or the end.
+_TO_BRACKET = re.compile(_without(_or_nested(_or_nested(_STRING))) + rb'([{}\[\]"]?)', re.DOTALL)
+_TO_QUOTE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
+_SCALAR = re.compile(rb"[-+.0-9A-Za-z]++(?=[ \t\r\n,\]}])")
 
 
 class Value(NamedTuple, Generic[Decoded]):
@@ -72,8 +78,6 @@ class EndScanner:
                 self._in_string = not self._in_string
             else:
                 self._depth += 1 if stop in b"{[" else -1
-                if self._depth > MAX_DEPTH:
-                    raise BadBody(f"objects are nested deeper than {MAX_DEPTH}")
             if self._depth == 0 and not self._in_string:
                 return at
 
@@ -90,7 +94,7 @@ def _end_of_scalar(text: bytearray, start: int) -> int:
 class ValueReader(Generic[Decoded]):
     """Cuts values that are alike, one at a time.
 
-    ``decode`` raises :class:`msgspec.DecodeError` for what is no value. Where the end of one is
+    ``decode`` raises what is in :data:`NOT_JSON` for what is no value. Where the end of one is
     guessed, it is the brace before ``sequel``; without one it is looked for. A sequel of which a
     guess was wrong is forgotten.
     """
@@ -114,7 +118,7 @@ class ValueReader(Generic[Decoded]):
             if value is not None:
                 return value
             length = len(text) - start
-            if self.sequel and not may_be_last and length <= MAX_GUESS:
+            if self.sequel and not may_be_last and length <= min(MAX_GUESS, self._max_size):
                 return None
             self._scanner = EndScanner()
         return self._scan(text, start, self._scanner)
@@ -131,7 +135,7 @@ class ValueReader(Generic[Decoded]):
             guessed = bytes(memoryview(text)[start:end])
             try:
                 content = self._decode(guessed)
-            except (msgspec.DecodeError, RecursionError):
+            except NOT_JSON:
                 pass
             else:
                 self._guessed_to = 0
@@ -154,15 +158,5 @@ class ValueReader(Generic[Decoded]):
 
 def may_be_last(data: bytes, before: bool) -> bool:
     """Return whether a text may end with an object; ``before`` says it without this piece."""
-    data = data.rstrip()
+    data = data.rstrip(SPACE)
     return data.endswith(b"}") if data else before
-
-
-def checked(decode: Callable[[bytes], Decoded], text: bytes) -> Decoded:
-    """Decode ``text``; raises :class:`BadBody`."""
-    try:
-        return decode(text)
-    except msgspec.DecodeError as error:
-        raise BadBody(" ".join(str(error).split())) from None
-    except RecursionError:
-        raise BadBody(f"objects are nested deeper than {MAX_DEPTH}") from None

@@ -11,15 +11,16 @@ import msgspec
 from zope.interface import implementer
 
 from yurttunnel.hub.media.interfaces import BadBody, Item, IWatchReader, WatchEvent
-from yurttunnel.hub.media.json_objects import decode_object, text_form
+from yurttunnel.hub.media.json_objects import decode_object
 from yurttunnel.hub.media.json_shapes import Objects
-from yurttunnel.hub.media.json_values import ValueReader, may_be_last
+from yurttunnel.hub.media.json_text import spaced, text_form
+from yurttunnel.hub.media.json_values import ValueReader
 from yurttunnel.hub.media.kinds import named
 
 SEQUEL: Final = b"}\n"
 """What an event of kube-apiserver ends with."""
 
-_SPACE = re.compile(rb"\s*+")
+_SPACE = re.compile(spaced(b"_"))
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -36,18 +37,17 @@ class JsonWatchReader:
 
     def __init__(self, shape: Objects, max_item: int) -> None:
         self._text = bytearray()
-        self._may_be_last = False
         self._events = ValueReader(partial(_event, shape), max_item, SEQUEL)
 
     def feed(self, data: bytes) -> Sequence[WatchEvent]:
         """Take the next piece; return the events that are complete with it."""
         text = self._text
         text += data
-        self._may_be_last = may_be_last(data, self._may_be_last)
         events = []
         at = _begin(text, 0)
         while at < len(text):
-            value = self._events.read(text, at, self._may_be_last)
+            # Nobody knows when the next one comes, so none waits for it.
+            value = self._events.read(text, at, may_be_last=True)
             if value is None:
                 break
             events.append(value.content)

@@ -35,7 +35,7 @@ def item_type(list_type: TypeMeta, transform: str) -> TypeMeta:
     """Return the type of a list's items; raises :class:`BadBody` for what is no such list."""
     kind = list_type.kind.removesuffix(LIST)
     if not list_type.api_version or kind in ("", list_type.kind):
-        raise BadBody(f"kind {list_type.kind or 'nothing'} is no list")
+        raise BadBody(f"kind {list_type.kind[:60]!r} is no list")
     check_kind(kind, transform)
     return TypeMeta(list_type.api_version, kind)
 
@@ -46,4 +46,4 @@ def check_kind(kind: str, transform: str) -> None:
     A ``Status`` may come in place of any object.
     """
     if transform and kind not in (transform, "Status"):
-        raise BadBody(f"kind {kind or 'nothing'} came where {transform} was asked for")
+        raise BadBody(f"kind {kind[:60]!r} came where {transform} was asked for")

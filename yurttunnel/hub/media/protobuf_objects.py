@@ -75,27 +75,43 @@ def envelope(type: TypeMeta, message: bytes) -> bytes:
 
 
 def decode_item(body: bytes, type: TypeMeta) -> Item:
-    """Read a message."""
-    name = namespace = version = node = ""
+    """Read a message as far as something in it is looked at.
+
+    Each encoder of Kubernetes writes fields in the order of their numbers, and a message once: so
+    nothing is looked for behind the metadata, and behind the spec of a pod.
+    """
+    item = Item("", "", "", {}, "", body)
+    for field, begin, end in fields(body, 0, len(body)):
+        if field == METADATA:
+            item = _decode_metadata(body, begin, end)
+        elif field == _SPEC and is_pod(type.kind, type.api_version):
+            return item._replace(node=_decode_node(body, begin, end))
+        else:
+            break
+    return item
+
+
+def _decode_metadata(body: bytes, start: int, stop: int) -> Item:
+    name = namespace = version = ""
     labels: dict[str, str] = {}
-    pod = is_pod(type.kind, type.api_version)
-    for outer, start, stop in fields(body, 0, len(body)):
-        if outer == METADATA:
-            for field, begin, end in fields(body, start, stop):
-                if field == _NAME:
-                    name = text(body, begin, end)
-                elif field == _NAMESPACE:
-                    namespace = text(body, begin, end)
-                elif field == _VERSION:
-                    version = text(body, begin, end)
-                elif field == _LABELS:
-                    key, value = _entry(body, begin, end)
-                    labels[key] = value
-        elif outer == _SPEC and pod:
-            for field, begin, end in fields(body, start, stop):
-                if field == _NODE_NAME:
-                    node = text(body, begin, end)
-    return Item(namespace, name, version, labels, node, body)
+    for field, begin, end in fields(body, start, stop):
+        if field == _NAME:
+            name = text(body, begin, end)
+        elif field == _NAMESPACE:
+            namespace = text(body, begin, end)
+        elif field == _VERSION:
+            version = text(body, begin, end)
+        elif field == _LABELS:
+            key, value = _entry(body, begin, end)
+            labels[key] = value
+    return Item(namespace, name, version, labels, "", body)
+
+
+def _decode_node(body: bytes, start: int, stop: int) -> str:
+    for field, begin, end in fields(body, start, stop):
+        if field == _NODE_NAME:
+            return text(body, begin, end)
+    return ""
 
 
 def ends_initial_events(body: bytes) -> bool:

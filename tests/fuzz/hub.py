@@ -1,0 +1,173 @@
+"""Fuzz targets of yurthub: lists and watches of the API, in JSON and in protobuf."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from tests.fuzz.cases import PLAN, Target, cut
+from tests.hub.media.encoding import MAGIC, field, message
+from tests.hub.media.goldens import golden
+from tests.hub.media.support import media_of, read_list, read_watch, written_list
+from yurttunnel.hub.media.interfaces import BadBody, IMedia, Item
+
+MAX_ITEM = 2000
+
+Pieces = Iterable[bytes]
+
+
+def _read(read: Callable[..., Any], media: IMedia, pieces: Pieces) -> Any:
+    """Return what is read; ``None`` when it is refused."""
+    try:
+        return read(media, pieces, MAX_ITEM)
+    except BadBody as error:
+        assert len(str(error)) < 300 and "\n" not in str(error), "the reason is too long"
+        return None
+
+
+def check_list(media: IMedia, case: bytes) -> bool:
+    """However it is cut, a list has the same items, and can be built of them."""
+    found = _read(read_list, media, [case[PLAN:]])
+    assert found == _read(read_list, media, cut(case)), "the cutting makes a difference"
+    if found is None:
+        return False
+    items, meta = found
+    assert all(len(item.body) <= MAX_ITEM for item in items), "an item is too large"
+    written = written_list(media, meta, [item.body for item in items])
+    again, meta_again = read_list(media, [written], MAX_ITEM)
+    # Which items are pods is not known yet, where a list says its type behind them.
+    assert [_of_any_kind(item) for item in again] == [_of_any_kind(item) for item in items]
+    assert meta_again == meta, "it changes when it is written"
+    return True
+
+
+def _of_any_kind(item: Item) -> Item:
+    return item._replace(node="")
+
+
+def check_json_list(case: bytes) -> bool:
+    """A list in JSON has the items that another reader of JSON finds in it, too."""
+    media = media_of("json")
+    accepted = check_list(media, case)
+    if accepted:
+        text = case[PLAN:].decode("utf-8", "surrogateescape")
+        value = json.loads(text, strict=False)
+        items, meta = read_list(media, [case[PLAN:]], MAX_ITEM)
+        names = [one["metadata"]["name"] for one in value["items"] or ()]
+        assert [item.name for item in items] == names, "the items are others"
+        assert f"{meta.type.kind}List" == value["kind"], "the kind is another one"
+    return accepted
+
+
+def check_watch(media: IMedia, case: bytes) -> bool:
+    """However it is cut, a watch has the same events, and they can be written again."""
+    found = _read(read_watch, media, [case[PLAN:]])
+    assert found == _read(read_watch, media, cut(case)), "the cutting makes a difference"
+    for event in found or ():
+        if event.item is None:
+            frame = media.watch_event(event.type, event.meta, event.status)
+        elif event.type == "BOOKMARK":
+            frame = media.bookmark(event.meta, event.item.version, event.initial_events_end)
+        else:
+            frame = media.watch_event(event.type, event.meta, event.item.body)
+        (again,) = read_watch(media, [frame])
+        assert again[:2] == event[:2] and again.item == event.item, "it changes when it is written"
+    return bool(found)
+
+
+JSON_LIST = Target(
+    "hub-json-list",
+    check_json_list,
+    [
+        golden("pods.json")[:-3],
+        golden("page.json"),
+        golden("empty.json")[:-3],
+        b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[',
+        b' {"items" : [ ',
+    ],
+    [
+        b'{"metadata":{"name":"a"}}',
+        b',{"metadata":{"name":"b","labels":{"x":"y"}},"spec":[{"metadata":{}},{"metadata":{}}]}',
+        b'{"kind":"Pod","metadata":{"name":"c},{\\"metadata\\":"}},',
+        b"]}",
+        b"]}",
+        b"],",
+        b'"kind":"PodList","apiVersion":"v1"}',
+        b'"future":[{}]',
+        b",",
+        b" \n",
+        b'"',
+        b"\\",
+        b"{",
+        b"}",
+        b"null",
+        b"\xff",
+        b"1" * 100,
+        b" " * 1500,
+    ],
+)
+
+JSON_WATCH = Target(
+    "hub-json-watch",
+    partial(check_watch, media_of("json")),
+    [b"", golden("watch.json"), *golden("watch.json").splitlines(keepends=True)],
+    [
+        *golden("watch.json").splitlines(keepends=True),
+        b'{"type":"ADDED","object":{"metadata":{"name":"a"}}}',
+        b'{ "type" : "BOOKMARK",\n "object" : {\n}\n}',
+        b'{"type":"ERROR","object":{"kind":"Status"}}\n',
+        b"\n",
+        b" ",
+        b"}\n",
+        b"{",
+        b'"',
+        b"\\",
+        b"\xff",
+        b"{}" * 800,
+    ],
+)
+
+_POD = field(1, field(1, "a") + field(6, "7") + field(11, field(1, "x") + field(2, "y")))
+_TYPE = field(1, message("TypeMeta", {"apiVersion": "v1", "kind": "PodList"}))
+PROTOBUF_LIST = Target(
+    "hub-protobuf-list",
+    partial(check_list, media_of("protobuf")),
+    [
+        golden("pods.pb"),
+        golden("page.pb"),
+        golden("empty.pb"),
+        MAGIC + _TYPE,
+        MAGIC + _TYPE + b"\x12\x7f" + field(2, _POD),
+        MAGIC + _TYPE + b"\x12\xff\x01" + field(1, field(2, "9")) + field(2, _POD),
+    ],
+    [
+        field(2, _POD),
+        field(2, field(2, _POD) * 3),
+        field(1, field(2, "9")),
+        field(3, ""),
+        field(4, ""),
+        field(2000, 2**64 - 1),
+        b"\x12" + b"\xff" * 8 + b"\x7f",
+        b"\x80" * 10,
+        b"\x0b",
+        bytes(9),
+    ],
+)
+PROTOBUF_WATCH = Target(
+    "hub-protobuf-watch",
+    partial(check_watch, media_of("protobuf")),
+    [b"", golden("watch.pb"), golden("watch.pb")[:400]],
+    [
+        golden("watch.pb"),
+        (2**31).to_bytes(4),
+        (9).to_bytes(4),
+        bytes(4),
+        field(1, "ADDED"),
+        field(2, field(1, golden("page.pb"))),
+        b"\xff" * 9,
+    ],
+)
+
+LISTS_AND_WATCHES = (JSON_LIST, JSON_WATCH, PROTOBUF_LIST, PROTOBUF_WATCH)

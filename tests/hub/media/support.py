@@ -1,0 +1,52 @@
+"""What tests of media share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.interfaces import IMedia, Item, ListMeta, WatchEvent
+from yurttunnel.hub.request.requests import Form
+
+MAX_ITEM = 10_000
+
+
+def media_of(media: str, transform: str = "") -> IMedia:
+    """Return what reads and writes a form."""
+    found = media_for(Form(media, transform, "v1" if transform else ""))
+    assert found is not None
+    return found
+
+
+def read_list(
+    media: IMedia, pieces: Iterable[bytes], max_item: int = MAX_ITEM
+) -> tuple[list[Item], ListMeta]:
+    """Cut a list; return its items, and what it says beside them."""
+    reader = media.list_reader(max_item)
+    items = [item for piece in pieces for item in reader.feed(piece)]
+    return items, reader.finish()
+
+
+def read_watch(
+    media: IMedia, pieces: Iterable[bytes], max_item: int = MAX_ITEM
+) -> list[WatchEvent]:
+    """Cut a watch; return its events."""
+    reader = media.watch_reader(max_item)
+    return [event for piece in pieces for event in reader.feed(piece)]
+
+
+def written_list(media: IMedia, meta: ListMeta, bodies: list[bytes]) -> bytes:
+    """Build a list, a few items at a time; check that its length is known before."""
+    writer = media.list_writer(meta, [len(body) for body in bodies])
+    parts = [writer.head, writer.items(bodies[:1]), writer.items([]), writer.items(bodies[1:])]
+    body = b"".join([*parts, writer.tail])
+    assert writer.length == len(body), f"{writer.length} bytes were told, there are {len(body)}"
+    return body
+
+
+def cuts(data: bytes) -> Iterator[list[bytes]]:
+    """Cut data in two at every byte, and into single bytes."""
+    for at in range(len(data) + 1):
+        yield [data[:at], data[at:]]
+    yield [data[begin:end] for begin, end in pairwise(range(len(data) + 1))]

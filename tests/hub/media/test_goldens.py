@@ -1,0 +1,187 @@
+"""What kube-apiserver writes, in JSON and in protobuf, cut at every byte and built again."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hub.media.goldens import golden, goldens
+from tests.hub.media.support import cuts, media_of, read_list, read_watch, written_list
+from tests.yurtlab.api.test_protobuf import NAMESPACE
+from yurttunnel.hub.media.interfaces import BadBody, Item, ListMeta, TypeMeta
+from yurttunnel.hub.media.json_shapes import PARTIAL
+from yurttunnel.hub.media.protobuf_objects import ENVELOPE_TAIL
+
+POD = TypeMeta("v1", "Pod")
+CONFIG_MAP = TypeMeta("v1", "ConfigMap")
+METADATA = TypeMeta("meta.k8s.io/v1", PARTIAL)
+PODS = [
+    ("shop", "web-1", "1007", {"app": "web", "zone": ""}, "edge-1"),
+    ("shop", "späti", "1008", {}, ""),
+    ("kube-system", "agent", "1009", {}, "edge-2"),
+]
+
+
+class GoldenTests(SynchronousTestCase):
+    """The files."""
+
+    def test_written(self):
+        """They are what the schema gives for the objects."""
+        for name, content in goldens().items():
+            self.assertEqual(golden(name), content, name)
+
+    def test_real(self):
+        """What kubectl has sent is read; the encoder of these tests writes the same."""
+        media = media_of("protobuf")
+        meta, item = media.read_object(NAMESPACE)
+        self.assertEqual((meta, item.name), (TypeMeta("v1", "Namespace"), "team"))
+        self.assertEqual(media.object(meta, item.body), NAMESPACE)
+
+
+class MediaTests:
+    """One medium."""
+
+    media = ""
+    ending = ""
+
+    def read(self, name, transform=""):
+        """Read a golden list; check that it is read alike, however it is cut."""
+        media, data = media_of(self.media, transform), golden(f"{name}.{self.ending}")
+        whole = read_list(media, [data])
+        for pieces in cuts(data):
+            self.assertEqual(read_list(media, pieces), whole)
+        items, meta = whole
+        self.assertEqual(written_list(media, meta, [item.body for item in items]), data)
+        return whole
+
+    def test_pods(self):
+        """Pods are found by name, version, labels and node; the list is built as it was."""
+        items, meta = self.read("pods")
+        self.assertEqual([item[:5] for item in items], PODS)
+        self.assertEqual(meta, ListMeta(POD, "1010"))
+
+    def test_page(self):
+        """A page says where the next one begins; what has no namespace has none."""
+        items, meta = self.read("page")
+        self.assertEqual([item[:5] for item in items], [("", "settings", "", {}, "")])
+        self.assertEqual(meta, ListMeta(CONFIG_MAP, "1010", "bmV4dA", 4501))
+
+    def test_empty(self):
+        """A list may be empty."""
+        self.assertEqual(self.read("empty"), ([], ListMeta(POD, "1010")))
+
+    def test_partial(self):
+        """Metadata alone are read as objects are; they have no node."""
+        items, meta = self.read("partial", PARTIAL)
+        self.assertEqual([item[:5] for item in items], [(*pod[:4], "") for pod in PODS])
+        self.assertEqual(meta, ListMeta(METADATA, "1010"))
+
+    def test_other_transform(self):
+        """What was not transformed as it was asked for is refused."""
+        with self.assertRaises(BadBody):
+            read_list(media_of(self.media, PARTIAL), [golden(f"pods.{self.ending}")])
+
+    def test_incomplete(self):
+        """No part of a list is a list."""
+        data = golden(f"pods.{self.ending}")
+        reading = media_of(self.media).list_reader(10_000)
+        # What follows the list in the envelope of protobuf may be missing.
+        end = data.rindex(b"}") if self.media == "json" else len(data) - len(ENVELOPE_TAIL)
+        for octet in data[:end]:
+            with self.assertRaises(BadBody):
+                reading.finish()
+            reading.feed(bytes([octet]))
+
+    def test_watch(self):
+        """Events come however the frames are cut, as soon as they are complete."""
+        media, data = media_of(self.media), golden(f"watch.{self.ending}")
+        whole = read_watch(media, [data])
+        for pieces in cuts(data):
+            self.assertEqual(read_watch(media, pieces), whole)
+        types = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "BOOKMARK", "ERROR"]
+        self.assertEqual([event.type for event in whole], types)
+        self.assertEqual([event.item[:5] for event in whole[:3]], PODS)
+        self.assertEqual({event.meta for event in whole[:5]}, {POD})
+
+    def test_watch_items(self):
+        """Objects of a watch have the form of items of a list."""
+        media = media_of(self.media)
+        items, _ = read_list(media, [golden(f"pods.{self.ending}")])
+        events = read_watch(media, [golden(f"watch.{self.ending}")])
+        self.assertEqual([event.item for event in events[:3]], items)
+
+    def test_events_written(self):
+        """A watch is built as it was, bookmarks with what matters of them."""
+        media, data = media_of(self.media), golden(f"watch.{self.ending}")
+        events = read_watch(media, [data])
+        frames = [media.watch_event(*event[:2], event.item.body) for event in events[:3]]
+        self.assertTrue(data.startswith(b"".join(frames)))
+        error = events[-1]
+        self.assertTrue(data.endswith(media.watch_event(*error[:2], error.status)))
+
+    def test_bookmarks(self):
+        """A bookmark has a version, and may say that the initial events have come."""
+        media = media_of(self.media)
+        marks = read_watch(media, [golden(f"watch.{self.ending}")])[3:5]
+        self.assertEqual(
+            [(mark.item, mark.initial_events_end) for mark in marks],
+            [
+                (Item("", "", "1011", {}, "", b""), True),
+                (Item("", "", "1012", {}, "", b""), False),
+            ],
+        )
+        written = [
+            media.bookmark(mark.meta, mark.item.version, mark.initial_events_end) for mark in marks
+        ]
+        self.assertEqual(read_watch(media, written), marks)
+
+    def test_error(self):
+        """An error has no item, but a Status."""
+        media = media_of(self.media)
+        error = read_watch(media, [golden(f"watch.{self.ending}")])[-1]
+        self.assertIsNone(error.item)
+        self.assertEqual(error.meta, TypeMeta("v1", "Status"))
+        meta, status = media.read_object(media.object(error.meta, error.status))
+        self.assertEqual((meta.kind, status.name), ("Status", ""))
+
+    def test_objects(self):
+        """An item of a list is an object of its own, and back."""
+        media = media_of(self.media)
+        items, meta = read_list(media, [golden(f"pods.{self.ending}")])
+        for item in items:
+            self.assertEqual(media.read_object(media.object(meta.type, item.body)), (POD, item))
+
+    def test_largest(self):
+        """An item of more bytes than is said is refused, in lists and watches."""
+        media, data = media_of(self.media), golden(f"pods.{self.ending}")
+        items, _ = read_list(media, [data])
+        largest = max(len(item.body) for item in items)
+        self.assertEqual(read_list(media, [data], largest)[0], items)
+        for pieces in cuts(data):
+            with self.assertRaises(BadBody):
+                read_list(media, pieces, largest - 1)
+        with self.assertRaises(BadBody):
+            read_watch(media, [golden(f"watch.{self.ending}")], largest)
+
+    def test_nonsense(self):
+        """What is neither list nor watch is refused with one line, soon or at its end."""
+        media = media_of(self.media)
+        for data in (b"", b"[]", b"null", b"x" * 5000, b"\x80" * 50, b"\xff" * 50, b"{}", b"  "):
+            with self.assertRaises(BadBody) as caught:
+                read_list(media, [data])
+            self.assertNotIn("\n", str(caught.exception))
+        for data in (b"[[]]", b"null", b"x" * 5000, b"\x80" * 50, b"\xff" * 50, b"{ }\n"):
+            with self.assertRaises(BadBody) as caught:
+                read_watch(media, [data])
+            self.assertNotIn("\n", str(caught.exception))
+
+
+class JsonTests(MediaTests, SynchronousTestCase):
+    """JSON."""
+
+    media, ending = "json", "json"
+
+
+class ProtobufTests(MediaTests, SynchronousTestCase):
+    """Kubernetes protobuf."""
+
+    media, ending = "protobuf", "pb"
