@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from yurtlab.api.columns import NONE, Cell, duration, value_at
+from yurtlab.api.columns import NONE, Cell, value_at
+from yurttunnel.kube.durations import duration
 
 _MANY = 3
 """How many addresses or ports are shown of an EndpointSlice."""
