@@ -1,0 +1,128 @@
+"""Tables and metadata that are made of whole objects."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+from yurttunnel.hub.media.protobuf_fields import bytes_form, varint_form
+from yurttunnel.hub.media.tables import conversion
+from yurttunnel.hub.request.requests import Form
+
+JSON, PROTOBUF = Form("json"), Form("protobuf")
+TABLE = Form("json", "Table", "v1")
+CREATED = 1_750_000_000
+NOW = CREATED + 300
+
+METADATA = {
+    "name": "p",
+    "namespace": "n",
+    "resourceVersion": "7",
+    "labels": {"app": "web"},
+    "uid": "u",
+    "creationTimestamp": "2025-06-15T15:06:40Z",
+}
+
+
+def item(body):
+    """Make an item of a pod."""
+    return Item("n", "p", "7", {"app": "web"}, "", body)
+
+
+def pod_in_json():
+    """Make an item in JSON."""
+    return item(json.dumps({"metadata": METADATA, "spec": {"nodeName": "x"}}).encode())
+
+
+def pod_in_protobuf():
+    """Make an item in protobuf; the time is a message with seconds."""
+    created = b"\x08" + varint_form(CREATED)
+    texts = {1: b"p", 3: b"n", 5: b"u", 6: b"7"}
+    metadata = b"".join(bytes_form(number, text) for number, text in texts.items())
+    metadata += bytes_form(8, created)
+    metadata += bytes_form(11, bytes_form(1, b"app") + bytes_form(2, b"web"))
+    return item(bytes_form(1, metadata) + bytes_form(2, bytes_form(10, b"edge-1")))
+
+
+class TableTests(SynchronousTestCase):
+    """Tables, which have the name and the age."""
+
+    def table(self, kept, *items):
+        """Return a Table of items that are kept in a form."""
+        made = conversion(kept, TABLE, NOW)
+        bodies = [made.body(one) for one in items]
+        writer = media_for(TABLE).list_writer(
+            ListMeta(made.type, "9", columns=made.columns), [len(body) for body in bodies]
+        )
+        return json.loads(writer.head + writer.items(bodies) + writer.tail)
+
+    def test_of_both_media(self):
+        """Kept in JSON or in protobuf, they are the same."""
+        for kept, one in ((JSON, pod_in_json()), (PROTOBUF, pod_in_protobuf())):
+            table = self.table(kept, one)
+            self.assertEqual(("Table", "meta.k8s.io/v1"), (table["kind"], table["apiVersion"]))
+            self.assertEqual("9", table["metadata"]["resourceVersion"])
+            names = [column["name"] for column in table["columnDefinitions"]]
+            self.assertEqual(["Name", "Age"], names)
+            (row,) = table["rows"]
+            self.assertEqual(["p", "5m"], row["cells"])
+            shown = {
+                "kind": "PartialObjectMetadata",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": METADATA,
+            }
+            self.assertEqual(shown, row["object"])
+
+    def test_unknown_ages(self):
+        """What does not say when it was created has an unknown age."""
+        for kept, body in (
+            (JSON, b'{"metadata":{"name":"p","creationTimestamp":null}}'),
+            (PROTOBUF, bytes_form(1, bytes_form(1, b"p"))),
+        ):
+            (row,) = self.table(kept, item(body))["rows"]
+            self.assertEqual(["p", "<unknown>"], row["cells"])
+
+    def test_the_version_that_was_asked_for(self):
+        """A Table is of the version of meta.k8s.io that was asked for."""
+        made = conversion(JSON, Form("json", "Table", "v1beta1"), NOW)
+        self.assertEqual(TypeMeta("meta.k8s.io/v1beta1", "Table"), made.type)
+
+
+class MetadataTests(SynchronousTestCase):
+    """Only the metadata."""
+
+    def test_json(self):
+        """Of JSON it is JSON, with all that the metadata have."""
+        made = conversion(JSON, Form("json", "PartialObjectMetadata", "v1"), NOW)
+        self.assertEqual({"metadata": METADATA}, json.loads(made.body(pod_in_json())))
+        self.assertEqual(TypeMeta("meta.k8s.io/v1", "PartialObjectMetadata"), made.type)
+
+    def test_protobuf(self):
+        """Of protobuf it is protobuf: the same message without its other fields."""
+        wanted = Form("protobuf", "PartialObjectMetadata", "v1")
+        made = conversion(PROTOBUF, wanted, NOW)
+        body = made.body(pod_in_protobuf())
+        self.assertTrue(pod_in_protobuf().body.startswith(body))
+        media = media_for(wanted)
+        type, found = media.read_object(media.object(made.type, body))
+        self.assertEqual(made.type, type)
+        self.assertEqual(pod_in_protobuf()._replace(body=body), found)
+
+
+class NothingTests(SynchronousTestCase):
+    """What cannot be made."""
+
+    def test_nothing(self):
+        """Whole objects are made of nothing, and no metadata of another media type."""
+        partial = Form("json", "PartialObjectMetadata", "v1")
+        for kept, wanted in (
+            (JSON, PROTOBUF),
+            (JSON, JSON),
+            (PROTOBUF, partial),
+            (TABLE, partial),
+            (JSON, Form("protobuf", "Table", "v1")),
+        ):
+            self.assertIsNone(conversion(kept, wanted, NOW), (kept, wanted))

@@ -1,0 +1,137 @@
+"""Tables and metadata, made of whole objects for who asks for them when the API cannot.
+
+A Table made so has the name and the age: what else the API shows of a kind only the API knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.media.json_shapes import PARTIAL, TABLE
+from yurttunnel.hub.media.protobuf_fields import bytes_form, fields, tag, text, varint
+from yurttunnel.hub.media.protobuf_objects import METADATA
+from yurttunnel.hub.request.requests import Form
+from yurttunnel.kube.durations import since
+from yurttunnel.ops.clocks import timestamp
+
+COLUMNS: Final = msgspec.json.encode(
+    [
+        {
+            "name": name,
+            "type": "string",
+            "format": format,
+            "description": description,
+            "priority": 0,
+        }
+        for name, format, description in (
+            ("Name", "name", "The name, unique within a namespace."),
+            ("Age", "", "How long ago the object was created."),
+        )
+    ]
+)
+
+_UID, _CREATED, _SECONDS = tag(5), tag(8), 1 << 3
+
+
+class Conversion(NamedTuple):
+    """Makes a form of items that are kept whole.
+
+    ``type`` is that of what is made, ``columns`` are those of a Table. ``body(item)`` returns an
+    item as it is made.
+    """
+
+    type: TypeMeta
+    columns: bytes
+    body: Callable[[Item], bytes]
+
+
+def conversion(kept: Form, wanted: Form, now: float) -> Conversion | None:
+    """Return what makes one form of another, ``None`` if nothing does.
+
+    ``now`` is in seconds since 1970, for ages. Metadata stay in the media type in which they are
+    kept, as they have more than is looked at here.
+    """
+    if kept.transform or wanted.transform not in (TABLE, PARTIAL):
+        return None
+    type = TypeMeta(f"meta.k8s.io/{wanted.version}", wanted.transform)
+    if wanted.transform == PARTIAL:
+        if kept.media != wanted.media:
+            return None
+        return Conversion(type, b"", _PARTIAL[kept.media])
+    if wanted.media != "json":
+        return None
+    metadata_of = _METADATA[kept.media]
+    return Conversion(type, COLUMNS, lambda item: _row(item, metadata_of(item), type, now))
+
+
+class _Object(msgspec.Struct, gc=False):
+    metadata: msgspec.Raw
+
+
+class _Created(msgspec.Struct, gc=False, rename="camel"):
+    creation_timestamp: str | None = None
+
+
+_decode_object = msgspec.json.Decoder(_Object).decode
+_decode_created = msgspec.json.Decoder(_Created).decode
+
+
+def _row(item: Item, metadata: bytes, type: TypeMeta, now: float) -> bytes:
+    age = since(_decode_created(metadata).creation_timestamp, now)
+    cells = msgspec.json.encode([item.name, age])
+    return b'{"cells":%b,"object":{"kind":"%b","apiVersion":"%b","metadata":%b}}' % (
+        cells,
+        PARTIAL.encode(),
+        type.api_version.encode(),
+        metadata,
+    )
+
+
+def _json_metadata(item: Item) -> bytes:
+    return bytes(_decode_object(item.body).metadata)
+
+
+def _partial_json(item: Item) -> bytes:
+    return b'{"metadata":%b}' % _json_metadata(item)
+
+
+def _partial_protobuf(item: Item) -> bytes:
+    return b"".join(bytes_form(1, metadata) for metadata in _messages(item.body))
+
+
+def _protobuf_metadata(item: Item) -> bytes:
+    """Return in JSON what a Table needs of metadata in protobuf."""
+    found: dict[str, object] = {
+        "name": item.name,
+        "namespace": item.namespace,
+        "resourceVersion": item.version,
+        "labels": item.labels,
+    }
+    for metadata in _messages(item.body):
+        for field, begin, end in fields(metadata, 0, len(metadata)):
+            if field == _UID:
+                found["uid"] = text(metadata, begin, end)
+            elif field == _CREATED:
+                found["creationTimestamp"] = timestamp(_seconds(metadata[begin:end]))
+    return msgspec.json.encode({name: value for name, value in found.items() if value})
+
+
+def _messages(body: bytes) -> list[bytes]:
+    found = fields(body, 0, len(body))
+    return [body[begin:end] for field, begin, end in found if field == METADATA]
+
+
+def _seconds(time: bytes) -> int:
+    """Return the seconds of a ``metav1.Time``."""
+    for field, begin, _ in fields(time, 0, len(time)):
+        if field == _SECONDS:
+            return varint(time, begin)[0]
+    return 0
+
+
+_PARTIAL: Final = {"json": _partial_json, "protobuf": _partial_protobuf}
+_METADATA: Final = {"json": _json_metadata, "protobuf": _protobuf_metadata}
