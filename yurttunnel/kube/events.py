@@ -5,7 +5,6 @@ They are counted and limited as ``k8s.io/client-go/tools/record`` does it (``eve
 
 from __future__ import annotations
 
-import datetime
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from twisted.logger import Logger
 from yurttunnel.kube.errors import AlreadyExists, ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import EVENTS, Object
-from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.clocks import time_of_day, timestamp
 from yurttunnel.ops.log import RateLimitedLog
 
 MAX_REMEMBERED = 4096
@@ -232,8 +231,7 @@ class EventRecorder(Service):
         return involved[: _MAX_NAME - len(end)] + end
 
     def _timestamp(self) -> str:
-        moment = datetime.datetime.fromtimestamp(time_of_day(self._clock), datetime.UTC)
-        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return timestamp(time_of_day(self._clock))
 
 
 def _reference(involved: Any) -> Object | None:

@@ -9,6 +9,7 @@ ask for the time of day where they mean it: validity of certificates, and what p
 
 from __future__ import annotations
 
+import datetime
 import time
 from typing import Any
 
@@ -28,3 +29,8 @@ def time_of_day(clock: IReactorTime) -> float:
     """
     tell = getattr(clock, "time_of_day", clock.seconds)
     return float(tell())
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as ``metav1.Time`` has it: RFC 3339, in UTC."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

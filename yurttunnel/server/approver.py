@@ -25,6 +25,7 @@ from yurttunnel.kube.resources import (
 )
 from yurttunnel.kube.work_queue import WorkQueue
 from yurttunnel.metrics import Metric, counter
+from yurttunnel.ops.clocks import time_of_day, timestamp
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.approval import decide, lookups
 from yurttunnel.pki.approval_decision import Decision, Facts
@@ -35,7 +36,6 @@ from yurttunnel.pki.approval_requests import (
     is_for_tunnel,
     recognize,
 )
-from yurttunnel.pki.authority import utc_now
 
 LOOK_AGAIN_SECONDS = 60.0
 """Between two rounds, in which requests that are left alone are looked at again."""
@@ -268,7 +268,7 @@ class Approver(MultiService):
 
     def _approval(self, csr: Object, decision: Decision) -> Object:
         """Make what the request becomes (``CertificateSigningRequestCondition``)."""
-        now = utc_now(self._clock).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = timestamp(time_of_day(self._clock))
         condition = {
             "type": "Approved",
             "status": "True",
