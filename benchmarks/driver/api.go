@@ -83,7 +83,7 @@ func (api *API) set(line []byte) any {
 		return map[string]string{"error": err.Error()}
 	}
 	api.settings.Store(settings)
-	return settings
+	return map[string]int{"watches": api.watches.count()}
 }
 
 // ServeHTTP implements http.Handler.

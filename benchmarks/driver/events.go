@@ -74,6 +74,12 @@ func (watches *Watches) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+func (watches *Watches) count() int {
+	watches.lock.Lock()
+	defer watches.lock.Unlock()
+	return len(watches.open)
+}
+
 func (watches *Watches) forget(due chan struct{}) {
 	watches.lock.Lock()
 	defer watches.lock.Unlock()

@@ -3,8 +3,8 @@
 // It is written in Go because a driver in Python would be slower than what it is to measure. It
 // reads commands from standard input, one JSON object a line, and answers each with one line:
 // first, unasked, the ports of the backend. It ends with its input.
-// With -objects it is the API server of the benchmark of the hub instead, and its commands are
-// Settings.
+// With -objects it is the API server of the benchmark of the hub instead. Its commands are Settings,
+// and it answers how many watches are open.
 package main
 
 import (

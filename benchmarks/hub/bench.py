@@ -178,10 +178,9 @@ class Bench:
         """Have events sent to watches."""
         scale = self.scale
         self.api.set(rate=scale.rate)
-        try:
-            result = self._ask(way, work="watch", clients=scale.watches, path=_WATCH_PATH)
-        finally:
-            self.api.set(rate=0.0)
+        result = self._ask(way, work="watch", clients=scale.watches, path=_WATCH_PATH)
+        self.api.no_watches()
+        self.api.set(rate=0.0)
         count = result["operations"]
         if count < _ENOUGH * scale.rate * scale.seconds:
             raise BenchmarkFailed(

@@ -164,7 +164,7 @@ class ApiTests(SynchronousTestCase):
             directory = Path(name)
             with Api(build(directory), directory, Authority(directory), 2) as api:
                 asked = []
-                self.patch(api, "ask", asked.append)
+                self.patch(api, "ask", lambda settings: asked.append(settings) or {"watches": 0})
                 api.calibrate(SMALL_COST / 4)
                 api.calibrate(SMALL_COST * 2)
         first, second = (each["spin"] for each in asked)
