@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.http.head import RequestHead
-from yurttunnel.hub.request.accept import document_form, document_forms, forms_of
+from yurttunnel.hub.request.accept import document_form, document_forms, forms_of, media_of
 from yurttunnel.hub.request.requests import Form
 
 JSON, PROTOBUF = Form("json"), Form("protobuf")
@@ -80,6 +80,17 @@ class AcceptTests(SynchronousTestCase):
         ):
             self.assertEqual((), forms(value), value)
         self.assertEqual((JSON,), forms("application/cbor, application/json"))
+
+
+class ContentTests(SynchronousTestCase):
+    """The field ``Content-Type``."""
+
+    def test_media(self):
+        """It says in which media a body is."""
+        self.assertEqual("json", media_of(b"Application/JSON; charset=utf-8"))
+        self.assertEqual("protobuf", media_of(b"application/vnd.kubernetes.protobuf"))
+        self.assertEqual("", media_of(b"application/yaml"))
+        self.assertEqual("", media_of(b""))
 
 
 class DocumentTests(SynchronousTestCase):

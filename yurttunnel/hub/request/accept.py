@@ -49,6 +49,11 @@ def answered_form(content_type: bytes, forms: Iterable[Form]) -> Form | None:
     return next(fitting, None)
 
 
+def media_of(content_type: bytes) -> str:
+    """Return the ``media`` of :class:`Form` that a ``Content-Type`` says, empty for others."""
+    return _MEDIA.get(_media_type(content_type.decode("latin-1"))[0], "")
+
+
 def document_form(content_type: bytes) -> str:
     """Return the form of an answer that is no object, by its ``Content-Type``.
 

@@ -1,0 +1,385 @@
+"""Objects and lists without the cloud."""
+
+from __future__ import annotations
+
+import json
+
+from tests.hub.offline.world import OfflineTestCase, collection, item
+from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+from yurttunnel.hub.media.protobuf_fields import bytes_form
+from yurttunnel.hub.request.requests import Form
+
+TABLE = b"Accept: application/json;as=Table;v=v1;g=meta.k8s.io, application/json"
+PARTIAL = b"Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+PROTOBUF = b"Accept: application/vnd.kubernetes.protobuf,application/json"
+
+
+def protobuf_item(name, version="1"):
+    """Make an item in protobuf."""
+    metadata = bytes_form(1, name.encode()) + bytes_form(3, b"n") + bytes_form(6, version.encode())
+    return Item("n", name, version, {}, "", bytes_form(1, metadata))
+
+
+class GetTests(OfflineTestCase):
+    """An object."""
+
+    def test_an_object(self):
+        """It is given as it was, with its type."""
+        self.keep_one("configmaps.v1.core", item("a", 3, data={"x": "1"}))
+        status, content = self.ask_json("/api/v1/namespaces/n/configmaps/a")
+        self.assertEqual(200, status)
+        self.assertEqual(("ConfigMap", "v1"), (content["kind"], content["apiVersion"]))
+        self.assertEqual({"x": "1"}, content["data"])
+
+    def test_head(self):
+        """HEAD is answered as GET is, without the body."""
+        self.keep_one("configmaps.v1.core", item("a"))
+        _, fields, expected = self.ask("/api/v1/namespaces/n/configmaps/a")
+        status, headers, body = self.ask("/api/v1/namespaces/n/configmaps/a", method=b"HEAD")
+        self.assertEqual((200, fields, b""), (status, headers, body))
+        self.assertEqual(len(expected), int(headers[b"content-length"]))
+
+    def test_what_a_list_had(self):
+        """What came with a list can be got."""
+        self.keep("configmaps.v1.core", item("a"))
+        self.assertEqual(200, self.ask("/api/v1/namespaces/n/configmaps/a")[0])
+
+    def test_the_status_of_an_object(self):
+        """The subresource status is the object."""
+        self.keep_one("nodes.v1.core", item("edge-1", namespace=""))
+        self.assertEqual(200, self.ask("/api/v1/nodes/edge-1/status")[0])
+
+    def test_many_at_once(self):
+        """Many requests for one object are all answered."""
+        self.keep_one("configmaps.v1.core", item("a"))
+        statuses = {self.ask("/api/v1/namespaces/n/configmaps/a")[0] for _ in range(50)}
+        self.assertEqual({200}, statuses)
+
+    def test_absent(self):
+        """Of a list that is known, what it lacks does not exist."""
+        self.keep("configmaps.v1.core", item("a"))
+        status = self.assert_status(
+            404, "NotFound", 'configmaps "b" not found', "/api/v1/namespaces/n/configmaps/b"
+        )
+        self.assertEqual({"name": "b", "kind": "configmaps"}, status["details"])
+
+    def test_deleted_online(self):
+        """What the API deleted, or did not find, is not there."""
+        self.keep("configmaps.v1.core", item("a"))
+        self.cache.remove(collection("kubelet", "configmaps.v1.core"), "n", "a")
+        self.assert_status(404, "NotFound", "", "/api/v1/namespaces/n/configmaps/a")
+
+    def test_unknown(self):
+        """Of what was never seen nobody knows whether it exists: that is no 404."""
+        target = "/api/v1/namespaces/n/configmaps/a"
+        status = self.assert_status(503, "ServiceUnavailable", "was never seen here", target)
+        self.assertEqual({"retryAfterSeconds": 1}, status["details"])
+        self.assertEqual(b"1", self.ask(target)[1][b"retry-after"])
+
+    def test_forms(self):
+        """The best form that a client accepts, and of which there is something, is given."""
+        self.keep_one("pods.v1.core", item("a"))
+        status, content = self.ask_json("/api/v1/namespaces/n/pods/a", PROTOBUF)
+        self.assertEqual((200, "Pod"), (status, content["kind"]))
+        self.keep_one("pods.v1.core", protobuf_item("a"), form="protobuf")
+        status, fields, body = self.ask("/api/v1/namespaces/n/pods/a", PROTOBUF)
+        self.assertEqual(b"application/vnd.kubernetes.protobuf", fields[b"content-type"])
+        type, found = media_for(Form("protobuf")).read_object(body)
+        self.assertEqual((200, TypeMeta("v1", "Pod"), "a"), (status, type, found.name))
+
+    def test_unknown_forms(self):
+        """A client that accepts only what cannot be made is told so."""
+        self.keep_one("configmaps.v1.core", item("a"))
+        target = "/api/v1/namespaces/n/configmaps/a"
+        self.assert_status(406, "NotAcceptable", "", target, b"Accept: application/yaml")
+
+    def test_other_clients(self):
+        """What one client was told another does not get."""
+        self.keep_one("secrets.v1.core", item("a"))
+        target = "/api/v1/namespaces/n/secrets/a"
+        self.assert_status(503, "ServiceUnavailable", "", target, agent=b"kube-proxy/v1")
+
+    def test_clients_that_are_not_kept(self):
+        """A client of which nothing is kept is told that."""
+        target = "/api/v1/namespaces/n/secrets/a"
+        self.assert_status(
+            503, "ServiceUnavailable", "answers to curl about", target, agent=b"curl/8"
+        )
+
+
+class ListTests(OfflineTestCase):
+    """A list."""
+
+    def test_a_list(self):
+        """It has all its items, with their type, and the largest version that was seen."""
+        self.keep("services.v1.core", item("b"), item("a"), version=5)
+        self.keep_one("services.v1.core", item("c", 9))
+        status, headers, body = self.ask("/api/v1/services")
+        content = json.loads(body)
+        self.assertEqual((200, len(body)), (status, int(headers[b"content-length"])))
+        self.assertEqual(("ServiceList", "v1"), (content["kind"], content["apiVersion"]))
+        self.assertEqual("9", content["metadata"]["resourceVersion"])
+        self.assertEqual(["a", "b", "c"], [one["metadata"]["name"] for one in content["items"]])
+
+    def test_versions_do_not_go_back(self):
+        """When the newest object is gone, the version of the list stays."""
+        self.keep("services.v1.core", item("a"), item("b", 9), version=9)
+        self.cache.remove(collection("kubelet", "services.v1.core"), "n", "b")
+        _, content = self.ask_json("/api/v1/services")
+        self.assertEqual("9", content["metadata"]["resourceVersion"])
+
+    def test_protobuf(self):
+        """A list in protobuf is rebuilt with its envelope."""
+        self.keep(
+            "services.v1.core", protobuf_item("a"), protobuf_item("b"), form="protobuf", version=7
+        )
+        status, fields, body = self.ask("/api/v1/services", PROTOBUF)
+        self.assertEqual(
+            (200, b"application/vnd.kubernetes.protobuf", len(body)),
+            (status, fields[b"content-type"], int(fields[b"content-length"])),
+        )
+        reader = media_for(Form("protobuf")).list_reader(10_000)
+        self.assertEqual(["a", "b"], [one.name for one in reader.feed(body)])
+        self.assertEqual(ListMeta(TypeMeta("v1", "Service"), "7"), reader.finish())
+
+    def test_known_to_be_empty(self):
+        """What the API said to be empty is empty: a list, not null and not 404."""
+        self.keep("configmaps.v1.core", item("a", namespace="m"))
+        status, content = self.ask_json("/api/v1/namespaces/n/configmaps")
+        self.assertEqual((200, []), (status, content["items"]))
+
+    def test_kubelets_pods(self):
+        """kubelet never gets an empty list of pods: it would end all that run."""
+        target = "/api/v1/pods?fieldSelector=spec.nodeName%3Dedge-1"
+        self.assert_status(404, "NotFound", "never listed", target)
+        self.keep("pods.v1.core", field_selector="spec.nodeName=edge-1")
+        self.assert_status(404, "NotFound", "never listed", target)
+        self.keep("pods.v1.core", item("a", node="edge-1"), field_selector="spec.nodeName=edge-1")
+        self.assertEqual(["a"], self.names(target))
+
+    def test_never_listed(self):
+        """A list that was never seen is 404, which says that the cloud is away."""
+        status = self.assert_status(
+            404, "NotFound", "node edge-1 cannot reach the Kubernetes API", "/api/v1/services"
+        )
+        self.assertEqual({"kind": "services"}, status["details"])
+
+    def test_a_part_is_no_list(self):
+        """What is known of single objects is not given for all there are."""
+        self.keep_one("services.v1.core", item("a"))
+        self.assert_status(404, "NotFound", "never listed", "/api/v1/services")
+        self.keep("services.v1.core", item("a"), namespace="n")
+        self.assertEqual(["a"], self.names("/api/v1/namespaces/n/services"))
+        self.assert_status(404, "NotFound", "never listed", "/api/v1/services")
+
+    def test_selectors(self):
+        """Other selectors than those that were asked for before are evaluated."""
+        self.keep(
+            "services.v1.core",
+            item("a", labels={"app": "web"}),
+            item("b", labels={"app": "db"}),
+            item("c", namespace="m"),
+        )
+        for query, names in (
+            ("", ["c", "a", "b"]),
+            ("?labelSelector=app%3Dweb", ["a"]),
+            ("?labelSelector=app", ["a", "b"]),
+            ("?labelSelector=!app", ["c"]),
+            ("?fieldSelector=metadata.namespace%3Dm", ["c"]),
+            ("?fieldSelector=metadata.name!%3Da", ["c", "b"]),
+            ("?labelSelector=app+in+(none)", []),
+        ):
+            self.assertEqual(names, self.names(f"/api/v1/services{query}"), query)
+
+    def test_bad_selectors(self):
+        """What is no selector is refused."""
+        self.keep("services.v1.core")
+        target = "/api/v1/services?labelSelector=a+b"
+        self.assert_status(400, "BadRequest", "unable to parse", target)
+
+    def test_a_list_by_name(self):
+        """One object that is known is a whole list; one that is not there is none."""
+        self.keep_one("configmaps.v1.core", item("a"))
+        target = "/api/v1/namespaces/n/configmaps?fieldSelector=metadata.name%3D"
+        self.assertEqual(["a"], self.names(target + "a"))
+        self.assert_status(404, "NotFound", "", target + "b")
+        self.keep("configmaps.v1.core", item("a"))
+        self.assertEqual([], self.names(target + "b"))
+
+    def test_large_lists(self):
+        """A large list is streamed, no faster than the client takes it."""
+        many = [item(f"s{n:04}", data="x" * 1000) for n in range(3000)]
+        self.keep("services.v1.core", *many)
+        connection = self.server.connect()
+        connection.receive(
+            b"GET /api/v1/services HTTP/1.1\r\nHost: n\r\nUser-Agent: kubelet\r\n\r\n"
+        )
+        self.assertLess(len(connection.dataBuffer) + connection._tempDataLen, 1_000_000)
+        self.assertEqual(1, self.cache.listed)
+        while self.cache.listed:
+            connection.turn()
+            self.assertLess(len(connection.dataBuffer) + connection._tempDataLen, 1_000_000)
+        connection.turn()
+        _, _, body = connection.sent.partition(b"\r\n\r\n")
+        self.assertEqual(3000, len(json.loads(body)["items"]))
+
+    def test_clients_that_leave(self):
+        """Of a list that nobody takes nothing is left."""
+        many = [item(f"s{n:04}", data="x" * 1000) for n in range(3000)]
+        self.keep("services.v1.core", *many)
+        connection = self.server.connect()
+        connection.receive(
+            b"GET /api/v1/services HTTP/1.1\r\nHost: n\r\nUser-Agent: kubelet\r\n\r\n"
+        )
+        self.assertEqual(1, self.cache.listed)
+        connection.abortConnection()
+        self.assertEqual(0, self.cache.listed)
+
+    def test_versions_that_are_not_known_yet(self):
+        """A client is not taken back behind what it has seen, but told to ask without a version."""
+        self.keep("services.v1.core", item("a"), version=5)
+        target = "/api/v1/services?resourceVersion=6"
+        status = self.assert_status(504, "Timeout", "Too large resource version", target)
+        causes = status["details"]["causes"]
+        self.assertEqual(["ResourceVersionTooLarge"], [cause["reason"] for cause in causes])
+        self.assertEqual(["a"], self.names("/api/v1/services?resourceVersion=5"))
+        self.assertEqual(["a"], self.names("/api/v1/services?resourceVersion=0"))
+        target = "/api/v1/services?resourceVersion=4&resourceVersionMatch=Exact"
+        self.assert_status(410, "Expired", "", target)
+
+
+class PageTests(OfflineTestCase):
+    """Pages of a list."""
+
+    def setUp(self):
+        """Keep a list of five."""
+        super().setUp()
+        self.keep("services.v1.core", *(item(f"s{n}") for n in range(5)), version=7)
+
+    def page(self, query):
+        """Return the names of a page, its token and how many remain."""
+        status, content = self.ask_json(f"/api/v1/services?{query}")
+        self.assertEqual(200, status, content)
+        metadata = content["metadata"]
+        self.assertEqual("7", metadata["resourceVersion"])
+        names = [one["metadata"]["name"] for one in content["items"]]
+        return names, metadata.get("continue", ""), metadata.get("remainingItemCount")
+
+    def test_pages(self):
+        """All pages together are the list."""
+        names, token, remaining = self.page("limit=2")
+        self.assertEqual((["s0", "s1"], 3), (names, remaining))
+        names, token, remaining = self.page(f"limit=2&continue={token}")
+        self.assertEqual((["s2", "s3"], 1), (names, remaining))
+        self.assertEqual((["s4"], "", None), self.page(f"limit=2&continue={token}"))
+
+    def test_a_limit_that_is_enough(self):
+        """A page that has everything is not continued."""
+        for query in ("limit=5", "limit=500", "limit=0", ""):
+            names, token, remaining = self.page(query)
+            self.assertEqual((5, "", None), (len(names), token, remaining), query)
+
+    def test_the_rest_at_once(self):
+        """A page without a limit has all the rest."""
+        _, token, _ = self.page("limit=2")
+        self.assertEqual((["s2", "s3", "s4"], "", None), self.page(f"continue={token}"))
+
+    def test_lists_that_change(self):
+        """Pages of a list that has changed would be those of no list."""
+        _, token, _ = self.page("limit=2")
+        self.cache.remove(collection("kubelet", "services.v1.core"), "n", "s0")
+        target = f"/api/v1/services?limit=2&continue={token}"
+        self.assert_status(410, "Expired", "begin the list anew", target)
+
+    def test_pages_that_the_api_began(self):
+        """What the API has begun cannot be continued here."""
+        for token in ("abc", "eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ==", "W10=", "%7B", "eDo="):
+            target = f"/api/v1/services?limit=2&continue={token}"
+            self.assert_status(410, "Expired", "begin the list anew", target)
+
+
+class TransformTests(OfflineTestCase):
+    """Tables and metadata."""
+
+    def table(self, target, **more):
+        """Return columns and cells of a Table."""
+        status, content = self.ask_json(target, TABLE, **more)
+        self.assertEqual((200, "Table"), (status, content["kind"]), content)
+        columns = [column["name"] for column in content["columnDefinitions"]]
+        return columns, [row["cells"] for row in content["rows"]]
+
+    def test_tables_of_objects(self):
+        """Without a Table of the API's there are the name and the age."""
+        self.keep("services.v1.core", item("a"), item("b"))
+        self.assertEqual(
+            (["Name", "Age"], [["a", "5m"], ["b", "5m"]]), self.table("/api/v1/services")
+        )
+        one = self.table("/api/v1/namespaces/n/services/b")
+        self.assertEqual((["Name", "Age"], [["b", "5m"]]), one)
+
+    def test_tables_of_the_api(self):
+        """A Table that the API gave is given as it was, also for one object."""
+        form = Form("json", "Table", "v1")
+        columns = b'[{"name":"Name"},{"name":"Ready"}]'
+        row = b'{"cells":["a","1/1"],"object":{"metadata":{"name":"a","namespace":"n"}}}'
+        listing = self.cache.begin_list(Scope(collection(form=str(form))), "")
+        listing.add([Item("n", "a", "1", {}, "", row)])
+        type = TypeMeta("meta.k8s.io/v1", "Table")
+        listing.complete(ListMeta(type, "5", columns=columns))
+        expected = ["Name", "Ready"], [["a", "1/1"]]
+        self.assertEqual(expected, self.table("/api/v1/pods"))
+        self.assertEqual(expected, self.table("/api/v1/namespaces/n/pods/a"))
+
+    def test_metadata(self):
+        """Only the metadata are made of objects in JSON."""
+        self.keep("services.v1.core", item("a", spec={"x": 1}))
+        status, content = self.ask_json("/api/v1/services", PARTIAL)
+        self.assertEqual((200, "PartialObjectMetadataList"), (status, content["kind"]))
+        (one,) = content["items"]
+        self.assertEqual({"metadata"}, one.keys())
+
+    def test_kubectl(self):
+        """kubectl, which never asked before, sees what kubelet knows, and is warned."""
+        self.keep("pods.v1.core", protobuf_item("a"), form="protobuf", namespace="n")
+        target, kubectl = "/api/v1/namespaces/n/pods?limit=500", b"kubectl/v1"
+        columns = self.table(target, agent=kubectl)
+        self.assertEqual((["Name", "Age"], [["a", "<unknown>"]]), columns)
+        _, fields, _ = self.ask(target, TABLE, agent=kubectl)
+        self.assertIn(b"this is what its kubelet knows, and may be a part", fields[b"warning"])
+        self.assert_status(
+            503, "ServiceUnavailable", "is not kept here", "/api/v1/secrets", agent=kubectl
+        )
+
+
+class FilterTests(OfflineTestCase):
+    """Filters are applied to what is read, too."""
+
+    def setUp(self):
+        """Hide b, and mark the others."""
+        super().setUp()
+        self.keep("services.v1.core", item("a"), item("b"), item("c"))
+
+        def change(obj):
+            obj["seen"] = True
+            return None if obj["metadata"]["name"] == "b" else obj
+
+        self.filters.change = change
+
+    def test_lists(self):
+        """What is hidden is not in the list, the rest is as it is changed."""
+        _, content = self.ask_json("/api/v1/services", PROTOBUF)
+        self.assertEqual([True, True], [one["seen"] for one in content["items"]])
+        self.assertEqual(["a", "c"], self.names("/api/v1/services"))
+
+    def test_objects(self):
+        """What is hidden is not found."""
+        _, content = self.ask_json("/api/v1/namespaces/n/services/a")
+        self.assertTrue(content["seen"])
+        self.assert_status(404, "NotFound", "", "/api/v1/namespaces/n/services/b")
+
+    def test_protobuf_only(self):
+        """Filters look into JSON: who does not accept that is told so."""
+        accept = b"Accept: application/vnd.kubernetes.protobuf"
+        self.assert_status(406, "NotAcceptable", "", "/api/v1/services", accept)

@@ -1,0 +1,193 @@
+"""A node without the cloud: the answers of the hub over a connection in memory."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from twisted.internet.defer import succeed
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from tests.cluster.fakes import FakeInformers
+from tests.http.support import Server, request, responses, settle
+from tests.hub.cache.memory import MemoryCache
+from yurttunnel.hub.cache.interfaces import Collection, KeptDocument, Scope
+from yurttunnel.hub.configuration import HubConfiguration
+from yurttunnel.hub.filters.interfaces import IFilters
+from yurttunnel.hub.interfaces import IConnectivity
+from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+from yurttunnel.hub.offline.placeholder import SECRET_BYTES, PlaceholderTokens
+from yurttunnel.hub.offline.service import Offline, OfflineSettings
+from yurttunnel.hub.policy import Policy
+from yurttunnel.hub.request.accept import forms_of
+from yurttunnel.hub.request.callers import caller_of, read_token
+from yurttunnel.hub.request.parsing import parse_request
+from yurttunnel.hub.request.requests import HubCall
+
+NOW = 1_750_000_000
+TYPES = {
+    "pods.v1.core": TypeMeta("v1", "Pod"),
+    "configmaps.v1.core": TypeMeta("v1", "ConfigMap"),
+    "secrets.v1.core": TypeMeta("v1", "Secret"),
+    "nodes.v1.core": TypeMeta("v1", "Node"),
+    "services.v1.core": TypeMeta("v1", "Service"),
+}
+
+
+@implementer(IConnectivity)
+class Connectivity:
+    """Offline, until somebody says otherwise."""
+
+    def __init__(self):
+        self.online = False
+        self._callbacks = []
+
+    def on_change(self, callback):
+        """See ``IConnectivity``."""
+        self._callbacks.append(callback)
+
+    def change(self, online):
+        """Say how it is now."""
+        self.online = online
+        for callback in self._callbacks:
+            callback(online)
+
+
+@implementer(IFilters)
+class Filters:
+    """Changes what ``change`` does, nothing without it."""
+
+    change = None
+
+    def change_for(self, caller, request):
+        """See ``IFilters``."""
+        return self.change
+
+
+def item(name, version=1, namespace="n", node="", labels=None, **more):
+    """Make an item in JSON."""
+    metadata = {"name": name, "resourceVersion": str(version)}
+    if namespace:
+        metadata["namespace"] = namespace
+    if labels:
+        metadata["labels"] = labels
+    metadata["creationTimestamp"] = "2025-06-15T15:01:40Z"
+    body = json.dumps({"metadata": metadata, **more}).encode()
+    return Item(namespace, name, str(version), labels or {}, node, body)
+
+
+def collection(client="kubelet", resource="pods.v1.core", form="json", view=""):
+    """Name a collection."""
+    return Collection(client, resource, form, view)
+
+
+class OfflineTestCase(SynchronousTestCase):
+    """``node`` is edge-1; its hub has a cache in memory.
+
+    Requests come by loopback, unless ``local`` is false.
+    """
+
+    local = True
+    placeholders = True
+
+    def setUp(self):
+        """Start the hub's answers."""
+        self.server = Server()
+        self.clock = self.server.clock
+        self.clock.advance(NOW)
+        self.cache = MemoryCache(self.clock)
+        self.connectivity = Connectivity()
+        self.filters = Filters()
+        self.sent = []
+        self.send = lambda event: succeed(201)
+        self.tokens = PlaceholderTokens(b"s" * SECRET_BYTES, self.clock.seconds)
+        self.policy = Policy(HubConfiguration(FakeInformers(), "kube-system", ()), lambda _: None)
+        self.offline = Offline(
+            self.clock,
+            self.cache,
+            self.policy,
+            self.filters,
+            self.connectivity,
+            self._send,
+            OfflineSettings("edge-1", placeholders=self.tokens if self.placeholders else None),
+        )
+        self.offline.startService()
+        self.addCleanup(self.stop)
+        self.server.handler.answer = self.answer
+
+    def stop(self):
+        """Stop it; nothing is left of what it has begun."""
+        self.successResultOf(self.offline.stopService())
+        self.assertEqual(0, self.cache.listed, "a snapshot was not closed")
+
+    def _send(self, event):
+        self.sent.append(event)
+        return self.send(event)
+
+    def answer(self, exchange):
+        """Answer a request as the hub's listeners have it answered."""
+        head = exchange.head
+        call = HubCall(exchange, parse_request(head), caller_of(head, self.local), forms_of(head))
+        self.offline.answer(call)
+
+    # -- what is kept --------------------------------------------------------------------------
+
+    def keep(self, resource, *items, version=5, client="kubelet", form="json", **scope):
+        """Have a whole list kept."""
+        listing = self.cache.begin_list(Scope(collection(client, resource, form), **scope), "")
+        listing.add(items)
+        listing.complete(ListMeta(TYPES[resource], str(version)))
+
+    def keep_one(self, resource, one, client="kubelet", form="json"):
+        """Have one object kept."""
+        self.cache.upsert(collection(client, resource, form), TYPES[resource], one)
+
+    def keep_document(self, path, body, content_type="application/json", form="application/json"):
+        """Have an answer kept that is no object."""
+        self.cache.keep_document("", path, form, KeptDocument(content_type, body))
+
+    def accept(self, token, until=math.inf):
+        """Have it kept that the API has accepted a token."""
+        found = read_token(token)
+        self.cache.accept_token(found.digest, found.owner, until)
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def open(self, target, *fields, agent=b"kubelet/v1", method=b"GET", body=b""):
+        """Send a request; return the connection."""
+        connection = self.server.connect()
+        fields = [b"User-Agent: " + agent, *fields]
+        if body:
+            fields.append(b"Content-Length: %d" % len(body))
+        connection.receive(request(target.encode(), *fields, method=method, body=body))
+        settle(self.clock, connection)
+        return connection
+
+    def ask(self, target, *fields, method=b"GET", **more):
+        """Return status, fields and body of an answer."""
+        connection = self.open(target, *fields, method=method, **more)
+        closed = connection.closed_with is not None
+        ((status, headers, body, _),) = responses(connection.sent, method, closed=closed)
+        return status, headers, body
+
+    def ask_json(self, target, *fields, **more):
+        """Return status and content of an answer in JSON."""
+        status, headers, body = self.ask(target, *fields, **more)
+        self.assertEqual(b"application/json", headers[b"content-type"])
+        return status, json.loads(body)
+
+    def names(self, target, *fields, **more):
+        """Return the names in a list, which has to be one."""
+        status, content = self.ask_json(target, *fields, **more)
+        self.assertEqual(200, status, content)
+        return [one["metadata"]["name"] for one in content["items"]]
+
+    def assert_status(self, status, reason, text, target, *fields, **more):
+        """Check that the answer is a ``Status``; return it."""
+        found, content = self.ask_json(target, *fields, **more)
+        self.assertEqual("Status", content["kind"], content)
+        self.assertEqual((status, reason), (found, content["reason"]), content)
+        self.assertEqual(status, content["code"])
+        self.assertIn(text, content["message"])
+        return content

@@ -1,0 +1,93 @@
+"""Events of an outage, which are kept, so that people see afterwards what has happened.
+
+The recorders of clients give an Event up when it is refused, but for one case: what cannot be
+patched since it is not found, they create (``recordToSink`` and ``recordEvent`` of k8s.io/client-go
+tools/record and tools/events). So what happens again is kept, too.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.cache.interfaces import ICache
+from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.interfaces import BadBody
+from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.request.accept import media_of
+from yurttunnel.hub.request.requests import ApiRequest, Form, HubCall
+from yurttunnel.ops.clocks import time_of_day, timestamp
+
+_GROUPS = frozenset({"", "events.k8s.io"})
+_SUFFIX_BYTES = 4
+
+
+class KeptEvents:
+    """Keeps those that are created; ``kept`` counts them."""
+
+    def __init__(self, clock: IReactorTime, cache: ICache, refusals: Refusals) -> None:
+        self._clock = clock
+        self._cache = cache
+        self._refusals = refusals
+        self.kept = 0
+
+    def keep(self, call: HubCall, body: bytes) -> None:
+        """Keep an Event, and answer as if it had been created; raises ``RequestFailed``.
+
+        What is answered is what came, with a name and a time: there is no more to know.
+        """
+        problem = self._cache.problem()
+        if problem is not None:
+            raise self._refusals.unavailable(f"an Event cannot be kept until then: {problem}")
+        content_type = b"".join(call.exchange.head.values(b"content-type")[:1]) or _JSON
+        kind = media_of(content_type)
+        media = media_for(Form(kind))
+        if media is None:
+            raise RequestFailed(415, "an Event is taken in JSON or in Kubernetes protobuf")
+        try:
+            if kind == "json":
+                body = self._named(body)
+            media.read_object(body)
+        except BadBody as error:
+            raise RequestFailed(400, f"the body is no Event: {error}") from None
+        self._cache.keep_event(
+            call.request.path, content_type.decode("latin-1"), body, call.caller.token
+        )
+        self.kept += 1
+        call.exchange.respond(201, [(b"Content-Type", content_type)], body)
+
+    def _named(self, body: bytes) -> bytes:
+        """Return an Event with a name: sent twice, it shall not become two."""
+        try:
+            event: Any = json.loads(body)
+        except (ValueError, RecursionError):
+            raise BadBody("it is not JSON") from None
+        metadata = event.get("metadata") if isinstance(event, dict) else None
+        if not isinstance(metadata, dict):
+            raise BadBody("it has no metadata")
+        if metadata.get("name") and metadata.get("creationTimestamp"):
+            return body
+        if not metadata.get("name"):
+            # simpleNameGenerator of k8s.io/apiserver pkg/storage/names has a suffix, too.
+            suffix = secrets.token_hex(_SUFFIX_BYTES)
+            metadata["name"] = f"{metadata.get('generateName') or 'event-'}{suffix}"
+        metadata["creationTimestamp"] = timestamp(time_of_day(self._clock))
+        return json.dumps(event).encode()
+
+
+_JSON = b"application/json"
+
+
+def is_event(request: ApiRequest) -> bool:
+    """Return whether a request is about an Event, of either API group."""
+    resource = request.resource
+    return (
+        resource is not None
+        and resource.name == "events"
+        and resource.group in _GROUPS
+        and not request.subresource
+    )

@@ -1,0 +1,176 @@
+"""What of the cache answers a request.
+
+A client is answered from what it was told itself, in the forms that it accepts. People at the node
+are the exception: kubectl asks for many things once, so where it has nothing of its own it gets
+what kubelet knows, both having the node's identity, and is warned that this may be a part.
+
+An empty list says that there is nothing, so it is given only when that was the API's answer; and
+kubelet never gets one of pods, because it would end all that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.hub.cache.interfaces import Collection, ICache, IListed, Scope
+from yurttunnel.hub.filters.interfaces import IFilters
+from yurttunnel.hub.interfaces import IPolicy
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.offline.owners import NODE
+from yurttunnel.hub.offline.paging import READ_SECONDS
+from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.offline.sources import Source, sources
+from yurttunnel.hub.request.requests import Caller, HubCall
+from yurttunnel.hub.request.selectors import PODS, scope_of
+from yurttunnel.kube.selectors import FieldTerm
+from yurttunnel.ops.clocks import time_of_day
+
+KUBELET = "kubelet"
+PEOPLE = "kubectl"
+
+
+class FoundObject(NamedTuple):
+    """An object as the client gets it."""
+
+    source: Source
+    type: TypeMeta
+    item: Item
+    columns: bytes
+
+
+class FoundList(NamedTuple):
+    """A list, to be closed, and how the client gets it; ``warning`` says what it may lack."""
+
+    source: Source
+    listed: IListed
+    warning: str
+
+
+class Lookup:
+    """Finds objects and lists. All raise ``RequestFailed`` for what cannot be answered."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        cache: ICache,
+        policy: IPolicy,
+        filters: IFilters,
+        refusals: Refusals,
+    ) -> None:
+        self._clock = clock
+        self._cache = cache
+        self._policy = policy
+        self._filters = filters
+        self._refusals = refusals
+
+    def sources(self, call: HubCall) -> list[Source]:
+        """Return what an answer can be made from."""
+        change = self._filters.change_for(call.caller, call.request)
+        found = list(sources(call.forms, change, time_of_day(self._clock)))
+        if not found:
+            raise self._refusals.not_acceptable()
+        return found
+
+    async def object(self, call: HubCall, owner: str) -> FoundObject:
+        """Return an object."""
+        request = call.request
+        for source, client, _ in self._places(call, owner):
+            collection = scope_of(client, request, source.kept).collection
+            found = await self._object(source, collection, request.namespace, request.name)
+            if found is not None:
+                if source.body(found.item) is None:
+                    raise self._refusals.not_found(request)
+                return found
+        raise await self._absent(call, owner)
+
+    async def list(self, call: HubCall, owner: str) -> FoundList:
+        """Return a list."""
+        request, caller = call.request, call.caller
+        is_kubelets = request.resource == PODS and caller.component == KUBELET and owner == NODE
+        for source, client, warning in self._places(call, owner):
+            listed = await self._list(scope_of(client, request, source.kept))
+            if listed is None:
+                continue
+            # One object that was asked for by its name is all of it.
+            is_some = len(listed.sizes) > 0 and (request.name != "" or warning != "")
+            is_whole = listed.complete and not (is_kubelets and not listed.sizes)
+            if (is_whole or is_some) and _is_shown(source, listed.meta.columns):
+                return FoundList(source, listed, warning)
+            listed.close()
+        if not self._policy.keeps(caller, request):
+            raise self._refusals.not_kept(request, caller.component)
+        raise self._refusals.never_listed(request)
+
+    async def type(self, call: HubCall, owner: str) -> TypeMeta | None:
+        """Return the type of what a list in the best form would have, if that is known."""
+        client = self._policy.client(call.caller, owner)
+        listed = await self._list(scope_of(client, call.request, self.sources(call)[0].kept))
+        if listed is None:
+            return None
+        listed.close()
+        return listed.meta.type
+
+    def _places(self, call: HubCall, owner: str) -> Iterator[tuple[Source, str, str]]:
+        """Give sources, whose collections they are looked for in, and what is to be warned of."""
+        client = self._policy.client(call.caller, owner)
+        found = self.sources(call)
+        for source in found:
+            yield source, client, ""
+        if call.caller.component == PEOPLE and owner == NODE:
+            client = self._policy.client(Caller(KUBELET), NODE)
+            for source in found:
+                yield source, client, self._refusals.partial
+
+    async def _object(
+        self, source: Source, collection: Collection, namespace: str, name: str
+    ) -> FoundObject | None:
+        if source.kept.transform != "Table":
+            stored = await self._cache.get(collection, namespace, name).addTimeout(
+                READ_SECONDS, self._clock
+            )
+            if stored is None:
+                return None
+            columns = source.columns(b"")
+            return FoundObject(source, source.type(stored.meta), stored.item, columns)
+        # The columns stand with the list.
+        listed = await self._list(_scope_of_object(collection, namespace, name))
+        if listed is None:
+            return None
+        try:
+            items = await listed.read().addTimeout(READ_SECONDS, self._clock)
+        finally:
+            listed.close()
+        if not items or not listed.meta.columns:
+            return None
+        return FoundObject(source, listed.meta.type, items[0], listed.meta.columns)
+
+    async def _absent(self, call: HubCall, owner: str) -> Exception:
+        """Return the failure of an object that is not there: it is known not to be, or not."""
+        request, caller = call.request, call.caller
+        client = self._policy.client(caller, owner)
+        for source in self.sources(call):
+            collection = scope_of(client, request, source.kept).collection
+            scope = _scope_of_object(collection, request.namespace, request.name)
+            listed = await self._list(scope)
+            if listed is not None:
+                listed.close()
+                if listed.complete:
+                    return self._refusals.not_found(request)
+        if not self._policy.keeps(caller, request):
+            return self._refusals.not_kept(request, caller.component)
+        return self._refusals.not_seen(request)
+
+    async def _list(self, scope: Scope) -> IListed | None:
+        return await self._cache.list(scope).addTimeout(READ_SECONDS, self._clock)
+
+
+def _scope_of_object(collection: Collection, namespace: str, name: str) -> Scope:
+    return Scope(collection, namespace, "", str(FieldTerm("metadata.name", True, name)))
+
+
+def _is_shown(source: Source, columns: bytes) -> bool:
+    """Return whether a list can be read; a Table cannot whose columns are not known."""
+    return source.kept.transform != "Table" or columns != b""

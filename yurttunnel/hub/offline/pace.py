@@ -1,0 +1,53 @@
+"""How fast a client takes what is sent to it."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IPushProducer
+from zope.interface import implementer
+
+from yurttunnel.http.interfaces import ExchangeFailed, IExchange
+
+
+@implementer(IPushProducer)
+class Pace:
+    """Lets a coroutine that writes a response keep step with its client.
+
+    ``ended`` says that nobody waits for the rest.
+    """
+
+    def __init__(self, exchange: IExchange) -> None:
+        self.ended = False
+        self._paused = False
+        self._waiting: Deferred[None] | None = None
+        exchange.on_end(self._end)
+        exchange.registerProducer(self, True)
+
+    def ready(self) -> Deferred[None]:
+        """Return when the client takes more, or has gone; its connection bounds the time."""
+        if self._paused and not self.ended:
+            self._waiting = Deferred()
+            return self._waiting
+        return succeed(None)
+
+    def pauseProducing(self) -> None:
+        """See ``IPushProducer``."""
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        """See ``IPushProducer``."""
+        self._paused = False
+        self._go_on()
+
+    def stopProducing(self) -> None:
+        """See ``IPushProducer``."""
+        self.ended = True
+        self._go_on()
+
+    def _end(self, error: ExchangeFailed | None) -> None:
+        self.stopProducing()
+
+    def _go_on(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.callback(None)

@@ -1,0 +1,85 @@
+"""Tokens that stand in for those of service accounts while nobody can issue real ones.
+
+A pod that starts without the cloud gets its files only if kubelet gets a token for them. The
+placeholder is a JWT that the hub signs with a secret of its own (HS256), so that it recognises the
+account again; its issuer and a claim say what it is. The API knows neither the issuer nor the
+secret, and refuses it. It lives for ten minutes, so that kubelet asks for a real one soon after the
+cloud is back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from yurttunnel.hub.request.callers import SERVICE_ACCOUNT
+
+LIFETIME = 600
+"""Seconds; the shortest that the API issues (``minExpirationSeconds`` of k8s.io/kubernetes
+pkg/apis/authentication/validation), and so the shortest that kubelet reckons with."""
+
+ISSUER = "yurthub"
+MARK = "yurttunnel.io/placeholder"
+"""A claim that no token of an API has."""
+
+SECRET_BYTES = 32
+
+
+class PlaceholderTokens:
+    """Issues and recognises them; ``now`` returns the seconds since 1970.
+
+    ``secret`` has :data:`SECRET_BYTES`. Whoever has it can read, while the cloud is away, what any
+    service account has read on this node.
+    """
+
+    def __init__(self, secret: bytes, now: Callable[[], float]) -> None:
+        self._secret = secret
+        self._now = now
+
+    def issue(self, namespace: str, name: str, audiences: Sequence[str]) -> tuple[str, int]:
+        """Return a token of a service account, and when it expires, in seconds since 1970."""
+        now = int(self._now())
+        claims = {
+            "iss": ISSUER,
+            "sub": f"{SERVICE_ACCOUNT}{namespace}:{name}",
+            "aud": list(audiences),
+            "iat": now,
+            "nbf": now,
+            "exp": now + LIFETIME,
+            MARK: True,
+        }
+        content = f"{_HEADER}.{_encoded(json.dumps(claims).encode())}"
+        return f"{content}.{self._signature(content)}", now + LIFETIME
+
+    def owner(self, token: str) -> str | None:
+        """Return whose placeholder that is, ``None`` if it is none of ours that is valid.
+
+        One that was issued for other audiences is for them, and not for the API.
+        """
+        content, _, signature = token.rpartition(".")
+        expected = self._signature(content)
+        if not hmac.compare_digest(signature.encode(), expected.encode()):
+            return None
+        claims: dict[str, Any] = json.loads(_decoded(content.partition(".")[2]))
+        if claims["aud"] or not claims["nbf"] <= self._now() < claims["exp"]:
+            return None
+        return str(claims["sub"])
+
+    def _signature(self, content: str) -> str:
+        digest = hmac.new(self._secret, content.encode(), hashlib.sha256).digest()
+        return _encoded(digest)
+
+
+def _encoded(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+_HEADER = _encoded(b'{"alg":"HS256","typ":"JWT","kid":"placeholder"}')

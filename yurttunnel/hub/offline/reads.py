@@ -1,0 +1,82 @@
+"""Objects and lists, answered from the cache."""
+
+from __future__ import annotations
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.http.interfaces import IExchange
+from yurttunnel.hub.media.interfaces import ListMeta
+from yurttunnel.hub.offline.lookup import FoundList, Lookup
+from yurttunnel.hub.offline.pace import Pace
+from yurttunnel.hub.offline.paging import NotContinued, Page
+from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.request.requests import HubCall, ListOptions
+
+
+class Reads:
+    """Answers get and list. Both raise ``RequestFailed`` before the response has begun."""
+
+    def __init__(self, clock: IReactorTime, lookup: Lookup, refusals: Refusals) -> None:
+        self._clock = clock
+        self._lookup = lookup
+        self._refusals = refusals
+
+    async def get(self, call: HubCall, owner: str) -> None:
+        """Answer with an object."""
+        source, type, item, columns = await self._lookup.object(call, owner)
+        body = source.media.object(type, source.bodies([item])[0], columns)
+        call.exchange.respond(200, [(b"Content-Type", source.media.content_type)], body)
+
+    async def list(self, call: HubCall, owner: str) -> None:
+        """Answer with a list, or a page of one."""
+        found = await self._lookup.list(call, owner)
+        try:
+            check_version(call.request.options, found.listed.meta, self._refusals)
+            try:
+                page = Page(self._clock, found.listed, call.request.options)
+            except NotContinued as error:
+                raise self._refusals.expired(str(error)) from None
+            await _send(call.exchange, found, page)
+        finally:
+            found.listed.close()
+
+
+def check_version(options: ListOptions, meta: ListMeta, refusals: Refusals) -> None:
+    """Raise ``RequestFailed`` when a version is asked for that the list does not have.
+
+    What is older than what a client has seen would take it back in time.
+    """
+    asked, known = options.resource_version, meta.version
+    if options.resource_version_match == "Exact" and asked != known:
+        raise refusals.expired(f"version {asked} is not kept here, only {known}")
+    if asked.isdecimal() and known.isdecimal() and int(asked) > int(known):
+        raise refusals.too_new(asked, known)
+
+
+async def _send(exchange: IExchange, found: FoundList, page: Page) -> None:
+    source = found.source
+    fields = [(b"Content-Type", source.media.content_type)]
+    if found.warning:
+        fields.append(warning_field(found.warning))
+    # Only bodies that are as they are kept have a length before they are read.
+    sizes = page.sizes if source.is_as_kept else ()
+    writer = source.media.list_writer(source.meta(page.meta), sizes)
+    if source.is_as_kept:
+        fields.append((b"Content-Length", b"%d" % writer.length))
+    # What cannot be read is better told before the head than by breaking off.
+    items = await page.next()
+    exchange.send_head(200, fields)
+    pace = Pace(exchange)
+    exchange.write(writer.head)
+    while items and not pace.ended:
+        exchange.write(writer.items(source.bodies(items)))
+        await pace.ready()
+        items = await page.next()
+    exchange.write(writer.tail)
+    exchange.finish()
+
+
+def warning_field(text: str) -> tuple[bytes, bytes]:
+    """Return the field by which kubectl prints a warning (RFC 9111 section 5.5)."""
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return b"Warning", f'299 - "{quoted}"'.encode("ascii", "replace")

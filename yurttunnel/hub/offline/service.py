@@ -1,0 +1,165 @@
+"""Answers without the cloud: who may ask, and who answers what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from yurttunnel.http.errors import ApiFailure, RequestFailed, status_content
+from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.http.request_body import BodyTooLarge
+from yurttunnel.hub.cache.interfaces import CacheFailed, ICache
+from yurttunnel.hub.filters.interfaces import IFilters
+from yurttunnel.hub.interfaces import IConnectivity, IOffline, IPolicy
+from yurttunnel.hub.offline.documents import Documents
+from yurttunnel.hub.offline.events import KeptEvents
+from yurttunnel.hub.offline.lookup import Lookup
+from yurttunnel.hub.offline.metrics import OfflineStats
+from yurttunnel.hub.offline.owners import Owners
+from yurttunnel.hub.offline.parked import ParkedWatches
+from yurttunnel.hub.offline.placeholder import PlaceholderTokens
+from yurttunnel.hub.offline.reads import Reads
+from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.offline.sending import EventSender, Send
+from yurttunnel.hub.offline.tokens import TokenQuestions
+from yurttunnel.hub.offline.watches import Watches
+from yurttunnel.hub.offline.writes import Writes
+from yurttunnel.hub.request.requests import HubCall
+
+MIN_REQUEST_TIMEOUT = 1800.0
+"""Seconds (upstream's ``--min-request-timeout``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineSettings:
+    """``shortest_watch`` is in seconds, for watches without ``timeoutSeconds``.
+
+    ``placeholders`` are ``None`` when kubelet gets no tokens without the cloud.
+    """
+
+    node_name: str
+    shortest_watch: float = MIN_REQUEST_TIMEOUT
+    placeholders: PlaceholderTokens | None = None
+
+
+@implementer(IOffline)
+class Offline(MultiService):
+    """Answers; and sends the Events of an outage on by ``send`` when it is over."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        cache: ICache,
+        policy: IPolicy,
+        filters: IFilters,
+        connectivity: IConnectivity,
+        send: Send,
+        settings: OfflineSettings,
+    ) -> None:
+        super().__init__()
+        self._refusals = refusals = Refusals(settings.node_name)
+        placeholders = settings.placeholders
+        self._owners = owners = Owners(cache, refusals, placeholders)
+        lookup = Lookup(clock, cache, policy, filters, refusals)
+        self._reads = Reads(clock, lookup, refusals)
+        self._parked = ParkedWatches(clock, connectivity)
+        self._watches = Watches(clock, lookup, self._parked, refusals, settings.shortest_watch)
+        self._documents = Documents(clock, cache, refusals)
+        self._events = KeptEvents(clock, cache, refusals)
+        tokens = TokenQuestions(cache, policy, owners, refusals, placeholders)
+        self._writes = Writes(settings.node_name, cache, policy, self._events, tokens, refusals)
+        self._sender = EventSender(clock, cache, connectivity, send)
+        self._sender.setServiceParent(self)
+        self._answers: Counter[tuple[str, str]] = Counter()
+        # Those that are being answered; watches are not once they are parked.
+        self._under_way: set[Deferred[None]] = set()
+
+    def stats(self) -> OfflineStats:
+        """Return what there is to count."""
+        return OfflineStats(
+            self._answers,
+            len(self._parked),
+            self._events.kept,
+            self._sender.sent,
+            self._sender.dropped,
+        )
+
+    def stopService(self) -> Deferred[None]:
+        """End all watches, and answer what is under way with 503."""
+        self._parked.end_all()
+        for answering in list(self._under_way):
+            answering.cancel()
+        stopped: Deferred[None] = super().stopService()
+        return stopped
+
+    def answer(self, call: HubCall) -> None:
+        """See :class:`IOffline`."""
+        call.exchange.on_end(lambda error: self._count(call))
+        answering = Deferred.fromCoroutine(self._answer(call))
+        self._under_way.add(answering)
+        _ = answering.addErrback(self._failed, call).addBoth(
+            lambda _: self._under_way.discard(answering)
+        )
+
+    async def _answer(self, call: HubCall) -> None:
+        owner = await self._owners.owner(call.caller)
+        request = call.request
+        if b"impersonate-user" in call.exchange.head.by_name:
+            raise self._refusals.unavailable("only it says who may act for somebody else")
+        if request.resource is None:
+            if request.verb != "get":
+                raise self._refusals.for_the_cloud(request)
+            await self._documents.get(call)
+        elif request.verb not in ("get", "list", "watch"):
+            await self._writes.write(call, owner)
+        elif request.subresource not in ("", "status"):
+            raise self._refusals.for_the_cloud(request)
+        elif request.verb == "get":
+            await self._reads.get(call, owner)
+        elif request.verb == "list":
+            await self._reads.list(call, owner)
+        else:
+            await self._watches.watch(call, owner)
+
+    def _failed(self, failure: Failure, call: HubCall) -> None:
+        if call.exchange.head_sent:
+            # A half must not look like the whole.
+            if not failure.check(CacheFailed, TimeoutError, CancelledError):
+                self._log.failure("Defect: a request could not be answered offline", failure)
+            call.exchange.abort()
+            return
+        told = self._told(failure)
+        fields, body = status_content(told)
+        call.exchange.respond(told.status, fields, body)
+
+    def _told(self, failure: Failure) -> RequestFailed:
+        """Return what a client is told of a failure."""
+        error = failure.value
+        match error:
+            case RequestFailed():
+                return error
+            case BodyTooLarge():
+                return ApiFailure(413, str(error))
+            case CacheFailed():
+                return self._refusals.unavailable(str(error))
+            case TimeoutError():
+                return self._refusals.unavailable("the disk did not give what is kept in time")
+            case CancelledError():
+                return self._refusals.unavailable("the hub is stopping")
+            case ExchangeFailed():
+                # Nobody is there to be told.
+                return ApiFailure(503, str(error))
+        self._log.failure("Defect: a request could not be answered offline", failure)
+        return ApiFailure(500, "the hub has a defect; its log has more")
+
+    def _count(self, call: HubCall) -> None:
+        self._answers[call.request.verb, str(call.exchange.status or "none")] += 1

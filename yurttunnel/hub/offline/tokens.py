@@ -1,0 +1,171 @@
+"""What kubelet asks the API about tokens: whose one is, and for one of a service account.
+
+Both are answered to the node itself only. That kubelet may do something for somebody is not: a
+SubjectAccessReview gets 503. To allow would be to guess, and "denied" would be remembered by
+kubelet after the cloud is back, while a failure it asks again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NoReturn
+
+from yurttunnel.http.errors import ApiFailure, RequestFailed
+from yurttunnel.hub.cache.interfaces import Collection, ICache
+from yurttunnel.hub.interfaces import IPolicy
+from yurttunnel.hub.media.interfaces import BadBody
+from yurttunnel.hub.offline.owners import NODE, Owners
+from yurttunnel.hub.offline.placeholder import LIFETIME, PlaceholderTokens
+from yurttunnel.hub.offline.questions import (
+    TokenRequest,
+    service_account_of,
+    token_request,
+    token_review,
+)
+from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.request.callers import SERVICE_ACCOUNT
+from yurttunnel.hub.request.requests import ApiRequest, Caller, HubCall
+from yurttunnel.hub.request.selectors import PODS
+from yurttunnel.ops.clocks import timestamp
+
+GROUP = "authentication.k8s.io"
+_VERSION = f"{GROUP}/v1"
+
+
+class TokenQuestions:
+    """Answers them; ``placeholders`` are ``None`` when none are to be issued."""
+
+    def __init__(
+        self,
+        cache: ICache,
+        policy: IPolicy,
+        owners: Owners,
+        refusals: Refusals,
+        placeholders: PlaceholderTokens | None,
+    ) -> None:
+        self._cache = cache
+        self._policy = policy
+        self._owners = owners
+        self._refusals = refusals
+        self._placeholders = placeholders
+
+    async def review(self, call: HubCall, body: bytes) -> None:
+        """Answer a TokenReview: the API has accepted this token of a service account, or nobody's.
+
+        Others than service accounts have names that only the API knows. For which audiences a token
+        is good nobody here knows, so one that is asked about for some is nobody's.
+        """
+        try:
+            question = token_review(_content_type(call), body)
+        except BadBody as error:
+            _refuse("TokenReview", error)
+        owner = await self._owners.accepted(question.token) if question.token else None
+        if owner is None or not owner.startswith(SERVICE_ACCOUNT) or question.audiences:
+            status: dict[str, object] = {
+                "authenticated": False,
+                "error": str(self._refusals.unauthorized("this token is not known here")),
+            }
+        else:
+            status = {"authenticated": True, "user": _user(owner)}
+        _respond(call, "TokenReview", {}, {}, status)
+
+    async def request(self, call: HubCall, body: bytes) -> None:
+        """Answer a TokenRequest with a placeholder for an account that a pod of this node has.
+
+        So the API has it, too: a node gets tokens only for pods that it runs (NodeRestriction).
+        """
+        if self._placeholders is None:
+            raise self._refusals.not_written(call.request)
+        try:
+            question = token_request(_content_type(call), body)
+        except BadBody as error:
+            _refuse("TokenRequest", error)
+        request = call.request
+        if await self._account_of(request.namespace, question.pod) != request.name:
+            raise ApiFailure(
+                403,
+                f'serviceaccounts "{request.name}" is forbidden: node has no pod'
+                f' "{question.pod}" that runs as this account, as far as it is known',
+                "Forbidden",
+            )
+        token, expires = self._placeholders.issue(
+            request.namespace, request.name, question.audiences
+        )
+        _respond(
+            call,
+            "TokenRequest",
+            {"name": request.name, "namespace": request.namespace},
+            _spec(question),
+            {"token": token, "expirationTimestamp": timestamp(expires)},
+        )
+
+    async def _account_of(self, namespace: str, pod: str) -> str | None:
+        """Return the service account of a pod that kubelet knows."""
+        client = self._policy.client(Caller("kubelet"), NODE)
+        for form in ("protobuf", "json"):
+            stored = await self._cache.get(Collection(client, str(PODS), form), namespace, pod)
+            if stored is not None:
+                try:
+                    return service_account_of(form, stored.item.body)
+                except BadBody:
+                    continue
+        return None
+
+
+def is_review(request: ApiRequest) -> bool:
+    """Return whether a TokenReview is to be created."""
+    resource = request.resource
+    return (
+        request.verb == "create"
+        and resource is not None
+        and (resource.group, resource.name) == (GROUP, "tokenreviews")
+    )
+
+
+def is_request(request: ApiRequest) -> bool:
+    """Return whether a token of a service account is asked for."""
+    resource = request.resource
+    return (
+        request.verb == "create"
+        and resource is not None
+        and (resource.group, resource.name) == ("", "serviceaccounts")
+        and request.subresource == "token"
+    )
+
+
+def _user(owner: str) -> Mapping[str, object]:
+    """Return who a service account is (``UserInfo`` of k8s.io/apiserver serviceaccount/util.go)."""
+    namespace = owner.removeprefix(SERVICE_ACCOUNT).partition(":")[0]
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+    return {"username": owner, "groups": [*groups, "system:authenticated"]}
+
+
+def _spec(question: TokenRequest) -> Mapping[str, object]:
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": question.pod}
+    return {
+        "audiences": list(question.audiences),
+        "expirationSeconds": LIFETIME,
+        "boundObjectRef": bound,
+    }
+
+
+def _respond(
+    call: HubCall,
+    kind: str,
+    metadata: Mapping[str, object],
+    spec: Mapping[str, object],
+    status: Mapping[str, object],
+) -> None:
+    """Answer in JSON, which clients that ask in protobuf read, too."""
+    answer = {"kind": kind, "apiVersion": _VERSION, "metadata": metadata}
+    body = json.dumps({**answer, "spec": spec, "status": status}).encode()
+    call.exchange.respond(201, [(b"Content-Type", b"application/json")], body)
+
+
+def _content_type(call: HubCall) -> bytes:
+    return b"".join(call.exchange.head.values(b"content-type")[:1])
+
+
+def _refuse(kind: str, error: BadBody) -> NoReturn:
+    raise RequestFailed(400, f"the body is no {kind}: {error}") from None

@@ -1,0 +1,105 @@
+"""Watches, answered from the cache: what there is at the beginning, and then nothing.
+
+A client that begins at version 0, or at none, is sent all objects as ADDED. Any other has them, and
+is sent nothing: what happens in the cloud meanwhile is told when it is back.
+"""
+
+from __future__ import annotations
+
+import random
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.offline.lookup import FoundList, Lookup
+from yurttunnel.hub.offline.pace import Pace
+from yurttunnel.hub.offline.paging import Page
+from yurttunnel.hub.offline.parked import ParkedWatch, ParkedWatches
+from yurttunnel.hub.offline.reads import check_version
+from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.request.requests import HubCall, ListOptions
+
+
+class Watches:
+    """Answers them; without a time of its own, one lasts ``shortest`` seconds to twice that."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        lookup: Lookup,
+        parked: ParkedWatches,
+        refusals: Refusals,
+        shortest: float,
+    ) -> None:
+        self._clock = clock
+        self._lookup = lookup
+        self._parked = parked
+        self._refusals = refusals
+        self._shortest = shortest
+
+    async def watch(self, call: HubCall, owner: str) -> None:
+        """Answer with a watch; raises ``RequestFailed`` before the response has begun."""
+        options = call.request.options
+        if options.send_initial_events and options.resource_version_match != "NotOlderThan":
+            # ValidateListOptions of k8s.io/apimachinery pkg/apis/meta/internalversion/validation.
+            raise RequestFailed(
+                400, "sendInitialEvents is for resourceVersionMatch=NotOlderThan only"
+            )
+        if options.send_initial_events or options.resource_version in ("", "0"):
+            await self._from_the_beginning(call, owner)
+        else:
+            await self._from_a_version(call, owner)
+
+    async def _from_a_version(self, call: HubCall, owner: str) -> None:
+        options = call.request.options
+        media = self._lookup.sources(call)[0].media
+        type = await self._lookup.type(call, owner) if options.allow_watch_bookmarks else None
+        call.exchange.send_head(200, [(b"Content-Type", media.watch_content_type)])
+        self._park(
+            ParkedWatch(call.exchange, media, options.resource_version, self._end(call), type)
+        )
+
+    async def _from_the_beginning(self, call: HubCall, owner: str) -> None:
+        ends_at = self._end(call)
+        found = await self._lookup.list(call, owner)
+        try:
+            check_version(call.request.options, found.listed.meta, self._refusals)
+            parked = await self._send_objects(call, found, ends_at)
+        finally:
+            found.listed.close()
+        self._park(parked)
+
+    async def _send_objects(self, call: HubCall, found: FoundList, ends_at: float) -> ParkedWatch:
+        exchange, options = call.exchange, call.request.options
+        source, listed = found.source, found.listed
+        meta, media = source.meta(listed.meta), source.media
+        page = Page(self._clock, listed, ListOptions())
+        items = await page.next()
+        exchange.send_head(200, [(b"Content-Type", media.watch_content_type)])
+        pace = Pace(exchange)
+        columns = meta.columns
+        while items and not pace.ended:
+            frames = []
+            for body in source.bodies(items):
+                frames.append(media.watch_event("ADDED", meta.type, body, columns))
+                # They stand in the first event only.
+                columns = b""
+            exchange.write(b"".join(frames))
+            await pace.ready()
+            items = await page.next()
+        if options.send_initial_events:
+            exchange.write(media.bookmark(meta.type, meta.version, True))
+        type = meta.type if options.allow_watch_bookmarks else None
+        return ParkedWatch(exchange, media, meta.version, ends_at, type)
+
+    def _end(self, call: HubCall) -> float:
+        seconds = call.request.options.timeout_seconds or random.uniform(
+            self._shortest, 2 * self._shortest
+        )
+        return self._clock.seconds() + seconds
+
+    def _park(self, watch: ParkedWatch) -> None:
+        if watch.exchange.head.method == b"HEAD":
+            watch.exchange.finish()
+        else:
+            self._parked.park(watch)

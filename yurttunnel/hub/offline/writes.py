@@ -1,0 +1,76 @@
+"""What would change something: refused with a sentence, but for what the node needs to go on.
+
+That a write had succeeded which nobody has seen would mislead whoever asked for it. Exceptions are
+Events, which are sent on later; questions about tokens; and kubelet's own Node, which it creates at
+its start: when it is known, the API would say that it is there already, and kubelet goes on with
+that. Kubelet's Lease never comes here.
+"""
+
+from __future__ import annotations
+
+from yurttunnel.http.errors import ApiFailure
+from yurttunnel.http.request_body import read_body
+from yurttunnel.hub.cache.interfaces import Collection, ICache
+from yurttunnel.hub.interfaces import IPolicy
+from yurttunnel.hub.offline.events import KeptEvents, is_event
+from yurttunnel.hub.offline.lookup import KUBELET
+from yurttunnel.hub.offline.owners import NODE
+from yurttunnel.hub.offline.refusals import Refusals
+from yurttunnel.hub.offline.tokens import TokenQuestions, is_request, is_review
+from yurttunnel.hub.request.requests import HubCall, ResourceType
+
+LONGEST_BODY = 1024 * 1024
+"""Bytes of a request that are taken; an Event, a review or a Node has some thousand."""
+
+NODES = ResourceType("", "v1", "nodes")
+
+
+class Writes:
+    """Answers them; ``node`` is the name of the node."""
+
+    def __init__(
+        self,
+        node: str,
+        cache: ICache,
+        policy: IPolicy,
+        events: KeptEvents,
+        tokens: TokenQuestions,
+        refusals: Refusals,
+    ) -> None:
+        self._node = node
+        self._cache = cache
+        self._policy = policy
+        self._events = events
+        self._tokens = tokens
+        self._refusals = refusals
+
+    async def write(self, call: HubCall, owner: str) -> None:
+        """Answer; raises ``RequestFailed``, mostly."""
+        # Taken to its end: who is answered while it still sends may not see the answer.
+        body = call.body
+        if body is None:
+            body = await read_body(call.exchange, LONGEST_BODY)
+        request = call.request
+        if is_event(request) and request.verb == "create":
+            self._events.keep(call, body)
+        elif is_event(request) and request.verb in ("update", "patch"):
+            raise self._refusals.not_found(request)
+        elif owner == NODE and is_review(request):
+            await self._tokens.review(call, body)
+        elif owner == NODE and is_request(request):
+            await self._tokens.request(call, body)
+        else:
+            raise await self._refusal(call, owner)
+
+    async def _refusal(self, call: HubCall, owner: str) -> ApiFailure:
+        """Return why not."""
+        request = call.request
+        is_kubelets = call.caller.component == KUBELET and owner == NODE
+        if is_kubelets and request.resource == NODES and request.verb == "create":
+            # A kubelet may create no other Node than its own (NodeRestriction).
+            client = self._policy.client(call.caller, owner)
+            for form in ("protobuf", "json"):
+                collection = Collection(client, str(NODES), form)
+                if await self._cache.get(collection, "", self._node) is not None:
+                    return self._refusals.already_exists(request, self._node)
+        return self._refusals.not_written(request)
