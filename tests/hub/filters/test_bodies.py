@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.hub.filters.bodies import ListChange, changed_body
+from yurttunnel.hub.filters.bodies import ListChange, WatchChange, changed_body
+from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
+from yurttunnel.hub.request.requests import Form
 
 TEXTS = st.text('ab"\\/<\n\0\u2028\U0001f600', max_size=4)
 VALUES = st.recursive(
@@ -21,6 +25,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=6,
 )
+JSON = media_for(Form("json"))
+MOST = 2**20
+"""Bytes of an item."""
 META = ListMeta(TypeMeta("v1", "Service"), "17", "next", 3)
 
 
@@ -93,3 +100,100 @@ class ListTests(SynchronousTestCase):
         """Hidden items leave no gap."""
         found = self.body([item(hide=True)], [item(a=1)], [item(hide=True)], [item(a=2)])
         self.assertEqual([1, 2], [each["a"] for each in found["items"]])
+
+
+def service(number, **members):
+    """Make a Service."""
+    metadata = {"name": f"web-{number}", "namespace": "default", "resourceVersion": str(number)}
+    return {"metadata": metadata, **members}
+
+
+def pieces(body, cuts):
+    """Cut a body."""
+    at = [0, *sorted(cut for cut in cuts if cut < len(body)), len(body)]
+    return [body[begin:end] for begin, end in pairwise(at)]
+
+
+class PiecesTests(SynchronousTestCase):
+    """Bodies of the API, however they are cut."""
+
+    def list_changed(self, body, cuts, change=mark):
+        """Return what becomes of a list."""
+        reader, written = JSON.list_reader(MOST), ListChange(change)
+        found = b"".join(written.items(reader.feed(each)) for each in pieces(body, cuts))
+        return found + written.finish(reader.finish())
+
+    def watch_changed(self, body, cuts, change=mark):
+        """Return what becomes of a watch."""
+        reader, written = JSON.watch_reader(MOST), WatchChange(JSON, change)
+        return b"".join(written.events(reader.feed(each)) for each in pieces(body, cuts))
+
+    @given(st.lists(st.integers(0, 700), max_size=12), st.lists(st.booleans(), max_size=5))
+    def test_list(self, cuts, hidden):
+        """A list is the same for any cut, and has all that is not hidden."""
+        items = [service(n, hide=hide, spec={"a": [n]}) for n, hide in enumerate(hidden)]
+        said = {"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}
+        body = json.dumps({**said, "items": items}).encode()
+        found = self.list_changed(body, cuts)
+        self.assertEqual(self.list_changed(body, []), found)
+        shown = [{**each, "seen": True} for each in items if not each["hide"]]
+        self.assertEqual({**said, "items": shown}, json.loads(found))
+
+    @given(st.lists(st.integers(0, 900), max_size=12), st.lists(st.booleans(), max_size=5))
+    def test_watch(self, cuts, hidden):
+        """A watch is the same for any cut; what is hidden is DELETED."""
+        type = {"kind": "Service", "apiVersion": "v1"}
+        objects = [{**type, **service(n, hide=hide)} for n, hide in enumerate(hidden)]
+        events = [{"type": "MODIFIED", "object": each} for each in objects]
+        body = b"".join(json.dumps(each).encode() + b"\n" for each in events)
+        found = self.watch_changed(body, cuts)
+        self.assertEqual(self.watch_changed(body, []), found)
+        shown = [
+            {"type": "DELETED", "object": each}
+            if each["hide"]
+            else {"type": "MODIFIED", "object": {**each, "seen": True}}
+            for each in objects
+        ]
+        self.assertEqual(shown, [json.loads(line) for line in found.splitlines()])
+
+    def test_events(self):
+        """What is deleted stays so, and what is no event of an object passes."""
+        type = {"kind": "Service", "apiVersion": "v1"}
+        ends = {"k8s.io/initial-events-end": "true"}
+        mark_of = {"resourceVersion": "8", "annotations": ends}
+        status = {"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired"}
+        events = [
+            {"type": "ADDED", "object": {**type, **service(1)}},
+            {"type": "DELETED", "object": {**type, **service(1)}},
+            {"type": "DELETED", "object": {**type, **service(2, hide=True)}},
+            {"type": "BOOKMARK", "object": {**type, "metadata": mark_of}},
+            {"type": "ERROR", "object": status},
+        ]
+        body = b"".join(json.dumps(each).encode() + b"\n" for each in events)
+        found = [json.loads(line) for line in self.watch_changed(body, []).splitlines()]
+        for number in (0, 1):
+            events[number]["object"]["seen"] = True
+        self.assertEqual(events[:3], found[:3])
+        bookmark = found[3]["object"]["metadata"]
+        self.assertEqual(("8", ends), (bookmark["resourceVersion"], bookmark["annotations"]))
+        self.assertEqual(events[4], found[4])
+
+    def test_large(self):
+        """5,000 Services never hold the reactor for 5 ms, and what is held back is one item."""
+        spec = {"ports": [{"name": "https", "port": 443}] * 4, "text": "x" * 500}
+        items = [service(n, spec=spec) for n in range(5000)]
+        said = {"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}
+        body = json.dumps({**said, "items": items}, separators=(",", ":")).encode()
+        self.assertLess(min(self.longest(body) for _ in range(3)), 0.005)
+
+    def longest(self, body):
+        """Return the seconds that the longest piece takes."""
+        reader, written = JSON.list_reader(MOST), ListChange(mark)
+        longest, taken, given = 0.0, 0, 0
+        for piece in pieces(body, range(0, len(body), 65536)):
+            begin = time.thread_time()
+            found = written.items(reader.feed(piece))
+            longest = max(longest, time.thread_time() - begin)
+            taken, given = taken + len(piece), given + len(found)
+            self.assertLess(taken - given, 2048)
+        return longest

@@ -488,6 +488,14 @@ class ServiceTopologyTests(FilterTestCase):
         self.say("")
         self.assertEqual(told + 2, self.site.changes)
 
+    def test_pool_is_nothing(self):
+        """Where no Service asks for the pool, nothing that happens in it is told."""
+        self.say("kubernetes.io/hostname")
+        self.site.pools.mates()
+        told = self.site.changes
+        self.site.put_pool("east", "edge-1", "edge-4")
+        self.assertEqual(told, self.site.changes)
+
     def test_pool_unasked(self):
         """Pools are followed only once a Service asks for them."""
         site = Site()

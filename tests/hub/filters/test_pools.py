@@ -79,6 +79,15 @@ class PoolsTests(SynchronousTestCase):
         site.informers.complete()
         self.assertEqual("", told[-1])
 
+    def test_incomplete_pool(self):
+        """Before all buckets are known, none of the nodes are, even of a pool that is known."""
+        site = Site(pool="east", buckets=True, synced=False)
+        site.put_bucket("b1", "east", "edge-1")
+        self.assertIsNone(site.pools.mates())
+        site.put_bucket("b2", "east", "edge-2")
+        site.informers.complete()
+        self.assertEqual({"edge-1", "edge-2"}, site.pools.mates())
+
     def test_lazy(self):
         """Nothing is followed unasked, and no pools for the name of one."""
         site = Site()

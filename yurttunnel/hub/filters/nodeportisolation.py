@@ -27,7 +27,8 @@ from yurttunnel.hub.request.requests import ApiRequest
 
 ANNOTATION = "nodeport.openyurt.io/listen"
 
-_TYPES = frozenset({"NodePort", "LoadBalancer"})
+# No set: what is there may be anything, and not be hashable.
+_TYPES = ("NodePort", "LoadBalancer")
 
 
 def listens(pools: str, own: str) -> bool:

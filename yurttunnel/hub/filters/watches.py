@@ -28,7 +28,7 @@ INTERVAL = 10.0
 """Seconds from one round to the next."""
 
 SPREAD = 2.0
-"""Seconds in which the watches of a round are ended."""
+"""Seconds in which the watches of a round are ended; less than to the next one."""
 
 MOST_LISTS = 1024
 """Lists of which it is remembered through which filters they went; of more, the latest."""
@@ -106,7 +106,7 @@ class FilteredWatches(Service):
     def _look(self) -> None:
         self._round = None
         for watch in self._watches:
-            if watch.ending is None and watch.now() != watch.state:
+            if watch.now() != watch.state:
                 delay = random.uniform(0, SPREAD)
                 watch.ending = self._clock.callLater(delay, self._end, watch)
 
