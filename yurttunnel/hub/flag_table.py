@@ -10,11 +10,9 @@ from yurttunnel.hub.settings import BootstrapMode, LoadBalancing
 from yurttunnel.ops import flags
 from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated
+from yurttunnel.pki.certificate_template import HUB_ADDRESS, HUB_ADDRESS_6
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.discovery import BootstrapToken, parse_pin
-
-DUMMY_ADDRESS = "169.254.2.1"
-DUMMY_ADDRESS_6 = "fd00::2:1"
 
 LONGEST_INTERFACE_NAME = 15
 """Bytes (``IFNAMSIZ`` of linux/if.h, without the final NUL)."""
@@ -251,7 +249,7 @@ DUMMY_IF_IP = Flag(
     "dummy-if-ip",
     Group.BASICS,
     _interface_address,
-    f"Its address, one of 169.254.0.0/16. [default: {DUMMY_ADDRESS}, or {DUMMY_ADDRESS_6} when"
+    f"Its address, one of 169.254.0.0/16. [default: {HUB_ADDRESS}, or {HUB_ADDRESS_6} when"
     " --bind-proxy-address is of IPv6]",
 )
 NAMESPACE = Flag(

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 
 from twisted.python import usage
 
+from yurttunnel.http.authority import Address
 from yurttunnel.hub import flag_table
 from yurttunnel.hub.settings import (
     BootstrapMode,
@@ -17,6 +18,7 @@ from yurttunnel.hub.settings import (
 )
 from yurttunnel.ops.diagnose.flags import bundle_path
 from yurttunnel.ops.options import USE_LOG_FILE, USE_LOG_LEVEL, CommandOptions
+from yurttunnel.pki.certificate_template import HUB_ADDRESS, HUB_ADDRESS_6
 
 # Of yurthub 1.6 and before, and of its logging library.
 _IGNORED_FLAGS = {
@@ -106,10 +108,8 @@ class Options(CommandOptions[Settings]):
     def _interface(self, proxy_host: str) -> InterfaceSettings | None:
         if not self.value(flag_table.ENABLE_DUMMY_IF):
             return None
-        usual = flag_table.DUMMY_ADDRESS
-        if ip_address(proxy_host).version == 6:
-            usual = flag_table.DUMMY_ADDRESS_6
-        address = self.optional_value(flag_table.DUMMY_IF_IP, ip_address(usual))
+        usual: Address = HUB_ADDRESS if ip_address(proxy_host).version == 4 else HUB_ADDRESS_6
+        address = self.optional_value(flag_table.DUMMY_IF_IP, usual)
         return InterfaceSettings(self.value(flag_table.DUMMY_IF_NAME), address)
 
     def _bootstrap(self) -> BootstrapSettings:

@@ -2,8 +2,9 @@
 
 A request that is recognized is approved when its form is right and its requester is entitled to
 it: a server's certificate for the service account of servers, and a node's certificate for that
-node alone, be it its kubelet or the agent's pod on it. Everything else is left alone, and never
-denied: somebody else may approve it.
+node alone, be it its kubelet or the agent's pod on it. What hubs get is in
+:mod:`yurttunnel.pki.hub_approval`. Everything else is left alone, and never denied: somebody else
+may approve it.
 
 Nothing here asks the API; what has to be known beside the request is handed in.
 """
@@ -25,6 +26,7 @@ from yurttunnel.pki.approval_decision import (
 from yurttunnel.pki.approval_requests import Kind, Request
 from yurttunnel.pki.certificate_template import NODES_ORGANIZATION
 from yurttunnel.pki.cluster_identity import check_cluster_node_name, node_named_by
+from yurttunnel.pki.hub_approval import KINDS, decide_hub, hub_lookups, organization_fault
 from yurttunnel.pki.identity import NODE_ORGANIZATION, BadIdentity
 
 SERVER_ACCOUNT = "yurt-tunnel-server"
@@ -45,16 +47,21 @@ _ORGANIZATIONS = {
     Kind.PROXY_CLIENT: NODE_ORGANIZATION,
     Kind.AGENT: NODE_ORGANIZATION,
 }
+"""What the others than hubs are members of."""
 _PURPOSES = {
     Kind.SERVING: "server auth",
     Kind.PROXY_CLIENT: "client auth",
     Kind.AGENT: "client auth",
+    Kind.HUB: "client auth",
+    Kind.HUB_SERVING: "server auth",
 }
 _SIGNATURE, _ENCIPHERMENT = "digital signature", "key encipherment"
 
 
 def lookups(request: Request, namespace: str) -> Lookups:
     """Return what has to be known about the node that a request names, and of its requester."""
+    if request.kind in KINDS:
+        return hub_lookups(request)
     if request.kind is not Kind.AGENT or request.fault:
         return Lookups()
     try:
@@ -76,6 +83,8 @@ def decide(request: Request, facts: Facts) -> Decision:
     """Decide about a request; ``facts`` have what :func:`lookups` asks for."""
     try:
         _check_form(request)
+        if request.kind in KINDS:
+            return decide_hub(request, facts)
         if request.kind is Kind.AGENT:
             return _decide_agent(request, facts)
         return _decide_server(request, facts.namespace)
@@ -86,13 +95,9 @@ def decide(request: Request, facts: Facts) -> Decision:
 def _check_form(request: Request) -> None:
     if request.fault:
         raise LeftAlone(Reason.MALFORMED, f"is left alone: {request.fault}")
-    organization = _ORGANIZATIONS[request.kind]
-    if request.organization != organization:
-        raise LeftAlone(
-            Reason.ORGANIZATION,
-            f"is left alone: its organization is {request.organization[:100]!r}, and that of"
-            f" {_described(request)} is {organization!r}",
-        )
+    fault = _organization_fault(request)
+    if fault is not None:
+        raise LeftAlone(Reason.ORGANIZATION, f"is left alone: {fault}")
     purpose = _PURPOSES[request.kind]
     # Since Kubernetes 1.27 kubelets leave key encipherment out for keys that have no use for it.
     if request.usages - {_ENCIPHERMENT} != {_SIGNATURE, purpose}:
@@ -103,6 +108,18 @@ def _check_form(request: Request) -> None:
         )
     if request.key_fault:
         raise LeftAlone(Reason.KEY, f"is left alone: {request.key_fault}")
+
+
+def _organization_fault(request: Request) -> str | None:
+    if request.kind in KINDS:
+        return organization_fault(request)
+    desired = _ORGANIZATIONS[request.kind]
+    if request.organizations == (desired,):
+        return None
+    return (
+        f"its organization is {', '.join(request.organizations)[:100]!r}, and that of"
+        f" {_described(request)} is {desired!r}"
+    )
 
 
 def _decide_server(request: Request, namespace: str) -> Decision:
@@ -269,6 +286,8 @@ def _described(request: Request) -> str:
             return "the certificate of the tunnel's servers for kubelets"
         case Kind.AGENT:
             return "the certificate of a node's agent"
+        case Kind.HUB | Kind.HUB_SERVING:
+            return "the certificate of a node's hub"
 
 
 def _service_account(namespace: str, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from yurttunnel.http.authority import Address
 from yurttunnel.kube.resources import Object
 
 MOST_FURTHER_NAMES = 8
@@ -65,12 +66,15 @@ class Lookups:
 
     ``node`` is the name of a node, ``pod`` that of a pod in the tunnel's namespace.
     ``further_names`` are host names, at most :data:`MOST_FURTHER_NAMES`, none of which may be
-    the name of a node.
+    the name of a node. With ``may_join`` it is whether the requester may become a node, with
+    ``api_service`` the addresses of the Service ``kubernetes``.
     """
 
     node: str | None = None
     pod: str | None = None
     further_names: tuple[str, ...] = ()
+    may_join: bool = False
+    api_service: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,17 @@ class Facts:
     """What the API says; an object is ``None`` when there is none, or it was not to be looked up.
 
     ``namespace`` is the tunnel's. ``other_nodes`` are those of the further names that are names
-    of nodes.
+    of nodes. ``may_join`` says that the requester may become a node (create
+    ``certificatesigningrequests/nodeclient``), ``api_addresses`` are those of the Service
+    ``kubernetes``.
     """
 
     namespace: str
     node: Object | None = None
     pod: Object | None = None
     other_nodes: frozenset[str] = frozenset()
+    may_join: bool = False
+    api_addresses: frozenset[Address] = frozenset()
 
 
 class LeftAlone(Exception):

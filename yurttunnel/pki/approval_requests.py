@@ -24,7 +24,14 @@ from cryptography.x509.oid import NameOID
 from yurttunnel.http.authority import Address, canonical_address
 from yurttunnel.kube.resources import Object
 from yurttunnel.pki.authority import KUBELET_CLIENT_NAME, BadRequest, key_of_request
-from yurttunnel.pki.certificate_template import CLIENT_SIGNER, SERVER_NAME, SERVING_SIGNER
+from yurttunnel.pki.certificate_template import (
+    CLIENT_SIGNER,
+    HUB_NAMES,
+    HUB_ORGANIZATION,
+    NODE_USER_PREFIX,
+    SERVER_NAME,
+    SERVING_SIGNER,
+)
 from yurttunnel.pki.cluster_identity import AGENT_NAME_PREFIX
 
 SIGNERS = (SERVING_SIGNER, CLIENT_SIGNER)
@@ -49,6 +56,10 @@ class Kind(enum.Enum):
     """The one by which kubelets and other replicas know a server."""
     AGENT = "agent"
     """The one by which servers know a node."""
+    HUB = "hub"
+    """The one by which the API knows the hub of a node, as that node."""
+    HUB_SERVING = "hub-serving"
+    """The one by which pods know the hub of their node, as they know the API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +89,7 @@ class Request:
     common_name: str
     requester: Requester
     usages: frozenset[str]
-    organization: str = ""
+    organizations: tuple[str, ...] = ()
     dns_names: tuple[str, ...] = ()
     addresses: tuple[Address, ...] = ()
     fault: str = ""
@@ -112,7 +123,8 @@ def is_decided(csr: Object) -> bool:
 def is_for_tunnel(csr: Object) -> bool:
     """Return whether a ``CertificateSigningRequest`` is for a certificate of the tunnel.
 
-    That is told by signer and common name, without a look at the rest.
+    That is told by signer and common name, and of nodes by the hub's organization, or by the names
+    of the API, without a look at the rest.
     """
     return _find(csr) is not None
 
@@ -138,13 +150,14 @@ def recognize(csr: Object) -> Request | None:
         usages=frozenset(_texts(spec.get("usages"))),
     )
     try:
-        organization = _organization(found.loaded.subject)
+        several = found.kind is Kind.HUB
+        organizations = _organizations(found.loaded.subject, several)
         hosts, addresses = _alternative_names(found.loaded)
     except _Malformed as fault:
         return replace(request, fault=str(fault))
     return replace(
         request,
-        organization=organization,
+        organizations=organizations,
         dns_names=hosts,
         addresses=addresses,
         key_fault=_key_fault(found.loaded),
@@ -163,20 +176,40 @@ def _find(csr: Object) -> _Found | None:
         # TypeError: a name is of a type of ASN.1 that names are not of.
         return None
     for oid, value in subject:
-        kind = _kind(signer, value) if oid == NameOID.COMMON_NAME else None
+        kind = _kind(signer, value, loaded) if oid == NameOID.COMMON_NAME else None
         if kind is not None:
             return _Found(kind, str(value), loaded)
     return None
 
 
-def _kind(signer: str, common_name: str | bytes) -> Kind | None:
+def _kind(
+    signer: str, common_name: str | bytes, loaded: x509.CertificateSigningRequest
+) -> Kind | None:
+    is_node = isinstance(common_name, str) and common_name.startswith(NODE_USER_PREFIX)
     if signer == SERVING_SIGNER:
-        # The same signer has the certificates of all kubelets, called system:node:NODE.
-        return Kind.SERVING if common_name == SERVER_NAME else None
+        if common_name == SERVER_NAME:
+            return Kind.SERVING
+        # The same signer has the certificates of all kubelets, which do not play the API.
+        return Kind.HUB_SERVING if is_node and _names_the_api(loaded) else None
     if common_name == KUBELET_CLIENT_NAME:
         return Kind.PROXY_CLIENT
+    if is_node:
+        return Kind.HUB if _is_of_hub(loaded.subject) else None
     is_agent = isinstance(common_name, str) and common_name.startswith(AGENT_NAME_PREFIX)
     return Kind.AGENT if is_agent else None
+
+
+def _is_of_hub(subject: x509.Name) -> bool:
+    found = subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return any(each.value == HUB_ORGANIZATION for each in found)
+
+
+def _names_the_api(loaded: x509.CertificateSigningRequest) -> bool:
+    try:
+        hosts, _ = _alternative_names(loaded)
+    except _Malformed:
+        return False
+    return not set(HUB_NAMES).isdisjoint(hosts)
 
 
 def _load(request: object) -> x509.CertificateSigningRequest:
@@ -196,8 +229,11 @@ def _load(request: object) -> x509.CertificateSigningRequest:
         raise ValueError("the request is of a version that there is not") from error
 
 
-def _organization(subject: x509.Name) -> str:
-    """Return the organization of a subject that has one, one common name and nothing else."""
+def _organizations(subject: x509.Name, several: bool) -> tuple[str, ...]:
+    """Return the organizations of a subject that has one common name and nothing else.
+
+    It has one of them, or where there may be ``several`` at least one.
+    """
     organizations, names = [], 0
     for attribute in subject:
         if attribute.oid == NameOID.ORGANIZATION_NAME:
@@ -208,9 +244,9 @@ def _organization(subject: x509.Name) -> str:
             raise _Malformed(f"its subject has {attribute.oid.dotted_string}")
     if names != 1:
         raise _Malformed(f"its subject has {names} common names, where one belongs")
-    if len(organizations) != 1:
+    if len(organizations) != 1 and not (several and organizations):
         raise _Malformed(f"its subject has {len(organizations)} organizations, where one belongs")
-    return organizations[0]
+    return tuple(organizations)
 
 
 def _alternative_names(

@@ -28,6 +28,9 @@ SERVER_NAME = f"{NODE_USER_PREFIX}tunnel-server"
 SERVER_PREFIX = "yurttunnel-server"
 HUB_ORGANIZATION = "openyurt:yurthub"
 """What the hub of a node is a member of, beside the group of nodes."""
+HUB_ADDRESS = IPv4Address("169.254.2.1")
+HUB_ADDRESS_6 = IPv6Address("fd00::2:1")
+"""At which pods find the hub of their node, unless it is told another address."""
 HUB_NAMES = (
     "kubernetes",
     "kubernetes.default",

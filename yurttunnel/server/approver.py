@@ -13,6 +13,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger, LogLevel
 
+from yurttunnel.cluster.services import service_addresses
+from yurttunnel.http.authority import Address
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, Conflict, NotAllowed, NotFound
 from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.interfaces import IInformers, IKubeClient, InformerSpec
@@ -20,6 +22,8 @@ from yurttunnel.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     NODES,
     PODS,
+    SERVICES,
+    SUBJECT_ACCESS_REVIEWS,
     Object,
     Resource,
 )
@@ -47,6 +51,7 @@ MOST_IN_A_ROUND = 100
 """How many requests are looked at again in a round; whoever may create requests can create many."""
 
 _WORKERS = 2
+_API_SERVICE = ("kubernetes", "default")
 _APPROVED = "AutoApproved"
 _LEFT_ALONE = "NotApproved"
 
@@ -256,7 +261,30 @@ class Approver(MultiService):
         node = await self._get(NODES, desired.node) if desired.node else None
         pod = await self._get(PODS, desired.pod, self._namespace) if desired.pod else None
         others = [each for each in desired.further_names if await self._get(NODES, each)]
-        return Facts(self._namespace, node, pod, frozenset(others))
+        may_join = desired.may_join and await self._may_join(request)
+        api_addresses = frozenset[Address]()
+        if desired.api_service and (service := await self._get(SERVICES, *_API_SERVICE)):
+            api_addresses = frozenset(service_addresses(service).cluster_addresses)
+        return Facts(self._namespace, node, pod, frozenset(others), may_join, api_addresses)
+
+    async def _may_join(self, request: Request) -> bool:
+        """Ask what kube-controller-manager asks before it approves the first of a kubelet."""
+        requester = request.requester
+        spec = {
+            "user": requester.username,
+            "groups": sorted(requester.groups),
+            "extra": {key: list(values) for key, values in requester.extra.items()},
+            "resourceAttributes": {
+                "verb": "create",
+                "group": CERTIFICATE_SIGNING_REQUESTS.group,
+                "version": "*",
+                "resource": CERTIFICATE_SIGNING_REQUESTS.plural,
+                "subresource": "nodeclient",
+            },
+        }
+        review = await self._client.create(SUBJECT_ACCESS_REVIEWS, {"spec": spec})
+        status = review.get("status")
+        return isinstance(status, dict) and status.get("allowed") is True
 
     async def _get(
         self, resource: Resource, name: str, namespace: str | None = None
@@ -317,7 +345,8 @@ def _problem(name: str, error: ApiError | ApiUnreachable) -> str:
             " apiGroups [certificates.k8s.io] with resources [certificatesigningrequests] verbs"
             " [get, list, watch], resources [certificatesigningrequests/approval] verbs [update],"
             f" and resources [signers] resourceNames [{', '.join(SIGNERS)}] verbs [approve];"
-            " beside that, get on nodes, and on pods in its namespace"
+            " beside that, create on subjectaccessreviews, get on nodes, on pods in its namespace"
+            " and on the Service kubernetes in default"
             f" ({error})"
         )
     return f"the certificate request {name} cannot be looked at or approved: {error}"

@@ -1,0 +1,133 @@
+"""Who may have which certificate of a node's hub."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.pki.test_approval import NAMESPACE, SERVER, of_template
+from yurttunnel.pki.approval import decide, lookups
+from yurttunnel.pki.approval_decision import Facts, Lookups, Reason
+from yurttunnel.pki.approval_requests import Kind, is_for_tunnel, recognize
+from yurttunnel.pki.certificate_template import hub_client_template, hub_serving_template
+
+CLIENT = hub_client_template("edge-1")
+SERVICE = ip_address("10.96.0.1")
+SERVING = hub_serving_template(
+    "edge-1", [ip_address("127.0.0.1"), ip_address("169.254.2.1"), ip_address("fd00::2:1"), SERVICE]
+)
+NODE = {"username": "system:node:edge-1", "groups": ["system:nodes", "system:authenticated"]}
+JOINING = {
+    "username": "system:bootstrap:abcdef",
+    "groups": ["system:bootstrappers", "system:authenticated"],
+}
+
+
+class HubTests(SynchronousTestCase):
+    """Requests of hubs, and of those who would like to be one."""
+
+    def request(self, template, who):
+        """Make a request."""
+        username = who["username"]
+        request = recognize(of_template(template, username, groups=who["groups"]))
+        self.assertIsNotNone(request)
+        return request
+
+    def approved(self, template, who, **facts):
+        """Assert that somebody gets a certificate."""
+        decision = decide(self.request(template, who), Facts(NAMESPACE, **facts))
+        self.assertTrue(decision.approved, decision.message)
+        self.assertIn("hub of node 'edge-1'", decision.message)
+
+    def left_alone(self, reason, template, who, *words, **facts):
+        """Assert that somebody does not, and what is said to that."""
+        decision = decide(self.request(template, who), Facts(NAMESPACE, **facts))
+        self.assertIs(reason, decision.reason, decision.message)
+        for each in words:
+            self.assertIn(each, decision.message)
+
+    def test_kinds(self):
+        """The two are told from others of the same signers by what only hubs ask for."""
+        self.assertIs(Kind.HUB, self.request(CLIENT, NODE).kind)
+        self.assertIs(Kind.HUB_SERVING, self.request(SERVING, NODE).kind)
+        of_kubelet = replace(SERVING, dns_names=("edge-1",))
+        of_another = replace(CLIENT, organizations=("system:nodes",))
+        for template in (of_kubelet, of_another):
+            self.assertFalse(is_for_tunnel(of_template(template, NODE["username"])))
+
+    def test_long_names(self):
+        """Names of nodes are as long as Kubernetes has them, whatever X.520 says."""
+        long = "n" * 63 + "." + "x" * 63
+        who = {**NODE, "username": f"system:node:{long}"}
+        request = self.request(hub_client_template(long), who)
+        self.assertTrue(decide(request, Facts(NAMESPACE)).approved)
+
+    def test_renewal(self):
+        """A node renews its own."""
+        self.approved(CLIENT, NODE)
+        self.assertEqual(Lookups(), lookups(self.request(CLIENT, NODE), NAMESPACE))
+
+    def test_joining(self):
+        """Who may become a node by a bootstrap token gets its first one."""
+        self.assertEqual(Lookups(may_join=True), lookups(self.request(CLIENT, JOINING), NAMESPACE))
+        self.approved(CLIENT, JOINING, may_join=True)
+        self.left_alone(Reason.REQUESTER, CLIENT, JOINING, "nodeclient", may_join=False)
+
+    def test_others(self):
+        """Neither another node nor the servers' account gets it, and nobody by the name alone."""
+        for who in (
+            {**NODE, "username": "system:node:edge-2"},
+            {**NODE, "groups": ["system:authenticated"]},
+            {"username": SERVER, "groups": ["system:authenticated"]},
+            {**JOINING, "groups": ["system:authenticated"]},
+            {**JOINING, "username": "ada"},
+        ):
+            self.left_alone(Reason.REQUESTER, CLIENT, who, "find out who that is", may_join=True)
+            self.left_alone(Reason.REQUESTER, SERVING, who, "only that node gets", may_join=True)
+
+    def test_organizations(self):
+        """Further ones are approved only for a node that is a member already."""
+        further = hub_client_template("edge-1", ["openyurt:tenant:a"])
+        self.left_alone(Reason.ORGANIZATION, further, NODE, "'openyurt:tenant:a'")
+        member = {**NODE, "groups": [*NODE["groups"], "openyurt:tenant:a"]}
+        self.approved(further, member)
+        joining = {**JOINING, "groups": [*JOINING["groups"], "openyurt:tenant:a"]}
+        self.left_alone(Reason.ORGANIZATION, further, joining, may_join=True)
+        masters = hub_client_template("edge-1", ["system:masters"])
+        self.left_alone(Reason.ORGANIZATION, masters, NODE, "system:masters")
+        alone = replace(CLIENT, organizations=("openyurt:yurthub",))
+        self.left_alone(Reason.ORGANIZATION, alone, NODE, "'system:nodes'")
+        serving = replace(SERVING, organizations=("system:masters",))
+        self.left_alone(Reason.ORGANIZATION, serving, NODE, "system:masters")
+
+    def test_names_of_a_client(self):
+        """The one for the API has no alternative names."""
+        named = replace(CLIENT, dns_names=("kubernetes.default.svc",))
+        self.left_alone(Reason.NAMES, named, NODE, "kubernetes.default.svc")
+
+    def test_serving(self):
+        """The one for pods has the names of the API and addresses of the hub."""
+        self.assertEqual(Lookups(api_service=True), lookups(self.request(SERVING, NODE), NAMESPACE))
+        self.approved(SERVING, NODE, api_addresses=frozenset({SERVICE}))
+        self.left_alone(Reason.NAMES, SERVING, NODE, "10.96.0.1")
+        public = replace(SERVING, addresses=(ip_address("192.0.2.1"),))
+        self.left_alone(Reason.NAMES, public, NODE, "192.0.2.1")
+        named = replace(SERVING, dns_names=(*SERVING.dns_names, "x-tunnel-server-svc"))
+        self.left_alone(Reason.NAMES, named, NODE, "x-tunnel-server-svc")
+
+    def test_no_node(self):
+        """A name that no node can have is nobody's."""
+        for name in ("", "Edge", "a b", "edge-1/x"):
+            template = replace(CLIENT, common_name=f"system:node:{name}")
+            who = {**NODE, "username": template.common_name}
+            self.left_alone(Reason.NAMES, template, who, "names no node")
+            self.assertEqual(Lookups(), lookups(self.request(template, who), NAMESPACE))
+
+    def test_usages(self):
+        """Each is for one thing."""
+        request = recognize(
+            of_template(CLIENT, NODE["username"], usages=["digital signature", "server auth"])
+        )
+        self.assertIs(Reason.USAGES, decide(request, Facts(NAMESPACE)).reason)

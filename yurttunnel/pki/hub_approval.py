@@ -1,0 +1,157 @@
+"""Who may have which certificate of a node's hub.
+
+The one by which the hub is its node to the API is for whoever is that node already, or may become
+it: that is what kube-controller-manager asks before it approves a kubelet's first certificate
+(``certificatesigningrequests/nodeclient``). The one by which pods know the hub is for the node
+itself. It has the names of the API, which stand for the hub on each node; so a node that is in
+foreign hands can play the API to whom it can lead to itself, which for its own pods it could
+anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from yurttunnel.http.authority import Address
+from yurttunnel.pki.approval_decision import Decision, Facts, LeftAlone, Lookups, Reason
+from yurttunnel.pki.approval_requests import Kind, Request
+from yurttunnel.pki.certificate_template import (
+    HUB_ADDRESS_6,
+    HUB_NAMES,
+    HUB_ORGANIZATION,
+    NODE_USER_PREFIX,
+    NODES_ORGANIZATION,
+)
+from yurttunnel.pki.cluster_identity import check_cluster_node_name
+from yurttunnel.pki.identity import BadIdentity
+
+KINDS = (Kind.HUB, Kind.HUB_SERVING)
+
+_BOOTSTRAP_USER = "system:bootstrap:"
+_BOOTSTRAP_GROUP = "system:bootstrappers"
+
+
+def hub_lookups(request: Request) -> Lookups:
+    """Return what has to be known of whom a request for a hub is from, and of its cluster."""
+    if request.fault or not _is_node_name(request):
+        return Lookups()
+    if request.kind is Kind.HUB:
+        return Lookups(may_join=_is_bootstrapper(request))
+    return Lookups(api_service=_is_node_itself(request))
+
+
+def decide_hub(request: Request, facts: Facts) -> Decision:
+    """Decide about a request whose usages and key are right; raises :class:`LeftAlone`."""
+    if not _is_node_name(request):
+        raise LeftAlone(Reason.NAMES, f"is left alone: {request.common_name!a} names no node")
+    if request.kind is Kind.HUB:
+        return _decide_client(request, facts)
+    return _decide_serving(request, facts)
+
+
+def organization_fault(request: Request) -> str | None:
+    """Complete "is left alone: ..." when a hub does not get these organizations without a word."""
+    usual = {HUB_ORGANIZATION, NODES_ORGANIZATION}
+    if request.kind is Kind.HUB_SERVING:
+        usual = {NODES_ORGANIZATION}
+    found = set(request.organizations)
+    if not usual <= found or len(found) != len(request.organizations):
+        return (
+            f"its organizations are {_quoted(request.organizations)}, and those of"
+            f" {_described(request)} are {_quoted(sorted(usual))}"
+        )
+    further = found - usual
+    if request.kind is Kind.HUB and _is_node_itself(request):
+        # It gets nothing that it has not got.
+        further -= request.requester.groups
+    if further:
+        return (
+            f"it is for {_quoted(sorted(further))}, too (--hub-cert-organizations), which its"
+            " requester is not a member of. Once somebody has approved it, renewals are approved"
+        )
+    return None
+
+
+def _decide_client(request: Request, facts: Facts) -> Decision:
+    names = [*request.dns_names, *map(str, request.addresses)]
+    if names:
+        raise LeftAlone(
+            Reason.NAMES,
+            f"is left alone: it is for {_quoted(names)}, but {_described(request)} has no names",
+        )
+    requester = request.requester.username
+    if not _is_node_itself(request):
+        if not _is_bootstrapper(request):
+            raise LeftAlone(Reason.REQUESTER, _foreign(request))
+        if not facts.may_join:
+            raise LeftAlone(
+                Reason.REQUESTER,
+                f"is left alone: {requester!a} may not create certificatesigningrequests/nodeclient"
+                " (certificates.k8s.io), by which clusters say who may become a node. Give its"
+                " group the ClusterRole"
+                " system:certificates.k8s.io:certificatesigningrequests:nodeclient, as kubeadm"
+                " does",
+            )
+    return Decision(f"is for {_described(request)}, requested by {requester}")
+
+
+def _decide_serving(request: Request, facts: Facts) -> Decision:
+    if not _is_node_itself(request):
+        raise LeftAlone(Reason.REQUESTER, _foreign(request))
+    foreign = sorted(set(request.dns_names) - set(HUB_NAMES))
+    foreign += [str(each) for each in request.addresses if not _is_of_hub(each, facts)]
+    if foreign:
+        raise LeftAlone(
+            Reason.NAMES,
+            f"is left alone: {_quoted(foreign)} is no name of the API and no address of a hub,"
+            " which are loopback and link-local ones, and that of the Service kubernetes",
+        )
+    return Decision(f"is for {_described(request)}, requested by {request.requester.username}")
+
+
+def _is_of_hub(address: Address, facts: Facts) -> bool:
+    return (
+        address.is_loopback
+        or address.is_link_local
+        or address == HUB_ADDRESS_6
+        or address in facts.api_addresses
+    )
+
+
+def _is_node_itself(request: Request) -> bool:
+    requester = request.requester
+    return requester.username == request.common_name and NODES_ORGANIZATION in requester.groups
+
+
+def _is_bootstrapper(request: Request) -> bool:
+    requester = request.requester
+    return requester.username.startswith(_BOOTSTRAP_USER) and _BOOTSTRAP_GROUP in requester.groups
+
+
+def _is_node_name(request: Request) -> bool:
+    try:
+        check_cluster_node_name(request.common_name.removeprefix(NODE_USER_PREFIX))
+    except BadIdentity:
+        return False
+    return True
+
+
+def _foreign(request: Request) -> str:
+    who = "only that node"
+    if request.kind is Kind.HUB:
+        who += ", or somebody with a bootstrap token,"
+    return (
+        f"is left alone: {request.requester.username[:253]!a} asks for {_described(request)},"
+        f" which {who} gets: find out who that is"
+    )
+
+
+def _described(request: Request) -> str:
+    node = ascii(request.common_name.removeprefix(NODE_USER_PREFIX)[:253])
+    if request.kind is Kind.HUB:
+        return f"the certificate of the hub of node {node}"
+    return f"the certificate of the hub of node {node} for pods"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(ascii(each[:253]) for each in names[:10]) or "none"
