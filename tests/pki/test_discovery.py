@@ -83,7 +83,7 @@ class DiscoveryTests(TestCase):
     def setUp(self):
         """Start it."""
         self.cluster = Cluster(reactor, self.mktemp())
-        self.addCleanup(self.cluster.close)
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.cluster.close()))
         self.token = BootstrapToken.parse(TOKEN)
         self.foreign = Issuer.make(self).authority
 

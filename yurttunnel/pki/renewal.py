@@ -299,6 +299,14 @@ class CertificateRenewal(Reconciler):
         ended = None if self._attempt is None else self._abandon(self._attempt)
         return stopped if ended is None else Deferred.fromCoroutine(_both(stopped, ended))
 
+    def ask_anew(self) -> None:
+        """Give up what is under way, and ask without a pause: there is another way to do so."""
+        if self._attempt is not None:
+            self._abandon(self._attempt)
+        self._no_failure()
+        if self.running:
+            self.look()
+
     def look(self) -> None:
         """Do what is due; a certificate that its issuer issues at once is there then."""
         if self.is_usable:

@@ -1,0 +1,265 @@
+"""The hub's identity, with the API of a cluster over TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from tests.apiserver.kinds import CERTIFICATE_SIGNING_REQUESTS
+from tests.hub.cluster import SERVICE_ADDRESS, TOKEN, Cluster
+from tests.pki.support import Issuer
+from yurttunnel.hub.identity.identity import HubIdentity
+from yurttunnel.hub.settings import BootstrapMode, BootstrapSettings
+from yurttunnel.pki.certificate_store import CertificateStore
+from yurttunnel.pki.credentials import certificates_to_pem, new_key
+from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.discovery import BootstrapToken
+from yurttunnel.pki.issuer import IssuedCertificate
+
+ADDRESSES = [ip_address("127.0.0.1"), ip_address("169.254.2.1"), ip_address(SERVICE_ADDRESS)]
+NOBODY = "https://127.0.0.1:1"
+"""An API server that is not there."""
+
+
+class IdentityTestCase(TestCase):
+    """A cluster that a node may join."""
+
+    timeout = 60
+
+    def setUp(self):
+        """Start the cluster."""
+        self.root = Path(self.mktemp())
+        self.cluster = Cluster(reactor, self.mktemp())
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.cluster.close()))
+        self.cluster.run_controllers()
+        self.token = BootstrapToken.parse(TOKEN)
+        self.settings = BootstrapSettings(token=self.token, pins=frozenset({self.cluster.pin}))
+
+    def make(self, settings=None, servers=None):
+        """Make the identity of a hub, as it is after a start."""
+        return HubIdentity(
+            reactor,
+            "edge-1",
+            servers or [self.cluster.url],
+            self.root,
+            settings or self.settings,
+            lambda: ADDRESSES,
+        )
+
+    def start(self, *arguments, **options):
+        """Make it, and have it run until the end of the test."""
+        identity = self.make(*arguments, **options)
+        identity.startService()
+        self.addCleanup(identity.stopService)
+        return identity
+
+    async def until(self, condition):
+        """Wait for something."""
+        while not condition():
+            await deferLater(reactor, 0.02)
+
+    def current(self, name="yurthub"):
+        """Return what is kept for the next start."""
+        path = self.root / "pki" / f"{name}-current.pem"
+        return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+class JoiningTests(IdentityTestCase):
+    """The first certificate."""
+
+    async def test_token(self):
+        """A token and a pin suffice for both certificates."""
+        identity = self.start()
+        self.assertIn("no certificate of node edge-1 yet", identity.problem())
+        self.assertIsNone(identity.node)
+        await identity.certificate.when_ready()
+        self.assertIsNone(identity.problem())
+        self.assertIsNotNone(identity.node)
+        self.assertIsNotNone(identity.anonymous)
+        subject = self.current().subject
+        organizations = subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+        self.assertEqual(
+            {"openyurt:yurthub", "system:nodes"}, {each.value for each in organizations}
+        )
+        (name,) = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        self.assertEqual("system:node:edge-1", name.value)
+        await identity.serving_certificate.when_ready()
+        self.assertIsNotNone(identity.serving)
+        names = self.current("yurthub-server").extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+        self.assertIn("kubernetes.default.svc", names.value.get_values_for_type(x509.DNSName))
+        self.assertEqual(set(ADDRESSES), set(names.value.get_values_for_type(x509.IPAddress)))
+        self.assertEqual({"client", "server", "ca"}, set(identity.certificates()))
+        self.assertEqual({"hub": 1, "hub-serving": 1}, dict(self.cluster.counters.approved))
+
+    async def test_file(self):
+        """The file with the token is removed once the node has joined."""
+        file = self.root.with_suffix(".conf")
+        self.cluster.identities.kubeconfig(file, "https://unused:6443", token=TOKEN)
+        identity = self.start(BootstrapSettings(file=file))
+        await identity.certificate.when_ready()
+        self.assertFalse(file.exists())
+        self.assertEqual(
+            certificates_to_pem([self.cluster.authority]),
+            (self.root / "pki" / "ca.crt").read_bytes(),
+        )
+
+    async def test_file_without_authorities(self):
+        """A file that names no authority needs pins, and says so."""
+        file = self.root.with_suffix(".conf")
+        self.cluster.identities.kubeconfig(file, "https://unused:6443", token=TOKEN)
+        content = json.loads(file.read_text())
+        del content["clusters"][0]["cluster"]["certificate-authority"]
+        file.write_text(json.dumps(content))
+        identity = self.start(BootstrapSettings(file=file))
+        await self.until(lambda: "--discovery-token-ca-cert-hash" in (identity.problem() or ""))
+        self.assertTrue(file.exists())
+        self.flushLoggedErrors()
+
+    async def test_kubelet(self):
+        """The kubelet's certificate does in place of a token."""
+        self.cluster.identities.client("kubelet", "system:node:edge-1", "system:nodes")
+        directory = self.cluster.identities.directory
+        pem = directory / "kubelet-client-current.pem"
+        pem.write_bytes((directory / "kubelet.crt").read_bytes())
+        with pem.open("ab") as file:
+            file.write((directory / "kubelet.key").read_bytes())
+        identity = self.start(
+            BootstrapSettings(
+                mode=BootstrapMode.KUBELET_CERTIFICATE,
+                kubelet_certificate=pem,
+                kubelet_authorities=directory / "ca.crt",
+            )
+        )
+        await identity.certificate.when_ready()
+        self.assertTrue(pem.exists())
+
+    async def test_several_servers(self):
+        """A server that does not answer is passed over."""
+        identity = self.start(servers=[NOBODY, self.cluster.url])
+        await identity.certificate.when_ready()
+
+    async def test_nothing(self):
+        """Without any of that the hub says what to give it."""
+        identity = self.start(BootstrapSettings())
+        await self.until(lambda: "/v1/token" in (identity.problem() or ""))
+
+
+class RestartTests(IdentityTestCase):
+    """What an earlier run has left."""
+
+    async def join(self):
+        """Join, and end."""
+        identity = self.make()
+        identity.startService()
+        await identity.certificate.when_ready()
+        await identity.serving_certificate.when_ready()
+        await identity.stopService()
+
+    async def test_offline(self):
+        """What is on disk is there before anything runs, and nobody is asked."""
+        await self.join()
+        identity = self.make(BootstrapSettings(), servers=[NOBODY])
+        self.assertIsNone(identity.problem())
+        for contexts in (identity.node, identity.anonymous, identity.serving):
+            self.assertIsNotNone(contexts)
+
+    async def test_damaged(self):
+        """Damaged files are no files: the node joins again."""
+        await self.join()
+        for name in ("yurthub-current.pem", "ca.crt"):
+            path = self.root / "pki" / name
+            path.resolve().write_bytes(b"-----BEGIN CERTIFICATE-----\n")
+        identity = self.start()
+        self.assertIsNone(identity.node)
+        await identity.certificate.when_ready()
+        self.assertIsNotNone(identity.node)
+
+    async def test_another_cluster(self):
+        """Authorities that are not pinned any more are of another cluster, which is left."""
+        await self.join()
+        foreign = Issuer.make(self).authority.certificate
+        (self.root / "pki" / "ca.crt").write_bytes(certificates_to_pem([foreign]))
+        identity = self.start()
+        self.assertIsNone(identity.node)
+        await self.until(lambda: identity.node is not None)
+        self.assertEqual((self.cluster.authority,), identity.node.credentials.authorities)
+
+    async def test_another_node(self):
+        """The certificate of another node is not used."""
+        await self.join()
+        identity = HubIdentity(reactor, "edge-2", [NOBODY], self.root, self.settings, list)
+        self.assertIsNone(identity.node)
+
+    async def test_new_token(self):
+        """With certificate and token expired, a new token brings the node back, at once."""
+        await self.join()
+        self.expire()
+        identity = self.start(BootstrapSettings(token=BootstrapToken("ghijkl", "0" * 16)))
+        self.assertIn("has expired", identity.problem())
+        # From the cache clients are served all the same.
+        self.assertIsNotNone(identity.node)
+        self.assertTrue(identity.take_token(self.token))
+        await identity.certificate.when_ready()
+        await self.until(lambda: identity.problem() is None)
+        self.assertGreater(self.current().not_valid_after_utc, self.current().not_valid_before_utc)
+        self.assertFalse(identity.take_token(self.token))
+
+    def expire(self):
+        """Have the certificate expired."""
+        key = new_key()
+        subject = self.current().subject
+        authority = self.cluster.identities.authority
+        usage = x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH
+        certificate = authority.sign(subject, key.public_key(), [], usage, -1)
+        path = (self.root / "pki" / "yurthub-current.pem").resolve()
+        store = CertificateStore(StateDirectory.open(self.root / "pki"), path.name)
+        store.save(IssuedCertificate(key, certificate))
+
+
+class RenewalTests(IdentityTestCase):
+    """What changes while it runs."""
+
+    async def test_authorities(self):
+        """Contexts follow the file of authorities that an operator has replaced."""
+        identity = self.start()
+        await identity.certificate.when_ready()
+        both = [self.cluster.authority, Issuer.make(self).authority.certificate]
+        path = self.root / "pki" / "ca.crt"
+        new = path.with_suffix(".new")
+        new.write_bytes(certificates_to_pem(both))
+        os.replace(new, path)
+        for each in identity.services:
+            bundle = getattr(each, "_bundle", None)
+            if bundle is not None:
+                bundle.trigger()
+        await self.until(lambda: len(identity.anonymous.credentials.authorities) == 2)
+
+    async def test_as_the_node(self):
+        """A renewal is asked for with the certificate that there is, not with a token."""
+        identity = self.start()
+        await identity.certificate.when_ready()
+        await identity.stopService()
+        self.start(replace(self.settings, organizations=("openyurt:tenant:a",)))
+
+        def requesters():
+            requests = self.cluster.store.list(CERTIFICATE_SIGNING_REQUESTS)
+            return [
+                each["spec"]["username"]
+                for each in requests
+                if each["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client"
+            ]
+
+        await self.until(lambda: len(requesters()) == 2)
+        self.assertEqual({"system:bootstrap:abcdef", "system:node:edge-1"}, set(requesters()))

@@ -1,0 +1,107 @@
+"""The authorities of the node's cluster, kept in ``ca.crt`` for starts without the cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from twisted.application.service import MultiService
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.pki.authorities import Authorities, AuthorityBundle, BadBundle
+from yurttunnel.pki.credentials import certificates_to_pem, load_certificates, pin_of
+from yurttunnel.pki.directory import StateDirectory, StateError
+
+CA_FILE = "ca.crt"
+
+
+class ClusterAuthorities(MultiService):
+    """Whom the node believes to be its cluster's API; ``current`` is empty while that is unknown.
+
+    As a service it follows the file, which an operator may replace. ``use(authorities)`` is called
+    with others than before, and may raise: then those stay. A file with none of the ``pins``, if
+    there are any, is of another cluster.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        directory: StateDirectory,
+        pins: Collection[str],
+        use: Callable[[Authorities], object],
+    ) -> None:
+        super().__init__()
+        self._clock = clock
+        self._directory = directory
+        self._use = use
+        self._bundle: AuthorityBundle | None = None
+        self._not_stored: str | None = None
+        self.current = self._load(pins)
+        if self.current:
+            self._follow()
+
+    @property
+    def path(self) -> Path:
+        """Where they are."""
+        return self._directory.path / CA_FILE
+
+    def pem(self) -> bytes:
+        """Return them in PEM form."""
+        return certificates_to_pem(self.current)
+
+    def take(self, authorities: Authorities) -> None:
+        """Believe these from now on, and after a restart."""
+        if authorities == self.current:
+            return
+        self._change(authorities)
+        try:
+            self._directory.write(CA_FILE, self.pem())
+        except StateError as error:
+            self._not_stored = (
+                f"the cluster's authorities are in use but not kept for a restart: {error}"
+            )
+            self._log.error("{problem}", problem=self._not_stored)
+            return
+        self._not_stored = None
+        if self._bundle is None:
+            self._follow()
+
+    def warning(self) -> str | None:
+        """Return what is wrong with the file while those from before do."""
+        return self._not_stored or (None if self._bundle is None else self._bundle.problem)
+
+    def _change(self, authorities: Authorities) -> None:
+        if authorities != self.current:
+            former, self.current = self.current, authorities
+            try:
+                self._use(authorities)
+            except Exception:
+                # Put back, whatever it was; the caller tells.
+                self.current = former
+                raise
+
+    def _load(self, pins: Collection[str]) -> Authorities:
+        try:
+            found = load_certificates(self._directory, CA_FILE) or ()
+        except StateError as error:
+            self._log.warn("{error}; the cluster's authorities are found again", error=error)
+            return ()
+        if found and pins and not any(pin_of(each) in pins for each in found):
+            self._log.warn(
+                "{path} has none of the authorities in --discovery-token-ca-cert-hash, so it is of"
+                " another cluster: they are found again",
+                path=self.path,
+            )
+            return ()
+        return found
+
+    def _follow(self) -> None:
+        try:
+            self._bundle = AuthorityBundle.file(self._clock, self.path, self._change)
+        except BadBundle as error:
+            self._log.warn("{error}; it is not followed until the next start", error=error)
+        else:
+            self._bundle.setServiceParent(self)

@@ -1,0 +1,208 @@
+"""The hub's identity as a service: its two certificates, kept good, and the TLS made of them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+from OpenSSL import SSL
+from twisted.application.service import MultiService
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from yurttunnel.hub.identity.authorities import ClusterAuthorities
+from yurttunnel.hub.identity.issuer import HubIssuer
+from yurttunnel.hub.identity.joining import Joining
+from yurttunnel.hub.interfaces import IIdentity
+from yurttunnel.hub.settings import BootstrapSettings
+from yurttunnel.pki.authorities import Authorities
+from yurttunnel.pki.callers import HTTP_PROTOCOL, OptionalCallerContexts
+from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
+from yurttunnel.pki.certificate_template import (
+    HUB_PREFIX,
+    HUB_SERVER_PREFIX,
+    hub_client_template,
+    hub_serving_template,
+)
+from yurttunnel.pki.contexts import ClientContexts, LiveContexts
+from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.discovery import BootstrapToken
+from yurttunnel.pki.issuer import Address, CertificateTemplate
+from yurttunnel.pki.metrics import ClusterTrustStats
+from yurttunnel.pki.renewal import CLUSTER_SCHEDULE, CertificateRenewal
+from yurttunnel.tunnel.reactor import IReactor
+
+PKI_DIRECTORY = "pki"
+"""Within ``--root-dir``, as upstream has it."""
+
+ADVICE = "or see --server-addr"
+
+
+class ServingContexts(OptionalCallerContexts):
+    """Contexts for listeners that ask nobody for a certificate: tokens tell who pods are."""
+
+    _mode = SSL.VERIFY_NONE
+
+
+@implementer(IIdentity)
+class HubIdentity(MultiService):
+    """Gets and renews the certificates of a hub while it runs; what is on disk is there at once.
+
+    ``serving_addresses()`` are wanted in the certificate for pods; it may raise
+    ``TemplateUnknown``. ``serving`` are contexts for listeners, ``None`` before there is such a
+    certificate. ``on_serving`` are called when they are there.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: IReactor,
+        node: str,
+        servers: Sequence[str],
+        root_dir: Path,
+        bootstrap: BootstrapSettings,
+        serving_addresses: Callable[[], Collection[Address]],
+    ) -> None:
+        """Load what an earlier run left in ``root_dir``. Raises :class:`StateError`."""
+        super().__init__()
+        self.node: ClientContexts | None = None
+        self.anonymous: ClientContexts | None = None
+        self.serving: ServingContexts | None = None
+        self.on_serving: list[Callable[[], object]] = []
+        root_dir.mkdir(mode=0o700, exist_ok=True)
+        directory = open_certificate_directory(root_dir / PKI_DIRECTORY)
+        self._live = LiveContexts(reactor)
+        self._authorities = ClusterAuthorities(
+            reactor, directory, bootstrap.pins, self._use_authorities
+        )
+        self._joining = Joining(reactor, bootstrap, self._authorities)
+
+        def renewal(
+            name: str,
+            prefix: str,
+            template: CertificateTemplate,
+            current: Callable[[], CertificateTemplate],
+            joining: Joining | None,
+        ) -> CertificateRenewal:
+            return CertificateRenewal(
+                reactor,
+                name,
+                HubIssuer(
+                    reactor,
+                    servers,
+                    template,
+                    self._authorities,
+                    lambda: self.certificate,
+                    joining,
+                ),
+                DatedStore(reactor, directory, prefix),
+                CLUSTER_SCHEDULE,
+                current,
+                lambda certificate: self._misfit(certificate, template.common_name),
+                self._authorities.current or None,
+            )
+
+        client = hub_client_template(node, bootstrap.organizations)
+        self.certificate = renewal(
+            f"certificate of node {node}", HUB_PREFIX, client, lambda: client, self._joining
+        )
+        self.serving_certificate = renewal(
+            f"certificate of node {node} for pods",
+            HUB_SERVER_PREFIX,
+            hub_serving_template(node, ()),
+            lambda: hub_serving_template(node, serving_addresses()),
+            None,
+        )
+        self.certificate.on_change.append(lambda _: self._certificate_changed())
+        self.serving_certificate.on_change.append(lambda _: self._use())
+        for part in (self._authorities, self.certificate, self.serving_certificate):
+            part.setServiceParent(self)
+        self._use()
+
+    def take_token(self, token: BootstrapToken) -> bool:
+        """Join with this token if that is needed, and return whether it is."""
+        self._joining.take_token(token)
+        if self.certificate.is_usable:
+            return False
+        self.certificate.ask_anew()
+        return True
+
+    def problem(self) -> str | None:
+        """Return why there is no certificate that is good, if there is none."""
+        return self.certificate.problem()
+
+    def warning(self) -> str | None:
+        """Return what is not kept up to date while what is there does its work."""
+        return self.certificate.warning() or self._authorities.warning()
+
+    def serving_problem(self) -> str | None:
+        """Return what is wrong with the certificate for pods."""
+        return self.serving_certificate.problem() or self.serving_certificate.warning()
+
+    def certificates(self) -> Mapping[str, datetime.datetime]:
+        """Return when what is in use ends, by name."""
+        ends = {
+            "client": self.certificate.not_after,
+            "server": self.serving_certificate.not_after,
+            "ca": max(
+                (each.not_valid_after_utc for each in self._authorities.current), default=None
+            ),
+        }
+        return {name: end for name, end in ends.items() if end is not None}
+
+    def stats(self) -> ClusterTrustStats:
+        """Return what is counted, for the metrics."""
+        requests = {
+            "client": self.certificate.counters,
+            "server": self.serving_certificate.counters,
+        }
+        return ClusterTrustStats(requests, self._authorities.warning() is not None)
+
+    def _certificate_changed(self) -> None:
+        self._use()
+        if self.certificate.not_stored is None:
+            self._joining.joined()
+
+    def _use_authorities(self, authorities: Authorities) -> None:
+        self._use()
+        for certificate in (self.certificate, self.serving_certificate):
+            certificate.authorities_changed(authorities)
+
+    def _use(self) -> None:
+        """Have contexts made of what there is, and those that exist follow it."""
+        self._live.update()
+        if not self._authorities.current:
+            return
+        if self.node is None and self.certificate.current is not None:
+            self.node = ClientContexts(self._client(), HTTP_PROTOCOL, advice=ADVICE)
+            self.anonymous = ClientContexts(
+                self._client(), HTTP_PROTOCOL, presents=False, advice=ADVICE
+            )
+            self._live.follow(self.node, self._client)
+            self._live.follow(self.anonymous, self._client)
+        if self.serving is None and self.serving_certificate.current is not None:
+            self.serving = ServingContexts(self._server())
+            self._live.follow(self.serving, self._server)
+            for callback in self.on_serving:
+                callback()
+
+    def _misfit(self, certificate: x509.Certificate, name: str) -> str | None:
+        """Complete "the certificate ..." when it cannot be used by this node in its cluster."""
+        if not self._authorities.current:
+            return f"is of no use without the cluster's authorities in {self._authorities.path}"
+        try:
+            attributes = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        except ValueError as error:
+            return f"is malformed: {error}"
+        found = [each.value for each in attributes]
+        return None if found == [name] else f"is for {found!r} and not for {name!r}"
+
+    def _client(self) -> Credentials:
+        return self.certificate.credentials(self._authorities.current)
+
+    def _server(self) -> Credentials:
+        return self.serving_certificate.credentials(self._authorities.current)

@@ -1,0 +1,84 @@
+"""The issuer of the hub's certificates: a signer of its cluster, by one API server or another.
+
+It does not go through the hub's own port: what is asked with may be another identity, and the hub
+has to get a certificate when nothing else of it works yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twisted.internet.interfaces import IReactorTime
+
+from yurttunnel.hub.identity.authorities import ClusterAuthorities
+from yurttunnel.hub.identity.joining import Joining
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import KubeConfiguration
+from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.pki.cluster_issuer import ClusterIssuer
+from yurttunnel.pki.credentials import certificates_to_pem, key_to_pem
+from yurttunnel.pki.issuer import CertificateTemplate, Chain, IssuedCertificate, NotIssued
+from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.tunnel.reactor import IReactor
+
+Own = Callable[[], CertificateRenewal]
+"""Gives the node's certificate for clients."""
+
+
+class HubIssuer:
+    """Asks as the node where that has a certificate, else by ``joining``, if that is given.
+
+    Each attempt goes to the next of ``servers``, which are URLs.
+    """
+
+    final: tuple[type[Exception], ...] = ()
+
+    def __init__(
+        self,
+        reactor: IReactor,
+        servers: Sequence[str],
+        template: CertificateTemplate,
+        authorities: ClusterAuthorities,
+        own: Own,
+        joining: Joining | None = None,
+    ) -> None:
+        self._reactor = reactor
+        self._servers = servers
+        self._signer, self._usages = template.signer, template.usages
+        self._authorities = authorities
+        self._own = own
+        self._joining = joining
+        self._turn = 0
+
+    async def issue(self, request: bytes, waits: Callable[[str], object]) -> Chain:
+        """Return the certificate; see ``Issuer``."""
+        server = self._servers[self._turn % len(self._servers)]
+        self._turn += 1
+        credentials = await self._credentials(server)
+        configuration = KubeConfiguration(server, "default", self._authorities.pem, credentials)
+        client = KubeClient(self._reactor, configuration)
+        clock: IReactorTime = self._reactor
+        try:
+            return await ClusterIssuer(clock, client, self._signer, self._usages).issue(
+                request, waits
+            )
+        finally:
+            await client.close()
+
+    async def _credentials(self, server: str) -> FileCredentials:
+        own = self._own()
+        issued = own.current if own.is_usable else None
+        believed = self._authorities.current
+        joining = self._joining
+        # One of another authority may be of another cluster, unless there is no way to join.
+        may_join = joining is not None and joining.is_possible
+        if issued is not None and believed and (issued.is_from(believed) or not may_join):
+            return _presenting(issued)
+        if joining is None:
+            raise NotIssued("the node's certificate for clients comes first")
+        return await joining.credentials(server)
+
+
+def _presenting(issued: IssuedCertificate) -> FileCredentials:
+    chain = certificates_to_pem([issued.certificate, *issued.chain])
+    return FileCredentials(certificate=chain, key=key_to_pem(issued.key))

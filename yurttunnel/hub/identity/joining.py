@@ -1,0 +1,136 @@
+"""What a hub without a certificate of its own proves with that it may have one."""
+
+from __future__ import annotations
+
+import os
+
+from twisted.logger import Logger
+
+from yurttunnel.hub.identity.authorities import ClusterAuthorities
+from yurttunnel.hub.settings import BootstrapMode, BootstrapSettings
+from yurttunnel.kube.configuration import BadKubeConfiguration
+from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.kube.files import RereadFile
+from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
+from yurttunnel.pki.discovery import (
+    BadBootstrapToken,
+    BootstrapToken,
+    DiscoveryFailed,
+    discover,
+)
+from yurttunnel.pki.issuer import NotIssued
+from yurttunnel.tunnel.reactor import IReactor
+
+
+class Joining:
+    """Finds the cluster's authorities, and the credentials that the first certificate is got by.
+
+    That is a bootstrap token, of which the one that was given last counts, or the kubelet's
+    certificate.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, reactor: IReactor, settings: BootstrapSettings, authorities: ClusterAuthorities
+    ) -> None:
+        self._reactor = reactor
+        self._settings = settings
+        self._authorities = authorities
+        self._token = settings.token
+
+    @property
+    def is_possible(self) -> bool:
+        """There is something to join with."""
+        if self._settings.mode is BootstrapMode.KUBELET_CERTIFICATE:
+            return self._settings.kubelet_certificate.exists()
+        return self._token is not None or (
+            self._settings.file is not None and self._settings.file.exists()
+        )
+
+    def take_token(self, token: BootstrapToken) -> None:
+        """Join with this one."""
+        self._token = token
+
+    async def credentials(self, server: str) -> FileCredentials:
+        """Return what to ask the API at the URL ``server`` with, and know whom to believe.
+
+        Raises :class:`NotIssued` with what is missing.
+        """
+        if self._settings.mode is BootstrapMode.KUBELET_CERTIFICATE and self._token is None:
+            return self._of_kubelet()
+        token = self._token or await self._token_in_file()
+        await self._find_authorities(server, token)
+        return FileCredentials(token=token.bearer)
+
+    def joined(self) -> None:
+        """Take it that there is a certificate that will be there after a restart, too."""
+        self._token = None
+        file = self._settings.file
+        if file is None or self._settings.mode is not BootstrapMode.TOKEN:
+            return
+        try:
+            os.unlink(file)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._log.warn(
+                "{file} holds a bootstrap token and cannot be removed now that the node has joined"
+                " ({reason}): remove it",
+                file=file,
+                reason=error.strerror,
+            )
+        else:
+            self._log.info("{file} is removed: the node has joined", file=file)
+
+    def _of_kubelet(self) -> FileCredentials:
+        settings = self._settings
+        pem = RereadFile(settings.kubelet_certificate)
+        try:
+            pem.read()
+            self._authorities.take(certificates_from_pem(settings.kubelet_authorities.read_bytes()))
+        except OSError as error:
+            raise NotIssued(
+                f"--bootstrap-mode=kubeletcertificate: {error.filename}: {error.strerror}"
+            ) from None
+        except BadCredentials as error:
+            raise NotIssued(f"--kubelet-ca-file: {settings.kubelet_authorities}: {error}") from None
+        return FileCredentials(certificate=pem, key=pem)
+
+    async def _token_in_file(self) -> BootstrapToken:
+        file = self._settings.file
+        if file is None:
+            raise NotIssued(
+                "there is nothing to join the cluster with: give --bootstrap-file, or post a token"
+                " (kubeadm token create) to /v1/token on --serve-port, as"
+                ' curl -d \'{"jointoken": "..."}\' http://127.0.0.1:10267/v1/token'
+            )
+        # What only a hub needs that has not joined yet takes time and memory to import.
+        from yurttunnel.kube.kube_config import read_kube_config
+
+        try:
+            configuration = read_kube_config(file)
+            found = await configuration.credentials.current(self._reactor)
+            token = BootstrapToken.parse(found.token)
+            pem = configuration.authorities()
+            if pem:
+                self._authorities.take(certificates_from_pem(pem))
+        except (BadKubeConfiguration, BadBootstrapToken, BadCredentials) as error:
+            raise NotIssued(f"--bootstrap-file: {error}") from None
+        except OSError as error:
+            raise NotIssued(f"--bootstrap-file: {error}") from None
+        return token
+
+    async def _find_authorities(self, server: str, token: BootstrapToken) -> None:
+        settings = self._settings
+        if settings.pins or settings.skips_pins:
+            try:
+                found = await discover(self._reactor, server, token, settings.pins)
+            except DiscoveryFailed as error:
+                raise NotIssued(str(error)) from None
+            self._authorities.take(found)
+        elif not self._authorities.current:
+            raise NotIssued(
+                "it is not known which cluster to believe: give --discovery-token-ca-cert-hash, or"
+                " --bootstrap-file with certificate-authority-data"
+            )
