@@ -68,9 +68,9 @@ class ListenerSettings:
 class HealthSettings:
     """How the health of API servers is found out, by renewing the node's Lease; seconds.
 
-    Within each ``interval`` a server has ``retries`` attempts of at most ``timeout``, and is
-    healthy again after ``threshold`` intervals that went well. The lease is not renewed when the
-    kubelet has not asked for ``kubelet_grace``.
+    Within each ``interval`` a server has ``retries`` attempts, of ``timeout`` together, so that a
+    silent one is noticed in time, and is healthy again after ``threshold`` checks that went well.
+    The lease is not renewed when the kubelet has not asked for ``kubelet_grace``.
     """
 
     interval: float

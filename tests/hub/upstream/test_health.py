@@ -9,7 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from yurttunnel.hub.interfaces import IConnectivity
-from yurttunnel.hub.upstream.health import Health, HealthSettings, State
+from yurttunnel.hub.settings import HealthSettings
+from yurttunnel.hub.upstream.health import Health, State
 from yurttunnel.hub.upstream.node_lease import CheckFailed
 from yurttunnel.hub.upstream.servers import parse_servers
 
@@ -18,7 +19,7 @@ class HealthTestCase(SynchronousTestCase):
     """Servers whose checks the test answers: with nothing, an error, or not at all."""
 
     names = ("a",)
-    settings = HealthSettings()
+    settings = HealthSettings(10, 2, 3, 2, kubelet_grace=40)
 
     def setUp(self):
         """Have all servers be well, and start."""
@@ -208,7 +209,7 @@ class OneServerTests(HealthTestCase):
         def broken(online):
             raise ValueError("broken")
 
-        self.health = Health(self.clock, self.servers, self.check, self.lose)
+        self.health = Health(self.clock, self.servers, self.check, self.lose, self.settings)
         self.health.on_change(broken)
         self.health.on_change(self.turns.append)
         self.start()
@@ -248,7 +249,7 @@ class SeveralServersTests(HealthTestCase):
 class OtherSettingsTests(HealthTestCase):
     """Flags."""
 
-    settings = HealthSettings(interval=4, timeout=1, tries=1, threshold=3)
+    settings = HealthSettings(4, 1, retries=1, threshold=3, kubelet_grace=40)
 
     def test_they_count(self):
         """Interval, time, tries and threshold are as they are set."""

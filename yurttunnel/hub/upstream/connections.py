@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from OpenSSL import SSL
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectingCancelledError
@@ -25,10 +24,9 @@ from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.pool import ConnectionPool, PoolSettings, PoolStatistics
+from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.upstream.servers import Server
-from yurttunnel.pki.callers import HTTP_PROTOCOL
 from yurttunnel.pki.contexts import ClientContexts
-from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.https import HTTPSConnection
 from yurttunnel.pki.problems import problem_with_api
 from yurttunnel.tunnel import tls
@@ -52,45 +50,30 @@ pkg/server/secure_serving.go)."""
 HEAD_LIMITS = HeadLimits(max_bytes=64 * 1024, max_fields=200)
 """Of answers; those of the API have less than 1 KiB, and warnings (KEP-1693) come on top."""
 
-_ADVICE = "one of the certSANs of kubeadm's ClusterConfiguration, or have its certificate name it"
-
-
-@dataclass(frozen=True, slots=True)
-class ApiContexts:
-    """TLS toward the API servers, with the node's certificate and without one."""
-
-    node: ClientContexts
-    bearer: ClientContexts
-
-    @classmethod
-    def of(cls, credentials: Credentials) -> ApiContexts:
-        """Make both for the node's ``credentials``, which both are to follow."""
-        return cls(
-            ClientContexts(credentials, HTTP_PROTOCOL, advice=_ADVICE),
-            ClientContexts(credentials, HTTP_PROTOCOL, presents=False, advice=_ADVICE),
-        )
-
 
 class ConnectionKey(NamedTuple):
     """What connections have in common that can stand in for each other.
 
-    ``trust`` is the generation of the contexts: when they change, no connection of before is used
-    again.
+    There is a new one for each generation of the ``contexts``, so no connection of before a
+    renewal is used again.
     """
 
     server: Server
     as_node: bool
-    trust: object
+    contexts: ClientContexts
+    generation: object
 
 
 class Connections:
     """The connections to all servers; whoever made it closes it."""
 
     def __init__(
-        self, reactor: IReactor, contexts: ApiContexts, settings: PoolSettings = POOL
+        self, reactor: IReactor, identity: IIdentity, settings: PoolSettings = POOL
     ) -> None:
         self._reactor = reactor
-        self._contexts = contexts
+        self._identity = identity
+        # Whose renewals are followed.
+        self._followed: set[ClientContexts] = set()
         self._keys: dict[tuple[Server, bool], ConnectionKey] = {}
         self._pool: ConnectionPool[ConnectionKey] = ConnectionPool(
             reactor,
@@ -99,8 +82,6 @@ class Connections:
             keeps=self._is_current,
             together=lambda key: key.server,
         )
-        for each in (contexts.node, contexts.bearer):
-            each.on_rotated.append(self._rotated)
 
     def acquire(
         self,
@@ -114,12 +95,15 @@ class Connections:
     ) -> Deferred[ClientConnection]:
         """Get a connection for one request, as ``ConnectionPool.acquire`` does.
 
-        Fails with ``RequestFailed`` (502, 504) that says why there is none, and as that does.
+        Fails with ``RequestFailed`` (502 to 504) that says why there is none, and as that does.
         """
         key = self._keys.get((server, as_node))
         if key is None:
-            contexts = self._contexts.node if as_node else self._contexts.bearer
-            key = ConnectionKey(server, as_node, contexts.generation)
+            contexts = self._contexts(as_node)
+            if contexts is None:
+                problem = self._identity.problem() or "it is being asked for"
+                return fail(RequestFailed(503, f"this node has no certificate yet: {problem}"))
+            key = ConnectionKey(server, as_node, contexts, contexts.generation)
             self._keys[server, as_node] = key
         return self._pool.acquire(key, fresh=fresh, lasting=lasting, upload=upload, upgrade=upgrade)
 
@@ -136,6 +120,13 @@ class Connections:
         """What there is, and what has happened."""
         return self._pool.statistics
 
+    def _contexts(self, as_node: bool) -> ClientContexts | None:
+        contexts = self._identity.node if as_node else self._identity.anonymous
+        if contexts is not None and contexts not in self._followed:
+            self._followed.add(contexts)
+            contexts.on_rotated.append(self._rotated)
+        return contexts
+
     def _is_current(self, key: ConnectionKey) -> bool:
         return self._keys.get((key.server, key.as_node)) is key
 
@@ -150,11 +141,10 @@ class Connections:
 
     async def _make(self, key: ConnectionKey) -> ClientConnection:
         server = key.server
-        contexts = self._contexts.node if key.as_node else self._contexts.bearer
         factory = Factory.forProtocol(
             lambda: HTTPSConnection(self._reactor, problem_with_api, HEAD_LIMITS)
         )
-        secured = tls.client_side(self._reactor, contexts.creator(server.host), factory)
+        secured = tls.client_side(self._reactor, key.contexts.creator(server.host), factory)
         endpoint = HostnameEndpoint(
             self._reactor, server.host, server.port, timeout=CONNECT_SECONDS
         )

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from twisted.application.service import MultiService
@@ -30,6 +29,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.hub.interfaces import IConnectivity
+from yurttunnel.hub.settings import HealthSettings
 from yurttunnel.hub.upstream.node_lease import CheckFailed
 from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.ops.backoff import Backoff
@@ -58,20 +58,6 @@ class Check(Protocol):
 
     async def __call__(self, server: Server, fresh: bool) -> None:
         """Raise :class:`CheckFailed` if there is none; ``fresh`` is for a new connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class HealthSettings:
-    """How servers are checked; the defaults are upstream's (``--heartbeat-…``)."""
-
-    interval: float = 10.0
-    """Seconds from one check of a server to the next."""
-    timeout: float = 2.0
-    """Seconds for a check, all its tries together: so a black hole is noticed within 12."""
-    tries: int = 3
-    """How often a check that fails at once is tried, in its time."""
-    threshold: int = 2
-    """Good checks in a row after which a server that was not healthy is so again."""
 
 
 class State(enum.Enum):
@@ -127,7 +113,7 @@ class ServerHealth(Reconciler):
     async def _try(self) -> str | None:
         """Return what is wrong after all tries."""
         problem = None
-        for number in range(self._settings.tries):
+        for number in range(self._settings.retries):
             if number:
                 await deferLater(self._clock, _RETRY_SECONDS)
             try:
@@ -165,10 +151,9 @@ class Health(MultiService):
         servers: Sequence[Server],
         check: Check,
         lost: Callable[[Server, str], object],
-        settings: HealthSettings | None = None,
+        settings: HealthSettings,
     ) -> None:
         super().__init__()
-        settings = settings or HealthSettings()
         self.online = False
         self._told: bool | None = None
         self._lost = lost

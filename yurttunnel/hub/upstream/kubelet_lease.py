@@ -11,14 +11,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 from yurttunnel.http.request_body import BodyTooLarge, read_body
+from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.hub.upstream.node_lease import LEASE_NAMESPACE
 from yurttunnel.kube.resources import LEASES
-
-GRACE_SECONDS = 40.0
-"""How long kubelet may be silent (upstream's ``--kubelet-health-grace-period``)."""
 
 LONGEST_LEASE = 64 * 1024
 """Bytes of a Lease that are taken."""
@@ -32,7 +31,7 @@ class KubeletLease:
     They are counted from the start, too: the hub does not renew for a kubelet that never comes.
     """
 
-    def __init__(self, clock: IReactorTime, node: str, grace: float = GRACE_SECONDS) -> None:
+    def __init__(self, clock: IReactorTime, node: str, grace: float) -> None:
         self._clock = clock
         self._node = node
         self._grace = grace
@@ -72,7 +71,8 @@ class KubeletLease:
     def _give(self, exchange: IExchange) -> None:
         if self._lease is None:
             # So it creates one.
-            exchange.fail(404, f'leases.coordination.k8s.io "{self._node}" not found')
+            text = f'leases.coordination.k8s.io "{self._node}" not found'
+            tell(exchange, RequestFailed(404, text))
         else:
             content_type, body = self._lease
             exchange.respond(200, [(b"Content-Type", content_type)], body)
@@ -88,4 +88,4 @@ class KubeletLease:
 def _refuse(failure: Failure, exchange: IExchange) -> None:
     failure.trap(BodyTooLarge, ExchangeFailed)
     if isinstance(failure.value, BodyTooLarge):
-        exchange.fail(failure.value.status, str(failure.value))
+        tell(exchange, RequestFailed(failure.value.status, str(failure.value)))

@@ -1,0 +1,449 @@
+"""Requests on their way to the API: which server, as whom, and what when that is lost."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionLost
+
+from tests.hub.forwarding.world import JSON, KUBELET, PODS, World
+from yurttunnel.http.errors import RequestFailed
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+WATCHING = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+TOKEN = b"Authorization: Bearer abc"
+
+
+class OnlineTests(World):
+    """All is well."""
+
+    def test_get(self):
+        """A request goes to a server as it is, save for Host, and its answer comes back."""
+        self.ask("/healthz?verbose", b"User-Agent: curl/8", b"X-Other: 1")
+        self.assertEqual(
+            "GET /healthz?verbose HTTP/1.1\r\n"
+            "Host: a:443\r\nUser-Agent: curl/8\r\nX-Other: 1\r\n\r\n",
+            self.asked(),
+        )
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered())
+        self.assertEqual([], self.offline.calls)
+
+    def test_connections_are_kept(self):
+        """The next request goes on the same connection."""
+        for _ in range(3):
+            self.ask("/version")
+            self.answer(OK)
+        self.assertEqual(1, len(self.connections.played))
+
+    def test_as_the_node(self):
+        """Without credentials it is the node's request."""
+        self.ask("/version")
+        self.assertEqual([("a", True)], self.connections.keys)
+
+    def test_token(self):
+        """A token of its own goes along, on a connection without the node's certificate."""
+        self.ask("/version", TOKEN)
+        self.assertEqual([("a", False)], self.connections.keys)
+        self.assertIn("Authorization: Bearer abc\r\n", self.asked())
+
+    def test_edge_cache(self):
+        """The field by which a client asks for keeping is the hub's alone."""
+        self.ask("/version", b"Edge-Cache: true")
+        self.assertNotIn("Edge-Cache", self.asked())
+
+    def test_errors_of_the_api(self):
+        """They are the API's to tell."""
+        self.ask("/api/v1/nodes/x", KUBELET)
+        self.answer_json({"kind": "Status"}, b"500 Internal Server Error")
+        self.assertEqual([(500, b'{"kind": "Status"}')], self.answered())
+
+    def test_slow_answer(self):
+        """A server that is well is waited for, and checked meanwhile."""
+        self.ask(PODS, KUBELET)
+        self.checked.clear()
+        self.pass_time(2.1)
+        self.assertEqual(["a"], self.checked)
+        self.pass_time(6)
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered())
+
+    def test_renewed_certificate(self):
+        """The next request makes a connection of its own, and the one under way goes on."""
+        self.ask("/version")
+        self.connections._identity.node.rotate()
+        self.answer(OK)
+        self.ask("/version")
+        self.assertEqual(2, len(self.connections.played))
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")] * 2, self.answered("GET", "GET"))
+
+    def test_no_certificate(self):
+        """A node that has none yet answers from what it has."""
+        self.connections._identity.node = None
+        self.ask(PODS, KUBELET)
+        self.assertEqual([(200, b"from the cache")], self.answered())
+
+
+class LostServerTests(World):
+    """One server is lost while requests are on their way."""
+
+    def test_refused(self):
+        """Another server is tried, whatever the method: nothing has been sent."""
+        self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
+        self.ask("/api/v1/nodes", method=b"POST", body=b"{}")
+        self.assertEqual(["a", "b"], [host for host, _ in self.connections.keys])
+        self.assertIn("Host: b:443", self.asked())
+        self.assertTrue(self.asked().endswith("{}"))
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered("POST"))
+
+    def test_reset(self):
+        """A request that may be sent twice is sent to another server."""
+        self.ask("/version")
+        self.connections.played[0].break_off(ConnectionLost())
+        self.settle()
+        self.assertIn("Host: b:443", self.asked())
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered())
+
+    def test_reset_of_a_write(self):
+        """A write that may have been done is not sent twice, and its client is told."""
+        self.ask("/api/v1/nodes", method=b"POST", body=b"{}")
+        self.connections.played[0].break_off(ConnectionLost())
+        ((status, body),) = self.answered("POST")
+        self.assertEqual(502, status)
+        self.assertIn(b'"kind": "Status"', body)
+        self.assertEqual(1, len(self.connections.played))
+
+    def test_reset_everywhere(self):
+        """With no server left the cache answers, though nobody knows yet that they are lost."""
+        for server in self.api_servers:
+            self.connections.refuses[server] = RequestFailed(502, "refused")
+        self.ask(PODS, KUBELET)
+        self.assertEqual([(200, b"from the cache")], self.answered())
+
+    def test_black_hole(self):
+        """Whoever waits for a silent server goes to the next one, in less than five seconds."""
+        self.ask(PODS, KUBELET)
+        self.silent.add(self.api_servers[0])
+        self.pass_time(4.9)
+        self.assertEqual(2, len(self.connections.played))
+        self.assertTrue(self.connections.played[0].aborted)
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered())
+
+    def test_black_holes_everywhere(self):
+        """With all servers silent the cache answers in less than five seconds."""
+        self.ask(PODS, KUBELET)
+        self.silent.update(self.api_servers)
+        self.pass_time(12)
+        self.ask(PODS, KUBELET)
+        self.assertEqual([(200, b"from the cache")] * 2, self.answered("GET", "GET"))
+
+    def test_black_hole_while_connecting(self):
+        """An attempt to connect is given up when the server is found to be lost."""
+        self.connections.hangs.add(self.api_servers[0])
+        self.ask(PODS, KUBELET)
+        self.silent.add(self.api_servers[0])
+        self.pass_time(4.9)
+        self.assertIn("Host: b:443", self.asked())
+
+    def test_watch(self):
+        """A watch on a lost server is broken off at once, so that its client comes again."""
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.answer(WATCHING)
+        self.silent.add(self.api_servers[0])
+        self.health.suspect(self.api_servers[0])
+        self.pass_time(2.6)
+        self.assertTrue(self.client.aborted)
+
+    def test_upgrade(self):
+        """A connection that has changed its protocol ends with its server, too."""
+        self.ask(
+            "/api/v1/namespaces/x/pods/y/exec?command=sh",
+            b"Connection: Upgrade",
+            b"Upgrade: SPDY/3.1",
+            method=b"POST",
+        )
+        self.answer(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+        )
+        self.client.receive(b"hello")
+        self.settle()
+        self.assertTrue(self.asked().endswith("hello"))
+        self.silent.add(self.api_servers[0])
+        self.health.suspect(self.api_servers[0])
+        self.pass_time(2.6)
+        self.assertTrue(self.connections.played[0].aborted)
+        self.assertIsNotNone(self.client.closed_with)
+
+    def test_bad_gateway(self):
+        """An answer that a proxy makes up for a server has that checked."""
+        self.pass_time(1)
+        self.checked.clear()
+        self.ask(PODS, KUBELET)
+        self.answer_json({"kind": "Status"}, b"503 Service Unavailable")
+        self.assertEqual(["a"], self.checked)
+        self.assertEqual(503, self.answered()[0][0])
+
+
+class PatienceTests(World):
+    """Clients that give up after a time that they tell."""
+
+    def test_get(self):
+        """What is kept is answered from the cache two seconds before, though a server is well."""
+        self.ask("/api/v1/nodes/edge-1?resourceVersion=0&timeout=5s", KUBELET)
+        self.pass_time(2.8)
+        self.assertEqual([], self.offline.calls)
+        self.pass_time(0.3)
+        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.assertTrue(self.connections.played[0].aborted)
+
+    def test_list(self):
+        """Lists tell it by another parameter."""
+        self.ask(f"{PODS}?timeoutSeconds=4", KUBELET)
+        self.pass_time(2.1)
+        self.assertEqual([(200, b"from the cache")], self.answered())
+
+    def test_answered_in_time(self):
+        """The time is over with the answer."""
+        self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
+        self.answer_json({"kind": "Status"}, b"403 Forbidden")
+        self.pass_time(6)
+        self.assertEqual([], self.offline.calls)
+
+    def test_others(self):
+        """Watches, what is not kept, and what gives up sooner, are the API's to answer."""
+        for target, fields in (
+            (f"{PODS}?watch=1&timeoutSeconds=4", (KUBELET, JSON)),
+            (f"{PODS}?timeoutSeconds=4", (b"User-Agent: kubectl/1",)),
+            (f"{PODS}?timeout=2s", (KUBELET,)),
+        ):
+            self.ask(target, *fields)
+            self.pass_time(5)
+            self.assertEqual([], self.offline.calls)
+            self.answer(OK)
+
+
+class OfflineTests(World):
+    """There is no cloud."""
+
+    def begin(self):
+        """Start with silent servers."""
+        self.silent.update(self.api_servers)
+        super().begin()
+        self.clock.advance(2.1)
+
+    def test_answered_here(self):
+        """Nobody tries to connect."""
+        self.ask(PODS, KUBELET)
+        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.assertEqual([], self.connections.keys)
+
+    def test_return(self):
+        """When a server is healthy again, it is asked."""
+        self.silent.clear()
+        self.pass_time(13)
+        self.client = self.server.connect()
+        self.ask("/version")
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered())
+
+
+class StartTests(World):
+    """The first checks are not over."""
+
+    def begin(self):
+        """Start with silent servers."""
+        self.silent.update(self.api_servers)
+        super().begin()
+
+    def test_nothing_is_known(self):
+        """A request waits 0.3 seconds, and is then answered here."""
+        self.ask(PODS, KUBELET)
+        self.pass_time(0.2)
+        self.assertEqual([], self.offline.calls)
+        self.pass_time(0.2)
+        self.assertEqual([(200, b"from the cache")], self.answered())
+
+    def test_client_leaves(self):
+        """One that does not wait is forgotten."""
+        self.ask(PODS, KUBELET)
+        self.client.break_off(ConnectionLost())
+        self.pass_time(0.5)
+        self.assertEqual([], self.offline.calls)
+
+
+class QuickStartTests(World):
+    """The first check is over soon."""
+
+    def begin(self):
+        """Do not start yet."""
+
+    def test_known_in_time(self):
+        """Requests that came before go to the API."""
+        self.ask("/version")
+        self.health.startService()
+        self.settle()
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered())
+
+
+class ReplayTests(World):
+    """Writes whose servers are lost."""
+
+    servers = ("a",)
+
+    def test_body(self):
+        """The offline side gets what the client sent, if no server can have seen it."""
+        self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
+        self.ask("/api/v1/namespaces/x/events", KUBELET, method=b"POST", body=b"{1}")
+        (call,) = self.offline.calls
+        self.assertEqual(b"{1}", call.body)
+
+    def test_long_body(self):
+        """One that is too long to be kept is refused."""
+        self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
+        self.ask("/api/v1/nodes", KUBELET, method=b"POST", body=bytes(300_000))
+        ((status, _),) = self.answered("POST", closed=True)
+        self.assertEqual(502, status)
+        self.assertEqual([], self.offline.calls)
+
+
+class KubeletLeaseTests(World):
+    """What kubelet asks of its Lease."""
+
+    PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+    def test_life(self):
+        """It is answered here, in the media type in which it was sent."""
+        protobuf = b"Content-Type: application/vnd.kubernetes.protobuf"
+        self.ask(f"{self.PATH}/edge-1?timeout=10s", KUBELET)
+        self.ask(self.PATH, KUBELET, protobuf, method=b"POST", body=b"one")
+        self.ask(f"{self.PATH}/edge-1", KUBELET, protobuf, method=b"PUT", body=b"two")
+        self.ask(f"{self.PATH}/edge-1", KUBELET)
+        first, *others = self.answered("GET", "POST", "PUT", "GET")
+        self.assertEqual(404, first[0])
+        self.assertIn(b'"NotFound"', first[1])
+        self.assertEqual([(201, b"one"), (200, b"two"), (200, b"two")], others)
+        self.assertEqual([], self.connections.keys)
+
+    def test_lives(self):
+        """Kubelet has forty seconds to ask again, counted from the start, too."""
+        self.assertTrue(self.kubelet_lease.lives())
+        self.pass_time(39, 1)
+        self.client = self.server.connect()
+        self.ask(f"{self.PATH}/edge-1", KUBELET)
+        self.pass_time(39, 1)
+        self.assertTrue(self.kubelet_lease.lives())
+        self.pass_time(1, 1)
+        self.assertFalse(self.kubelet_lease.lives())
+
+    def test_of_others(self):
+        """Other Leases, and other clients, are the API's."""
+        for target, agent in (
+            (f"{self.PATH}/edge-2", KUBELET),
+            (f"{self.PATH}/edge-1", b"User-Agent: kubectl/1"),
+            ("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/edge-1", KUBELET),
+        ):
+            self.ask(target, agent)
+            self.assertIn(f"GET {target}", self.asked())
+            self.answer(OK)
+
+
+class PodFacingTests(World):
+    """The listener for pods."""
+
+    local = False
+
+    def test_no_credentials(self):
+        """Nobody gets the node's identity there."""
+        self.ask(PODS, KUBELET)
+        ((status, body),) = self.answered()
+        self.assertEqual(401, status)
+        self.assertIn(b'"Unauthorized"', body)
+        self.assertEqual([], self.connections.keys)
+
+    def test_token(self):
+        """A request with a token goes on as its owner."""
+        self.ask(PODS, TOKEN)
+        self.assertEqual([("a", False)], self.connections.keys)
+
+    def test_lease(self):
+        """Who claims to be kubelet there is not."""
+        self.ask(f"{KubeletLeaseTests.PATH}/edge-1", KUBELET, TOKEN)
+        self.assertEqual([("a", False)], self.connections.keys)
+
+    def test_other_credentials(self):
+        """What is no bearer token is nobody's."""
+        self.ask(PODS, b"Authorization: Basic YTpi")
+        self.assertEqual(401, self.answered()[0][0])
+
+
+class LimitTests(World):
+    """Too many at once."""
+
+    limits = (2, 3)
+
+    def test_watches(self):
+        """Watches beyond their bound are turned away with a pause; short requests go on."""
+        clients = []
+        for _ in range(5):
+            self.client = self.server.connect()
+            clients.append(self.client)
+            self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        for self.client in clients[3:]:
+            self.assertEqual(429, self.answered()[0][0])
+            self.assertIn(b"Retry-After: 1\r\n", self.client.sent)
+        self.client = self.server.connect()
+        self.ask("/version")
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered())
+
+    def test_places_are_given_back(self):
+        """With the end of a request the next one has its place."""
+        for _ in range(5):
+            self.ask("/version")
+            self.answer(OK)
+        self.assertEqual([(200, b"ok")] * 5, self.answered(*["GET"] * 5))
+
+    def test_lease(self):
+        """Kubelet's Lease is always answered."""
+        for _ in range(2):
+            self.client = self.server.connect()
+            self.ask("/version")
+        self.client = self.server.connect()
+        self.ask(f"{KubeletLeaseTests.PATH}/edge-1", KUBELET)
+        self.assertEqual(404, self.answered()[0][0])
+
+
+class UnboundedTests(LimitTests):
+    """No bounds."""
+
+    limits = (0, 0)
+
+    def test_watches(self):
+        """All are taken."""
+        for _ in range(5):
+            self.client = self.server.connect()
+            self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+            self.assertEqual(b"", self.client.sent)
+
+
+class OddRequestTests(World):
+    """What is no request to the API."""
+
+    def test_refused(self):
+        """It is answered with a Status, and goes nowhere."""
+        for target, method, status in (
+            ("/api/v1/namespaces/..%2f/pods", b"GET", 400),
+            ("/api/v1/pods/%00", b"GET", 400),
+            ("/api/v1/pods/" + "x" * 254, b"GET", 400),
+        ):
+            self.client = self.server.connect()
+            self.ask(target, KUBELET, method=method)
+            ((found, body),) = self.answered()
+            self.assertEqual(status, found)
+            self.assertIn(b'"Status"', body)
+        self.assertEqual([], self.connections.keys)

@@ -1,0 +1,298 @@
+"""A hub with its client and its API servers, all in memory; the servers are played."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from tests.fakes import MemoryConnection
+from tests.http.support import Server as HTTPServer
+from tests.http.support import request, responses, settle
+from tests.hub.cache.memory import MemoryCache
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.server import ServerSettings
+from yurttunnel.hub.cache.interfaces import Collection, Scope
+from yurttunnel.hub.filters.interfaces import IFilters
+from yurttunnel.hub.forwarding.answers import Answers
+from yurttunnel.hub.forwarding.forwarding import Forwarder
+from yurttunnel.hub.forwarding.tokens import SeenTokens
+from yurttunnel.hub.handler import Entrance, Hub
+from yurttunnel.hub.interfaces import IIdentity, IOffline, IPolicy
+from yurttunnel.hub.limits import Limits
+from yurttunnel.hub.request.requests import ResourceType
+from yurttunnel.hub.settings import HealthSettings
+from yurttunnel.hub.upstream.connections import Connections
+from yurttunnel.hub.upstream.health import Health
+from yurttunnel.hub.upstream.kubelet_lease import KubeletLease
+from yurttunnel.hub.upstream.node_lease import CheckFailed
+from yurttunnel.hub.upstream.servers import Balancer, parse_servers
+
+KUBELET = b"User-Agent: kubelet/v1.34.0 (linux/amd64)"
+JSON = b"Accept: application/json"
+PODS = "/api/v1/pods"
+
+
+@implementer(IPolicy)
+class Policy:
+    """Keeps what kubelet asks for, save for leases."""
+
+    def keeps(self, caller, request):
+        """Return whether it is kept."""
+        return caller.component == "kubelet"
+
+    def client(self, caller, owner):
+        """Return the client."""
+        return f"{caller.component} {owner}" if owner else caller.component
+
+
+@implementer(IFilters)
+class Filters:
+    """Changes what the test says."""
+
+    change = None
+
+    def change_for(self, caller, request):
+        """Return the change."""
+        return self.change
+
+
+@implementer(IOffline)
+class Offline:
+    """Keeps the calls, and answers them with a word."""
+
+    def __init__(self):
+        self.calls = []
+
+    def answer(self, call):
+        """Answer."""
+        self.calls.append(call)
+        call.exchange.respond(200, [(b"Content-Type", b"text/plain")], b"from the cache")
+
+
+class Contexts:
+    """Contexts of an identity, without any TLS."""
+
+    def __init__(self):
+        self.on_rotated = []
+        self.generation = object()
+
+    def rotate(self):
+        """Have new ones."""
+        self.generation = object()
+        for callback in self.on_rotated:
+            callback()
+
+
+@implementer(IIdentity)
+class Identity:
+    """A node with a certificate."""
+
+    def __init__(self):
+        self.node = Contexts()
+        self.anonymous = Contexts()
+
+    def problem(self):
+        """Return nothing."""
+
+
+class PlayedConnections(Connections):
+    """Connections to servers that the test plays; ``played`` are the ends at the servers."""
+
+    def __init__(self, clock, identity):
+        super().__init__(clock, identity)
+        self.clock = clock
+        self.played = []
+        self.keys = []
+        self.refuses = {}
+        self.hangs = set()
+
+    def _connect(self, key, caller):
+        self.keys.append((key.server.host, key.as_node))
+        if key.server in self.hangs:
+            return Deferred()
+        if key.server in self.refuses:
+            attempt = Deferred()
+            attempt.errback(self.refuses[key.server])
+            return attempt
+        connection = ClientConnection(self.clock)
+        end = MemoryConnection(self.clock).open(connection)
+        end.server = key.server
+        self.played.append(end)
+        return succeed(connection)
+
+
+class World(SynchronousTestCase):
+    """A client connection, the hub and its servers."""
+
+    servers = ("a", "b")
+    local = True
+    limits = (250, 250)
+
+    def setUp(self):
+        """Have all servers be healthy."""
+        self.server = HTTPServer(ServerSettings(body_timeout=60, min_body_bytes=1))
+        self.clock = self.server.clock
+        self.api_servers = parse_servers(self.servers)
+        self.ill = set()
+        self.silent = set()
+        self.checked = []
+        self.connections = PlayedConnections(self.clock, Identity())
+        self.health = Health(
+            self.clock,
+            self.api_servers,
+            self.check,
+            self.connections.close_server,
+            HealthSettings(10, 2, 1, 2, 40),
+        )
+        self.cache = MemoryCache(self.clock)
+        self.offline = Offline()
+        self.filters = Filters()
+        self.kubelet_lease = KubeletLease(self.clock, "edge-1", 40)
+        self.answers = Answers(self.clock, self.cache, Policy())
+        self.forwarder = Forwarder(
+            self.clock,
+            self.connections,
+            Balancer(self.api_servers, rotates=False),
+            self.health,
+            self.answers,
+            SeenTokens(self.clock, self.cache),
+            self.offline,
+        )
+        self.hub = Hub(
+            self.clock,
+            self.health,
+            self.forwarder,
+            self.offline,
+            self.filters,
+            self.kubelet_lease,
+            Limits(*self.limits),
+        )
+        self.server.handler.answer = lambda exchange: Entrance(
+            self.hub, self.local
+        ).request_received(exchange)
+        self.lines = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.addCleanup(self.end)
+        self.begin()
+        self.client = self.server.connect()
+
+    def begin(self):
+        """Start the checks."""
+        self.health.startService()
+
+    def end(self):
+        """Stop everything; no timer may be left."""
+        self.successResultOf(self.health.stopService())
+        self.server.factory.close()
+        self.connections.close()
+        self.forwarder.close()
+        self.hub.close()
+        self.settle()
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def note(self, event):
+        """Keep what is logged."""
+        if event["log_namespace"].startswith("yurttunnel.hub"):
+            self.lines.append(formatEvent(event))
+
+    async def check(self, server, fresh):
+        """Answer as the test says."""
+        self.checked.append(server.host)
+        if server in self.silent:
+            await Deferred()
+        if server in self.ill:
+            raise CheckFailed("connection refused")
+
+    # -- what moves ----------------------------------------------------------------------------
+
+    def settle(self):
+        """Let everything move."""
+        settle(self.clock, self.client, *self.connections.played)
+
+    def pass_time(self, seconds, step=0.1):
+        """Let time pass."""
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            self.settle()
+
+    def ask(self, target, *fields, method=b"GET", body=b""):
+        """Have the client ask."""
+        if body:
+            fields = (*fields, b"Content-Length: %d" % len(body))
+        self.client.receive(request(target.encode(), *fields, method=method, body=body))
+        self.settle()
+
+    def asked(self, number=-1):
+        """Return what a server was sent, as text."""
+        return self.connections.played[number].sent.decode()
+
+    def answer(self, data, number=-1):
+        """Have a server send."""
+        self.connections.played[number].receive(data)
+        self.settle()
+
+    def answer_json(self, obj, status=b"200 OK", number=-1, *fields):
+        """Have a server answer with an object."""
+        body = obj if isinstance(obj, bytes) else json.dumps(obj).encode()
+        head = [b"HTTP/1.1 " + status, b"Content-Type: application/json", *fields]
+        head.append(b"Content-Length: %d" % len(body))
+        self.answer(b"\r\n".join([*head, b"", b""]) + body, number)
+
+    def answered(self, *methods, closed=False):
+        """Return status and body of what the client got, one pair for each answer."""
+        self.settle()
+        found = responses(self.client.sent, *(methods or ("GET",)), closed=closed)
+        return [(status, body) for status, _, body, _ in found]
+
+    # -- what is kept --------------------------------------------------------------------------
+
+    def collection(self, resource="pods", form="json", client="kubelet", group="", view=""):
+        """Return a collection."""
+        return Collection(client, str(ResourceType(group, "v1", resource)), form, view)
+
+    def kept(self, name, namespace="default", **which):
+        """Return the version that is kept of an object, ``None`` for nothing."""
+        found = self.successResultOf(self.cache.get(self.collection(**which), namespace, name))
+        return None if found is None else found.item.version
+
+    def kept_list(self, **which):
+        """Return the names in a collection, ``None`` when nothing is known of it."""
+        listed = self.successResultOf(self.cache.list(Scope(self.collection(**which))))
+        if listed is None:
+            return None
+        names = [item.name for item in self.successResultOf(listed.read())]
+        listed.close()
+        return names
+
+
+def pod(name, version="1", node="edge-1", namespace="default", **labels):
+    """Make a pod."""
+    metadata = {"name": name, "namespace": namespace, "resourceVersion": version}
+    if labels:
+        metadata["labels"] = labels
+    spec = {"nodeName": node} if node else {}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def pod_list(*pods, version="9", token=""):
+    """Make a list of pods."""
+    items = [{key: pod[key] for key in ("metadata", "spec")} for pod in pods]
+    metadata = {"resourceVersion": version}
+    if token:
+        metadata["continue"] = token
+    return {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items}
+
+
+def event(type, obj):
+    """Make a frame of a watch."""
+    return json.dumps({"type": type, "object": obj}).encode() + b"\n"
+
+
+def chunk(data):
+    """Make a chunk."""
+    return b"%x\r\n%b\r\n" % (len(data), data)

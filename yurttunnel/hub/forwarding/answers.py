@@ -1,0 +1,216 @@
+"""What becomes of an answer of the API on its way: kept, changed, or passed on as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from http import HTTPStatus
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.interfaces import IBodySource
+from yurttunnel.hub.cache.interfaces import ICache
+from yurttunnel.hub.filters.interfaces import Change
+from yurttunnel.hub.forwarding.bodies import (
+    Between,
+    Inflated,
+    PassedBody,
+    ReadAlong,
+    changed_list,
+    changed_object,
+    changed_watch,
+)
+from yurttunnel.hub.forwarding.keeping import (
+    MAX_ITEM,
+    DocumentKeeper,
+    IKeeper,
+    ListKeeper,
+    ObjectKeeper,
+    WatchKeeper,
+)
+from yurttunnel.hub.interfaces import IPolicy
+from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.interfaces import IMedia, Item
+from yurttunnel.hub.request.accept import answered_form, document_form
+from yurttunnel.hub.request.callers import read_token
+from yurttunnel.hub.request.requests import Form, HubCall
+from yurttunnel.hub.request.selectors import PODS, scope_of
+from yurttunnel.ops.log import RateLimitedLog
+
+_KEPT_STATUS = frozenset({200, 201, 202})
+"""Those of answers that have what was asked for, whole."""
+
+_CHANGED_FIELDS = frozenset({b"content-length", b"etag"})
+"""What is not true of a changed body."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done with the answer to ``call``.
+
+    ``client`` is the one in collections, empty where nothing is kept; ``change`` is what filters
+    make of objects.
+    """
+
+    call: HubCall
+    client: str
+    change: Change | None
+    keeper: IKeeper | None = None
+    """What reads the body, once there is one."""
+
+
+class Answers:
+    """Looks after answers, for ``policy`` and ``cache``."""
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime, cache: ICache, policy: IPolicy) -> None:
+        self._cache = cache
+        self._policy = policy
+        self._limited = RateLimitedLog(clock, self._log)
+        self.unreadable = 0
+        """How many bodies could not be read."""
+
+    def plan(self, call: HubCall, change: Change | None) -> Plan | None:
+        """Return what is to be done, ``None`` for nothing."""
+        request, caller = call.request, call.caller
+        asked = request
+        if request.verb == "delete" and not request.subresource:
+            # What was kept of it goes.
+            asked = replace(request, verb="update")
+        client = ""
+        if self._policy.keeps(caller, asked):
+            owner = read_token(caller.token).owner if caller.token else ""
+            client = self._policy.client(caller, owner)
+        return Plan(call, client, change) if client or change is not None else None
+
+    def body(
+        self,
+        plan: Plan,
+        status: int,
+        fields: Fields,
+        source: IBodySource,
+        broken: Callable[[], object],
+    ) -> tuple[Fields, IBodySource]:
+        """Return what goes to the client of an answer; ``broken()`` ends one half-way."""
+        call = plan.call
+        types = [value for name, value in fields if name.lower() == b"content-type"]
+        if not types or call.exchange.head.method == b"HEAD":
+            return fields, source
+        if call.request.resource is None:
+            if status == HTTPStatus.OK and plan.client:
+                form = document_form(types[0])
+                text = types[0].decode("latin-1")
+                keeper = DocumentKeeper(self._cache, call.request.path, form, text)
+                return self._read_along(plan, keeper, fields, source)
+            return fields, source
+        form_found = answered_form(types[0], call.forms)
+        media = None if form_found is None else media_for(form_found)
+        if form_found is None or media is None:
+            return fields, source
+        if status == HTTPStatus.NOT_FOUND:
+            self._not_found(plan)
+        if status not in _KEPT_STATUS:
+            return fields, source
+        try:
+            return self._objects(plan, form_found, media, fields, source, broken)
+        except RequestFailed:
+            # Selectors that the API has taken, and that cannot be read here.
+            return fields, source
+
+    def _not_found(self, plan: Plan) -> None:
+        """Forget an object of which the API says that it is not there."""
+        request = plan.call.request
+        if plan.client and request.verb in ("get", "delete") and request.name:
+            for media in ("json", "protobuf"):
+                collection = scope_of(plan.client, request, Form(media)).collection
+                self._cache.remove(collection, request.namespace, request.name)
+
+    def _objects(
+        self,
+        plan: Plan,
+        form: Form,
+        media: IMedia,
+        fields: Fields,
+        source: IBodySource,
+        broken: Callable[[], object],
+    ) -> tuple[Fields, IBodySource]:
+        request, change = plan.call.request, plan.change
+        cache = self._cache if plan.client else None
+        scope = scope_of(plan.client, request, form)
+        # A pod that has no node yet may be the successor of the one that runs here.
+        kubelet = plan.call.caller.component == "kubelet"
+        wanted = _has_node if kubelet and request.resource == PODS else None
+        changed: Between | None = None
+        keeper: IKeeper
+        if request.verb == "list":
+            token = request.options.continue_token
+            listing = None if cache is None else cache.begin_list(scope, token)
+            keeper = items = ListKeeper(media.list_reader(MAX_ITEM), listing, wanted)
+            if change is not None:
+                changed = changed_list(items, change)
+        elif request.verb == "watch":
+            initial = request.options.send_initial_events
+            reader = media.watch_reader(MAX_ITEM)
+            keeper = events = WatchKeeper(reader, cache, scope, wanted, initial)
+            if change is not None:
+                changed = changed_watch(events, media, change)
+        else:
+            gone = (request.namespace, request.name) if request.verb == "delete" else None
+            keeper = one = ObjectKeeper(media, cache, scope.collection, wanted, gone)
+            if change is not None:
+                changed = changed_object(one, change)
+        if changed is None:
+            return self._read_along(plan, keeper, fields, source)
+        plan.keeper = keeper
+        end = partial(self._broken, plan, broken)
+        return _without(fields), PassedBody(source, lambda sink: changed(sink, end))
+
+    def _read_along(
+        self, plan: Plan, keeper: IKeeper, fields: Fields, source: IBodySource
+    ) -> tuple[Fields, IBodySource]:
+        codings = [value.lower() for name, value in fields if name.lower() == b"content-encoding"]
+        if codings == [b"gzip"]:
+            keeper = Inflated(keeper)
+        elif codings not in ([], [b"identity"]):
+            keeper.abandon()
+            return fields, source
+        plan.keeper = keeper
+        unread = partial(self._unread, plan)
+        return fields, PassedBody(source, lambda sink: ReadAlong(sink, keeper, unread))
+
+    def _unread(self, plan: Plan, error: Exception) -> None:
+        self.unreadable += 1
+        self._limited.warn(
+            "an answer to {component} ({verb} {path}) is passed on, but cannot be kept: {error}",
+            component=plan.call.caller.component,
+            verb=plan.call.request.verb,
+            path=plan.call.request.path,
+            error=error,
+        )
+
+    def _broken(self, plan: Plan, broken: Callable[[], object], error: Exception) -> None:
+        self.unreadable += 1
+        self._limited.error(
+            "an answer to {component} ({verb} {path}) is broken off, since filters that apply"
+            " cannot look into it: {error}",
+            component=plan.call.caller.component,
+            verb=plan.call.request.verb,
+            path=plan.call.request.path,
+            error=error,
+        )
+        if plan.keeper is not None:
+            plan.keeper.abandon()
+        broken()
+
+
+def _has_node(item: Item) -> bool:
+    return bool(item.node)
+
+
+def _without(fields: Fields) -> list[tuple[bytes, bytes]]:
+    return [field for field in fields if field[0].lower() not in _CHANGED_FIELDS]

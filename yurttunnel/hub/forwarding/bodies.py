@@ -1,0 +1,205 @@
+"""Bodies of answers on their way to the client: read along as they are, or changed.
+
+What passes as it is goes to the client first. What cannot be read is passed on all the same, and
+nothing of it is kept; only a body that is to be changed breaks off then.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+from zope.interface import implementer
+
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.interfaces import IBodySink, IBodySource
+from yurttunnel.hub.filters.bodies import ListChange, WatchChange, changed_body
+from yurttunnel.hub.filters.interfaces import Change
+from yurttunnel.hub.forwarding.keeping import IKeeper, ListKeeper, ObjectKeeper, WatchKeeper
+from yurttunnel.hub.media.interfaces import BadBody, IMedia
+
+_INFLATED_AT_ONCE = 256 * 1024
+"""Bytes: what a bomb of zeros is inflated to at a time is bounded."""
+
+
+@implementer(IBodySource)
+class PassedBody:
+    """The body of ``source``, which goes through what ``between`` puts before its sink."""
+
+    def __init__(self, source: IBodySource, between: Callable[[IBodySink], IBodySink]) -> None:
+        self._source = source
+        self._between = between
+        self.has_body = source.has_body
+        # Found once, as they are called for each piece that does not fit.
+        self.pauseProducing = source.pauseProducing  # type: ignore[method-assign] # see above
+        self.resumeProducing = source.resumeProducing  # type: ignore[method-assign] # see above
+
+    def deliver_body(self, sink: IBodySink) -> None:
+        """See ``IBodySource``."""
+        self._source.deliver_body(self._between(sink))
+
+    def pauseProducing(self) -> None:
+        """See ``IPushProducer``."""
+        self._source.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """See ``IPushProducer``."""
+        self._source.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """See ``IPushProducer``."""
+        self._source.stopProducing()
+
+
+@implementer(IBodySink)
+class ReadAlong:
+    """Passes a body on to ``sink``, and has ``keeper`` read it.
+
+    ``unread(error)`` is called once when it cannot be read.
+    """
+
+    def __init__(
+        self, sink: IBodySink, keeper: IKeeper, unread: Callable[[Exception], object]
+    ) -> None:
+        self._sink = sink
+        self._pass_on = sink.write
+        self._keeper: IKeeper | None = keeper
+        self._read = keeper.read
+        self._unread = unread
+
+    def write(self, data: bytes) -> None:
+        """See ``IBodySink``."""
+        self._pass_on(data)
+        if self._keeper is not None:
+            try:
+                self._read(data)
+            except (BadBody, zlib.error) as error:
+                self._give_up(error)
+
+    def finish(self, trailers: Fields = ()) -> None:
+        """See ``IBodySink``."""
+        if self._keeper is not None:
+            try:
+                self._keeper.end()
+            except (BadBody, zlib.error) as error:
+                self._give_up(error)
+        self._sink.finish(trailers)
+
+    def _give_up(self, error: Exception) -> None:
+        keeper, self._keeper = self._keeper, None
+        assert keeper is not None
+        keeper.abandon()
+        self._unread(error)
+
+
+class Inflated:
+    """Reads a body in gzip for ``keeper``; raises ``zlib.error``, too."""
+
+    def __init__(self, keeper: IKeeper) -> None:
+        self._keeper = keeper
+        self._inflating = zlib.decompressobj(zlib.MAX_WBITS | 16)
+
+    def read(self, data: bytes) -> tuple[()]:
+        """Take the next piece."""
+        while data:
+            self._keeper.read(self._inflating.decompress(data, _INFLATED_AT_ONCE))
+            data = self._inflating.unconsumed_tail
+        return ()
+
+    def end(self) -> object:
+        """Take the end."""
+        if not self._inflating.eof:
+            raise BadBody("its compression breaks off")
+        return self._keeper.end()
+
+    def abandon(self) -> None:
+        """Forget the body."""
+        self._keeper.abandon()
+
+
+@implementer(IBodySink)
+class Changed:
+    """Passes on to ``sink`` what filters make of a body.
+
+    ``read`` makes it of each piece, ``end`` of the end; both raise :class:`BadBody` for what cannot
+    be passed on, with which ``broken`` is called, and nothing more is passed on.
+    """
+
+    def __init__(
+        self,
+        sink: IBodySink,
+        read: Callable[[bytes], bytes],
+        end: Callable[[], bytes],
+        broken: Callable[[Exception], object],
+    ) -> None:
+        self._sink = sink
+        self._read = read
+        self._end = end
+        self._broken = broken
+        self._ended = False
+
+    def write(self, data: bytes) -> None:
+        """See ``IBodySink``."""
+        if not self._ended:
+            self._pass_on(lambda: self._read(data))
+
+    def finish(self, trailers: Fields = ()) -> None:
+        """See ``IBodySink``; what the trailers say is not true any more."""
+        if not self._ended:
+            self._pass_on(self._end)
+        if not self._ended:
+            self._sink.finish()
+
+    def _pass_on(self, make: Callable[[], bytes]) -> None:
+        try:
+            piece = make()
+        except BadBody as error:
+            self._ended = True
+            self._broken(error)
+            return
+        if piece:
+            self._sink.write(piece)
+
+
+Between = Callable[[IBodySink, Callable[[Exception], object]], IBodySink]
+"""Puts something before a sink, which calls the function when the body has to break off."""
+
+
+def changed_list(keeper: ListKeeper, change: Change) -> Between:
+    """Return what changes a list."""
+    made = ListChange(change)
+    return lambda sink, broken: Changed(
+        sink,
+        lambda data: made.items(keeper.read(data)),
+        lambda: made.finish(keeper.end()),
+        broken,
+    )
+
+
+def changed_watch(keeper: WatchKeeper, media: IMedia, change: Change) -> Between:
+    """Return what changes a watch."""
+    made = WatchChange(media, change)
+
+    def end() -> bytes:
+        keeper.end()
+        return b""
+
+    return lambda sink, broken: Changed(
+        sink, lambda data: made.events(keeper.read(data)), end, broken
+    )
+
+
+def changed_object(keeper: ObjectKeeper, change: Change) -> Between:
+    """Return what changes one object; one that is to be hidden breaks off."""
+
+    def read(data: bytes) -> bytes:
+        keeper.read(data)
+        return b""
+
+    def end() -> bytes:
+        body = changed_body(change, keeper.end())
+        if body is None:
+            raise BadBody("a filter hides it")
+        return body
+
+    return lambda sink, broken: Changed(sink, read, end, broken)

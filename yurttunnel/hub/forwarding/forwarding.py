@@ -1,0 +1,341 @@
+"""A request on its way to the API: on one server, then on the next, else it is answered here.
+
+============  ====================================================================================
+state         what it means, and what comes next
+============  ====================================================================================
+``TRYING``    A server has been asked. If that fails before the answer has begun, another healthy
+              one is tried when the request cannot have been carried out, or may be twice.
+``ANSWERED``  The answer has begun, or it was a failure. What breaks off now is broken off.
+``LEFT``      No server is left: the offline side answers.
+============  ====================================================================================
+
+An answer that lets wait has its server checked. If it is lost, its connections are closed, and with
+them all that wait there come here again; if it is only slow, it is waited for.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.deadlines import Deadlines
+from yurttunnel.http.delegated_exchange import DelegatedExchange
+from yurttunnel.http.errors import ApiFailure, RequestFailed
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource
+from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
+from yurttunnel.http.repeatable_body import RepeatableBody
+from yurttunnel.hub.filters.accept import json_only
+from yurttunnel.hub.filters.interfaces import Change
+from yurttunnel.hub.forwarding.answers import Answers, Plan
+from yurttunnel.hub.forwarding.tokens import SeenTokens
+from yurttunnel.hub.interfaces import IOffline
+from yurttunnel.hub.request.failures import tell
+from yurttunnel.hub.request.requests import HubCall
+from yurttunnel.hub.upstream.connections import Connections
+from yurttunnel.hub.upstream.health import Health
+from yurttunnel.hub.upstream.servers import Balancer, Server
+
+SLOW_SECONDS = 2.0
+"""How long an answer lets wait before its server is checked, which takes two seconds at most."""
+
+ANSWER_SECONDS = 90.0
+"""For an answer to begin that does not last; kube-apiserver gives up after 60 s
+(``--request-timeout``)."""
+
+EARLIER_SECONDS = 2.0
+"""How long before its client gives up a request is answered here (upstream's ``WithRequestTimeout``
+of pkg/yurthub/proxy/util)."""
+
+MOST_REPEATED = 256 * 1024
+"""Bytes of a request's body that are kept for another server."""
+
+_SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
+_NOT_PASSED_ON = frozenset({b"host", b"edge-cache"})
+_LASTING_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
+_TIMEOUT = re.compile(rb"[?&]timeout=([0-9]{1,6})(s|m)?(?:&|$)")
+_UNITS = {None: 1, b"s": 1, b"m": 60}
+
+_UNREACHABLE = ApiFailure(503, "no API server can be reached: try again later", retry_after=10)
+
+_log = Logger()
+
+
+class Forwarder:
+    """Forwards requests; whoever made it closes it."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        connections: Connections,
+        balancer: Balancer,
+        health: Health,
+        answers: Answers,
+        tokens: SeenTokens,
+        offline: IOffline,
+    ) -> None:
+        self.clock = clock
+        self.connections = connections
+        self.balancer = balancer
+        self.health = health
+        self.answers = answers
+        self.tokens = tokens
+        self.offline = offline
+        self.relay = Relay(clock, RelaySettings(response_timeout=ANSWER_SECONDS))
+        self.slow: Deadlines[Forwarding] = Deadlines(clock, SLOW_SECONDS, Forwarding.is_slow)
+
+    def forward(self, call: HubCall, change: Change | None = None) -> None:
+        """Answer ``call`` with what the API answers, after ``change``."""
+        Forwarding(self, call, change).begin()
+
+    def close(self) -> None:
+        """Stop the timers; the connections are closed by whoever has them."""
+        self.relay.close()
+        self.slow.stop()
+
+
+class _State(enum.Enum):
+    TRYING = enum.auto()
+    ANSWERED = enum.auto()
+    LEFT = enum.auto()
+
+
+class Forwarding(DelegatedExchange):
+    """One request; to the relay it is the exchange of one attempt after the other."""
+
+    def __init__(self, forwarder: Forwarder, call: HubCall, change: Change | None) -> None:
+        super().__init__(call.exchange)
+        self._forwarder = forwarder
+        self._call = call
+        self._plan: Plan | None = forwarder.answers.plan(call, change)
+        self._fields = _passed_on(self.head.fields, change is not None)
+        self._lasting = lasts(call)
+        self._body: RepeatableBody | None = None
+        if self.has_body:
+            self._body = RepeatableBody(call.exchange, MOST_REPEATED)
+        self._state = _State.TRYING
+        self._server: Server | None = None
+        self._tried: tuple[Server, ...] = ()
+        # No server can have seen anything of the present attempt.
+        self._unsent = True
+        self._attempt_ended: Callable[[ExchangeFailed | None], object] | None = None
+        self._over = False
+        self._impatience: IDelayedCall | None = None
+
+    def begin(self) -> None:
+        """Try the first server."""
+        self.exchange.on_end(self._exchange_ended)
+        if self._over:
+            return
+        if self._plan is not None and self._plan.client:
+            self._bound_time()
+        self._try()
+
+    # -- attempts ------------------------------------------------------------------------------
+
+    def _try(self) -> None:
+        forwarder = self._forwarder
+        server = forwarder.balancer.pick(self._tried)
+        if server is None:
+            self._leave()
+            return
+        self._server = server
+        self._tried = (*self._tried, server)
+        self._unsent = False
+        forwarder.slow.add(self)
+        head = self.head
+        forwarder.relay.forward(
+            self,
+            self._acquire,
+            ForwardedRequest(
+                head.method, head.target, [(b"Host", server.authority), *self._fields]
+            ),
+            self._describe,
+            origin=server,
+            patient=self._lasting,
+        )
+
+    def _acquire(self, *, fresh: bool, upload: bool, upgrade: bool) -> Deferred[ClientConnection]:
+        server = self._server
+        assert server is not None
+        if fresh and not server.healthy:
+            # The connection that failed was closed since the server is lost.
+            return fail(RequestFailed(502, f"{server} is lost"))
+        caller = self._call.caller
+        return self._forwarder.connections.acquire(
+            server,
+            caller.local and not caller.token,
+            fresh=fresh,
+            lasting=self._lasting,
+            upload=upload,
+            upgrade=upgrade,
+        )
+
+    def _describe(self, failure: Failure) -> tuple[int, str]:
+        self._unsent = True
+        error = failure.value
+        if isinstance(error, RequestFailed):
+            return error.status, error.text
+        if not failure.check(CancelledError):
+            _log.failure("Defect: connecting to {server} failed", failure, server=self._server)
+        return 502, f"{self._server}: the connection was given up"
+
+    def on_end(self, callback: Callable[[ExchangeFailed | None], object]) -> None:
+        """See ``IExchange``; the relay's end is that of the attempt."""
+        self._attempt_ended = callback
+
+    def _end_attempt(self) -> None:
+        self._forwarder.slow.discard(self)
+        ended, self._attempt_ended = self._attempt_ended, None
+        if ended is not None:
+            ended(None)
+
+    def is_slow(self) -> None:
+        """Have the server checked that lets wait; if it is well, it is waited for."""
+        if self._server is not None:
+            self._forwarder.health.suspect(self._server)
+        self._forwarder.slow.add(self)
+
+    def fail(self, status: int, text: str) -> None:
+        """See ``IExchange``: the attempt has failed."""
+        if self._state is not _State.TRYING or status < 502:
+            self._answer_begins(0)
+            tell(self.exchange, RequestFailed(status, text))
+            return
+        server = self._server
+        self._end_attempt()
+        if server is not None:
+            self._forwarder.health.suspect(server)
+        if self._is_repeatable():
+            self._try()
+        else:
+            self._answer_begins(0)
+            tell(self.exchange, RequestFailed(status, text))
+
+    def _is_repeatable(self) -> bool:
+        """Whether the request may be sent again, or be answered as if it had never been sent."""
+        if self._body is not None:
+            return self._unsent and self._body.repeatable
+        return self._unsent or self.head.method in _SAFE
+
+    def deliver_body(self, sink: IBodySink) -> None:
+        """See ``IBodySource``; for each attempt anew."""
+        assert self._body is not None
+        self._body.deliver(sink)
+
+    # -- the answer ----------------------------------------------------------------------------
+
+    def _answer_begins(self, status: int) -> None:
+        """Note that the API has answered; 0 is for a failure of ours."""
+        self._state = _State.ANSWERED
+        self._forwarder.slow.discard(self)
+        if self._impatience is not None:
+            self._impatience.cancel()
+            self._impatience = None
+        token = self._call.caller.token
+        if token and status:
+            self._forwarder.tokens.answered(token, status)
+
+    def respond_from(
+        self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
+    ) -> None:
+        """See ``IExchange``: the answer has come."""
+        self._answer_begins(status)
+        if status >= 502 and self._server is not None:
+            self._forwarder.health.suspect(self._server)
+        if self._plan is not None:
+            fields, source = self._forwarder.answers.body(
+                self._plan, status, fields, source, self.exchange.abort
+            )
+        self.exchange.respond_from(status, fields, source, reason)
+
+    def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
+        """See ``IExchange``."""
+        self._answer_begins(status)
+        self.exchange.switch(status, reason, fields, protocol)
+
+    def abort(self) -> None:
+        """See ``IExchange``: the answer has broken off."""
+        if self._server is not None:
+            self._forwarder.health.suspect(self._server)
+        self.exchange.abort()
+
+    def _exchange_ended(self, error: ExchangeFailed | None) -> None:
+        self._over = True
+        if self._state is _State.TRYING:
+            self._answer_begins(0)
+        self._end_attempt()
+        plan, self._plan = self._plan, None
+        if error is not None and plan is not None and plan.keeper is not None:
+            plan.keeper.abandon()
+
+    # -- without the API -----------------------------------------------------------------------
+
+    def _bound_time(self) -> None:
+        """Have what can be answered here be answered before the client gives up."""
+        seconds = client_patience(self._call)
+        if seconds is not None:
+            self._impatience = self._forwarder.clock.callLater(
+                seconds - EARLIER_SECONDS, self._client_is_impatient
+            )
+
+    def _client_is_impatient(self) -> None:
+        self._impatience = None
+        self._end_attempt()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Have the request answered from the cache."""
+        self._answer_begins(0)
+        self._state = _State.LEFT
+        call = self._call
+        if self._body is not None and self._body.begun:
+            body = self._body.whole
+            if body is None:
+                tell(self.exchange, _UNREACHABLE)
+                return
+            call = replace(call, body=body)
+        self._forwarder.offline.answer(call)
+
+
+def lasts(call: HubCall) -> bool:
+    """Return whether a request lasts as long as somebody wants it to."""
+    request = call.request
+    return request.verb == "watch" or request.subresource in _LASTING_SUBRESOURCES
+
+
+def client_patience(call: HubCall) -> float | None:
+    """Return after how many seconds the client of a get or a list gives up, if it says so.
+
+    It is more than :data:`EARLIER_SECONDS`; a client that gives up sooner cannot be helped.
+    """
+    if call.request.verb not in ("get", "list"):
+        return None
+    waits = []
+    if b"timeout=" in call.exchange.head.target:
+        found = _TIMEOUT.search(call.exchange.head.target)
+        if found is not None:
+            waits.append(int(found[1]) * _UNITS[found[2]])
+    if call.request.options.timeout_seconds is not None:
+        waits.append(call.request.options.timeout_seconds)
+    seconds = min(waits, default=0)
+    return seconds if seconds > EARLIER_SECONDS else None
+
+
+def _passed_on(fields: Fields, changed: bool) -> list[tuple[bytes, bytes]]:
+    """Return the fields of a request that the API gets, beside ``Host``.
+
+    An answer that is to be ``changed`` is asked for in JSON, and uncompressed.
+    """
+    passed = [field for field in fields if field[0].lower() not in _NOT_PASSED_ON]
+    if not changed:
+        return passed
+    return [field for field in json_only(passed) if field[0].lower() != b"accept-encoding"]

@@ -1,0 +1,207 @@
+"""What is kept of an answer, cut out of its body while that passes.
+
+Each of these reads one body: ``read`` takes the next piece and returns what is complete with it,
+``end`` takes the end, ``abandon`` a body that broke off or is of no use. The first two raise
+:class:`BadBody`. Without a cache they only read, for filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from yurttunnel.hub.cache.interfaces import Collection, ICache, IListing, KeptDocument, Scope
+from yurttunnel.hub.media.interfaces import (
+    BadBody,
+    IListReader,
+    IMedia,
+    Item,
+    IWatchReader,
+    ListMeta,
+    WatchEvent,
+)
+
+Wanted = Callable[[Item], bool]
+"""Tells which objects may be kept."""
+
+MAX_ITEM = 8 * 1024 * 1024
+"""Bytes of one object; etcd takes 1.5 MiB of protobuf (``--max-request-bytes``)."""
+
+MAX_DOCUMENT = 32 * 1024 * 1024
+"""Bytes of what is no object; OpenAPI v2 has some 5 MiB without custom resources."""
+
+
+class IKeeper(Protocol):
+    """Reads one body; see the module."""
+
+    def read(self, data: bytes) -> Sequence[object]:
+        """Take the next piece."""
+
+    def end(self) -> object:
+        """Take the end."""
+
+    def abandon(self) -> None:
+        """Forget the body."""
+
+
+class ListKeeper:
+    """Keeps the items of a list, or of one page; ``listing`` is ``None`` without a cache."""
+
+    def __init__(self, reader: IListReader, listing: IListing | None, wanted: Wanted | None):
+        self._reader = reader
+        self._listing = listing
+        self._wanted = wanted
+
+    def read(self, data: bytes) -> Sequence[Item]:
+        """Take the next piece; return the items that are complete with it."""
+        items = self._reader.feed(data)
+        if items and self._listing is not None:
+            wanted = self._wanted
+            self._listing.add(items if wanted is None else list(filter(wanted, items)))
+        return items
+
+    def end(self) -> ListMeta:
+        """Take the end; return what the list says of itself."""
+        meta = self._reader.finish()
+        if self._listing is not None:
+            self._listing.complete(meta)
+            self._listing = None
+        return meta
+
+    def abandon(self) -> None:
+        """Forget the list."""
+        listing, self._listing = self._listing, None
+        if listing is not None:
+            listing.abandon()
+
+
+class WatchKeeper:
+    """Follows a watch; ``cache`` is ``None`` where nothing is kept.
+
+    One that begins with all objects there are (``sendInitialEvents``, KEP-3157) begins with a list.
+    """
+
+    def __init__(
+        self,
+        reader: IWatchReader,
+        cache: ICache | None,
+        scope: Scope,
+        wanted: Wanted | None,
+        begins_with_list: bool,
+    ) -> None:
+        self._reader = reader
+        self._cache = cache
+        self._collection = scope.collection
+        self._wanted = wanted
+        self._listing: IListing | None = None
+        if cache is not None:
+            cache.use(scope.collection)
+            if begins_with_list:
+                self._listing = cache.begin_list(scope, "")
+
+    def read(self, data: bytes) -> Sequence[WatchEvent]:
+        """Take the next piece; return the events that are complete with it."""
+        events = self._reader.feed(data)
+        if self._cache is not None:
+            for event in events:
+                self._keep(self._cache, event)
+        return events
+
+    def _keep(self, cache: ICache, event: WatchEvent) -> None:
+        item = event.item
+        if item is None:
+            return
+        if event.type == "BOOKMARK":
+            if event.initial_events_end and self._listing is not None:
+                self._listing.complete(ListMeta(event.meta, item.version))
+                self._listing = None
+        elif event.type == "DELETED":
+            cache.remove(self._collection, item.namespace, item.name, item.version)
+        elif self._wanted is None or self._wanted(item):
+            if self._listing is not None:
+                self._listing.add([item])
+            else:
+                cache.upsert(self._collection, event.meta, item)
+
+    def end(self) -> None:
+        """Take the end: what the watch has told stays."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Forget a list that has not come to its end."""
+        listing, self._listing = self._listing, None
+        if listing is not None:
+            listing.abandon()
+
+
+class _Collecting:
+    """Collects a body of ``most`` bytes or fewer."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._pieces: list[bytes] = []
+
+    def read(self, data: bytes) -> Sequence[object]:
+        """Take the next piece, with which nothing is complete."""
+        self._size += len(data)
+        if self._size > self._most:
+            self._pieces.clear()
+            raise BadBody(f"it has more than {self._most} bytes")
+        self._pieces.append(data)
+        return ()
+
+    def abandon(self) -> None:
+        """Forget the body."""
+        self._pieces.clear()
+
+    def _whole(self) -> bytes:
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+
+
+class ObjectKeeper(_Collecting):
+    """Keeps one object; the answer to a ``deletion`` may be a Status that says it is gone."""
+
+    def __init__(
+        self,
+        media: IMedia,
+        cache: ICache | None,
+        collection: Collection,
+        wanted: Wanted | None,
+        deletion: tuple[str, str] | None = None,
+    ) -> None:
+        super().__init__(MAX_ITEM)
+        self._media = media
+        self._cache = cache
+        self._collection = collection
+        self._wanted = wanted
+        self._deletion = deletion
+
+    def end(self) -> bytes:
+        """Take the end; return the whole body."""
+        body = self._whole()
+        cache = self._cache
+        if cache is not None:
+            meta, item = self._media.read_object(body)
+            if meta.kind != "Status":
+                if self._wanted is None or self._wanted(item):
+                    cache.upsert(self._collection, meta, item)
+            elif self._deletion is not None:
+                cache.remove(self._collection, *self._deletion)
+        return body
+
+
+class DocumentKeeper(_Collecting):
+    """Keeps what is no object."""
+
+    def __init__(self, cache: ICache, path: str, form: str, content_type: str) -> None:
+        super().__init__(MAX_DOCUMENT)
+        self._cache = cache
+        self._path = path
+        self._form = form
+        self._content_type = content_type
+
+    def end(self) -> None:
+        """Take the end."""
+        document = KeptDocument(self._content_type, self._whole())
+        self._cache.keep_document("", self._path, self._form, document)

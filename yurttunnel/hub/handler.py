@@ -1,0 +1,131 @@
+"""What becomes of each request: refused, answered here, or forwarded."""
+
+from __future__ import annotations
+
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from yurttunnel.http.deadlines import Deadlines
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.interfaces import IExchange, IRequestHandler
+from yurttunnel.hub.filters.accept import json_forms
+from yurttunnel.hub.filters.interfaces import IFilters
+from yurttunnel.hub.forwarding.forwarding import Forwarder
+from yurttunnel.hub.interfaces import IOffline
+from yurttunnel.hub.limits import TOO_MANY, Limits
+from yurttunnel.hub.request.accept import forms_of
+from yurttunnel.hub.request.callers import caller_of
+from yurttunnel.hub.request.failures import tell
+from yurttunnel.hub.request.parsing import parse_request
+from yurttunnel.hub.request.requests import HubCall
+from yurttunnel.hub.upstream.health import Health
+from yurttunnel.hub.upstream.kubelet_lease import KubeletLease
+
+EARLY_SECONDS = 0.3
+"""How long a request waits at the start to be told whether there is a cloud."""
+
+
+_NOT_JSON = RequestFailed(
+    406, "filters have to look into this answer: accept application/json, too"
+)
+
+
+class Hub:
+    """Decides, the same for all listeners; whoever made it closes it."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        health: Health,
+        forwarder: Forwarder,
+        offline: IOffline,
+        filters: IFilters,
+        kubelet_lease: KubeletLease,
+        limits: Limits,
+    ) -> None:
+        self._health = health
+        self._forwarder = forwarder
+        self._offline = offline
+        self._filters = filters
+        self._kubelet_lease = kubelet_lease
+        self._limits = limits
+        # Requests that came before the first checks of the servers were over.
+        self._early: Deadlines[_Early] = Deadlines(clock, EARLY_SECONDS, self._decide_early)
+        health.on_known(self._known)
+
+    def take(self, exchange: IExchange, local: bool) -> None:
+        """Answer a request; one that is not ``local`` needs credentials of its own."""
+        try:
+            call = _call(exchange, local)
+        except RequestFailed as error:
+            tell(exchange, error)
+            return
+        if self._kubelet_lease.takes(call):
+            self._kubelet_lease.answer(call)
+        elif not self._limits.take(call):
+            tell(exchange, TOO_MANY)
+        elif self._health.known:
+            self._decide(call)
+        else:
+            early = _Early(call)
+            self._early.add(early)
+            exchange.on_end(lambda _: self._early.discard(early))
+
+    def close(self) -> None:
+        """Stop the timers."""
+        self._early.stop()
+
+    def _known(self) -> None:
+        """Decide about those that came early."""
+        for early in self._early.items():
+            self._early.discard(early)
+            self._decide_early(early)
+
+    def _decide_early(self, early: _Early) -> None:
+        self._decide(early.call)
+
+    def _decide(self, call: HubCall) -> None:
+        if not self._health.online:
+            self._offline.answer(call)
+            return
+        change = self._filters.change_for(call.caller, call.request)
+        if change is not None and not json_forms(call.forms):
+            tell(call.exchange, _NOT_JSON)
+            return
+        self._forwarder.forward(call, change)
+
+
+class _Early:
+    """A request that waits; each is another."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: HubCall) -> None:
+        self.call = call
+
+
+@implementer(IRequestHandler)
+class Entrance:
+    """The handler of one listener; ``local`` is one that only programs of this machine reach."""
+
+    def __init__(self, hub: Hub, local: bool) -> None:
+        self._hub = hub
+        self._local = local
+
+    def request_received(self, exchange: IExchange) -> None:
+        """See ``IRequestHandler``."""
+        self._hub.take(exchange, self._local)
+
+
+def _call(exchange: IExchange, local: bool) -> HubCall:
+    head = exchange.head
+    if head.method == b"CONNECT":
+        raise RequestFailed(405, "this port takes requests to the Kubernetes API, not CONNECT")
+    caller = caller_of(head, local)
+    if not local and not caller.token:
+        raise RequestFailed(
+            401,
+            "this address of the hub takes requests with a bearer token of their own only, as"
+            " service accounts have one",
+        )
+    return HubCall(exchange, parse_request(head), caller, forms_of(head))
