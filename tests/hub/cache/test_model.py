@@ -1,0 +1,239 @@
+"""Any interleaving of lists, pages, watch events, restarts and reads gives what a model says."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hub.cache.caches import POD, PODS, HeldJobs, InlineJobs, item, make_cache, read_all
+from tests.hub.cache.memory import MemoryCache
+from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.media.interfaces import ListMeta
+
+KEYS = [(namespace, name) for namespace in ("m", "n") for name in ("a", "b", "c")]
+SCOPES = [
+    Scope(PODS),
+    Scope(PODS, "m"),
+    Scope(PODS, "", "app=x"),
+    Scope(PODS, "n", "app=x"),
+    Scope(PODS, "", "", "metadata.name=b"),
+]
+
+
+class Cluster:
+    """An API server: a history of what there was, at each version."""
+
+    def __init__(self) -> None:
+        self.states: list[dict[tuple[str, str], object]] = [{}]
+        self.events: list[tuple[tuple[str, str], object]] = [((), None)]
+
+    @property
+    def version(self) -> int:
+        """The newest one."""
+        return len(self.states) - 1
+
+    def change(self, key, labels) -> None:
+        """Have an object in a new version, or none when there are no labels."""
+        now = dict(self.states[-1])
+        namespace, name = key
+        changed = None
+        if labels is not None:
+            changed = item(name, self.version + 1, namespace, labels=labels)
+            now[key] = changed
+        elif now.pop(key, None) is None:
+            return
+        self.states.append(now)
+        self.events.append((key, changed))
+
+
+class Model(MemoryCache):
+    """The cache in memory, which knows what has gone, as the real one does."""
+
+    def __init__(self, clock) -> None:
+        super().__init__(clock)
+        self.gone: dict[tuple[str, str], int] = {}
+
+    def upsert(self, collection, meta, item) -> None:
+        """Take one, unless it is known to have gone later."""
+        if int(item.version) >= self.gone.get((item.namespace, item.name), 0):
+            super().upsert(collection, meta, item)
+
+    def remove(self, collection, namespace, name, version="") -> None:
+        """Note it."""
+        key = namespace, name
+        self.gone[key] = max(self.gone.get(key, 0), int(version))
+        super().remove(collection, namespace, name, version)
+
+    def complete(self, scope, items, before, meta) -> None:
+        """Take a page without what has gone later."""
+        there = [each for each in items if int(each.version) >= self.gone.get(each[:2], 0)]
+        super().complete(scope, there, before, meta)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """A cluster that changes, and those who list and watch it late."""
+
+    pages = Bundle("pages")
+    listings = Bundle("listings")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.clock = Clock()
+        self.cluster = Cluster()
+        self.model = Model(self.clock)
+        self.tokens = 0
+        self.restarts = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start the cache, with a writer that can be held."""
+        self.writer = HeldJobs()
+        threads = {"cache writer": self.writer, "cache reader": InlineJobs()}
+        self.cache = make_cache(self.directory, self.clock, threads=threads.__getitem__)
+        self.cache.startService()
+
+    def stop(self) -> None:
+        """Stop it."""
+        self.writer.release()
+        stopped = self.cache.stopService()
+        self.clock.advance(0)
+        assert stopped.called
+
+    def teardown(self) -> None:
+        """Stop it, and leave nothing."""
+        self.stop()
+        assert self.clock.getDelayedCalls() == []
+        shutil.rmtree(self.directory)
+
+    @rule(
+        key=st.sampled_from(KEYS),
+        labels=st.sampled_from([None, {}, {"app": "x"}, {"app": "y"}]),
+        times=st.integers(1, 3),
+    )
+    def change(self, key, labels, times) -> None:
+        """The cluster changes."""
+        for _ in range(times):
+            self.cluster.change(key, labels)
+
+    @rule(data=st.data())
+    def watch_event(self, data) -> None:
+        """A watch tells of a change, early or late."""
+        if not self.cluster.version:
+            return
+        version = data.draw(st.integers(1, self.cluster.version))
+        (namespace, name), changed = self.cluster.events[version]
+        for cache in (self.cache, self.model):
+            if changed is None:
+                cache.remove(PODS, namespace, name, str(version))
+            else:
+                cache.upsert(PODS, POD, changed)
+
+    @rule(target=pages, scope=st.sampled_from(SCOPES), limit=st.integers(0, 3), data=st.data())
+    def begin_list(self, scope, limit, data):
+        """Somebody lists what there was at a version, perhaps in pages."""
+        version = data.draw(st.integers(0, self.cluster.version))
+        from yurttunnel.hub.request.selectors import selector
+
+        selects = selector(scope)
+        items = [each for _, each in sorted(self.cluster.states[version].items()) if selects(each)]
+        return scope, version, "", items, limit or len(items) or 1, self.restarts
+
+    @rule(target=listings, page=pages, cut=st.integers(0, 3))
+    def begin_page(self, page, cut):
+        """The first part of a page comes."""
+        scope, _, token, items, limit, restarts = page
+        if token and restarts != self.restarts:
+            # What continues is not known any more; it is to the model, which is not restarted.
+            token = f"before restart {token}"
+        both = [cache.begin_list(scope, token) for cache in (self.cache, self.model)]
+        for listing in both:
+            listing.add(items[:limit][:cut])
+        return both, page, cut, self.restarts
+
+    @rule(target=pages, listing=consumes(listings))
+    def end_page(self, listing):
+        """The rest of it comes."""
+        both, (scope, version, token, items, limit, restarts), cut, began = listing
+        more = items[limit:]
+        self.tokens += bool(more)
+        next_token = f"token {self.tokens}" if more else ""
+        if began != self.restarts:
+            # It was on its way when the process ended.
+            return scope, version, token, items, limit, restarts
+        for each in both:
+            each.add(items[:limit][cut:])
+            each.complete(ListMeta(POD, str(version), next_token))
+        return scope, version, next_token, more, limit, self.restarts
+
+    @rule(listing=consumes(listings))
+    def abandon(self, listing) -> None:
+        """It breaks off."""
+        both, _, _, began = listing
+        if began == self.restarts:
+            for each in both:
+                each.abandon()
+
+    @rule()
+    def restart(self) -> None:
+        """The process ends and begins again; what has gone is not known any more."""
+        self.stop()
+        self.restarts += 1
+        self.model.gone.clear()
+        self.start()
+
+    @rule()
+    def hold(self) -> None:
+        """The disk takes long."""
+        self.clock.advance(1)
+        self.writer.holds = True
+
+    @rule()
+    def go_on(self) -> None:
+        """It has taken its time."""
+        self.writer.release()
+        self.clock.advance(1)
+
+    @rule(scope=st.sampled_from(SCOPES))
+    def read(self, scope) -> None:
+        """What is read is what the model says."""
+        self.writer.release()
+        reading = [
+            Deferred.fromCoroutine(read_all(cache, scope)) for cache in (self.cache, self.model)
+        ]
+        self.clock.advance(0)
+        results: list[object] = []
+        for each in reading:
+            each.addBoth(results.append)
+        assert results[0] == results[1], results
+
+    @invariant()
+    def no_memory_is_lost(self) -> None:
+        """What waits is counted."""
+        assert self.cache.stats.waiting >= 0
+        assert self.cache.problem() is None
+
+
+class ModelTests(SynchronousTestCase):
+    """Cases that nobody thought of."""
+
+    def test_model(self) -> None:
+        """The cache does what the model does."""
+        run_state_machine_as_test(
+            CacheMachine, settings=settings(max_examples=200, stateful_step_count=40)
+        )
