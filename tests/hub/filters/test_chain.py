@@ -180,6 +180,24 @@ class FiltersTests(SynchronousTestCase):
         self.settle()
         self.assertEqual(["kubelet", "kube-proxy"], ended)
 
+    def test_begun_again(self):
+        """A watch that was cut, and begun again, behind a list without filters is ended as well."""
+        ended = []
+        self.filters.change_for(Caller("coredns"), LIST)
+        self.configure(c="coredns")
+        self.filters.follow(Caller("coredns"), WATCH, lambda: ended.append("w"))
+        self.settle()
+        self.assertEqual(["w"], ended)
+
+    def test_unfollowed(self):
+        """A watch that no filter is for is not followed at all."""
+        pods = ApiRequest("watch", "/api/v1/pods", ResourceType("", "v1", "pods"))
+        ended = []
+        self.filters.follow(Caller("kubelet"), pods, lambda: ended.append("w"))()
+        self.made["a"].changed()
+        self.settle()
+        self.assertEqual([], ended)
+
     def test_changed_configuration(self):
         """A watch ends that would now go through a filter, or no longer does."""
         ended = []

@@ -1,37 +1,108 @@
-"""What tells a client to list again."""
+"""Having clients list again."""
 
 from __future__ import annotations
 
 import json
 
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
-from yurttunnel.hub.filters.relist import relist_frame
-from yurttunnel.hub.media.forms import media_for
-from yurttunnel.hub.request.requests import Form
+from tests.http.support import Server, request, responses, settle
+from yurttunnel.hub.filters.interfaces import IFilters
+from yurttunnel.hub.filters.relist import end_when_changed
+from yurttunnel.hub.request.accept import forms_of
+from yurttunnel.hub.request.callers import caller_of
+from yurttunnel.hub.request.parsing import parse_request
+from yurttunnel.hub.request.requests import HubCall
+
+TARGET = b"/api/v1/services?watch=true&resourceVersion=7"
+
+
+@implementer(IFilters)
+class FollowedFilters:
+    """Keeps what is to be called when something changes."""
+
+    def __init__(self):
+        self.ends = []
+
+    def change_for(self, caller, request):
+        """Change nothing."""
+
+    def follow(self, caller, request, end):
+        """Keep ``end`` until the watch has ended."""
+        self.ends.append(end)
+        return lambda: self.ends.remove(end)
 
 
 class RelistTests(SynchronousTestCase):
-    """The last frame of a watch."""
+    """A watch, while filters change."""
 
-    def event(self, *form):
-        """Return what a client reads."""
-        media = media_for(Form(*form))
-        [event] = media.watch_reader(10_000).feed(relist_frame(media))
-        self.assertEqual("ERROR", event.type)
-        return event
+    def setUp(self):
+        """Have a server of watches."""
+        self.server = Server()
+        self.filters = FollowedFilters()
+        self.changed = True
+        self.begun = True
+        self.server.handler.answer = self.answer
 
-    def test_json(self):
-        """It is a Status that says what has expired, also where Tables are asked for."""
-        for form in (("json",), ("json", "PartialObjectMetadata", "v1"), ("json", "Table", "v1")):
-            status = json.loads(self.event(*form).status)
-            self.assertEqual(("Status", "Failure"), (status["kind"], status["status"]))
-            self.assertEqual((410, "Expired"), (status["code"], status["reason"]))
+    def answer(self, exchange):
+        """Begin a watch, or leave it to be begun."""
+        head = exchange.head
+        call = HubCall(exchange, parse_request(head), caller_of(head, True), forms_of(head))
+        end_when_changed(self.filters, call, self.changed)
+        if self.begun:
+            exchange.send_head(200, [(b"Content-Type", b"application/json")])
+            exchange.write(b'{"type":"ADDED","object":{}}\n')
 
-    def test_protobuf(self):
-        """In protobuf it is the same, by the numbers of the fields."""
-        event = self.event("protobuf")
-        self.assertEqual(("v1", "Status"), event.meta)
-        self.assertIn(b"\x12\x07Failure", event.status)
-        self.assertIn(b"\x22\x07Expired", event.status)
-        self.assertTrue(event.status.endswith(b"\x30\x9a\x03"), event.status)
+    def watch(self):
+        """Ask for a watch; return the connection at the server."""
+        connection = self.server.connect()
+        connection.receive(request(TARGET, b"User-Agent: kube-proxy/v1.34"))
+        settle(self.server.clock, connection)
+        return connection
+
+    def change(self, connection):
+        """Have filters change."""
+        [end] = self.filters.ends
+        end()
+        settle(self.server.clock, connection)
+        self.assertEqual([], self.filters.ends)
+
+    def test_told(self):
+        """The client of a watch that is written in whole frames is told, in good order."""
+        connection = self.watch()
+        self.change(connection)
+        [(status, _, body, _)] = responses(connection.sent, b"GET")
+        self.assertEqual(200, status)
+        event = json.loads(body.splitlines()[-1])
+        self.assertEqual("ERROR", event["type"])
+        told = event["object"]
+        self.assertEqual(("Status", "Failure", 410), (told["kind"], told["status"], told["code"]))
+        self.assertEqual("Expired", told["reason"])
+
+    def test_cut(self):
+        """One that passes in pieces is cut, so that it does not look complete."""
+        self.changed = False
+        connection = self.watch()
+        self.change(connection)
+        self.assertTrue(connection.aborted)
+        self.assertNotIn(b"ERROR", connection.sent)
+
+    def test_unanswered(self):
+        """One that has not begun yet is answered so."""
+        self.begun = False
+        connection = self.watch()
+        self.change(connection)
+        [(status, _, body, _)] = responses(connection.sent, b"GET", closed=True)
+        self.assertEqual(410, status)
+        self.assertIn(b"list again", body)
+
+    def test_ended(self):
+        """Nobody looks after a watch that has ended, however it did."""
+        connection = self.watch()
+        self.server.handler.exchange.finish()
+        self.assertEqual([], self.filters.ends)
+        connection = self.watch()
+        connection.abortConnection()
+        settle(self.server.clock, connection)
+        self.assertEqual([], self.filters.ends)

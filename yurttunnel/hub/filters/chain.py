@@ -93,27 +93,26 @@ class Filters:
 
     def change_for(self, caller: Caller, request: ApiRequest) -> Change | None:
         """Return what the answer goes through."""
-        active = self._active(caller, request)
+        applying = [each for each in self._members if each.applies(request)]
+        active = [each for each in applying if self._is_for(each, caller.component)]
+        if applying and request.verb == "list":
+            self._watches.listed(caller, request, _state(active))
         if not active:
             return None
-        if request.verb == "list":
-            self._watches.listed(caller, request, _state(active))
         return active[0].change if len(active) == 1 else _all_of(active)
 
     def follow(
         self, caller: Caller, request: ApiRequest, end: Callable[[], object]
     ) -> Callable[[], None]:
         """Have ``end()`` called when the answer to a watch would look different."""
-        return self._watches.follow(
-            caller, request, lambda: _state(self._active(caller, request)), end
-        )
+        applying = [each for each in self._members if each.applies(request)]
+        if not applying:
+            return _nothing
 
-    def _active(self, caller: Caller, request: ApiRequest) -> list[_Member]:
-        return [
-            each
-            for each in self._members
-            if each.applies(request) and self._is_for(each, caller.component)
-        ]
+        def now() -> State:
+            return _state(each for each in applying if self._is_for(each, caller.component))
+
+        return self._watches.follow(caller, request, now, end)
 
     def _is_for(self, member: _Member, component: str) -> bool:
         if not component:
@@ -159,6 +158,10 @@ class _Member:
     def _changed(self) -> None:
         self.version += 1
         self._review()
+
+
+def _nothing() -> None:
+    """Stop what was not begun: no filter is for such a request."""
 
 
 def _state(members: Iterable[_Member]) -> State:

@@ -78,6 +78,6 @@ class IFilters(Interface):
     ) -> Callable[[], None]:
         """Have ``end()`` called, once, when the answer to a watch would look different now.
 
-        The client has to be told to list again (:mod:`yurttunnel.hub.filters.relist`), and its
-        watch ended. What is returned is to be called when that ends otherwise.
+        :mod:`yurttunnel.hub.filters.relist` does what is to be done then. What is returned is to
+        be called when the watch ends otherwise.
         """

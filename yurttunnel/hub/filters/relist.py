@@ -1,30 +1,39 @@
-"""What tells the client of a watch to list again: the API's own word for that, 410 Expired.
+"""Has clients list again when filters show them something else than before.
 
 A watch that only ends is begun again by reflectors where it ended, without a list
-(``ListAndWatch`` of k8s.io/client-go tools/cache/reflector.go).
+(``ListAndWatch`` of k8s.io/client-go tools/cache/reflector.go). So it is told what the API itself
+tells of a version that is too old: 410 Expired.
 """
 
 from __future__ import annotations
 
 from yurttunnel.http.errors import RequestFailed, status_content
-from yurttunnel.hub.media.interfaces import IMedia, TypeMeta
+from yurttunnel.http.interfaces import ExchangeFailed
+from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.media.json_watches import event_form
-from yurttunnel.hub.media.protobuf_fields import bytes_form, varint_form
-from yurttunnel.hub.media.protobuf_media import ProtobufMedia
+from yurttunnel.hub.request.requests import HubCall
 
 _EXPIRED = RequestFailed(410, "what yurthub filters for this client has changed: list again")
 
 
-def relist_frame(media: IMedia) -> bytes:
-    """Return the last frame of a watch."""
-    if isinstance(media, ProtobufMedia):
-        return media.watch_event("ERROR", TypeMeta("v1", "Status"), _protobuf())
-    # So it is within Tables, too.
-    return event_form("ERROR", status_content(_EXPIRED)[1].strip())
+def end_when_changed(filters: IFilters, call: HubCall, changed: bool) -> None:
+    """End a watch once ``filters`` make something else of it.
 
+    One that is ``changed`` on its way is JSON, and written in whole frames: its client is told to
+    list again. Any other is cut where it is, and told when it is begun again.
+    """
+    exchange = call.exchange
 
-def _protobuf() -> bytes:
-    """Return the message, whose fields are numbered in k8s.io/apimachinery meta/v1."""
-    texts = ((2, b"Failure"), (3, _EXPIRED.text.encode()), (4, b"Expired"))
-    written = b"".join(bytes_form(number, content) for number, content in texts)
-    return written + varint_form(6 << 3) + varint_form(_EXPIRED.status)
+    def end() -> None:
+        if changed and exchange.head_sent:
+            exchange.write(event_form("ERROR", status_content(_EXPIRED)[1].strip()))
+            exchange.finish()
+        else:
+            exchange.fail(_EXPIRED.status, _EXPIRED.text)
+
+    stop = filters.follow(call.caller, call.request, end)
+
+    def ended(error: ExchangeFailed | None) -> None:
+        stop()
+
+    exchange.on_end(ended)
