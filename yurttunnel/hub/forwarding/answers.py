@@ -9,6 +9,7 @@ from http import HTTPStatus
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
@@ -34,7 +35,7 @@ from yurttunnel.hub.forwarding.keeping import (
 )
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.forms import media_for
-from yurttunnel.hub.media.interfaces import IMedia, Item
+from yurttunnel.hub.media.interfaces import BadBody, IMedia, Item
 from yurttunnel.hub.request.accept import answered_form, document_form
 from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.request.requests import Form, HubCall
@@ -184,7 +185,7 @@ class Answers:
         return fields, PassedBody(source, lambda sink: ReadAlong(sink, keeper, unread))
 
     def _unread(self, plan: Plan, error: Exception) -> None:
-        self.unreadable += 1
+        self._note(error)
         self._limited.warn(
             "an answer to {component} ({verb} {path}) is passed on, but cannot be kept: {error}",
             component=plan.call.caller.component,
@@ -193,8 +194,13 @@ class Answers:
             error=error,
         )
 
-    def _broken(self, plan: Plan, broken: Callable[[], object], error: Exception) -> None:
+    def _note(self, error: Exception) -> None:
         self.unreadable += 1
+        if not isinstance(error, BadBody):
+            self._log.failure("Defect: the body of an answer could not be read", Failure(error))
+
+    def _broken(self, plan: Plan, broken: Callable[[], object], error: Exception) -> None:
+        self._note(error)
         self._limited.error(
             "an answer to {component} ({verb} {path}) is broken off, since filters that apply"
             " cannot look into it: {error}",

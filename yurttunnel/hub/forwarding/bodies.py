@@ -15,7 +15,13 @@ from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import IBodySink, IBodySource
 from yurttunnel.hub.filters.bodies import ListChange, WatchChange, changed_body
 from yurttunnel.hub.filters.interfaces import Change
-from yurttunnel.hub.forwarding.keeping import IKeeper, ListKeeper, ObjectKeeper, WatchKeeper
+from yurttunnel.hub.forwarding.keeping import (
+    STATUS,
+    IKeeper,
+    ListKeeper,
+    ObjectKeeper,
+    WatchKeeper,
+)
 from yurttunnel.hub.media.interfaces import BadBody, IMedia
 
 _INFLATED_AT_ONCE = 256 * 1024
@@ -73,7 +79,8 @@ class ReadAlong:
         if self._keeper is not None:
             try:
                 self._read(data)
-            except (BadBody, zlib.error) as error:
+            except Exception as error:
+                # Whatever is wrong with it, its client gets it all the same.
                 self._give_up(error)
 
     def finish(self, trailers: Fields = ()) -> None:
@@ -81,7 +88,8 @@ class ReadAlong:
         if self._keeper is not None:
             try:
                 self._keeper.end()
-            except (BadBody, zlib.error) as error:
+            except Exception as error:
+                # As above.
                 self._give_up(error)
         self._sink.finish(trailers)
 
@@ -93,7 +101,7 @@ class ReadAlong:
 
 
 class Inflated:
-    """Reads a body in gzip for ``keeper``; raises ``zlib.error``, too."""
+    """Reads a body in gzip for ``keeper``."""
 
     def __init__(self, keeper: IKeeper) -> None:
         self._keeper = keeper
@@ -102,7 +110,11 @@ class Inflated:
     def read(self, data: bytes) -> tuple[()]:
         """Take the next piece."""
         while data:
-            self._keeper.read(self._inflating.decompress(data, _INFLATED_AT_ONCE))
+            try:
+                piece = self._inflating.decompress(data, _INFLATED_AT_ONCE)
+            except zlib.error as error:
+                raise BadBody(f"its compression cannot be read: {error}") from None
+            self._keeper.read(piece)
             data = self._inflating.unconsumed_tail
         return ()
 
@@ -121,8 +133,8 @@ class Inflated:
 class Changed:
     """Passes on to ``sink`` what filters make of a body.
 
-    ``read`` makes it of each piece, ``end`` of the end; both raise :class:`BadBody` for what cannot
-    be passed on, with which ``broken`` is called, and nothing more is passed on.
+    ``read`` makes it of each piece, ``end`` of the end. With what they raise ``broken`` is called,
+    and nothing more is passed on.
     """
 
     def __init__(
@@ -153,7 +165,8 @@ class Changed:
     def _pass_on(self, make: Callable[[], bytes]) -> None:
         try:
             piece = make()
-        except BadBody as error:
+        except Exception as error:
+            # Filters are anybody's code, and what they do not pass on has to be hidden.
             self._ended = True
             self._broken(error)
             return
@@ -197,7 +210,8 @@ def changed_object(keeper: ObjectKeeper, change: Change) -> Between:
         return b""
 
     def end() -> bytes:
-        body = changed_body(change, keeper.end())
+        meta, found = keeper.end()
+        body = found if meta.kind == STATUS else changed_body(change, found)
         if body is None:
             raise BadBody("a filter hides it")
         return body

@@ -18,11 +18,15 @@ from yurttunnel.hub.media.interfaces import (
     Item,
     IWatchReader,
     ListMeta,
+    TypeMeta,
     WatchEvent,
 )
 
 Wanted = Callable[[Item], bool]
 """Tells which objects may be kept."""
+
+STATUS = "Status"
+"""The kind of what tells how a request went, in place of an object."""
 
 MAX_ITEM = 8 * 1024 * 1024
 """Bytes of one object; etcd takes 1.5 MiB of protobuf (``--max-request-bytes``)."""
@@ -177,18 +181,21 @@ class ObjectKeeper(_Collecting):
         self._wanted = wanted
         self._deletion = deletion
 
-    def end(self) -> bytes:
-        """Take the end; return the whole body."""
+    def end(self) -> tuple[TypeMeta, bytes]:
+        """Take the end; return the type and the whole body."""
         body = self._whole()
+        meta, item = self._media.read_object(body)
+        if meta.kind != STATUS and not item.name:
+            raise BadBody("it is an object without a name")
         cache = self._cache
-        if cache is not None:
-            meta, item = self._media.read_object(body)
-            if meta.kind != "Status":
-                if self._wanted is None or self._wanted(item):
-                    cache.upsert(self._collection, meta, item)
-            elif self._deletion is not None:
-                cache.remove(self._collection, *self._deletion)
-        return body
+        if cache is None:
+            return meta, body
+        if meta.kind != STATUS:
+            if self._wanted is None or self._wanted(item):
+                cache.upsert(self._collection, meta, item)
+        elif self._deletion is not None:
+            cache.remove(self._collection, *self._deletion)
+        return meta, body
 
 
 class DocumentKeeper(_Collecting):

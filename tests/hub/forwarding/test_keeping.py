@@ -1,0 +1,385 @@
+"""What of the API's answers is kept, and what clients see of them meanwhile."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+from twisted.internet.error import ConnectionLost
+
+from tests.hub.forwarding.world import (
+    JSON,
+    KUBELET,
+    PODS,
+    World,
+    chunk,
+    event,
+    pod,
+    pod_list,
+)
+from yurttunnel.hub.request.callers import read_token
+
+TOKEN = b"Authorization: Bearer abc"
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+ONE = "/api/v1/namespaces/default/pods/one"
+
+
+class KeepingTests(World):
+    """Objects and lists of kubelet."""
+
+    def get(self, target=ONE, obj=None, **how):
+        """Have an object asked for and answered."""
+        self.ask(target, KUBELET, JSON)
+        self.answer_json(obj or pod("one"), **how)
+
+    def list(self, *pods, target=PODS, **how):
+        """Have pods listed."""
+        self.ask(target, KUBELET, JSON)
+        self.answer_json(pod_list(*pods, **how))
+
+    def test_object(self):
+        """A single object is kept, and passed on to the byte."""
+        body = json.dumps(pod("one", "7")).encode() + b"\n"
+        self.get(obj=body)
+        self.assertEqual([(200, body)], self.answered())
+        self.assertEqual("7", self.kept("one"))
+
+    def test_of_others(self):
+        """What other clients ask for is passed on."""
+        self.ask(ONE, b"User-Agent: kubectl/1", JSON)
+        self.answer_json(pod("one"))
+        self.assertIsNone(self.kept("one", client="kubectl"))
+
+    def test_owner(self):
+        """What is asked for with a token is kept apart, for its owner."""
+        self.ask(ONE, KUBELET, JSON, TOKEN)
+        self.answer_json(pod("one", "7"))
+        self.assertIsNone(self.kept("one"))
+        owner = read_token("abc").owner
+        self.assertEqual("7", self.kept("one", client=f"kubelet {owner}"))
+
+    def test_writes(self):
+        """What the API makes of a write is kept."""
+        for method, status, version in (
+            (b"POST", b"201 Created", "2"),
+            (b"PUT", b"200 OK", "3"),
+            (b"PATCH", b"200 OK", "4"),
+        ):
+            target = ONE if method != b"POST" else "/api/v1/namespaces/default/pods"
+            self.ask(target, KUBELET, JSON, method=method, body=b"{}")
+            self.answer_json(pod("one", version), status)
+            self.assertEqual(version, self.kept("one"))
+
+    def test_list(self):
+        """A list takes the place of what there was."""
+        self.get()
+        self.list(pod("two"), pod("three"))
+        self.assertEqual(["three", "two"], sorted(self.kept_list()))
+
+    def test_in_pieces(self):
+        """A list is the same however it comes."""
+        body = json.dumps(pod_list(pod("two"), pod("three"))).encode()
+        self.ask(PODS, KUBELET, JSON)
+        self.answer(CHUNKED)
+        for number in range(len(body)):
+            self.answer(chunk(body[number : number + 1]))
+        self.answer(b"0\r\n\r\n")
+        self.assertEqual([(200, body)], self.answered())
+        self.assertEqual(["three", "two"], sorted(self.kept_list()))
+
+    def test_pages(self):
+        """All pages together are the list."""
+        self.list(pod("two"), token="more", target=f"{PODS}?limit=1")
+        self.list(pod("three"), target=f"{PODS}?limit=1&continue=more")
+        self.assertEqual(["three", "two"], sorted(self.kept_list()))
+
+    def test_broken_list(self):
+        """A list that is cut off is cut off for the client, and what was kept stays."""
+        self.list(pod("one"))
+        self.ask(PODS, KUBELET, JSON)
+        body = json.dumps(pod_list(pod("two"))).encode()
+        self.answer(CHUNKED + chunk(body[:-20]))
+        self.connections.played[-1].break_off(ConnectionLost())
+        self.settle()
+        self.assertTrue(self.client.aborted)
+        self.assertEqual(["one"], self.kept_list())
+
+    def test_client_leaves(self):
+        """So it stays when the client does not wait for the end."""
+        self.list(pod("one"))
+        self.ask(PODS, KUBELET, JSON)
+        self.answer(CHUNKED + chunk(json.dumps(pod_list(pod("two"))).encode()[:-20]))
+        self.client.break_off(ConnectionLost())
+        self.settle()
+        self.assertEqual(["one"], self.kept_list())
+
+    def test_malformed_list(self):
+        """What cannot be read is passed on, told of in one line without the body, and not kept."""
+        self.list(pod("one"))
+        self.ask(PODS, KUBELET, JSON)
+        self.answer_json(b'{"items": [{"secret": }]}')
+        self.assertEqual((200, b'{"items": [{"secret": }]}'), self.answered("GET", "GET")[1])
+        self.assertEqual(["one"], self.kept_list())
+        self.assertEqual(1, self.answers.unreadable)
+        self.assertIn("cannot be kept", self.lines[-1])
+        self.assertNotIn("secret", self.lines[-1])
+
+    def test_wrong_length(self):
+        """A body that is shorter than it says is cut off."""
+        self.list(pod("one"))
+        self.ask(PODS, KUBELET, JSON)
+        self.answer(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+            + json.dumps(pod_list(pod("two"))).encode()
+        )
+        self.connections.played[-1].receive_end()
+        self.settle()
+        self.assertEqual(["one"], self.kept_list())
+
+    def test_errors(self):
+        """A Status is never kept."""
+        for status in (b"403 Forbidden", b"500 Internal Server Error", b"200 OK"):
+            self.get(obj={"kind": "Status", "apiVersion": "v1", "metadata": {}}, status=status)
+        self.assertIsNone(self.kept_list())
+
+    def test_gone(self):
+        """What the API does not find any more is forgotten."""
+        self.get()
+        status = {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "code": 404}
+        self.get(obj=status, status=b"404 Not Found")
+        self.assertIsNone(self.kept("one"))
+
+    def test_not_served(self):
+        """A 404 in text says that the API does not serve the resource now: nothing is forgotten."""
+        self.get()
+        self.ask(ONE, KUBELET, JSON)
+        self.answer(
+            b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 0\r\n\r\n"
+        )
+        self.assertEqual("1", self.kept("one"))
+
+    def test_deleted(self):
+        """A deletion that is done forgets the object; one that has only begun does not."""
+        self.get()
+        self.ask(ONE, KUBELET, JSON, method=b"DELETE")
+        self.answer_json(pod("one", "2"))
+        self.assertEqual("2", self.kept("one"))
+        self.ask(ONE, KUBELET, JSON, method=b"DELETE")
+        self.answer_json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+        self.assertIsNone(self.kept("one"))
+
+    def test_pods_without_a_node(self):
+        """A pod that has no node yet does not take the place of the one that runs."""
+        self.get()
+        self.get(obj=pod("one", "2", node=""))
+        self.assertEqual("1", self.kept("one"))
+
+    def test_compressed(self):
+        """What is compressed is read all the same, and passed on as it came."""
+        body = gzip.compress(json.dumps(pod_list(pod("two"))).encode())
+        self.ask(PODS, KUBELET, JSON, b"Accept-Encoding: gzip")
+        self.assertIn("Accept-Encoding: gzip", self.asked())
+        self.answer_json(body, b"200 OK", -1, b"Content-Encoding: gzip")
+        self.assertEqual([(200, body)], self.answered())
+        self.assertEqual(["two"], self.kept_list())
+
+    def test_badly_compressed(self):
+        """What is broken or incomplete is not kept; other codings are not read."""
+        whole = gzip.compress(json.dumps(pod_list(pod("two"))).encode())
+        for body, coding in ((b"no", b"gzip"), (whole[:-9], b"gzip"), (whole, b"br")):
+            self.ask(PODS, KUBELET, JSON)
+            self.answer_json(body, b"200 OK", -1, b"Content-Encoding: " + coding)
+        self.assertIsNone(self.kept_list())
+        self.assertEqual([200] * 3, [status for status, _ in self.answered(*["GET"] * 3)])
+
+    def test_documents(self):
+        """Discovery is kept for everybody."""
+        self.ask("/apis", KUBELET, JSON)
+        self.answer_json({"kind": "APIGroupList"})
+        document = self.successResultOf(self.cache.document("", "/apis", "application/json"))
+        self.assertEqual(b'{"kind": "APIGroupList"}', document.body)
+
+    def test_head(self):
+        """The answer to HEAD has no body, which is no sign of anything."""
+        self.get()
+        self.ask(ONE, KUBELET, JSON, method=b"HEAD")
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+        self.assertEqual("1", self.kept("one"))
+        self.assertEqual(0, self.answers.unreadable)
+
+
+class WatchTests(World):
+    """What watches tell."""
+
+    def watch(self, query="", *events):
+        """Begin a watch."""
+        self.ask(f"{PODS}?watch=1{query}", KUBELET, JSON)
+        self.answer(CHUNKED)
+        for each in events:
+            self.tell(each)
+
+    def tell(self, frame):
+        """Have the watch tell something."""
+        self.answer(chunk(frame))
+
+    def test_events(self):
+        """Each is passed on when it comes, and kept."""
+        self.watch("", event("ADDED", pod("one", "1")), event("ADDED", pod("two", "2")))
+        self.tell(event("MODIFIED", pod("one", "3")))
+        self.assertEqual(("3", "2"), (self.kept("one"), self.kept("two")))
+        self.assertIn(chunk(event("MODIFIED", pod("one", "3"))), self.client.sent)
+        self.tell(event("DELETED", pod("one", "4")))
+        self.assertIsNone(self.kept("one"))
+
+    def test_leaving_a_selection(self):
+        """What leaves the selection of one watch is there for another."""
+        self.watch("&labelSelector=x%3D1", event("ADDED", pod("one", "1", x="1")))
+        self.client = self.server.connect()
+        self.watch("", event("MODIFIED", pod("one", "2", x="2")))
+        self.answer(chunk(event("DELETED", pod("one", "2", x="1"))), 0)
+        self.assertEqual("2", self.kept("one"))
+
+    def test_end(self):
+        """When it ends, or breaks off, what it told stays."""
+        self.watch("", event("ADDED", pod("one", "1")))
+        self.connections.played[-1].break_off(ConnectionLost())
+        self.settle()
+        self.assertEqual("1", self.kept("one"))
+
+    def test_malformed(self):
+        """What cannot be read is passed on, and nothing that follows is kept."""
+        self.watch("", b'{"type": 1}\n', event("ADDED", pod("one")))
+        self.assertIn(event("ADDED", pod("one")), self.client.sent)
+        self.assertIsNone(self.kept("one"))
+        self.assertEqual(1, self.answers.unreadable)
+
+    def test_initial_events(self):
+        """A watch that begins with all there is takes the place of a list."""
+        self.ask(PODS, KUBELET, JSON)
+        self.answer_json(pod_list(pod("old")))
+        bookmark = {
+            "kind": "Pod",
+            "apiVersion": "v1",
+            "metadata": {
+                "resourceVersion": "9",
+                "annotations": {"k8s.io/initial-events-end": "true"},
+            },
+        }
+        self.watch(
+            "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+            event("ADDED", pod("one", "3")),
+        )
+        self.assertEqual("1", self.kept("old"))
+        self.tell(event("BOOKMARK", bookmark))
+        self.assertEqual(["one"], self.kept_list())
+        self.tell(event("ADDED", pod("two", "10")))
+        self.assertEqual(["one", "two"], sorted(self.kept_list()))
+
+
+class FilterTests(World):
+    """Answers that filters change."""
+
+    def setUp(self):
+        """Hide one pod, and mark the others."""
+        super().setUp()
+
+        def change(obj):
+            if obj["metadata"]["name"] == "hidden":
+                return None
+            obj["metadata"]["labels"] = {"seen": "yes"}
+            return obj
+
+        self.filters.change = change
+
+    def test_what_is_asked_for(self):
+        """The API is asked for JSON, uncompressed."""
+        protobuf = b"Accept: application/vnd.kubernetes.protobuf,application/json"
+        self.ask(PODS, KUBELET, protobuf, b"Accept-Encoding: gzip")
+        self.assertIn("Accept: application/json\r\n", self.asked())
+        self.assertNotIn("Accept-Encoding", self.asked())
+
+    def test_not_json(self):
+        """Who takes no JSON cannot be answered."""
+        self.ask(PODS, KUBELET, b"Accept: application/vnd.kubernetes.protobuf")
+        self.assertEqual(406, self.answered()[0][0])
+
+    def test_list(self):
+        """The client gets what is left; what is kept is as it was."""
+        self.ask(PODS, KUBELET, JSON)
+        self.answer_json(pod_list(pod("hidden"), pod("one")))
+        ((_, body),) = self.answered()
+        (item,) = json.loads(body)["items"]
+        self.assertEqual({"seen": "yes"}, item["metadata"]["labels"])
+        self.assertEqual(["hidden", "one"], sorted(self.kept_list()))
+
+    def test_object(self):
+        """So it is with one object; one that is hidden is cut off."""
+        self.ask(ONE, KUBELET, JSON)
+        self.answer_json(pod("one"))
+        ((_, body),) = self.answered()
+        self.assertEqual({"seen": "yes"}, json.loads(body)["metadata"]["labels"])
+
+    def test_watch(self):
+        """On a watch, what is hidden is gone."""
+        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.answer(CHUNKED + chunk(event("ADDED", pod("hidden", "1"))))
+        self.answer(chunk(event("ADDED", pod("one", "2"))))
+        self.assertIn(b'"DELETED"', self.client.sent)
+        self.assertIn(b'"seen"', self.client.sent)
+        self.assertEqual("1", self.kept("hidden"))
+
+    def test_what_cannot_be_read(self):
+        """What a filter cannot look into is cut off, since it may have to be hidden."""
+        for target in (PODS, ONE, f"{PODS}?watch=1"):
+            self.client = self.server.connect()
+            self.ask(target, KUBELET, JSON)
+            self.answer(CHUNKED + chunk(b'{"type": 1}\n') + b"0\r\n\r\n")
+            self.assertTrue(self.client.aborted, target)
+
+    def test_broken_filter(self):
+        """So is what a filter fails with."""
+        self.filters.change = lambda obj: obj["nothing"]
+        self.ask(ONE, KUBELET, JSON)
+        self.answer_json(pod("one"))
+        self.assertTrue(self.client.aborted)
+        self.assertEqual(1, len(self.flushLoggedErrors(KeyError)))
+
+    def test_status(self):
+        """A Status is no object that could be changed."""
+        self.ask(ONE, KUBELET, JSON)
+        self.answer_json({"kind": "Status", "apiVersion": "v1", "metadata": {}})
+        self.assertEqual("Status", json.loads(self.answered()[0][1])["kind"])
+
+
+class TokenTests(World):
+    """Which tokens the API accepts."""
+
+    def owner(self, token="abc"):
+        """Return whose a token is, as far as it is known."""
+        return self.successResultOf(self.cache.token_owner(read_token(token).digest))
+
+    def get(self, status):
+        """Have the API answer."""
+        self.ask("/api/v1/nodes", TOKEN, JSON)
+        self.answer_json({"kind": "Status"}, status)
+
+    def test_accepted(self):
+        """Any answer but a 401 says that a token is somebody's."""
+        for status in (b"200 OK", b"403 Forbidden", b"404 Not Found"):
+            self.cache.refuse_token(read_token("abc").digest)
+            self.forwarder.tokens._told.clear()
+            self.get(status)
+            self.assertEqual(read_token("abc").owner, self.owner())
+
+    def test_refused(self):
+        """A token that is not accepted is forgotten, and one that never was is not known."""
+        self.get(b"401 Unauthorized")
+        self.assertIsNone(self.owner())
+        self.get(b"200 OK")
+        self.get(b"401 Unauthorized")
+        self.assertIsNone(self.owner())
+
+    def test_failures(self):
+        """An API that fails has not looked at it."""
+        self.get(b"503 Service Unavailable")
+        self.assertIsNone(self.owner())
