@@ -48,28 +48,34 @@ MAX_PROBES = 512
 reactor at the latest, before which so many others cannot have asked."""
 
 MAX_BODY_BYTES = 16 * 1024
-"""What a client may send as a body; it is thrown away, since no page here reads one."""
+"""What a client may send as a body."""
 
 ANSWERED_LATER = 1
 """What a page's ``render`` gives when it will write the answer itself, and finish the request."""
 
 
 class PageRequest(http.Request):
-    """A request for one of the pages, without a body.
+    """A request for one of the pages.
 
     ``prepath`` and ``postpath`` are the decoded segments of its path before and after the page
     at which the search has arrived.
     """
 
     _log = Logger()
+    _body: io.BytesIO
     _body_bytes = 0
 
     def gotLength(self, length: int | None) -> None:
         """Provide an empty body; twisted.web would make a file on disk for a large one."""
-        self.content = io.BytesIO()
+        self.content = self._body = io.BytesIO()
+
+    @property
+    def body(self) -> bytes:
+        """What the client has sent as a body, whole."""
+        return self._body.getvalue()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """Throw ``data`` away; end the connection when there is too much of it."""
+        """Keep ``data``; end the connection when there is too much of it."""
         before = self._body_bytes
         self._body_bytes += len(data)
         if before <= MAX_BODY_BYTES < self._body_bytes:
@@ -77,6 +83,8 @@ class PageRequest(http.Request):
                 b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
             )
             self.channel.loseConnection()
+        elif self._body_bytes <= MAX_BODY_BYTES:
+            self._body.write(data)
 
     def process(self) -> None:
         """Find the page, and answer with what it gives."""

@@ -1,7 +1,8 @@
 """The meta server: health, readiness, metrics and the list of sessions, for operators.
 
-Both programs serve the same pages, the server on port 10265 and the agent on 10266. ``/agents``
-lists sessions at both: on the server those of its agents, on an agent those to its servers.
+All programs serve the same pages, the server on port 10265, the agent on 10266 and the hub on
+10267. ``/agents`` lists sessions: on the server those of its agents, on an agent those to its
+servers; a hub has none, and no such page.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ _PAGES = (
     ("healthz", "the process runs"),
     ("readyz", "every part of it is healthy, or which one is not"),
     ("metrics", "figures for Prometheus"),
-    ("agents", "the sessions of this process, as JSON"),
     ("debug", "what the process does inside, for this machine only"),
 )
+_AGENTS = ("agents", "the sessions of this process, as JSON")
+
+Sessions = Callable[[], Iterable[SessionSnapshot]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ def meta_site(
     status: StatusPage,
     readiness: Readiness,
     metrics: MetricRegistry,
-    sessions: Callable[[], Iterable[SessionSnapshot]],
+    sessions: Sessions,
     pages: Sequence[JsonPage] = (),
 ) -> LimitedSite:
     """Build the factory to listen with on the meta port.
@@ -71,21 +74,34 @@ def meta_pages(
     status: StatusPage,
     readiness: Readiness,
     metrics: MetricRegistry,
-    sessions: Callable[[], Iterable[SessionSnapshot]],
+    sessions: Sessions | None,
     pages: Sequence[JsonPage] = (),
 ) -> Resource:
-    """Build the tree of pages that :func:`meta_site` serves."""
+    """Build the tree of pages that :func:`meta_site` serves; without ``sessions`` none of them."""
     root = _Root()
-    root.putChild(b"", _StatusPage(status, pages))
-    root.putChild(b"healthz", _Page(lambda: _Answer(200, _TEXT, b"ok\n")))
-    root.putChild(b"readyz", _DetailedPage(lambda: _readiness_answer(readiness)))
+    own = _PAGES if sessions is None else (*_PAGES, _AGENTS)
+    root.putChild(b"", _StatusPage(status, own, pages))
+    root.putChild(b"healthz", health_page())
+    root.putChild(b"readyz", readiness_page(readiness))
     root.putChild(
         b"metrics", _DetailedPage(lambda: _Answer(200, METRICS_TYPE, exposition(metrics)))
     )
-    root.putChild(b"agents", _DetailedPage(lambda: _Answer(200, _JSON, _session_list(sessions()))))
+    if sessions is not None:
+        known = sessions
+        root.putChild(b"agents", _DetailedPage(lambda: _Answer(200, _JSON, _session_list(known()))))
     for page in pages:
         root.putChild(page.name.encode(), _DetailedPage(partial(_feature_answer, page)))
     return root
+
+
+def health_page() -> Resource:
+    """Make the page that says that the process runs."""
+    return _Page(lambda: _Answer(200, _TEXT, b"ok\n"))
+
+
+def readiness_page(readiness: Readiness) -> Resource:
+    """Make the page that says whether every required check passes, and what each has found."""
+    return _DetailedPage(lambda: _readiness_answer(readiness))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +142,15 @@ class _DetailedPage(_Page):
 class _StatusPage(_Root):
     """The page at ``/``; ``?q=`` filters what it shows."""
 
-    def __init__(self, status: StatusPage, pages: Sequence[JsonPage]) -> None:
+    def __init__(
+        self,
+        status: StatusPage,
+        own: Sequence[tuple[str, str]],
+        pages: Sequence[JsonPage],
+    ) -> None:
         super().__init__()
         self._status = status
+        self._own = own
         self._pages = pages
 
     def render(self, request: PageRequest) -> bytes:
@@ -140,7 +162,7 @@ class _StatusPage(_Root):
         request.setHeader(b"referrer-policy", b"no-referrer")
         desired = (request.args or {}).get(b"q", [b""])[0].decode("utf-8", "replace")
         shown = [(each.name, each.text) for each in self._pages if each.show() is not None]
-        return _Answer(200, _HTML, self._status.render(desired, [*_PAGES, *shown]))
+        return _Answer(200, _HTML, self._status.render(desired, [*self._own, *shown]))
 
 
 class _Missing(_Root):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from yurttunnel.ops.readiness import Finding, Readiness
 from yurttunnel.ops.status import words
@@ -30,6 +30,8 @@ MOST_STREAMS = 50
 class StatusSources:
     """The functions are called each time that the page is shown.
 
+    A program without sessions has no ``words`` for them, and none of what is about them.
+
     ``program`` is the name of the command. ``snapshots`` describes what ``sessions`` gives.
     ``certificates`` says when each certificate in use ends. ``reactor_lag`` is the worst of the
     last minute, in seconds. ``sections`` are those of features. ``other_sessions`` and
@@ -37,11 +39,11 @@ class StatusSources:
     """
 
     program: str
-    words: PeerWords
+    words: PeerWords | None = None
     readiness: Readiness
-    counters: TunnelCounters
-    sessions: Callable[[], Iterable[TunnelSession]]
-    snapshots: Callable[[], Iterable[SessionSnapshot]]
+    counters: TunnelCounters = field(default_factory=TunnelCounters)
+    sessions: Callable[[], Iterable[TunnelSession]] = tuple
+    snapshots: Callable[[], Iterable[SessionSnapshot]] = tuple
     certificates: Callable[[], Mapping[str, datetime.datetime]]
     reactor_lag: Callable[[], float]
     sections: Sequence[MakeSection] = ()
@@ -84,10 +86,13 @@ class View:
         """Yield them in their order."""
         yield live("readiness", self._readiness())
         yield live("overview", self._overview())
-        yield self._filter()
-        yield self._session_section()
+        peers = self._sources.words
+        if peers is not None:
+            yield self._filter()
+            yield self._session_section(peers)
         yield from self._behind("sessions")
-        yield self._stream_section()
+        if peers is not None:
+            yield self._stream_section(peers)
         yield from self._behind("streams")
         yield self._certificate_section()
         yield from self._behind("certificates")
@@ -108,22 +113,30 @@ class View:
 
     def _overview(self) -> Markup:
         peers = self._sources.words
-        connected = len({each.node for each in self._sessions if each.connected})
-        waiting = sum(not each.connected for each in self._sessions)
-        rates = self._throughput.total()
-        received, sent = rates.newest()
-        away = f"{waiting:,} {peers.waiting}" if waiting else ""
-        tiles = [_tile(f"{peers.peers} connected", f"{connected:,}", away)]
+        tiles = [] if peers is None else [self._connected(peers)]
         tiles += [_tile(*each.tile) for each in self._features if each.tile is not None]
-        streams = sum(each.streams for each in self._sessions)
+        tiles += [] if peers is None else self._traffic(peers)
         tiles += [
-            _tile("streams open", f"{streams:,}"),
-            _tile(f"from {peers.peers}", words.rate(received), rate_chart(rates.received)),
-            _tile(f"to {peers.peers}", words.rate(sent), rate_chart(rates.sent)),
             _tile("up for", words.duration(self._age)),
             _tile("reactor lag", words.round_trip(self._sources.reactor_lag())),
         ]
         return element("dl", tiles, class_="tiles")
+
+    def _connected(self, peers: PeerWords) -> Markup:
+        connected = len({each.node for each in self._sessions if each.connected})
+        waiting = sum(not each.connected for each in self._sessions)
+        away = f"{waiting:,} {peers.waiting}" if waiting else ""
+        return _tile(f"{peers.peers} connected", f"{connected:,}", away)
+
+    def _traffic(self, peers: PeerWords) -> list[Markup]:
+        rates = self._throughput.total()
+        received, sent = rates.newest()
+        streams = sum(each.streams for each in self._sessions)
+        return [
+            _tile("streams open", f"{streams:,}"),
+            _tile(f"from {peers.peers}", words.rate(received), rate_chart(rates.received)),
+            _tile(f"to {peers.peers}", words.rate(sent), rate_chart(rates.sent)),
+        ]
 
     def _filter(self) -> Markup:
         return element(
@@ -146,8 +159,8 @@ class View:
 
     # -- sections ------------------------------------------------------------------------------
 
-    def _session_section(self) -> Markup:
-        peers, now = self._sources.words, self._moment.now
+    def _session_section(self, peers: PeerWords) -> Markup:
+        now = self._moment.now
         matching = [
             each
             for each in self._sessions
@@ -163,7 +176,7 @@ class View:
         )
         return live("sessions", contents)
 
-    def _stream_section(self) -> Markup:
+    def _stream_section(self, peers: PeerWords) -> Markup:
         total = sum(each.streams for each in self._sessions)
         sources = self._sources
         contents = listing(
@@ -173,7 +186,7 @@ class View:
             ),
             total,
             "the oldest first",
-            lambda shown: stream_table(shown, sources.words),
+            lambda shown: stream_table(shown, peers),
             NO_MATCH if total else "No stream is open.",
         )
         return live("streams", contents)
