@@ -51,7 +51,8 @@ class KeptEvents:
         try:
             if kind == "json":
                 body = self._named(body)
-            media.read_object(body)
+            if not media.read_object(body)[1].name:
+                raise BadBody("it has no name")
         except BadBody as error:
             raise RequestFailed(400, f"the body is no Event: {error}") from None
         self._cache.keep_event(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twisted.application.service import MultiService
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -70,15 +70,20 @@ class EventSender(MultiService):
         while self._connectivity.online:
             events = await self._cache.kept_events(_AT_ONCE)
             if not events:
-                return True
+                break
             for event in events:
+                if not self._connectivity.online:
+                    break
                 if not await self._send_one(event):
                     return False
                 await deferLater(self._clock, SPACING)
         return True
 
     async def _send_one(self, event: KeptEvent) -> bool:
-        status = await self._send(event).addTimeout(SEND_SECONDS, self._clock)
+        try:
+            status = await self._send(event).addTimeout(SEND_SECONDS, self._clock)
+        except TimeoutError:
+            return False
         if status is None or status >= 500 or status == 429:
             return False
         # 409: it was created before, by an attempt whose answer was lost.

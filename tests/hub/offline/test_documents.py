@@ -1,0 +1,45 @@
+"""Versions, discovery and OpenAPI without the cloud."""
+
+from __future__ import annotations
+
+from tests.hub.offline.world import OfflineTestCase
+
+V2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+V2_FORM = "application/json;as=APIGroupDiscoveryList;g=apidiscovery.k8s.io;v=v2"
+
+
+class DocumentTests(OfflineTestCase):
+    """Answers that are no objects."""
+
+    def test_everybody_gets_them(self):
+        """What one client was told all get, in its media type."""
+        for path in ("/version", "/api", "/apis", "/apis/discovery.k8s.io/v1", "/openapi/v3"):
+            self.keep_document(path, b'{"x":1}')
+            for agent in (b"coredns", b"kubectl/v1", b"curl"):
+                status, fields, body = self.ask(path + "?timeout=32s", agent=agent)
+                self.assertEqual((200, b'{"x":1}'), (status, body))
+                self.assertEqual(b"application/json", fields[b"content-type"])
+
+    def test_representations(self):
+        """Discovery of all groups at once is for who asks for it."""
+        self.keep_document("/apis", b"list")
+        self.keep_document("/apis", b"aggregated", V2, V2_FORM)
+        kubectl = b"Accept: " + V2.encode() + b",application/json"
+        status, fields, body = self.ask("/apis", kubectl)
+        self.assertEqual((200, b"aggregated"), (status, body))
+        self.assertEqual(V2.encode(), fields[b"content-type"])
+        self.assertEqual(b"list", self.ask("/apis")[2])
+
+    def test_missing(self):
+        """What was never asked for is no 404, which would say that there is no such group."""
+        status = self.assert_status(503, "ServiceUnavailable", "was never asked for", "/apis/x/v1")
+        self.assertNotIn("details", status)
+        self.assertNotIn(b"retry-after", self.ask("/apis/x/v1")[1])
+
+    def test_health(self):
+        """The API is not said to be well."""
+        self.assert_status(503, "ServiceUnavailable", "", "/readyz")
+
+    def test_posts(self):
+        """Nothing is posted there."""
+        self.assert_status(503, "ServiceUnavailable", "", "/version", method=b"POST", body=b"{}")

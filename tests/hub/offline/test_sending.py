@@ -1,0 +1,95 @@
+"""The Events of an outage, once the cloud is back."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, succeed
+
+from tests.hub.offline.world import OfflineTestCase
+
+
+class SendingTests(OfflineTestCase):
+    """Events that were kept."""
+
+    def keep_events(self, count):
+        """Keep some."""
+        for n in range(count):
+            self.cache.keep_event(f"/{n}", "application/json", b"{}", "token" if n else "")
+
+    def kept(self):
+        """Return what is kept still."""
+        return [event.path for event in self.successResultOf(self.cache.kept_events(999))]
+
+    def pass_seconds(self, seconds):
+        """Let time pass."""
+        self.clock.pump([0.1] * int(seconds * 10))
+
+    def counts(self):
+        """Return how many were sent, and how many lost."""
+        stats = self.offline.stats()
+        return stats.events_sent, stats.events_dropped
+
+    def test_nothing_while_away(self):
+        """Without the cloud nothing is tried."""
+        self.keep_events(3)
+        self.pass_seconds(300)
+        self.assertEqual([], self.sent)
+
+    def test_in_order_and_spaced(self):
+        """They are sent in their order, a few in a second."""
+        self.keep_events(50)
+        self.connectivity.change(True)
+        self.pass_seconds(2)
+        self.assertTrue(5 <= len(self.sent) <= 12, len(self.sent))
+        self.pass_seconds(15)
+        self.assertEqual([f"/{n}" for n in range(50)], [event.path for event in self.sent])
+        self.assertEqual(["", "token"], [event.token for event in self.sent[:2]])
+        self.assertEqual(([], (50, 0)), (self.kept(), self.counts()))
+
+    def test_sent_before(self):
+        """What the API has already was sent."""
+        self.keep_events(1)
+        self.send = lambda event: succeed(409)
+        self.connectivity.change(True)
+        self.pass_seconds(1)
+        self.assertEqual(([], (1, 0)), (self.kept(), self.counts()))
+
+    def test_refused(self):
+        """What the API does not want is lost, and counted."""
+        self.keep_events(2)
+        self.send = lambda event: succeed(403 if event.path == "/0" else 201)
+        self.connectivity.change(True)
+        self.pass_seconds(1)
+        self.assertEqual(([], (1, 1)), (self.kept(), self.counts()))
+
+    def test_failures(self):
+        """What fails is tried again, first what comes first."""
+        for status in (500, 503, 429, None):
+            self.setUp()
+            self.keep_events(2)
+            self.send = lambda event, status=status: succeed(status)
+            self.connectivity.change(True)
+            self.pass_seconds(1)
+            self.assertEqual((1, ["/0", "/1"]), (len(self.sent), self.kept()), status)
+            self.send = lambda event: succeed(201)
+            self.pass_seconds(70)
+            self.assertEqual(([], (2, 0)), (self.kept(), self.counts()))
+
+    def test_silence(self):
+        """An answer that does not come is not waited for."""
+        self.keep_events(1)
+        self.send = lambda event: Deferred()
+        self.connectivity.change(True)
+        self.pass_seconds(11)
+        self.send = lambda event: succeed(201)
+        self.pass_seconds(70)
+        self.assertEqual(([], (1, 0)), (self.kept(), self.counts()))
+
+    def test_away_again(self):
+        """When the cloud goes away again, the rest stays."""
+        self.keep_events(20)
+        self.connectivity.change(True)
+        self.pass_seconds(1)
+        self.connectivity.change(False)
+        self.pass_seconds(60)
+        self.assertTrue(0 < len(self.sent) < 20)
+        self.assertEqual(20 - len(self.sent), len(self.kept()))

@@ -1,0 +1,109 @@
+"""What goes wrong while a request is answered without the cloud, and what is counted."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, fail, succeed
+from zope.interface.verify import verifyObject
+
+from tests.http.support import request, settle
+from tests.hub.offline.world import OfflineTestCase, item
+from tests.ops.scrapes import families
+from yurttunnel.hub.cache.interfaces import CacheFailed
+from yurttunnel.hub.interfaces import IOffline
+from yurttunnel.hub.offline.metrics import METRICS
+
+TARGET = "/api/v1/namespaces/n/services/a"
+
+
+class FailureTests(OfflineTestCase):
+    """What goes wrong."""
+
+    def test_interface(self):
+        """It is what the hub's listeners hand requests to."""
+        verifyObject(IOffline, self.offline)
+
+    def test_disks_that_fail(self):
+        """A cache that cannot be read is told of in its words."""
+        self.patch(self.cache, "get", lambda *key: fail(CacheFailed("the disk is broken")))
+        self.assert_status(503, "ServiceUnavailable", "the disk is broken", TARGET)
+
+    def test_disks_that_hang(self):
+        """A disk that does not answer is not waited for."""
+        self.patch(self.cache, "get", lambda *key: Deferred())
+        connection = self.open(TARGET)
+        self.assertEqual(b"", connection.sent)
+        self.clock.advance(10)
+        settle(self.clock, connection)
+        self.assertTrue(connection.sent.startswith(b"HTTP/1.1 503"))
+        self.assertIn(b"did not give what is kept in time", connection.sent)
+
+    def test_lists_that_break_off(self):
+        """A list that cannot be read to its end does not look whole; nobody calls it a defect."""
+        self.keep("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(1000)))
+        list_now = self.cache.list
+
+        def breaking(scope):
+            listed = self.successResultOf(list_now(scope))
+            read = listed.read
+            first = read()
+            answers = [first, fail(CacheFailed("the disk is broken"))]
+            listed.read = lambda: answers.pop(0)
+            return succeed(listed)
+
+        self.patch(self.cache, "list", breaking)
+        connection = self.server.connect()
+        connection.receive(request(b"/api/v1/services", b"User-Agent: kubelet"))
+        settle(self.clock, connection)
+        self.assertTrue(connection.aborted)
+
+    def test_defects(self):
+        """A defect is a 500 and stands in the log."""
+
+        def defect(*key):
+            raise ZeroDivisionError
+
+        self.patch(self.cache, "get", defect)
+        self.assert_status(500, "InternalError", "defect", TARGET)
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+
+    def test_the_hub_stops(self):
+        """What is being answered when the hub stops is told so."""
+        self.patch(self.cache, "get", lambda *key: Deferred())
+        connection = self.open(TARGET)
+        self.successResultOf(self.offline.stopService())
+        settle(self.clock, connection)
+        self.assertIn(b"the hub is stopping", connection.sent)
+
+    def test_clients_that_leave(self):
+        """Nothing is left of a client that leaves while its request is on its way."""
+        connection = self.open("/api/v1/namespaces/n/events", b"Content-Length: 10", method=b"POST")
+        connection.abortConnection()
+        self.assertEqual({("create", "none"): 1}, dict(self.offline.stats().answers))
+
+
+class MetricTests(OfflineTestCase):
+    """What is counted."""
+
+    def test_metrics(self):
+        """Answers are counted by verb and status, and watches while they are parked."""
+        self.keep("services.v1.core", item("a"))
+        for _ in range(2):
+            self.ask(TARGET)
+        self.ask(TARGET, method=b"DELETE")
+        self.ask("/version")
+        self.open("/api/v1/services?watch=1")
+        samples = {
+            (sample.name.removeprefix("yurthub_offline_"), *sample.labels.values()): sample.value
+            for family in families(METRICS, self.offline.stats())
+            for sample in family.samples
+        }
+        expected = {
+            ("answers_total", "get", "200"): 2,
+            ("answers_total", "delete", "503"): 1,
+            ("answers_total", "get", "503"): 1,
+            ("watches",): 1,
+            ("events_kept_total",): 0,
+            ("events_sent_total",): 0,
+            ("events_dropped_total",): 0,
+        }
+        self.assertEqual(expected, samples)

@@ -1,0 +1,247 @@
+"""Watches without the cloud."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.defer import Deferred
+
+from tests.http.support import responses, settle
+from tests.hub.offline.world import OfflineTestCase, collection, item
+from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.media.interfaces import Item
+from yurttunnel.hub.media.protobuf_fields import bytes_form
+
+SERVICES = {"resource": "services.v1.core"}
+WATCH = "/api/v1/services?watch=true"
+
+
+class WatchTestCase(OfflineTestCase):
+    """Watches of services."""
+
+    def frames(self, connection):
+        """Return the events so far, as pairs of type and object, and whether the watch ended."""
+        sent = connection.sent
+        ended = sent.endswith(b"0\r\n\r\n")
+        ((status, headers, body, _),) = responses(sent if ended else sent + b"0\r\n\r\n", b"GET")
+        self.assertEqual((200, b"application/json"), (status, headers[b"content-type"]))
+        events = [json.loads(line) for line in body.splitlines()]
+        return [(event["type"], event["object"]) for event in events], ended
+
+    def names(self, connection):
+        """Return types and names of the events so far."""
+        return [(type, one["metadata"].get("name")) for type, one in self.frames(connection)[0]]
+
+    def assert_parked(self, connection):
+        """Check that a watch goes on."""
+        self.assertFalse(self.frames(connection)[1])
+
+    def assert_ended(self, connection):
+        """Check that a watch has come to its end, as watches do, and its connection goes on."""
+        settle(self.clock, connection)
+        self.assertTrue(self.frames(connection)[1])
+        self.assertIsNone(connection.closed_with)
+
+
+class BeginningTests(WatchTestCase):
+    """What a watch begins with."""
+
+    def setUp(self):
+        """Know two services."""
+        super().setUp()
+        self.keep("services.v1.core", item("a", labels={"app": "web"}), item("b"), version=7)
+
+    def test_from_the_beginning(self):
+        """At version 0, or at none, all objects are ADDED, and the watch goes on."""
+        for query in ("", "&resourceVersion=0"):
+            connection = self.open(WATCH + query)
+            self.assertEqual([("ADDED", "a"), ("ADDED", "b")], self.names(connection))
+            self.assert_parked(connection)
+        _, one = self.frames(connection)[0][0]
+        self.assertEqual("Service", one["kind"])
+
+    def test_selectors(self):
+        """Only what is selected is ADDED."""
+        connection = self.open(WATCH + "&labelSelector=app%3Dweb")
+        self.assertEqual([("ADDED", "a")], self.names(connection))
+
+    def test_from_a_version(self):
+        """A client that knows a version is told nothing: nothing is known to have happened."""
+        for version in ("7", "3", "900"):
+            connection = self.open(f"{WATCH}&resourceVersion={version}")
+            self.assertEqual([], self.names(connection))
+            self.assert_parked(connection)
+
+    def test_initial_events(self):
+        """A client that asks for the initial events is told where they end (KEP-3157)."""
+        connection = self.open(
+            WATCH
+            + "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+        )
+        self.assertEqual(
+            [("ADDED", "a"), ("ADDED", "b"), ("BOOKMARK", None)], self.names(connection)
+        )
+        _, bookmark = self.frames(connection)[0][-1]
+        self.assertEqual("Service", bookmark["kind"])
+        self.assertEqual("7", bookmark["metadata"]["resourceVersion"])
+        self.assertEqual({"k8s.io/initial-events-end": "true"}, bookmark["metadata"]["annotations"])
+
+    def test_initial_events_of_nothing(self):
+        """Where nothing is known, no initial events are said to have ended."""
+        target = (
+            "/api/v1/configmaps?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+        )
+        self.assert_status(404, "NotFound", "never listed", target)
+        self.assert_status(404, "NotFound", "never listed", "/api/v1/configmaps?watch=1")
+
+    def test_initial_events_without_a_match(self):
+        """The API wants to know which versions are good enough."""
+        target = WATCH + "&sendInitialEvents=true"
+        self.assert_status(400, "BadRequest", "resourceVersionMatch", target)
+
+    def test_kubelets_pods(self):
+        """kubelet is not told that there are no pods by a watch either."""
+        self.keep("pods.v1.core")
+        self.assert_status(404, "NotFound", "never listed", "/api/v1/pods?watch=1")
+
+    def test_protobuf(self):
+        """A watch is in the best form of which there is something."""
+        metadata = bytes_form(1, b"a") + bytes_form(6, b"1")
+        one = Item("", "a", "1", {}, "", bytes_form(1, metadata))
+        self.keep("nodes.v1.core", one, form="protobuf")
+        accept = b"Accept: application/vnd.kubernetes.protobuf;stream=watch,application/json"
+        connection = self.open("/api/v1/nodes?watch=1", accept)
+        ((_, headers, body, _),) = responses(connection.sent + b"0\r\n\r\n", b"GET")
+        expected = b"application/vnd.kubernetes.protobuf;stream=watch"
+        self.assertEqual(expected, headers[b"content-type"])
+        self.assertEqual(len(body) - 4, int.from_bytes(body[:4], "big"))
+
+    def test_filters(self):
+        """What filters hide is not ADDED."""
+        self.filters.change = lambda obj: None if obj["metadata"]["name"] == "a" else obj
+        self.assertEqual([("ADDED", "b")], self.names(self.open(WATCH)))
+
+    def test_head(self):
+        """HEAD has an end."""
+        self.assertEqual(200, self.ask(WATCH, method=b"HEAD")[0])
+
+    def test_slow_clients(self):
+        """Objects are sent no faster than the client takes them; then it is parked."""
+        self.keep("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(2000)))
+        connection = self.open(WATCH)
+        while self.cache.listed:
+            connection.turn()
+            self.assertLess(len(connection.dataBuffer) + connection._tempDataLen, 1_000_000)
+        settle(self.clock, connection)
+        self.assertEqual(2000, len(self.names(connection)))
+        self.assert_parked(connection)
+        self.assertEqual(1, self.offline.stats().parked_watches)
+
+
+class ParkedTests(WatchTestCase):
+    """How watches go on, and end."""
+
+    def setUp(self):
+        """Know a service."""
+        super().setUp()
+        self.keep("services.v1.core", item("a"), version=7)
+
+    def test_time_out(self):
+        """A watch lasts as long as the client said."""
+        connection = self.open(WATCH + "&resourceVersion=7&timeoutSeconds=30")
+        self.clock.pump([1] * 29)
+        self.assert_parked(connection)
+        self.clock.pump([1] * 2)
+        self.assert_ended(connection)
+        self.assertEqual(0, self.offline.stats().parked_watches)
+
+    def test_without_a_time(self):
+        """Without a time it lasts from half an hour to an hour."""
+        connections = [self.open(WATCH + "&resourceVersion=7") for _ in range(20)]
+        self.clock.pump([1] * 1799)
+        for connection in connections:
+            self.assert_parked(connection)
+        ends = []
+        for second in range(1800, 3602):
+            self.clock.advance(1)
+            for connection in connections:
+                connection.turn()
+            ends += [second] * (20 - len(ends) - self.offline.stats().parked_watches)
+        self.assertEqual(20, len(ends))
+        self.assertGreater(len(set(ends)), 10)
+        for connection in connections:
+            self.assertTrue(self.frames(connection)[1])
+
+    def test_bookmarks(self):
+        """Each minute a bookmark is sent to who allows it, of the version that the client has."""
+        allowing = self.open(WATCH + "&resourceVersion=3&allowWatchBookmarks=true")
+        other = self.open(WATCH + "&resourceVersion=3")
+        self.clock.pump([1] * 59)
+        self.assertEqual([], self.names(allowing))
+        self.clock.pump([1] * 62)
+        settle(self.clock, allowing, other)
+        events, _ = self.frames(allowing)
+        self.assertEqual(["BOOKMARK", "BOOKMARK"], [type for type, _ in events])
+        for _, bookmark in events:
+            self.assertEqual("Service", bookmark["kind"])
+            self.assertEqual("3", bookmark["metadata"]["resourceVersion"])
+            self.assertNotIn("annotations", bookmark["metadata"])
+        self.assertEqual([], self.names(other))
+
+    def test_bookmarks_of_unknown_kinds(self):
+        """Where the kind is not known there are no bookmarks, which would have none."""
+        connection = self.open(
+            "/api/v1/configmaps?watch=1&resourceVersion=3&allowWatchBookmarks=true"
+        )
+        self.clock.pump([1] * 70)
+        settle(self.clock, connection)
+        self.assertEqual([], self.names(connection))
+
+    def test_the_cloud_is_back(self):
+        """All end within two seconds, and not all at once."""
+        connections = [self.open(WATCH + "&resourceVersion=7") for _ in range(300)]
+        self.assertEqual(300, self.offline.stats().parked_watches)
+        self.connectivity.change(True)
+        left = []
+        for _ in range(20):
+            self.clock.pump([0.05] * 2)
+            left.append(self.offline.stats().parked_watches)
+        self.assertEqual(0, left[-1])
+        steps = [before - after for before, after in zip([300, *left], left, strict=False)]
+        self.assertLess(max(steps), 50, steps)
+        for connection in connections:
+            self.assert_ended(connection)
+
+    def test_few_timers(self):
+        """All watches together have one timer."""
+        before = len(self.clock.getDelayedCalls())
+        for _ in range(100):
+            self.open(WATCH + "&resourceVersion=7&timeoutSeconds=30&allowWatchBookmarks=true")
+        idle = len(self.server.factory.idle)
+        self.assertLessEqual(len(self.clock.getDelayedCalls()) - before - min(idle, 1), 3)
+
+    def test_back_meanwhile(self):
+        """A watch whose first events were on their way when the cloud came back ends as well."""
+        waiting, list_now = Deferred(), self.cache.list
+        self.patch(self.cache, "list", lambda scope: waiting)
+        connection = self.open(WATCH)
+        self.connectivity.change(True)
+        waiting.callback(self.successResultOf(list_now(Scope(collection(**SERVICES)))))
+        settle(self.clock, connection)
+        self.assertEqual([("ADDED", "a")], self.names(connection))
+        self.clock.pump([0.05] * 40)
+        self.assert_ended(connection)
+
+    def test_clients_that_leave(self):
+        """A watch whose client has left is forgotten."""
+        connection = self.open(WATCH)
+        connection.abortConnection()
+        self.assertEqual(0, self.offline.stats().parked_watches)
+        self.clock.pump([1] * 3)
+
+    def test_the_hub_stops(self):
+        """All watches end when the hub stops."""
+        connections = [self.open(WATCH) for _ in range(3)]
+        self.successResultOf(self.offline.stopService())
+        for connection in connections:
+            self.assert_ended(connection)

@@ -1,0 +1,318 @@
+"""What would change something, without the cloud."""
+
+from __future__ import annotations
+
+import json
+
+from tests.hub.offline.world import OfflineTestCase, item
+from tests.hub.request.tokens import jwt, service_account_token
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.media.protobuf_fields import bytes_form
+from yurttunnel.hub.media.protobuf_objects import envelope
+from yurttunnel.hub.offline.writes import LONGEST_BODY
+
+POD = "/api/v1/namespaces/n/pods/p"
+EVENTS = "/api/v1/namespaces/n/events"
+REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCOUNT_TOKEN = "/api/v1/namespaces/n/serviceaccounts/web/token"
+PROTOBUF = b"Content-Type: application/vnd.kubernetes.protobuf"
+EVENT = TypeMeta("v1", "Event")
+
+
+class RefusedTests(OfflineTestCase):
+    """What is refused."""
+
+    def test_writes(self):
+        """Nothing pretends to have been done; the answer says when to try again."""
+        self.keep("pods.v1.core", item("p"))
+        for method, target in (
+            (b"POST", "/api/v1/namespaces/n/pods"),
+            (b"PUT", POD),
+            (b"PATCH", POD),
+            (b"PATCH", POD + "/status"),
+            (b"DELETE", POD),
+            (b"DELETE", "/api/v1/namespaces/n/pods"),
+            (b"POST", POD + "/eviction"),
+            (b"POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews"),
+            (b"POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"),
+        ):
+            status = self.assert_status(
+                503, "ServiceUnavailable", "was not done", target, method=method, body=b"{}"
+            )
+            self.assertEqual(1, status["details"]["retryAfterSeconds"])
+        self.assertEqual(b"1", self.ask(POD, method=b"DELETE")[1][b"retry-after"])
+        self.assertEqual(200, self.ask(POD)[0])
+
+    def test_connections_to_pods(self):
+        """Logs and commands are asked of the node by the API."""
+        for subresource in ("log", "exec?command=ls", "attach", "portforward", "proxy/x//y"):
+            self.assert_status(503, "ServiceUnavailable", "", f"{POD}/{subresource}")
+        upgrade = [b"Connection: Upgrade", b"Upgrade: SPDY/3.1"]
+        target = f"{POD}/exec?command=ls"
+        self.assert_status(503, "ServiceUnavailable", "", target, *upgrade)
+
+    def test_connections_go_on(self):
+        """A body is taken to its end, so that the answer is seen and the connection goes on."""
+        connection = self.open(POD, method=b"PUT", body=b"x" * 100_000)
+        self.assertTrue(connection.sent.startswith(b"HTTP/1.1 503"))
+        self.assertNotIn(b"Connection: close", connection.sent)
+        self.assertIsNone(connection.closed_with)
+
+    def test_long_bodies(self):
+        """A body that is too long is not taken."""
+        length = b"Content-Length: %d" % (LONGEST_BODY + 1)
+        target = "/api/v1/namespaces/n/pods"
+        self.assert_status(413, "RequestEntityTooLarge", "", target, length, method=b"POST")
+
+
+class NodeTests(OfflineTestCase):
+    """kubelet's own Node."""
+
+    def create(self, **more):
+        """Create it."""
+        return self.ask_json("/api/v1/nodes", method=b"POST", body=b"{}", **more)
+
+    def test_a_node_that_is_known(self):
+        """The Node is there already, as the API would say, and can be read."""
+        for form in ("json", "protobuf"):
+            self.setUp()
+            self.keep_one("nodes.v1.core", item("edge-1", namespace=""), form=form)
+            status, content = self.create()
+            self.assertEqual((409, "AlreadyExists"), (status, content["reason"]))
+            self.assertEqual({"name": "edge-1", "kind": "nodes"}, content["details"])
+
+    def test_a_node_that_is_not_known(self):
+        """A Node that nobody has seen cannot be created here."""
+        self.assertEqual(503, self.create()[0])
+
+    def test_others(self):
+        """Nobody else creates this Node."""
+        self.keep_one("nodes.v1.core", item("edge-1", namespace=""))
+        self.assertEqual(503, self.create(agent=b"kubectl/v1")[0])
+
+
+class EventTests(OfflineTestCase):
+    """Events that are created."""
+
+    def kept(self):
+        """Return the events that are kept."""
+        return self.successResultOf(self.cache.kept_events(99))
+
+    def create(self, body, *fields, target=EVENTS):
+        """Create an Event."""
+        if isinstance(body, dict):
+            body = json.dumps(body).encode()
+        return self.ask(target, *fields, method=b"POST", body=body)
+
+    def test_json(self):
+        """It is kept as it came, and answered as if it had been created."""
+        event = {
+            "metadata": {"name": "e", "creationTimestamp": "2025-06-15T15:06:40Z"},
+            "count": 1,
+        }
+        for target in (EVENTS, "/apis/events.k8s.io/v1/namespaces/n/events"):
+            status, _, body = self.create(event, b"Content-Type: application/json", target=target)
+            self.assertEqual((201, event), (status, json.loads(body)))
+            kept = self.kept()[-1]
+            self.assertEqual((target, "application/json", ""), (kept.path, *kept[2::2]))
+            self.assertEqual(event, json.loads(kept.body))
+        self.assertEqual(2, self.offline.stats().events_kept)
+
+    def test_names(self):
+        """An Event without a name gets one, so that it is not sent twice."""
+        status, _, body = self.create({"metadata": {"generateName": "e-"}})
+        metadata = json.loads(body)["metadata"]
+        self.assertEqual(201, status)
+        self.assertRegex(metadata["name"], "^e-.+")
+        self.assertEqual("2025-06-15T15:06:40Z", metadata["creationTimestamp"])
+        self.assertEqual(metadata, json.loads(self.kept()[0].body)["metadata"])
+
+    def test_protobuf(self):
+        """In protobuf it is kept as it came."""
+        body = envelope(EVENT, bytes_form(1, bytes_form(1, b"e")))
+        status, fields, answer = self.create(body, PROTOBUF)
+        self.assertEqual((201, body), (status, answer))
+        self.assertEqual(PROTOBUF.partition(b": ")[2], fields[b"content-type"])
+        self.assertEqual(body, self.kept()[0].body)
+
+    def test_what_is_no_event(self):
+        """What cannot be read is refused, and not kept."""
+        nameless = envelope(EVENT, b"")
+        for body, *fields in (
+            (b"nonsense",),
+            (b"[]",),
+            (b"{}",),
+            (b"nonsense", PROTOBUF),
+            (nameless, PROTOBUF),
+        ):
+            self.assertEqual(400, self.create(body, *fields)[0], body)
+        self.assertEqual(415, self.create(b"a: b", b"Content-Type: application/yaml")[0])
+        self.assertEqual([], self.kept())
+
+    def test_what_happens_again(self):
+        """An Event that is patched is not found, so that its recorder creates it anew."""
+        for method in (b"PATCH", b"PUT"):
+            self.assert_status(
+                404, "NotFound", "", f"{EVENTS}/e", method=method, body=b'{"count":2}'
+            )
+
+    def test_tokens(self):
+        """An Event of a pod is sent later with the pod's token."""
+        token = service_account_token("n", "web")
+        self.accept(token)
+        self.create({"metadata": {"name": "e"}}, b"Authorization: Bearer " + token.encode())
+        self.assertEqual(token, self.kept()[0].token)
+
+    def test_when_nothing_can_be_kept(self):
+        """Where the disk keeps nothing, no Event is said to be kept."""
+        self.cache.trouble = "the disk is full"
+        status = self.assert_status(
+            503,
+            "ServiceUnavailable",
+            "the disk is full",
+            EVENTS,
+            method=b"POST",
+            body=b'{"metadata":{"name":"e"}}',
+        )
+        self.assertEqual(1, status["details"]["retryAfterSeconds"])
+
+
+class TokenReviewTests(OfflineTestCase):
+    """Whose tokens are, when kubelet asks."""
+
+    TOKEN = service_account_token("n", "web")
+
+    def review(self, spec, *fields, **more):
+        """Return the status of a review."""
+        body = spec if isinstance(spec, bytes) else json.dumps({"spec": spec}).encode()
+        status, content = self.ask_json(REVIEWS, *fields, method=b"POST", body=body, **more)
+        self.assertEqual((201, "TokenReview"), (status, content["kind"]), content)
+        return content["status"]
+
+    def test_accepted(self):
+        """A token of a service account that the API has accepted is that account's."""
+        self.accept(self.TOKEN)
+        expected = {
+            "authenticated": True,
+            "user": {
+                "username": "system:serviceaccount:n:web",
+                "groups": [
+                    "system:serviceaccounts",
+                    "system:serviceaccounts:n",
+                    "system:authenticated",
+                ],
+            },
+        }
+        self.assertEqual(expected, self.review({"token": self.TOKEN}))
+        message = bytes_form(2, bytes_form(1, self.TOKEN.encode()))
+        type = TypeMeta("authentication.k8s.io/v1", "TokenReview")
+        self.assertEqual(expected, self.review(envelope(type, message), PROTOBUF))
+
+    def test_nobodys(self):
+        """What the API has not accepted, or names others, or has audiences, is nobody's."""
+        person = jwt({"iss": "https://sso", "sub": "alice"})
+        placeholder, _ = self.tokens.issue("n", "web", [])
+        self.accept(person)
+        self.assertFalse(self.review({"token": self.TOKEN})["authenticated"])
+        self.accept(self.TOKEN)
+        for spec in (
+            {"token": person},
+            {"token": placeholder},
+            {"token": "nonsense"},
+            {"token": ""},
+            {},
+            {"token": self.TOKEN, "audiences": ["vault"]},
+        ):
+            found = self.review(spec)
+            self.assertFalse(found["authenticated"], spec)
+            self.assertNotIn("user", found)
+
+    def test_nonsense(self):
+        """What is no review is refused."""
+        for body, *fields in ((b"x",), (b"x", PROTOBUF)):
+            self.assert_status(
+                400, "BadRequest", "no TokenReview", REVIEWS, *fields, method=b"POST", body=body
+            )
+
+    def test_others(self):
+        """Only the node itself may ask."""
+        self.accept(self.TOKEN)
+        field = b"Authorization: Bearer " + self.TOKEN.encode()
+        self.assert_status(
+            503, "ServiceUnavailable", "", REVIEWS, field, method=b"POST", body=b"{}"
+        )
+
+
+class TokenRequestTests(OfflineTestCase):
+    """Tokens for service accounts."""
+
+    SPEC = {"expirationSeconds": 3607, "boundObjectRef": {"kind": "Pod", "name": "p"}}
+
+    def request(self, spec, *fields):
+        """Return status and content of a TokenRequest."""
+        body = spec if isinstance(spec, bytes) else json.dumps({"spec": spec}).encode()
+        return self.ask_json(ACCOUNT_TOKEN, *fields, method=b"POST", body=body)
+
+    def check(self, status, content):
+        """Check that this is a placeholder for the account."""
+        self.assertEqual((201, "TokenRequest"), (status, content["kind"]), content)
+        self.assertEqual(600, content["spec"]["expirationSeconds"])
+        self.assertEqual("2025-06-15T15:16:40Z", content["status"]["expirationTimestamp"])
+        owner = self.tokens.owner(content["status"]["token"])
+        self.assertEqual("system:serviceaccount:n:web", owner)
+
+    def test_a_pod_of_the_node(self):
+        """kubelet gets a placeholder for the account of a pod that it knows."""
+        self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
+        self.check(*self.request(self.SPEC))
+        bound = bytes_form(1, b"Pod") + bytes_form(3, b"p")
+        message = bytes_form(2, bytes_form(3, bound))
+        type = TypeMeta("authentication.k8s.io/v1", "TokenRequest")
+        self.check(*self.request(envelope(type, message), PROTOBUF))
+
+    def test_a_pod_in_protobuf(self):
+        """The account stands in a pod that is kept in protobuf as well."""
+        pod = bytes_form(1, bytes_form(1, b"p")) + bytes_form(2, bytes_form(8, b"web"))
+        self.keep_one("pods.v1.core", Item("n", "p", "1", {}, "", pod), form="protobuf")
+        self.check(*self.request(self.SPEC))
+
+    def test_audiences(self):
+        """The audiences are those that were asked for."""
+        self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
+        status, content = self.request({**self.SPEC, "audiences": ["vault"]})
+        self.assertEqual((201, ["vault"]), (status, content["spec"]["audiences"]))
+        self.assertIsNone(self.tokens.owner(content["status"]["token"]))
+
+    def test_accounts_of_others(self):
+        """There is none for an account that no pod of this node has."""
+        self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "other"}))
+        for spec in (
+            self.SPEC,
+            {},
+            {"boundObjectRef": {"kind": "Secret", "name": "p"}},
+            {"boundObjectRef": {"kind": "Pod", "name": "unknown"}},
+        ):
+            status, content = self.request(spec)
+            self.assertEqual((403, "Forbidden"), (status, content["reason"]), spec)
+
+    def test_others(self):
+        """Only the node itself gets them."""
+        self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
+        token = service_account_token("n", "web")
+        self.accept(token)
+        status, _ = self.request(self.SPEC, b"Authorization: Bearer " + token.encode())
+        self.assertEqual(503, status)
+
+
+class SwitchedOffTests(OfflineTestCase):
+    """Placeholders that are switched off."""
+
+    placeholders = False
+
+    def test_token_requests(self):
+        """They are refused as other writes are."""
+        self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
+        body = json.dumps({"spec": TokenRequestTests.SPEC}).encode()
+        self.assert_status(
+            503, "ServiceUnavailable", "was not done", ACCOUNT_TOKEN, method=b"POST", body=body
+        )
