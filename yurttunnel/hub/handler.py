@@ -10,6 +10,7 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.hub.filters.accept import json_forms
 from yurttunnel.hub.filters.interfaces import IFilters
+from yurttunnel.hub.filters.relist import end_when_changed
 from yurttunnel.hub.forwarding.forwarding import Forwarder
 from yurttunnel.hub.interfaces import IOffline
 from yurttunnel.hub.limits import TOO_MANY, Limits
@@ -85,14 +86,16 @@ class Hub:
         self._decide(early.call)
 
     def _decide(self, call: HubCall) -> None:
-        if not self._health.online:
-            self._offline.answer(call)
-            return
         change = self._filters.change_for(call.caller, call.request)
         if change is not None and not json_forms(call.forms):
             tell(call.exchange, _NOT_JSON)
             return
-        self._forwarder.forward(call, change)
+        if call.request.verb == "watch":
+            end_when_changed(self._filters, call, change is not None)
+        if self._health.online:
+            self._forwarder.forward(call, change)
+        else:
+            self._offline.answer(call)
 
 
 class _Early:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import implementer
 
 from tests.http.support import Server, request, responses, settle
-from yurttunnel.hub.filters.interfaces import IFilters
+from tests.hub.filters.fakes import FakeFilters
 from yurttunnel.hub.filters.relist import end_when_changed
 from yurttunnel.hub.request.accept import forms_of
 from yurttunnel.hub.request.callers import caller_of
@@ -18,29 +17,13 @@ from yurttunnel.hub.request.requests import HubCall
 TARGET = b"/api/v1/services?watch=true&resourceVersion=7"
 
 
-@implementer(IFilters)
-class FollowedFilters:
-    """Keeps what is to be called when something changes."""
-
-    def __init__(self):
-        self.ends = []
-
-    def change_for(self, caller, request):
-        """Change nothing."""
-
-    def follow(self, caller, request, end):
-        """Keep ``end`` until the watch has ended."""
-        self.ends.append(end)
-        return lambda: self.ends.remove(end)
-
-
 class RelistTests(SynchronousTestCase):
     """A watch, while filters change."""
 
     def setUp(self):
         """Have a server of watches."""
         self.server = Server()
-        self.filters = FollowedFilters()
+        self.filters = FakeFilters()
         self.changed = True
         self.begun = True
         self.server.handler.answer = self.answer

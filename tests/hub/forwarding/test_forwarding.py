@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from twisted.internet.error import ConnectionLost
 
-from tests.hub.forwarding.world import JSON, KUBELET, PODS, World
+from tests.hub.forwarding.world import JSON, KUBELET, PODS, World, chunk, event, pod
 from yurttunnel.http.errors import RequestFailed
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -309,6 +311,45 @@ class ReplayTests(World):
         ((status, _),) = self.answered("POST", closed=True)
         self.assertEqual(502, status)
         self.assertEqual([], self.offline.calls)
+
+
+class ChangingFiltersTests(World):
+    """What filters do changes while a watch runs."""
+
+    def change(self):
+        """Have them change; nothing is asked of the API any more."""
+        [end] = self.filters.ends
+        end()
+        self.settle()
+        self.assertEqual([], self.filters.ends)
+
+    def watch(self):
+        """Have a watch begin, of which one frame has come, and one in part."""
+        self.ask(f"{PODS}?watch=1&resourceVersion=7", KUBELET, JSON)
+        frame = event("ADDED", pod("a"))
+        self.answer(WATCHING + chunk(frame + frame[:20]))
+
+    def test_changed(self):
+        """A watch that filters change ends with the word to list again."""
+        self.filters.change = lambda obj: obj
+        self.watch()
+        self.change()
+        ((_, body),) = self.answered()
+        first, last = (json.loads(line) for line in body.splitlines())
+        self.assertEqual(("ADDED", "ERROR"), (first["type"], last["type"]))
+        self.assertEqual(410, last["object"]["code"])
+        self.assertTrue(self.connections.played[-1].aborted)
+
+    def test_passed(self):
+        """One that passes as it is is cut."""
+        self.watch()
+        self.change()
+        self.assertTrue(self.client.aborted)
+
+    def test_lists(self):
+        """Nobody looks after what is no watch."""
+        self.ask(PODS, KUBELET, JSON)
+        self.assertEqual([], self.filters.ends)
 
 
 class KubeletLeaseTests(World):

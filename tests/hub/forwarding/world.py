@@ -13,10 +13,10 @@ from tests.fakes import MemoryConnection
 from tests.http.support import Server as HTTPServer
 from tests.http.support import request, responses, settle
 from tests.hub.cache.memory import MemoryCache
+from tests.hub.filters.fakes import FakeFilters
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.server import ServerSettings
 from yurttunnel.hub.cache.interfaces import Collection, Scope
-from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.forwarding.answers import Answers
 from yurttunnel.hub.forwarding.forwarding import Forwarder
 from yurttunnel.hub.forwarding.tokens import SeenTokens
@@ -47,17 +47,6 @@ class Policy:
     def client(self, caller, owner):
         """Return the client."""
         return f"{caller.component} {owner}" if owner else caller.component
-
-
-@implementer(IFilters)
-class Filters:
-    """Changes what the test says."""
-
-    change = None
-
-    def change_for(self, caller, request):
-        """Return the change."""
-        return self.change
 
 
 @implementer(IOffline)
@@ -150,7 +139,7 @@ class World(SynchronousTestCase):
         )
         self.cache = MemoryCache(self.clock)
         self.offline = Offline()
-        self.filters = Filters()
+        self.filters = FakeFilters()
         self.kubelet_lease = KubeletLease(self.clock, "edge-1", 40)
         self.answers = Answers(self.clock, self.cache, Policy())
         self.forwarder = Forwarder(

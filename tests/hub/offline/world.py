@@ -12,9 +12,9 @@ from zope.interface import implementer
 from tests.cluster.fakes import FakeInformers
 from tests.http.support import Server, request, responses, settle
 from tests.hub.cache.memory import MemoryCache
+from tests.hub.filters.fakes import FakeFilters
 from yurttunnel.hub.cache.interfaces import Collection, KeptDocument, Scope
 from yurttunnel.hub.configuration import HubConfiguration
-from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IConnectivity
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.hub.offline.placeholder import SECRET_BYTES, PlaceholderTokens
@@ -54,17 +54,6 @@ class Connectivity:
             callback(online)
 
 
-@implementer(IFilters)
-class Filters:
-    """Changes what ``change`` does, nothing without it."""
-
-    change = None
-
-    def change_for(self, caller, request):
-        """See ``IFilters``."""
-        return self.change
-
-
 def item(name, version=1, namespace="n", node="", labels=None, **more):
     """Make an item in JSON."""
     metadata = {"name": name, "resourceVersion": str(version)}
@@ -98,7 +87,7 @@ class OfflineTestCase(SynchronousTestCase):
         self.clock.advance(NOW)
         self.cache = MemoryCache(self.clock)
         self.connectivity = Connectivity()
-        self.filters = Filters()
+        self.filters = FakeFilters()
         self.sent = []
         self.send = lambda event: succeed(201)
         self.tokens = PlaceholderTokens(b"s" * SECRET_BYTES, self.clock.seconds)
