@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.http.errors import ApiFailure, RequestFailed, status_content
+from yurttunnel.http.errors import ApiFailure, RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.request_body import BodyTooLarge
 from yurttunnel.hub.cache.interfaces import CacheFailed, ICache
@@ -31,6 +31,7 @@ from yurttunnel.hub.offline.sending import EventSender, Send
 from yurttunnel.hub.offline.tokens import TokenQuestions
 from yurttunnel.hub.offline.watches import Watches
 from yurttunnel.hub.offline.writes import Writes
+from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.requests import HubCall
 
 MIN_REQUEST_TIMEOUT = 1800.0
@@ -131,15 +132,8 @@ class Offline(MultiService):
             await self._watches.watch(call, owner)
 
     def _failed(self, failure: Failure, call: HubCall) -> None:
-        if call.exchange.head_sent:
-            # A half must not look like the whole.
-            if not failure.check(CacheFailed, TimeoutError, CancelledError):
-                self._log.failure("Defect: a request could not be answered offline", failure)
-            call.exchange.abort()
-            return
-        told = self._told(failure)
-        fields, body = status_content(told)
-        call.exchange.respond(told.status, fields, body)
+        # A half must not look like the whole: then this breaks off.
+        tell(call.exchange, self._told(failure))
 
     def _told(self, failure: Failure) -> RequestFailed:
         """Return what a client is told of a failure."""
