@@ -350,6 +350,9 @@ class TableTests(SynchronousTestCase):
             read_list(self.table, [compact(list_of(pod("a")))])
         with self.assertRaises(BadBody):
             read_watch(self.table, [compact({"type": "ADDED", "object": plain}) + b"\n"])
+        with self.assertRaises(BadBody):
+            mark = {"type": "BOOKMARK", "object": json.loads(self.body())}
+            read_watch(self.table, [compact(mark) + b"\n"])
 
     def test_protobuf(self):
         """There are no Tables in protobuf."""

@@ -1,0 +1,112 @@
+"""Where values end: what is guessed, and what is looked for."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import msgspec
+from twisted.trial.unittest import SynchronousTestCase
+
+from yurttunnel.hub.media import json_values
+from yurttunnel.hub.media.interfaces import BadBody
+from yurttunnel.hub.media.json_values import MAX_SCALAR, EndScanner, ValueReader, may_be_last
+
+SEQUEL = b'},{"a"'
+
+
+class GuessTests(SynchronousTestCase):
+    """Ends that are guessed."""
+
+    def setUp(self):
+        """Count what is decoded."""
+        self.decoded = []
+        self.reader = ValueReader(self.decode, 100, SEQUEL)
+
+    def decode(self, text):
+        """Decode a value."""
+        self.decoded.append(text)
+        return msgspec.json.decode(text)
+
+    def test_guessed(self):
+        """What has the sequel behind it is decoded once, and not looked through."""
+        text = bytearray(b'{"a":1},{"a":2},{"a"')
+        with mock.patch.object(json_values, "EndScanner", side_effect=AssertionError):
+            one = self.reader.read(text, 0, False)
+            two = self.reader.read(text, one.end + 1, False)
+            self.assertIsNone(self.reader.read(text, two.end + 1, False))
+        self.assertEqual([one.content, two.content], [{"a": 1}, {"a": 2}])
+        self.assertEqual(self.decoded, [one.text, two.text])
+
+    def test_in_pieces(self):
+        """The sequel is found wherever it was cut."""
+        whole = b'{"a":1},{"a"'
+        for cut in range(1, len(whole)):
+            text = bytearray(whole[:cut])
+            self.assertIsNone(self.reader.read(text, 0, False))
+            text += whole[cut:]
+            with mock.patch.object(json_values, "EndScanner", side_effect=AssertionError):
+                self.assertEqual(self.reader.read(text, 0, False).content, {"a": 1})
+
+    def test_wrong(self):
+        """A sequel within a value is not believed again."""
+        text = bytearray(b'{"a":[{"a":1},{"a":2},{"a":3}]},{"a"')
+        self.assertEqual(self.reader.read(text, 0, False).end, text.index(b"]}") + 2)
+        self.assertEqual(len(self.decoded), 2)
+        self.assertEqual(self.reader.sequel, b"")
+
+    def test_may_be_last(self):
+        """A text may end with an object when its last token is a brace."""
+        for data, before, expected in (
+            (b"}", False, True),
+            (b"x} \r\n\t", False, True),
+            (b"x", True, False),
+            (b"}]", True, False),
+            (b" \n", True, True),
+            (b"", False, False),
+        ):
+            self.assertEqual(may_be_last(data, before), expected)
+
+
+class ScannerTests(SynchronousTestCase):
+    """Ends that are looked for."""
+
+    def find(self, pieces, start=0):
+        """Return after which piece the end is found, and where it is."""
+        scanner, text = EndScanner(), bytearray()
+        for number, piece in enumerate(pieces):
+            text += piece
+            end = scanner.find(text, start)
+            if end >= 0:
+                return number, end
+        return None
+
+    def test_ends(self):
+        """Values end where they do, whatever is in their texts, and however they are cut."""
+        for value in (
+            b"{}",
+            b"[]",
+            b'""',
+            b'"\\""',
+            b'"\\\\"',
+            b'{"a":"}"}',
+            b'{"a":"\\"}","b":[{"c":[[{"d":[1,"]"]}]]}]}',
+            b'[{},{"a":{}},[[]],"{"]',
+            b'{"\\\\":"\\\\","\n":"\\u007d"}',
+            b"-1.5e+9",
+            b"null",
+        ):
+            text = b"#" + value + b',"'
+            for cut in range(2, len(text)):
+                _, end = self.find([text[:cut], text[cut:]], 1)
+                self.assertEqual(end, 1 + len(value))
+            octets = [text[at : at + 1] for at in range(2, len(text))]
+            self.assertEqual(self.find([text[:2], *octets], 1)[1], 1 + len(value))
+
+    def test_long_scalar(self):
+        """A number has an end, soon."""
+        whole = b"1" * MAX_SCALAR
+        self.assertEqual(self.find([whole + b","]), (0, MAX_SCALAR))
+        self.assertIsNone(self.find([whole]))
+        for pieces in ([whole + b"1,"], [whole, b"1"], [b"#" * 100]):
+            with self.assertRaises(BadBody):
+                self.find(pieces)
