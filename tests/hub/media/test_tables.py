@@ -77,10 +77,15 @@ class TableTests(SynchronousTestCase):
             self.assertEqual(shown, row["object"])
 
     def test_unknown_ages(self):
-        """What does not say when it was created has an unknown age."""
+        """What does not say when it was created, or says nonsense, has an unknown age."""
+        name = bytes_form(1, b"p")
         for kept, body in (
             (JSON, b'{"metadata":{"name":"p","creationTimestamp":null}}'),
-            (PROTOBUF, bytes_form(1, bytes_form(1, b"p"))),
+            (JSON, b'{"metadata":{"name":"p","creationTimestamp":7}}'),
+            (JSON, b'{"metadata":{"name":"p","creationTimestamp":"soon"}}'),
+            (PROTOBUF, bytes_form(1, name)),
+            (PROTOBUF, bytes_form(1, name + bytes_form(8, b"\x08" + varint_form(2**63)))),
+            (PROTOBUF, bytes_form(1, name + bytes_form(8, b"\x0b"))),
         ):
             (row,) = self.table(kept, item(body))["rows"]
             self.assertEqual(["p", "<unknown>"], row["cells"])

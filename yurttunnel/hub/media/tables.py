@@ -6,11 +6,13 @@ A Table made so has the name and the age: what else the API shows of a kind only
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from contextlib import suppress
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.media.interfaces import BadBody, Item, TypeMeta
 from yurttunnel.hub.media.json_shapes import PARTIAL, TABLE
 from yurttunnel.hub.media.protobuf_fields import bytes_form, fields, tag, text, varint
 from yurttunnel.hub.media.protobuf_objects import METADATA
@@ -73,7 +75,8 @@ class _Object(msgspec.Struct, gc=False):
 
 
 class _Created(msgspec.Struct, gc=False, rename="camel"):
-    creation_timestamp: str | None = None
+    # Whatever it is: what cannot be read makes an age that is not known, not a lost list.
+    creation_timestamp: Any = None
 
 
 _decode_object = msgspec.json.Decoder(_Object).decode
@@ -116,21 +119,23 @@ def _protobuf_metadata(item: Item) -> bytes:
             if field == _UID:
                 found["uid"] = text(metadata, begin, end)
             elif field == _CREATED:
-                found["creationTimestamp"] = timestamp(_seconds(metadata[begin:end]))
+                found["creationTimestamp"] = _time(metadata[begin:end])
     return msgspec.json.encode({name: value for name, value in found.items() if value})
 
 
 def _messages(body: bytes) -> list[bytes]:
-    found = fields(body, 0, len(body))
-    return [body[begin:end] for field, begin, end in found if field == METADATA]
+    """Return the metadata, behind which readers do not look either."""
+    first = takewhile(lambda one: one[0] == METADATA, fields(body, 0, len(body)))
+    return [body[begin:end] for _, begin, end in first]
 
 
-def _seconds(time: bytes) -> int:
-    """Return the seconds of a ``metav1.Time``."""
-    for field, begin, _ in fields(time, 0, len(time)):
-        if field == _SECONDS:
-            return varint(time, begin)[0]
-    return 0
+def _time(time: bytes) -> str | None:
+    """Return a ``metav1.Time`` as it is in JSON, if it is one."""
+    with suppress(BadBody, ValueError, OverflowError, OSError):
+        for field, begin, _ in fields(time, 0, len(time)):
+            if field == _SECONDS:
+                return timestamp(varint(time, begin)[0])
+    return None
 
 
 _PARTIAL: Final = {"json": _partial_json, "protobuf": _partial_protobuf}
