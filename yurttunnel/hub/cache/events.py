@@ -14,7 +14,7 @@ MOST = 5_000
 MOST_BYTES = 16 * 1024 * 1024
 """Bytes of their bodies."""
 
-_SHARE = MOST_BYTES // MOST
+_SHARE = -(-MOST_BYTES // MOST)
 """Bytes that a shorter body counts as, so that one bound is for both."""
 
 

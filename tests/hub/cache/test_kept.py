@@ -1,0 +1,264 @@
+"""Documents, events, tokens and clients: what is kept of them, and for how long."""
+
+from __future__ import annotations
+
+import hashlib
+
+from twisted.internet.defer import Deferred
+
+from tests.hub.cache.caches import ALL, POD, PODS, item, make_cache, read_all, tell_list
+from tests.hub.cache.test_store import CacheTestCase
+from yurttunnel.hub.cache import documents, events, tokens
+from yurttunnel.hub.cache.clients import HOUR, MOST_HOURS
+from yurttunnel.hub.cache.interfaces import KeptDocument, Scope
+from yurttunnel.hub.cache.listed import SECONDS
+from yurttunnel.hub.cache.store import MOST_LISTED
+from yurttunnel.hub.cache.writing import COLLECTED
+
+
+class BoundTests(CacheTestCase):
+    """How many there may be."""
+
+    def kept(self, most: int = 10_000) -> list[str]:
+        """Return the paths of kept events."""
+        return [event.path for event in self.result(self.cache.kept_events(most))]
+
+    def test_number_of_events(self) -> None:
+        """Of more events than there may be the oldest go, which is counted."""
+        for number in range(events.MOST + 10):
+            self.cache.keep_event(f"/{number}", "application/json", b"{}", "")
+        kept = self.kept()
+        self.assertEqual([f"/{number}" for number in range(10, events.MOST + 10)], kept)
+        self.assertEqual((events.MOST, 10), (self.cache.stats.events, self.cache.stats.events_lost))
+
+    def test_size_of_events(self) -> None:
+        """So it is with their bytes."""
+        for number in range(40):
+            self.cache.keep_event(f"/{number}", "application/json", bytes(1024 * 1024), "")
+        self.assertEqual([f"/{number}" for number in range(24, 40)], self.kept())
+        self.assertEqual((16, 24), (self.cache.stats.events, self.cache.stats.events_lost))
+
+    def test_events_after_a_restart(self) -> None:
+        """They are there after a restart; an id is never that of another event."""
+        for number in range(3):
+            self.cache.keep_event(f"/{number}", "application/json", b"{}", "a token")
+        ids = [event.id for event in self.result(self.cache.kept_events(9))]
+        self.restart()
+        self.assertEqual(["/0", "/1", "/2"], self.kept())
+        self.assertEqual(3, self.cache.stats.events)
+        for id in ids:
+            self.cache.drop_event(id)
+        self.restart()
+        self.cache.keep_event("/3", "application/json", b"{}", "")
+        self.cache.drop_event(ids[-1])
+        self.assertEqual(["/3"], self.kept())
+        self.assertEqual(1, self.cache.stats.events)
+
+    def test_number_of_documents(self) -> None:
+        """Of documents those go that have changed longest ago."""
+        for number in range(documents.MOST + 5):
+            document = KeptDocument("application/json", b"%d" % number)
+            self.cache.keep_document("", f"/{number}", "json", document)
+        for number, there in ((0, False), (4, False), (5, True), (documents.MOST, True)):
+            found = self.result(self.cache.document("", f"/{number}", "json"))
+            self.assertEqual(there, found is not None, number)
+
+    def test_size_of_documents(self) -> None:
+        """So it is with their bytes."""
+        self.patch(documents, "MOST_BYTES", 100_000)
+        for number in range(5):
+            document = KeptDocument("application/json", bytes(30_000))
+            self.cache.keep_document("", f"/{number}", "json", document)
+        there = [
+            self.result(self.cache.document("", f"/{number}", "json")) is not None
+            for number in range(5)
+        ]
+        self.assertEqual([False, False, True, True, True], there)
+
+    def test_tokens(self) -> None:
+        """Of tokens those go that end first."""
+        self.patch(tokens, "MOST", 10)
+        digests = [hashlib.sha256(b"%d" % number).digest() for number in range(12)]
+        for number, digest in enumerate(digests):
+            self.cache.accept_token(digest, f"owner {number}", 1000.0 - number)
+        owners = [self.result(self.cache.token_owner(digest)) for digest in digests]
+        self.assertEqual([*(f"owner {number}" for number in range(10)), None, None], owners)
+
+    def test_a_token_again(self) -> None:
+        """A token that is accepted again and again is written once, until it is refused."""
+        digest = hashlib.sha256(b"").digest()
+        for _ in range(3):
+            self.cache.accept_token(digest, "owner", 1000.0)
+            waits = self.cache.stats.waiting > 0
+            self.assertEqual("owner", self.result(self.cache.token_owner(digest)))
+        self.assertFalse(waits)
+        self.cache.refuse_token(digest)
+        self.cache.accept_token(digest, "owner", 1000.0)
+        self.assertEqual("owner", self.result(self.cache.token_owner(digest)))
+        self.cache.refuse_token(digest)
+        self.restart()
+        self.assertIsNone(self.result(self.cache.token_owner(digest)))
+
+
+class ClientTests(CacheTestCase):
+    """Clients that do not ask any more, and those for which there is no room."""
+
+    def scope(self, client: str) -> Scope:
+        """Return all pods of a client."""
+        return Scope(PODS._replace(client=client))
+
+    def is_known(self, client: str) -> bool:
+        """Return whether anything of it is there."""
+        return self.read(self.scope(client)) is not None
+
+    def pass_hours(self, hours: int, *using: str) -> None:
+        """Let hours pass in which these clients ask."""
+        for _ in range(hours):
+            for client in using:
+                self.cache.use(self.scope(client).collection)
+            self.clock.advance(HOUR)
+            self.clock.advance(COLLECTED)
+
+    def test_forgotten(self) -> None:
+        """Who has not asked for 30 days is forgotten, but not kubelet, nor who only watches."""
+        for client in ("kubelet", "kubelet owner", "coredns", "gone"):
+            tell_list(self.cache, [item("a")], 5, self.scope(client))
+        self.pass_hours(MOST_HOURS, "coredns")
+        self.assertTrue(self.is_known("gone"))
+        self.pass_hours(1, "coredns")
+        self.assertEqual(
+            [True, False, True, False],
+            [self.is_known(each) for each in ("kubelet", "kubelet owner", "coredns", "gone")],
+        )
+        self.assertEqual(2, self.cache.stats.forgotten)
+
+    def test_without_the_cloud(self) -> None:
+        """Hours in which nobody was answered by the API do not count, however many they are."""
+        tell_list(self.cache, [item("a")], 5, self.scope("coredns"))
+        self.pass_hours(2 * MOST_HOURS)
+        self.restart()
+        self.pass_hours(MOST_HOURS)
+        self.assertTrue(self.is_known("coredns"))
+
+    def test_no_room(self) -> None:
+        """When the file is full the client goes that has not asked for longest; never kubelet."""
+        self.stop()
+        self.cache = make_cache(self.directory, self.clock, most_bytes=1_000_000)
+        self.cache.startService()
+        items = [item(f"pod-{number}", body=bytes(5_700)) for number in range(40)]
+        for client in ("kubelet", "old", "new"):
+            tell_list(self.cache, items, 5, self.scope(client))
+            self.assertTrue(self.is_known(client))
+            self.pass_hours(1)
+        tell_list(self.cache, items, 5, self.scope("newest"))
+        self.assertEqual(
+            [True, False, True, True],
+            [self.is_known(each) for each in ("kubelet", "old", "new", "newest")],
+        )
+        self.assertIsNone(self.cache.problem())
+        self.assertEqual(1, self.cache.stats.forgotten)
+        self.assertLess(self.cache.stats.size, 1_000_000)
+
+    def test_no_room_for_kubelet(self) -> None:
+        """When there is nobody to forget, that is said, and what was there stays."""
+        self.stop()
+        self.cache = make_cache(self.directory, self.clock, most_bytes=200_000)
+        self.cache.startService()
+        tell_list(self.cache, [item("a")], 5)
+        self.assertEqual({"a": "1"}, self.names())
+        items = [item(f"pod-{number}", 9, body=bytes(5_700)) for number in range(100)]
+        tell_list(self.cache, items, 10)
+        self.clock.advance(1)
+        self.assertIn("has reached its bound of 0 MB with what kubelet needs", self.cache.problem())
+        self.assertEqual({"a": "1"}, self.names())
+
+    def test_room_is_given_back(self) -> None:
+        """What clients leave is given back to the disk, hour by hour."""
+        items = [item(f"pod-{number}", body=bytes(57_000)) for number in range(1000)]
+        tell_list(self.cache, items, 5, self.scope("gone"))
+        self.assertTrue(self.is_known("gone"))
+        path = self.directory / "cache.db"
+        self.cache.forget(lambda component: False)
+        self.assertFalse(self.is_known("gone"))
+        self.pass_hours(4, "kubelet")
+        self.restart()
+        self.assertLess(path.stat().st_size, 20_000_000)
+
+
+class ListedTests(CacheTestCase):
+    """Lists that are read slowly, or not at all."""
+
+    def setUp(self) -> None:
+        """Have some."""
+        super().setUp()
+        tell_list(self.cache, [item("a")], 5)
+        self.assertEqual({"a": "1"}, self.names())
+
+    def test_too_slow(self) -> None:
+        """A snapshot ends by itself after some time; who reads it then is told so."""
+        listed = self.result(self.cache.list(ALL))
+        self.clock.advance(SECONDS)
+        failure = self.failureResultOf(listed.read())
+        self.assertIn("was not read to its end within 120 s", failure.getErrorMessage())
+        listed.close()
+
+    def test_many(self) -> None:
+        """Only so many are read at the same time; the next one waits for an end."""
+        listed = [self.result(self.cache.list(ALL)) for _ in range(MOST_LISTED)]
+        waits = Deferred.fromCoroutine(read_all(self.cache))
+        self.clock.advance(1)
+        self.assertNoResult(waits)
+        for each in listed:
+            each.close()
+        self.assertIsNotNone(self.result(waits))
+
+
+class NameTests(CacheTestCase):
+    """Names that somebody has made up."""
+
+    def test_names(self) -> None:
+        """They are names, and nothing else."""
+        names = (
+            "..",
+            "a/b",
+            "%2e%2e%2f",
+            "a\0b",
+            "'; DROP TABLE objects; --",
+            "x" * 253,
+            "ü",
+            "_%",
+        )
+        for name in names:
+            self.cache.upsert(PODS, POD, item(name, namespace=name))
+            found = self.result(self.cache.get(PODS, name, name))
+            self.assertEqual((name, name), found.item[:2])
+        self.assertEqual(set(names), set(self.names()))
+        for name in names:
+            self.assertEqual({name: "1"}, self.names(Scope(PODS, name)))
+        self.restart()
+        self.assertEqual(set(names), set(self.names()))
+        self.assertEqual(
+            {"cache.db", "cache.db-wal", "cache.db-shm"},
+            {path.name for path in self.directory.iterdir()},
+        )
+        self.cache.remove(PODS, "_%", "_%")
+        self.assertEqual(len(names) - 1, len(self.names()))
+
+
+class BatchTests(CacheTestCase):
+    """Changes are collected for a moment."""
+
+    def test_together(self) -> None:
+        """What comes within 50 ms is one transaction."""
+        self.get("a")
+        commits: list[str] = []
+        connection = self.cache._writing._database._connection
+        connection.set_trace_callback(
+            lambda statement: commits.append(statement) if statement == "COMMIT" else None
+        )
+        for number in range(100):
+            self.cache.upsert(PODS, POD, item(f"pod-{number}"))
+        self.assertEqual([], commits)
+        self.clock.advance(COLLECTED)
+        self.assertEqual(["COMMIT"], commits)
+        self.assertEqual(0, self.cache.stats.waiting)
