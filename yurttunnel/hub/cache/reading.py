@@ -39,7 +39,7 @@ class Reader:
             if self._connection is None:
                 self._connection = self._opened()
             return read(self._connection)
-        except (sqlite3.Error, OSError, CacheFailed) as error:
+        except (sqlite3.Error, CacheFailed) as error:
             self.close()
             trouble = trouble_of(error, self._path)
             if trouble is None:

@@ -1,0 +1,86 @@
+"""The cache as text and as files."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+from tests.hub.cache.caches import POD, PODS, item, tell_list
+from tests.hub.cache.test_store import CacheTestCase
+from yurttunnel.hub.cache.dump import as_text, write_files
+from yurttunnel.hub.cache.interfaces import CacheFailed, Scope
+from yurttunnel.hub.media.interfaces import TypeMeta
+
+BODY = b'{"metadata":{"name":"a"}}'
+
+
+class DumpTests(CacheTestCase):
+    """What people see of it, while the hub runs."""
+
+    def setUp(self) -> None:
+        """Have some objects."""
+        super().setUp()
+        tell_list(self.cache, [item("a", 3, body=BODY), item("b", 4, "other", BODY)], 5)
+        node = TypeMeta("v1", "Node")
+        nodes = PODS._replace(resource="nodes.v1.core", client="kube-proxy owner")
+        self.cache.upsert(nodes, node, item("edge", 6, "", BODY))
+        self.assertIsNotNone(self.read())
+        self.path = self.directory / "cache.db"
+        self.target = Path(self.mktemp())
+
+    def test_text(self) -> None:
+        """Each collection has a line, and each object one below."""
+        self.assertEqual(
+            [
+                "kube-proxy owner nodes.v1.core json",
+                "  edge version 6, 25 bytes",
+                "kubelet pods.v1.core json",
+                "  default/a version 3, 25 bytes",
+                "  other/b version 4, 25 bytes",
+            ],
+            list(as_text(self.path)),
+        )
+
+    def test_files(self) -> None:
+        """Each object is a file, as the API would give it."""
+        self.assertEqual(3, write_files(self.path, self.target))
+        pod = self.target / "kubelet" / "pods.v1.core" / "default" / "a"
+        self.assertEqual(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}},
+            json.loads(pod.read_bytes()),
+        )
+        self.assertTrue((self.target / "kube-proxy owner" / "nodes.v1.core" / "edge").is_file())
+        for path in (self.target, *self.target.rglob("*")):
+            expected = 0o700 if path.is_dir() else 0o600
+            self.assertEqual(expected, stat.S_IMODE(path.stat().st_mode), path)
+
+    def test_hostile_names(self) -> None:
+        """No name leads out of the directory, nor does anything to a terminal."""
+        names = ("..", ".", "a/b", "%2e", "a\0b", "\x1b[2J", "ü" * 200, "ü" * 201, "-rf")
+        for name in names:
+            collection = PODS._replace(client=name, resource=name, view=name)
+            tell_list(self.cache, [item(name, 1, name, BODY)], 5, Scope(collection))
+            nodes = collection._replace(view="")
+            self.cache.upsert(nodes, POD, item(name, 1, "", BODY))
+        self.assertIsNotNone(self.read())
+        before = {*self.directory.parent.iterdir()}
+        self.assertEqual(3 + 2 * len(names), write_files(self.path, self.target))
+        self.assertEqual(before | {self.target}, {*self.directory.parent.iterdir()} | {self.target})
+        files = [path for path in self.target.rglob("*") if path.is_file()]
+        self.assertEqual(3 + 2 * len(names), len(files))
+        self.assertTrue("".join(as_text(self.path)).isprintable())
+
+    def test_a_directory_that_is_there(self) -> None:
+        """Nothing is written where something may be already."""
+        self.target.mkdir()
+        with self.assertRaises(FileExistsError):
+            write_files(self.path, self.target)
+
+    def test_other_files(self) -> None:
+        """A file that is none of the cache has a sentence."""
+        for content in (b"x" * 10_000, b""):
+            other = Path(self.mktemp())
+            other.write_bytes(content)
+            with self.assertRaisesRegex(CacheFailed, str(other)):
+                list(as_text(other))

@@ -1,0 +1,129 @@
+"""The cache for people: what is in its file, as text, or as files of their own.
+
+It reads a file that a running hub may have open, and changes nothing in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from sqlite3 import Connection
+from typing import NamedTuple, TypeVar
+from urllib.parse import quote
+
+from yurttunnel.hub.cache.database import connect
+from yurttunnel.hub.cache.interfaces import Collection
+from yurttunnel.hub.cache.reading import Reader
+from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.interfaces import TypeMeta
+from yurttunnel.hub.request.requests import Form
+
+_LONGEST = 255
+"""Bytes of the name of a file (``NAME_MAX`` of limits.h)."""
+
+_Result = TypeVar("_Result")
+
+_OBJECTS = (
+    "SELECT client, resource, form, view, api_version, kind, namespace, name, objects.version, {0}"
+    " FROM collections JOIN objects ON collection = collections.id"
+    " ORDER BY client, resource, form, view, namespace, name"
+)
+
+
+class Entry(NamedTuple):
+    """An object; ``size`` is that of its body, in bytes."""
+
+    collection: Collection
+    type: TypeMeta
+    namespace: str
+    name: str
+    version: str
+    size: int
+
+
+def entries(path: Path) -> list[Entry]:
+    """Return what is in the file; raises :class:`CacheFailed`."""
+    return _read(
+        path,
+        lambda connection: [
+            Entry(Collection(*row[:4]), TypeMeta(*row[4:6]), row[6], row[7], str(row[8]), row[9])
+            for row in connection.execute(_OBJECTS.format("length(body)"))
+        ],
+    )
+
+
+def as_text(path: Path) -> Iterator[str]:
+    """Return a line for each object, under one for each collection; raises :class:`CacheFailed`."""
+    collection: Collection | None = None
+    for entry in entries(path):
+        if entry.collection != collection:
+            collection = entry.collection
+            yield " ".join(_shown(part) for part in collection if part)
+        name = f"{entry.namespace}/{entry.name}" if entry.namespace else entry.name
+        yield f"  {_shown(name)} version {_shown(entry.version)}, {entry.size} bytes"
+
+
+def write_files(path: Path, directory: Path) -> int:
+    """Write each object to ``<directory>/<client>/<resource>/<namespace>/<name>``; count them.
+
+    ``directory`` is made, and so are all in it, for nobody but their owner: there are secrets in
+    them. Names are quoted as in URLs where they are no plain ones. What has no namespace is in the
+    directory of its resource. Raises :class:`CacheFailed` and ``OSError``.
+    """
+    return _read(path, lambda connection: _write_all(connection, directory))
+
+
+def _read(path: Path, read: Callable[[Connection], _Result]) -> _Result:
+    reader = Reader(path, connect)
+    try:
+        return reader.read(read)
+    finally:
+        reader.close()
+
+
+def _write_all(connection: Connection, directory: Path) -> int:
+    directory.mkdir(mode=0o700)
+    number = 0
+    for row in connection.execute(_OBJECTS.format("body")):
+        collection, type, body = Collection(*row[:4]), TypeMeta(*row[4:6]), row[9]
+        parent = directory
+        resource = ",".join(part for part in collection[1:] if part and part != "json")
+        for part in (collection.client, resource, row[6]):
+            if part:
+                parent = parent / _file_name(part)
+                parent.mkdir(mode=0o700, exist_ok=True)
+        _write(parent / _file_name(row[7]), _whole(collection.form, type, body))
+        number += 1
+    return number
+
+
+def _write(path: Path, body: bytes) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(body)
+
+
+def _whole(form: str, type: TypeMeta, body: bytes) -> bytes:
+    """Return an item as an object of its own, in a form that is known, else as it is kept."""
+    media, _, shape = form.partition(":")
+    transform, _, version = shape.partition(".")
+    known = media_for(Form(media, transform, version))
+    return body if known is None else known.object(type, body)
+
+
+def _file_name(name: str) -> str:
+    """Return what a name is as that of a file, which never leads elsewhere."""
+    quoted = quote(name, safe=" :@,=+")
+    if quoted.strip(".") == "":
+        quoted = quoted.replace(".", "%2E")
+    if len(quoted) <= _LONGEST:
+        return quoted
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{quoted[: _LONGEST - len(digest) - 1]}~{digest}"
+
+
+def _shown(text: str) -> str:
+    """Return text that cannot do anything to a terminal."""
+    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
