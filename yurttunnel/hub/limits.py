@@ -8,24 +8,36 @@ from __future__ import annotations
 
 from collections import Counter
 
+from twisted.internet.interfaces import IReactorTime
+
 from yurttunnel.http.errors import ApiFailure
 from yurttunnel.hub.forwarding.forwarding import lasts
 from yurttunnel.hub.request.requests import HubCall
+from yurttunnel.metrics import Durations, Metric, counter, gauge, histogram
 
 TOO_MANY = ApiFailure(429, "too many requests are in hand: try again later", retry_after=1)
 """With the pause that upstream and kube-apiserver tell."""
 
 
+_BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0)
+"""Upper bounds of the histogram, in seconds: what is kept is answered in the first, mostly."""
+
+_PREFIX = "node_yurthub_"
+
+
 class Limits:
     """At most ``max_requests`` that are over soon and ``max_watches`` that last; 0 is no bound."""
 
-    def __init__(self, max_requests: int, max_watches: int) -> None:
+    def __init__(self, clock: IReactorTime, max_requests: int, max_watches: int) -> None:
+        self._clock = clock
         self._most = {False: max_requests, True: max_watches}
         self._taken = {False: 0, True: 0}
         self.in_hand: Counter[str] = Counter()
         """Requests now, by verb."""
         self.rejected = 0
         """How many were too many since the start."""
+        self.durations = Durations(_BOUNDS)
+        """How long those took that are over soon, from their heads to the ends of their answers."""
 
     def take(self, call: HubCall) -> bool:
         """Count a request until it ends; return whether there was room."""
@@ -37,10 +49,42 @@ class Limits:
         verb = call.request.verb
         self._taken[lasting] += 1
         self.in_hand[verb] += 1
+        began = self._clock.seconds()
 
         def ended(_: object) -> None:
             self._taken[lasting] -= 1
             self.in_hand[verb] -= 1
+            if not lasting:
+                self.durations.observe(self._clock.seconds() - began)
 
         call.exchange.on_end(ended)
         return True
+
+
+METRICS: tuple[Metric[Limits], ...] = (
+    gauge(
+        f"{_PREFIX}in_flight_requests_collector",
+        "Requests in hand now, by verb. Watches last as long as their clients want; others that"
+        " pile up wait for a slow API server.",
+        lambda limits: sorted(limits.in_hand.items()),
+        "verb",
+    ),
+    gauge(
+        f"{_PREFIX}in_flight_requests_total",
+        "The same over all verbs.",
+        lambda limits: limits.in_hand.total(),
+    ),
+    counter(
+        f"{_PREFIX}rejected_requests_counter",
+        "Requests that were answered 429, since there were more in hand than"
+        " --max-requests-in-flight or --max-watches allow.",
+        lambda limits: limits.rejected,
+    ),
+    histogram(
+        f"{_PREFIX}request_duration_seconds",
+        "How long requests took, from the head of the request to the end of the answer, whoever"
+        " gave it; without watches, followed logs and upgrades. Upstream's proxy_latency_collector"
+        " is in nanoseconds.",
+        lambda limits: limits.durations,
+    ),
+)

@@ -158,7 +158,7 @@ class World(SynchronousTestCase):
             self.offline,
             self.filters,
             self.kubelet_lease,
-            Limits(*self.limits),
+            Limits(self.clock, *self.limits),
         )
         self.server.handler.answer = lambda exchange: Entrance(
             self.hub, self.local

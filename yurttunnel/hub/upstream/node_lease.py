@@ -13,12 +13,8 @@ from typing import Any
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from yurttunnel import __version__
-from yurttunnel.http.asking import Answer, ask
-from yurttunnel.http.errors import RequestFailed
-from yurttunnel.http.interfaces import ExchangeFailed
-from yurttunnel.http.pool import PoolBusy
-from yurttunnel.hub.upstream.connections import Connections
+from yurttunnel.http.asking import Answer
+from yurttunnel.hub.upstream.calls import UNANSWERED, ApiCalls
 from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.kube.lease_lock import micro_time
 from yurttunnel.kube.resources import LEASES, NODES
@@ -30,8 +26,6 @@ LEASE_NAMESPACE = "kube-node-lease"
 
 LEASE_SECONDS = 40
 """How long the Lease lasts that is not renewed (kubelet's ``nodeLeaseDurationSeconds``)."""
-
-_TROUBLE = (RequestFailed, ExchangeFailed, PoolBusy)
 
 
 _RENEWED_LATELY = 0.9
@@ -50,13 +44,13 @@ class NodeLease:
     def __init__(
         self,
         clock: IReactorTime,
-        connections: Connections,
+        calls: ApiCalls,
         node: str,
         interval: float,
         kubelet_lives: Callable[[], bool],
     ) -> None:
         self._clock = clock
-        self._connections = connections
+        self._calls = calls
         self._node = node
         self._interval = interval
         self._kubelet_lives = kubelet_lives
@@ -80,7 +74,7 @@ class NodeLease:
                 await self._renew(server, fresh)
             else:
                 self._note(await self._ask(server, b"GET", self._path, fresh=fresh))
-        except _TROUBLE as error:
+        except UNANSWERED as error:
             raise CheckFailed(str(error)) from error
 
     def _is_to_be_renewed(self) -> bool:
@@ -175,19 +169,11 @@ class NodeLease:
         body: dict[str, Any] | None = None,
         fresh: bool = False,
     ) -> Answer:
-        # What lasts does not wait for its turn: this is to see whether the server answers.
-        connection = await self._connections.acquire(server, True, fresh=fresh, lasting=True)
-        fields = [
-            (b"Host", server.authority),
-            (b"User-Agent", b"yurthub/" + __version__.encode("ascii")),
-            (b"Accept", b"application/json"),
-        ]
-        data = b""
-        if body is not None:
-            kind = b"merge-patch+json" if method == b"PATCH" else b"json"
-            fields.append((b"Content-Type", b"application/" + kind))
-            data = json.dumps(body, separators=(",", ":")).encode()
-        return await ask(connection, method, path, fields, data, max_body=1 << 20)
+        kind = b"merge-patch+json" if method == b"PATCH" else b"json"
+        data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        return await self._calls.ask(
+            server, method, path, data, b"application/" + kind, fresh=fresh
+        )
 
 
 def _uid(answer: Answer) -> str | None:

@@ -1,0 +1,252 @@
+"""The Lease of the node, renewed on API servers that the test plays."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.defer import Deferred
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import formatEvent, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.http.support import settle
+from tests.hub.forwarding.world import Identity, PlayedConnections
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.cache.interfaces import KeptEvent
+from yurttunnel.hub.upstream.calls import ApiCalls
+from yurttunnel.hub.upstream.node_lease import CheckFailed, NodeLease
+from yurttunnel.hub.upstream.servers import Balancer, parse_servers
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+
+class PlayedServers(SynchronousTestCase):
+    """Two servers, of which the first is healthy."""
+
+    def setUp(self):
+        """Have kubelet live."""
+        self.clock = MemoryReactorClock()
+        self.first, self.second = self.servers = parse_servers("ab")
+        self.first.healthy = True
+        self.connections = PlayedConnections(self.clock, Identity())
+        self.calls = ApiCalls(self.connections, Balancer(self.servers, rotates=False))
+        self.lives = True
+        self.lease = NodeLease(self.clock, self.calls, "edge-1", 10, lambda: self.lives)
+        self.lines = []
+        globalLogPublisher.addObserver(self.note)
+        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.addCleanup(self.end)
+
+    def end(self):
+        """Close everything; no timer may be left."""
+        self.connections.close()
+        self.settle()
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def note(self, event):
+        """Keep what is logged."""
+        if event["log_namespace"].startswith("yurttunnel.hub"):
+            self.lines.append(formatEvent(event))
+
+    def settle(self):
+        """Let everything move."""
+        settle(self.clock, *self.connections.played)
+
+    def check(self, server=None, fresh=False):
+        """Begin a check."""
+        checked = Deferred.fromCoroutine(self.lease.check(server or self.first, fresh))
+        self.settle()
+        return checked
+
+    def asked(self, number=-1):
+        """Return the first line of what a server was sent since it last answered, and the body."""
+        self.settle()
+        played = self.connections.played[number]
+        head, _, body = played.sent[getattr(played, "seen", 0) :].partition(b"\r\n\r\n")
+        return head.partition(b"\r\n")[0].decode().removesuffix(" HTTP/1.1"), body
+
+    def answer(self, status, body=b"{}", number=-1):
+        """Have a server answer."""
+        played = self.connections.played[number]
+        played.seen = len(played.sent)
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n"
+        played.receive(head.encode() + body)
+        self.settle()
+
+
+class RenewalTests(PlayedServers):
+    """One renews, the others are asked."""
+
+    def renew(self, server=None):
+        """Have the Lease renewed."""
+        checked = self.check(server)
+        self.answer(200)
+        self.successResultOf(checked)
+
+    def test_renewed(self):
+        """The node holds it for forty seconds from now on."""
+        checked = self.check()
+        asked, body = self.asked()
+        self.assertEqual(f"PATCH {LEASE}/edge-1", asked)
+        spec = json.loads(body)["spec"]
+        self.assertEqual(("edge-1", 40), (spec["holderIdentity"], spec["leaseDurationSeconds"]))
+        self.assertIn("1970-01-01T00:00:00", spec["renewTime"])
+        self.assertIn(b"application/merge-patch+json", self.connections.played[0].sent)
+        self.answer(200)
+        self.successResultOf(checked)
+        self.assertEqual(1, self.lease.renewals)
+
+    def test_others_read(self):
+        """What was renewed a moment ago is read, and renewed again with the next interval."""
+        self.renew()
+        checked = self.check(self.second)
+        self.assertEqual((f"GET {LEASE}/edge-1", b""), self.asked())
+        self.answer(200)
+        self.successResultOf(checked)
+        self.clock.advance(9.5)
+        self.check()
+        self.assertTrue(self.asked(0)[0].startswith("PATCH"))
+        self.answer(200, number=0)
+
+    def test_side_by_side(self):
+        """While one renews, another reads; if that fails, the next one renews."""
+        self.second.healthy = True
+        first = self.check()
+        second = self.check(self.second)
+        self.assertTrue(self.asked()[0].startswith("GET"))
+        self.answer(200)
+        self.successResultOf(second)
+        self.answer(500, number=0)
+        self.failureResultOf(first, CheckFailed)
+        self.check(self.second)
+        self.assertTrue(self.asked()[0].startswith("PATCH"))
+        self.answer(200)
+
+    def test_an_ill_server(self):
+        """A server that is not healthy tries, and keeps nobody from renewing."""
+        ill = self.check(self.second)
+        self.assertTrue(self.asked()[0].startswith("PATCH"))
+        self.renew()
+        self.assertEqual(1, self.lease.renewals)
+        ill.cancel()
+        self.failureResultOf(ill)
+
+    def test_created(self):
+        """When there is none, it is created as the node's own."""
+        checked = self.check()
+        self.answer(404)
+        self.assertEqual("GET /api/v1/nodes/edge-1", self.asked()[0])
+        self.answer(200, json.dumps({"metadata": {"uid": "u-1"}}).encode())
+        asked, body = self.asked()
+        self.assertEqual(f"POST {LEASE}", asked)
+        (owner,) = json.loads(body)["metadata"]["ownerReferences"]
+        self.assertEqual(("Node", "edge-1", "u-1"), (owner["kind"], owner["name"], owner["uid"]))
+        self.answer(201)
+        self.successResultOf(checked)
+        self.assertEqual(1, self.lease.renewals)
+
+    def test_node_that_has_not_joined(self):
+        """A node that is not there yet has no Lease, and the server is well."""
+        checked = self.check()
+        self.answer(404)
+        self.answer(404)
+        self.successResultOf(checked)
+        self.assertEqual(0, self.lease.renewals)
+
+    def test_odd_node(self):
+        """A node without an identifier that can be read is as none."""
+        for body in (b"[]", b"{", b'{"metadata": {"uid": 1}}'):
+            checked = self.check()
+            self.answer(404)
+            self.answer(200, body)
+            self.successResultOf(checked)
+
+    def test_silent_kubelet(self):
+        """For a kubelet that is silent it is not renewed, but the server is well; both are told."""
+        self.lives = False
+        checked = self.check()
+        self.assertTrue(self.asked()[0].startswith("GET"))
+        self.answer(200)
+        self.successResultOf(checked)
+        self.assertIn("NotReady", self.lines[-1])
+        self.lives = True
+        self.renew()
+        self.assertIn("kubelet is back", self.lines[-1])
+        self.assertEqual(2, len(self.lines))
+
+
+class SignOfLifeTests(PlayedServers):
+    """What says that a server is well."""
+
+    def test_refusals(self):
+        """A server that refuses answers; who may not renew is told once what to do."""
+        for status in (403, 403, 409, 422, 429):
+            checked = self.check()
+            self.answer(status)
+            self.successResultOf(checked)
+        self.assertEqual(1, len(self.lines))
+        self.assertIn("leases", self.lines[0])
+
+    def test_failures(self):
+        """A server that fails, or does not know the node, is not well."""
+        for status, word in ((500, "500"), (503, "503"), (401, "/v1/token")):
+            checked = self.check()
+            self.answer(status)
+            self.assertIn(word, str(self.failureResultOf(checked, CheckFailed).value))
+
+    def test_no_connection(self):
+        """Nor is one that cannot be reached."""
+        self.connections.refuses[self.first] = RequestFailed(502, "https://a:443: refused")
+        failure = self.failureResultOf(self.check(), CheckFailed)
+        self.assertEqual("https://a:443: refused", str(failure.value))
+
+    def test_connection_that_was_closed(self):
+        """One that was kept may have been closed; the next try is on a new one."""
+        self.check()
+        self.answer(200)
+        self.connections.played[0].receive_end()
+        checked = self.check(fresh=True)
+        self.assertEqual(2, len(self.connections.played))
+        self.answer(200)
+        self.successResultOf(checked)
+
+    def test_cancelled(self):
+        """A check that takes too long is given up with its connection."""
+        checked = self.check()
+        checked.cancel()
+        self.failureResultOf(checked)
+        self.assertTrue(self.connections.played[0].aborted)
+
+
+class EventTests(PlayedServers):
+    """Events that were kept, on their way."""
+
+    event = KeptEvent(1, "/api/v1/namespaces/x/events", "application/json", b"{1}", "")
+
+    def send(self, **other):
+        """Begin to send one."""
+        sent = self.calls.send_event(self.event._replace(**other))
+        self.settle()
+        return sent
+
+    def test_sent(self):
+        """It is posted as the node, and the status comes back."""
+        sent = self.send()
+        self.assertEqual(("POST /api/v1/namespaces/x/events", b"{1}"), self.asked())
+        self.answer(201)
+        self.assertEqual(201, self.successResultOf(sent))
+        self.assertEqual([("a", True)], self.connections.keys)
+
+    def test_token(self):
+        """One of a pod is posted with its token."""
+        self.send(token="abc")
+        self.assertIn(b"Authorization: Bearer abc\r\n", self.connections.played[0].sent)
+        self.assertEqual([("a", False)], self.connections.keys)
+        self.answer(201)
+
+    def test_nobody_answers(self):
+        """There is no status when no server is healthy, or none answers."""
+        self.connections.refuses[self.first] = RequestFailed(502, "refused")
+        self.assertIsNone(self.successResultOf(self.send()))
+        self.first.healthy = False
+        self.assertIsNone(self.successResultOf(self.send()))

@@ -1,0 +1,108 @@
+"""The hub's way to the API servers, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import Deferred, maybeDeferred
+
+from yurttunnel.http.pool import PoolStatistics
+from yurttunnel.hub.interfaces import IIdentity
+from yurttunnel.hub.settings import HealthSettings
+from yurttunnel.hub.upstream.calls import ApiCalls
+from yurttunnel.hub.upstream.connections import Connections
+from yurttunnel.hub.upstream.health import Health
+from yurttunnel.hub.upstream.kubelet_lease import KubeletLease
+from yurttunnel.hub.upstream.node_lease import NodeLease
+from yurttunnel.hub.upstream.servers import Balancer, Server
+from yurttunnel.metrics import Metric, counter, gauge
+from yurttunnel.tunnel.reactor import IReactor
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamStats:
+    """What a scrape reads."""
+
+    servers: Sequence[Server]
+    renewals: int
+    pool: PoolStatistics
+
+
+_PREFIX = "node_yurthub_"
+
+METRICS: tuple[Metric[UpstreamStats], ...] = (
+    gauge(
+        f"{_PREFIX}server_healthy_status",
+        "Whether an API server is healthy: 1 if it is. With 0 for all of them the node lives on"
+        " what is kept; the log says what is wrong with each.",
+        lambda stats: ((str(server), int(server.healthy)) for server in stats.servers),
+        "server",
+    ),
+    counter(
+        f"{_PREFIX}lease_renewals",
+        "How often the Lease of the node was renewed. It does not go up while there is no cloud,"
+        " and while kubelet does not ask for its Lease: then the cloud sees the node as NotReady.",
+        lambda stats: stats.renewals,
+    ),
+    gauge(
+        f"{_PREFIX}server_connections",
+        "Connections to API servers now: in use by a request, watches and upgrades included, or"
+        " idle until the next one.",
+        lambda stats: (("in_use", stats.pool.in_use), ("idle", stats.pool.idle)),
+        "state",
+    ),
+    counter(
+        f"{_PREFIX}server_pool_events",
+        "What requests for connections to API servers have led to: reuse, a connection that was"
+        " there was used again; connect, one was made or tried, which failed as often as"
+        " connect_failed says; refusal, the connections were at their bounds.",
+        lambda stats: (
+            ("reuse", stats.pool.reuses),
+            ("connect", stats.pool.connects),
+            ("connect_failed", stats.pool.failed_connects),
+            ("refusal", stats.pool.refusals),
+        ),
+        "event",
+    ),
+)
+
+
+class Upstream(MultiService):
+    """The ``servers`` of a hub's ``node``; as a service it checks them, and closes all in the end.
+
+    They take turns if it ``rotates``, else the first one that is healthy is asked.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactor,
+        node: str,
+        servers: Sequence[Server],
+        rotates: bool,
+        settings: HealthSettings,
+        identity: IIdentity,
+    ) -> None:
+        super().__init__()
+        self._servers = servers
+        self.connections = Connections(reactor, identity)
+        self.balancer = Balancer(servers, rotates)
+        self.calls = ApiCalls(self.connections, self.balancer)
+        self.kubelet_lease = KubeletLease(reactor, node, settings.kubelet_grace)
+        self._node_lease = NodeLease(
+            reactor, self.calls, node, settings.interval, self.kubelet_lease.lives
+        )
+        self.health = Health(
+            reactor, servers, self._node_lease.check, self.connections.close_server, settings
+        )
+        self.health.setServiceParent(self)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop the checks, then close all connections."""
+        stopped: Deferred[None] = maybeDeferred(super().stopService)
+        return stopped.addCallback(lambda _: self.connections.close())
+
+    def stats(self) -> UpstreamStats:
+        """Return what there is to count."""
+        return UpstreamStats(self._servers, self._node_lease.renewals, self.connections.statistics)
