@@ -25,6 +25,7 @@ from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.cluster.proxy_ports import CONFIG_MAP as PROXY_PORTS
 from yurttunnel.cluster.proxy_ports import KEYS
 from yurttunnel.cluster.services import INTERNAL_SERVICE
+from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.pki.cluster_identity import check_cluster_node_name
 from yurttunnel.pki.identity import BadIdentity, check_node_name
 from yurttunnel.quickstart.options import Options as QuickstartOptions
@@ -139,7 +140,8 @@ class PathTests(unittest.SynchronousTestCase):
 
     def test_flags_exist(self):
         """Each flag is one of the programs', or of a program that is known by name."""
-        known = flags_that_exist(ServerOptions, AgentOptions, QuickstartOptions) | OTHER_PROGRAMS
+        programs = (ServerOptions, AgentOptions, QuickstartOptions, HubOptions)
+        known = flags_that_exist(*programs) | OTHER_PROGRAMS
         for page in PAGES:
             if page.name not in OF_TOOLS:
                 self.assertLessEqual(set(FLAG.findall(page.read_text())), known, page)

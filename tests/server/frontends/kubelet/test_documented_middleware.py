@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
-from twisted.plugin import pluginPackagePaths
 from zope.interface.verify import verifyObject
 
 from tests.cluster.fakes import FakeInformers, node
+from tests.documented_plugins import install_example
 from tests.server.frontends.kubelet.test_resolution import Late
 from tests.server.frontends.kubelet.world import World
-from twisted import plugins
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server.frontends.calls import IGate
@@ -24,8 +21,6 @@ from yurttunnel.server.frontends.kubelet.middleware import (
     installed_makers,
 )
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "middlewares.md"
-
 
 class Example(World):
     """An example that is saved where the text says, and asked for by its name."""
@@ -35,27 +30,11 @@ class Example(World):
 
     def setUp(self):
         """Save it, and have it made."""
-        text = DOCUMENT.read_text("utf-8")
-        code = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[self.number]
-        path = re.findall(r"Save it as `plugins/(\S+\.py)`", text)[self.number]
+        text = install_example(self, "middlewares.md", self.number)
         name = re.findall(r"--middleware ([a-z-]+)", text)[self.number]
-        folder = Path(self.mktemp()).absolute()
-        file = folder / path
-        file.parent.mkdir(parents=True)
-        file.write_text(code, "utf-8")
-        # As the package does when it is imported, with PYTHONPATH as the text says.
-        self.patch(sys, "path", [str(folder), *sys.path])
-        found = pluginPackagePaths(plugins.__name__)
-        self.patch(plugins, "__path__", [*plugins.__path__, *found])
-        self.addCleanup(self.forget, file.stem)
         made = find_middlewares(None, [name], installed_makers(), self.cluster)
         self.middlewares = [*self.middlewares, *made]
         super().setUp()
-
-    def forget(self, module):
-        """Leave nothing of the plugin to other tests."""
-        del sys.modules[f"{plugins.__name__}.{module}"]
-        delattr(plugins, module)
 
 
 class ReadOnlyTests(Example):

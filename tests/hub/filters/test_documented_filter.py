@@ -1,0 +1,42 @@
+"""The example of docs/filters.md, as a plugin file that Twisted finds."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.documented_plugins import DOCS, install_example
+from tests.hub.filters.site import Site
+from yurttunnel.hub.filters.chain import ORDER, chosen_makers, installed_makers
+from yurttunnel.hub.filters.interfaces import IFilter, IFilterMaker
+from yurttunnel.hub.request.requests import ApiRequest, ResourceType
+
+
+class DocumentedFilterTests(SynchronousTestCase):
+    """What the text says."""
+
+    def test_example(self):
+        """It is found beside the others, behind them, and hides what is labeled."""
+        install_example(self, "filters.md")
+        maker = chosen_makers(installed_makers(), [])[-1]
+        self.assertEqual("cloudonly", maker.name)
+        made = Site().make(maker)
+        verifyObject(IFilterMaker, maker)
+        verifyObject(IFilter, made)
+        self.assertTrue(made.applies(ApiRequest("list", "/", ResourceType("", "v1", "services"))))
+        self.assertFalse(made.applies(ApiRequest("list", "/", ResourceType("", "v1", "pods"))))
+        labeled = {"metadata": {"labels": {"example.com/cloud-only": "true"}}}
+        self.assertIsNone(made.change(labeled))
+        self.assertEqual({"metadata": {}}, made.change({"metadata": {}}))
+
+    def test_table(self):
+        """The table has all of ours in their order, and for whom they are."""
+        rows = [
+            [cell.strip() for cell in line.split("|")]
+            for line in (DOCS / "filters.md").read_text("utf-8").splitlines()
+            if line.startswith("| `")
+        ]
+        self.assertEqual(list(ORDER), [row[1].strip("`") for row in rows])
+        components = {maker.name: maker.components for maker in installed_makers()}
+        for _, name, clients, *_ in rows:
+            self.assertEqual(components[name.strip("`")], set(clients.split(", ")))
