@@ -139,7 +139,7 @@ class World(SynchronousTestCase):
         )
         self.cache = MemoryCache(self.clock)
         self.offline = Offline()
-        self.filters = FakeFilters()
+        self.filters = self.make_filters()
         self.kubelet_lease = KubeletLease(self.clock, "edge-1", 40)
         self.answers = Answers(self.clock, self.cache, Policy())
         self.forwarder = Forwarder(
@@ -169,6 +169,10 @@ class World(SynchronousTestCase):
         self.addCleanup(self.end)
         self.begin()
         self.client = self.server.connect()
+
+    def make_filters(self):
+        """Have none, until the test says otherwise."""
+        return FakeFilters()
 
     def begin(self):
         """Start the checks."""

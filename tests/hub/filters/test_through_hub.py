@@ -1,0 +1,151 @@
+"""Filters at work in a hub: kube-proxy, the hub, and what stands for the API."""
+
+from __future__ import annotations
+
+import json
+
+from tests.hub.filters.site import Site
+from tests.hub.forwarding.world import KUBELET, World, chunk, event
+from tests.hub.test_configuration import hub_config_map
+from yurttunnel.hub.configuration import HubConfiguration
+from yurttunnel.hub.filters.chain import ORDER, Filters, chosen_makers, installed_makers
+from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, FilteredWatches
+from yurttunnel.kube.resources import CONFIG_MAPS
+
+SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
+PROXY = b"User-Agent: kube-proxy/v1.34.0 (linux/amd64)"
+ENVOY = b"User-Agent: envoy/1"
+PROTOBUF = b"Accept: application/vnd.kubernetes.protobuf,application/json"
+TYPE = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice"}
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def endpoint_slice(*nodes, version="5"):
+    """Make the slice of the Service ``web``."""
+    metadata = {
+        "name": "web-abcde",
+        "namespace": "default",
+        "resourceVersion": version,
+        "labels": {"kubernetes.io/service-name": "web"},
+    }
+    endpoints = [{"addresses": [f"of {each}"], "nodeName": each} for each in nodes]
+    return {"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints}
+
+
+class ThroughHubTests(World):
+    """A Service whose traffic stays on the node."""
+
+    def make_filters(self):
+        """Have all filters, as the command has them."""
+        self.site = Site()
+        self.watches = FilteredWatches(self.clock)
+        self.watches.startService()
+        configuration = HubConfiguration(self.site.informers, "kube-system", ORDER)
+        makers = chosen_makers(installed_makers(), [])
+        return Filters(makers, self.site.site, configuration, self.watches)
+
+    def end(self):
+        """Stop everything."""
+        self.watches.stopService()
+        super().end()
+
+    def configure(self, clients):
+        """Say for whom the filter is, too."""
+        data = {"servicetopology": clients}
+        self.site.informers.put(CONFIG_MAPS, hub_config_map(data))
+
+    def say(self, keys):
+        """Have the Service say where its traffic stays."""
+        self.site.put_service("web", **{"openyurt.io/topologyKeys": keys})
+
+    def list(self, agent=PROXY):
+        """List the slices, of which the API has one; return the nodes whose endpoints are seen."""
+        self.client = self.server.connect()
+        self.ask(SLICES, agent, PROTOBUF)
+        found = {"kind": "EndpointSliceList", "apiVersion": TYPE["apiVersion"]}
+        metadata = {"resourceVersion": "9"}
+        items = [endpoint_slice("edge-1", "edge-2")]
+        self.answer_json({**found, "metadata": metadata, "items": items})
+        ((status, body),) = self.answered()
+        self.assertEqual(200, status)
+        answer = json.loads(body)
+        self.assertEqual({**found, "metadata": metadata}, {**found, "metadata": answer["metadata"]})
+        return [each["nodeName"] for item in answer["items"] for each in item["endpoints"]]
+
+    def watch(self, agent=PROXY):
+        """Go on from there; return the connection of the client."""
+        self.client = self.server.connect()
+        self.ask(f"{SLICES}?watch=1&resourceVersion=9", agent, PROTOBUF)
+        self.answer(HEAD)
+        return self.client
+
+    def events(self, client):
+        """Return what a watch that has ended has told: types and objects."""
+        self.client = client
+        ((_, body),) = self.answered()
+        return [(each["type"], each["object"]) for each in map(json.loads, body.splitlines())]
+
+    def settle_filters(self):
+        """Let pass what a change takes."""
+        self.pass_time(SETTLE + SPREAD)
+
+    def test_asked_in_json(self):
+        """The API is asked in a form that can be looked into, but only where that is needed."""
+        self.list()
+        self.assertIn("Accept: application/json\r\n", self.asked())
+        self.list(ENVOY)
+        self.assertIn("Accept: application/vnd.kubernetes.protobuf,", self.asked())
+
+    def test_kept_whole(self):
+        """The client sees what stays on the node; what is kept is what the API has."""
+        self.say("kubernetes.io/hostname")
+        self.configure("kubelet")
+        self.assertEqual(["edge-1"], self.list(KUBELET))
+        self.assertEqual(["edge-1", "edge-2"], self.list(ENVOY))
+        slices = self.collection("endpointslices", group="discovery.k8s.io")
+        kept = self.successResultOf(self.cache.get(slices, "default", "web-abcde"))
+        self.assertEqual(endpoint_slice("edge-1", "edge-2"), json.loads(kept.item.body))
+
+    def test_annotation(self):
+        """Another annotation has clients that watch list again, and then see what it says."""
+        self.say("kubernetes.io/hostname")
+        self.assertEqual(["edge-1"], self.list())
+        client = self.watch()
+        changed = {**TYPE, **endpoint_slice("edge-2", version="10")}
+        self.answer(chunk(event("MODIFIED", changed)))
+        self.say("")
+        self.settle_filters()
+        (first, seen), (last, told) = self.events(client)
+        self.assertEqual(("MODIFIED", [], "10"), (first, seen["endpoints"], version(seen)))
+        self.assertEqual(("ERROR", 410), (last, told["code"]))
+        self.assertEqual(["edge-1", "edge-2"], self.list())
+        client = self.watch()
+        self.pass_time(INTERVAL + SPREAD)
+        self.assertTrue(client.connected)
+        self.assertNotIn(b"410", client.sent)
+
+    def test_configuration(self):
+        """A client that a filter is now for is cut off its watch, and told when it comes again."""
+        self.say("kubernetes.io/hostname")
+        self.list(ENVOY)
+        client = self.watch(ENVOY)
+        self.configure("envoy")
+        self.settle_filters()
+        self.assertTrue(client.aborted)
+        client = self.watch(ENVOY)
+        self.pass_time(INTERVAL + SPREAD)
+        [(last, told)] = self.events(client)
+        self.assertEqual(("ERROR", 410), (last, told["code"]))
+        self.assertEqual(["edge-1"], self.list(ENVOY))
+
+    def test_no_json(self):
+        """A client that takes no JSON is told that it has to."""
+        self.ask(SLICES, PROXY, b"Accept: application/vnd.kubernetes.protobuf")
+        ((status, body),) = self.answered()
+        self.assertEqual(406, status)
+        self.assertIn(b"application/json", body)
+
+
+def version(obj):
+    """Return the version of an object."""
+    return obj["metadata"]["resourceVersion"]
