@@ -1,0 +1,110 @@
+"""``twist yurthub`` as a process of its own, before the API of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from tests.hub.cluster import Cluster
+from tests.hub.programs import HubProgram
+from tests.yurtlab.api.support import node, pod
+from yurtlab.api.resources import NODES, PODS
+from yurttunnel.kube.errors import ApiError, ApiUnreachable
+from yurttunnel.kube.resources import NODES as ASKED_NODES
+from yurttunnel.kube.resources import PODS as ASKED_PODS
+from yurttunnel.kube.resources import SERVICES as ASKED_SERVICES
+
+ON_NODE = "spec.nodeName=edge-1"
+
+
+class HubTests(TestCase):
+    """The whole, online and offline."""
+
+    def setUp(self):
+        """Start a cluster and a hub."""
+        self.cluster = Cluster(reactor, self.mktemp())
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.end()))
+        self.cluster.run_controllers()
+        self.cluster.store.create(NODES, None, node("edge-1"))
+        for name in ("web", "db"):
+            body = pod(name, nodeName="edge-1")
+            self.cluster.store.create(PODS, "default", body)
+        self.hub = HubProgram(
+            reactor,
+            Path(self.mktemp()),
+            [self.cluster.url],
+            self.cluster.pin,
+            "--heartbeat-interval-seconds=1",
+            "--heartbeat-timeout-seconds=1",
+        )
+        self.away = False
+
+    async def end(self):
+        """Stop everything."""
+        if self.hub.running:
+            await self.hub.stop()
+        if not self.away:
+            await self.cluster.close()
+
+    async def cut_off(self):
+        """End the API."""
+        self.away = True
+        await self.cluster.close()
+
+    async def started(self):
+        """Start the hub, and make a client of it."""
+        self.hub.start()
+        await self.hub.ready()
+        client = self.hub.client(reactor)
+        self.addCleanup(client.close)
+        return client
+
+    async def at_last(self, ask):
+        """Ask until there is an answer, and give it."""
+        while True:
+            try:
+                answer = await ask()
+            except (ApiError, ApiUnreachable):
+                answer = None
+            if answer is not None:
+                return answer
+            await deferLater(reactor, 0.1)
+
+    def names(self, answer):
+        """Return the names in a list."""
+        return sorted(each["metadata"]["name"] for each in answer["items"])
+
+    async def test_online_and_offline(self):
+        """What clients have listed they get without the cloud, also from a hub that boots so."""
+        client = await self.started()
+
+        def pods():
+            return client.list(ASKED_PODS, field_selector=ON_NODE)
+
+        self.assertEqual(["db", "web"], self.names(await self.at_last(pods)))
+        self.assertEqual("edge-1", (await client.get(ASKED_NODES, "edge-1"))["metadata"]["name"])
+        self.assertEqual(["kubernetes"], self.names(await client.list(ASKED_SERVICES)))
+        await self.cut_off()
+        self.assertEqual(["db", "web"], self.names(await self.at_last(pods)))
+        await self.hub.stop()
+        client = await self.started()
+        self.assertEqual(["db", "web"], self.names(await self.at_last(pods)))
+        self.assertEqual("edge-1", (await client.get(ASKED_NODES, "edge-1"))["metadata"]["name"])
+        with self.assertRaises(ApiError) as raised:
+            await client.get(ASKED_PODS, "unknown", "default")
+        self.assertIn("never seen here", str(raised.exception))
+
+    async def test_pages(self):
+        """Its pages tell of it."""
+        await self.started()
+        status, text = await self.hub.get("/v1/readyz")
+        self.assertEqual(200, status)
+        self.assertIn("certificate: ok", text)
+        _, metrics = await self.hub.get("/metrics")
+        self.assertIn("node_yurthub_server_healthy_status", metrics)
+        status, _ = await self.hub.get("/")
+        self.assertEqual(200, status)

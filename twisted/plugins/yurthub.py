@@ -1,0 +1,8 @@
+from twisted.application.service import ServiceMaker
+
+yurthub = ServiceMaker(
+    "yurthub",
+    "yurttunnel.hub.command",
+    "The node's way to the Kubernetes API, which answers from a cache without the cloud.",
+    "yurthub",
+)

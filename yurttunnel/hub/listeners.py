@@ -1,0 +1,167 @@
+"""Where clients find the hub: on loopback as the node, and at the interface for pods by tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.logger import Logger
+
+from yurttunnel.http.head import HeadLimits
+from yurttunnel.http.interfaces import IRequestHandler
+from yurttunnel.http.server import HTTPFactory, ServerSettings
+from yurttunnel.hub.identity.identity import HubIdentity
+from yurttunnel.hub.network.interface import NodeInterface
+from yurttunnel.hub.settings import ListenerSettings
+from yurttunnel.ops.listen import CannotListen, listen_tcp
+from yurttunnel.ops.reconciler import Reconciler
+from yurttunnel.ops.services import PortService
+from yurttunnel.ops.waiting import within
+from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.reactor import IReactor
+
+SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024, max_fields=200))
+"""The words of a command to execute are in the query, as ``kubectl exec`` has it, and one word can
+have 128 KiB (``MAX_ARG_STRLEN`` of execve(2)), which percent-encoding triples."""
+
+DRAIN_SECONDS = 2.0
+"""How long the end waits for answers that are under way; watches have no end of their own."""
+
+INTERVAL = 15.0
+"""Seconds between two attempts to listen on an address that may come later."""
+
+
+class LaterPort(Reconciler):
+    """Listens as soon as ``may_listen()`` and the address are there, and tells once why not."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        reactor: IReactor,
+        what: str,
+        may_listen: Callable[[], bool],
+        listen: Callable[[], IListeningPort],
+    ) -> None:
+        super().__init__(reactor, INTERVAL, f"listening on {what}", self._look)
+        self._may_listen = may_listen
+        self._listen = listen
+        self._port: IListeningPort | None = None
+        self._problem = ""
+
+    @property
+    def listens(self) -> bool:
+        """It does."""
+        return self._port is not None
+
+    def stopService(self) -> Deferred[bool]:
+        """Close the port."""
+        return Deferred.fromCoroutine(self._stop(super().stopService()))
+
+    async def _stop(self, stopped: Deferred[bool]) -> bool:
+        ended = await stopped
+        port, self._port = self._port, None
+        if port is not None:
+            await maybeDeferred(port.stopListening)
+        return ended
+
+    async def _look(self) -> None:
+        if self._port is not None or not self._may_listen():
+            return
+        try:
+            self._port = self._listen()
+        except CannotListen as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                self._log.warn("{error}; it is tried again", error=error)
+        else:
+            self._problem = ""
+
+
+class HubListeners(MultiService):
+    """All of them; ``local`` and ``foreign`` are the handlers of clients that are, or are not, the
+    node's own.
+
+    Those on loopback are there when the service starts, or the process ends with a sentence.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactor,
+        settings: ListenerSettings,
+        local: IRequestHandler,
+        foreign: IRequestHandler,
+        identity: HubIdentity,
+        interface: NodeInterface | None,
+    ) -> None:
+        super().__init__()
+        self._reactor = reactor
+        own, pods = HTTPFactory(reactor, local, SETTINGS), HTTPFactory(reactor, foreign, SETTINGS)
+        self._factories = (own, pods)
+        listen = partial(listen_tcp, reactor)
+        host = settings.proxy_host
+        PortService(
+            partial(listen, "--proxy-port", host, settings.proxy_port, own)
+        ).setServiceParent(self)
+        if settings.interface is not None:
+            host = str(settings.interface.address)
+        self._later: dict[str, LaterPort] = {}
+        if interface is not None:
+            self._add(
+                f"{host}, port {settings.proxy_port}",
+                lambda: interface.problem() is None,
+                partial(listen, "--dummy-if-ip", host, settings.proxy_port, pods),
+            )
+        self._add(
+            f"{host}, port {settings.secure_port}",
+            lambda: (
+                identity.serving is not None and (interface is None or interface.problem() is None)
+            ),
+            lambda: listen(
+                "--proxy-secure-port", host, settings.secure_port, self._secured(identity, pods)
+            ),
+        )
+        ready = (
+            [identity.on_serving]
+            if interface is None
+            else [
+                identity.on_serving,
+                interface.on_ready,
+            ]
+        )
+        for callbacks in ready:
+            callbacks.append(self._try)
+
+    def problem(self) -> str | None:
+        """Return where pods do not find the hub."""
+        missing = [what for what, each in self._later.items() if not each.listens]
+        return f"nobody listens yet on {'; '.join(missing)}" if missing else None
+
+    def stopService(self) -> Deferred[None]:
+        """Close the ports, let answers end for a moment, and abort the rest."""
+        return Deferred.fromCoroutine(self._stop(super().stopService()))
+
+    async def _stop(self, stopped: Deferred[object]) -> None:
+        await stopped
+        drained = DeferredList([factory.drain() for factory in self._factories])
+        await within(self._reactor, DRAIN_SECONDS, [drained])
+        for factory in self._factories:
+            factory.close()
+
+    def _add(
+        self, what: str, may_listen: Callable[[], bool], listen: Callable[[], IListeningPort]
+    ) -> None:
+        port = LaterPort(self._reactor, what, may_listen, listen)
+        port.setServiceParent(self)
+        self._later[what] = port
+
+    def _secured(self, identity: HubIdentity, factory: HTTPFactory) -> IProtocolFactory:
+        assert identity.serving is not None  # it is asked before
+        return tls.server_side(self._reactor, identity.serving, factory)
+
+    def _try(self) -> None:
+        for port in self._later.values():
+            port.trigger(at_once=True)

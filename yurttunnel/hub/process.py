@@ -1,0 +1,268 @@
+"""The parts list of the hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from functools import partial
+from ipaddress import ip_address
+
+from twisted.application.service import IService
+from twisted.internet.defer import Deferred
+
+from yurttunnel.cluster.services import ServiceAddresses, service_addresses
+from yurttunnel.http.authority import Address, join_authority
+from yurttunnel.hub.cache.metrics import METRICS as CACHE_METRICS
+from yurttunnel.hub.cache.store import Cache
+from yurttunnel.hub.configuration import HubConfiguration
+from yurttunnel.hub.filters.chain import METRICS as FILTER_METRICS
+from yurttunnel.hub.filters.chain import Filters, chosen_makers, installed_makers
+from yurttunnel.hub.filters.interfaces import FilterSite
+from yurttunnel.hub.filters.pools import Pools
+from yurttunnel.hub.filters.watches import FilteredWatches
+from yurttunnel.hub.forwarding.answers import Answers
+from yurttunnel.hub.forwarding.forwarding import Forwarder
+from yurttunnel.hub.forwarding.tokens import SeenTokens
+from yurttunnel.hub.handler import Entrance, Hub
+from yurttunnel.hub.identity.identity import PKI_DIRECTORY, HubIdentity
+from yurttunnel.hub.limits import METRICS as LIMIT_METRICS
+from yurttunnel.hub.limits import Limits
+from yurttunnel.hub.listeners import HubListeners
+from yurttunnel.hub.meta import hub_pages
+from yurttunnel.hub.network.interface import NodeInterface
+from yurttunnel.hub.offline.metrics import METRICS as OFFLINE_METRICS
+from yurttunnel.hub.offline.placeholder import SECRET_BYTES, PlaceholderTokens
+from yurttunnel.hub.offline.service import Offline, OfflineSettings
+from yurttunnel.hub.policy import Policy
+from yurttunnel.hub.settings import LoadBalancing, Settings
+from yurttunnel.hub.upstream.health import Health
+from yurttunnel.hub.upstream.servers import parse_servers
+from yurttunnel.hub.upstream.service import METRICS as UPSTREAM_METRICS
+from yurttunnel.hub.upstream.service import Upstream
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import KubeConfiguration
+from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.kube.informer import Informers
+from yurttunnel.kube.interfaces import InformerSpec
+from yurttunnel.kube.resources import PODS, SERVICES, Object
+from yurttunnel.metrics import MetricRegistry
+from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.debug.service import Debug
+from yurttunnel.ops.freed_memory import FreedMemory
+from yurttunnel.ops.http_site import LimitedSite
+from yurttunnel.ops.lag import ReactorLag
+from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.log_levels import shown_levels
+from yurttunnel.ops.notify import Supervised
+from yurttunnel.ops.process_stats import add_process_metrics
+from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
+from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.status.view import StatusSources
+from yurttunnel.ops.threads import JobThread
+from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.metrics import cluster_trust_metrics
+from yurttunnel.pki.renewal import TemplateUnknown
+from yurttunnel.steering.netlink.worker import KernelWorker
+from yurttunnel.tunnel.reactor import IReactor
+
+DATABASE = "yurthub.sqlite"
+"""Within ``--disk-cache-path``."""
+
+PLACEHOLDER_KEY = "placeholder-tokens.key"
+
+API_SERVICE = InformerSpec(SERVICES, service_addresses, namespace="default", name="kubernetes")
+"""The Service by which pods ask the API, and so the hub."""
+
+
+def build(reactor: IReactor, settings: Settings) -> IService:
+    """Compose the hub; raises ``StateError`` and ``BadFilter``.
+
+    Nothing here waits for the cloud: what an earlier run has left is enough to answer from.
+    """
+    listeners = settings.listeners
+    readiness = Readiness()
+    # What the hub itself wants of the API it asks for as a client of its own.
+    url = f"http://{join_authority(listeners.proxy_host, listeners.proxy_port)}"
+    own = KubeClient(
+        reactor,
+        KubeConfiguration(url, "default", lambda: b"", FileCredentials()),
+        program="yurthub",
+    )
+    informers = Informers(reactor, own)
+    identity = HubIdentity(
+        reactor,
+        settings.node_name,
+        settings.servers,
+        settings.root_dir,
+        settings.bootstrap,
+        partial(_serving_addresses, settings, informers),
+    )
+    cache = Cache(
+        reactor,
+        settings.cache_dir / DATABASE,
+        partial(JobThread, reactor),
+        most_bytes=settings.cache_bytes,
+    )
+    makers = chosen_makers(installed_makers(), settings.disabled_filters)
+    configuration = HubConfiguration(
+        informers, settings.namespace, [maker.name for maker in makers]
+    )
+    policy = Policy(configuration, cache.forget)
+    pools = Pools(informers, settings.node_name, settings.node_pool, settings.pool_topology)
+    site = FilterSite(
+        settings.node_name,
+        "" if listeners.interface is None else str(listeners.interface.address),
+        listeners.secure_port,
+        pools,
+        informers,
+    )
+    filtered_watches = FilteredWatches(reactor)
+    filters = Filters(makers, site, configuration, filtered_watches)
+
+    upstream = Upstream(
+        reactor,
+        settings.node_name,
+        parse_servers(settings.servers),
+        settings.load_balancing is LoadBalancing.ROUND_ROBIN,
+        settings.health,
+        identity,
+    )
+    health = upstream.health
+    offline = Offline(
+        reactor,
+        cache,
+        policy,
+        filters,
+        health,
+        upstream.calls.send_event,
+        OfflineSettings(
+            settings.node_name,
+            settings.least_watch,
+            _placeholders(reactor, settings) if settings.token_placeholders else None,
+        ),
+    )
+    forwarder = Forwarder(
+        reactor,
+        upstream.connections,
+        upstream.balancer,
+        health,
+        Answers(reactor, cache, policy),
+        SeenTokens(reactor, cache),
+        offline,
+    )
+    limits = Limits(reactor, settings.max_requests, settings.max_watches)
+    hub = Hub(reactor, health, forwarder, offline, filters, upstream.kubelet_lease, limits)
+
+    kernel = KernelWorker(reactor)
+    interface = None
+    if listeners.interface is not None:
+        interface = NodeInterface(reactor, listeners.interface, kernel.run)
+        readiness.add("interface for pods", interface.problem, required=False)
+    ports = HubListeners(
+        reactor, listeners, Entrance(hub, True), Entrance(hub, False), identity, interface
+    )
+    readiness.add("certificate", identity.problem)
+    readiness.add("certificate renewal", identity.warning, required=False)
+    readiness.add("certificate for pods", identity.serving_problem, required=False)
+    readiness.add("listeners for pods", ports.problem, required=False)
+    readiness.add("cache", cache.problem, required=False)
+    readiness.add("cloud", partial(_cloud_problem, health), required=False)
+
+    lag = ReactorLag(reactor)
+    metrics = MetricRegistry()
+    metrics.add(UPSTREAM_METRICS, upstream.stats)
+    metrics.add(LIMIT_METRICS, lambda: limits)
+    metrics.add(CACHE_METRICS, lambda: cache.stats)
+    metrics.add(OFFLINE_METRICS, offline.stats)
+    metrics.add(FILTER_METRICS, lambda: filters)
+    metrics.add(cluster_trust_metrics("yurthub_"), identity.stats)
+    add_process_metrics(metrics, "yurthub_", identity.certificates, lag.worst)
+
+    def pods() -> Deferred[Object]:
+        return own.list(PODS, field_selector=f"spec.nodeName={settings.node_name}")
+
+    meta = _meta(reactor, settings, readiness, metrics, identity, pods, lag)
+    parts = Supervised(reactor, readiness)
+    # The ports come first: when one is taken, nothing else has begun. What ends first is last.
+    for part in (
+        meta,
+        ClosedAtTheEnd(hub.close),
+        ClosedAtTheEnd(forwarder.close),
+        cache,
+        lag,
+        ports,
+        kernel,
+        interface,
+        identity,
+        upstream,
+        filtered_watches,
+        offline,
+        ClosedAtTheEnd(own.close),
+        informers,
+    ):
+        if part is not None:
+            part.setServiceParent(parts)
+    return parts
+
+
+def _meta(
+    reactor: IReactor,
+    settings: Settings,
+    readiness: Readiness,
+    metrics: MetricRegistry,
+    identity: HubIdentity,
+    pods: Callable[[], Deferred[Object]],
+    lag: ReactorLag,
+) -> IService:
+    status = StatusPage(
+        reactor,
+        StatusSources(
+            program="yurthub",
+            readiness=readiness,
+            certificates=identity.certificates,
+            reactor_lag=lag.worst,
+        ),
+    )
+    pages = hub_pages(status, readiness, metrics, identity.take_token, pods)
+    debug = Debug(reactor, tuple, lag, shown_levels)
+    pages.putChild(b"debug", debug.pages)
+    host, port = settings.listeners.meta_host, settings.listeners.meta_port
+    listen = partial(listen_tcp, reactor, "--serve-port", host, port, LimitedSite(pages, reactor))
+    meta = StoppedInTurn()
+    for part in (status, PortService(listen), debug, FreedMemory(reactor)):
+        part.setServiceParent(meta)
+    return meta
+
+
+def _cloud_problem(health: Health) -> str | None:
+    """Return why requests are answered from the cache."""
+    if health.online:
+        return None
+    problems = [
+        f"{each.server}: {each.problem or 'not asked yet'}" for each in health.servers.values()
+    ]
+    return f"no API server can be reached: {'; '.join(problems)}"
+
+
+def _serving_addresses(settings: Settings, informers: Informers) -> Collection[Address]:
+    """Return at which addresses pods ask for the API on this node."""
+    service = informers.informer(API_SERVICE)
+    if not service.synced:
+        raise TemplateUnknown("the addresses of the Service kubernetes are not known yet")
+    found: ServiceAddresses | None = service.get("kubernetes", "default")
+    listeners = settings.listeners
+    addresses = {ip_address(listeners.proxy_host)}
+    if listeners.interface is not None:
+        addresses.add(listeners.interface.address)
+    return addresses if found is None else {*addresses, *found.cluster_addresses}
+
+
+def _placeholders(reactor: IReactor, settings: Settings) -> PlaceholderTokens:
+    """Make what issues them, by a secret that outlives this process."""
+    directory = StateDirectory(settings.root_dir / PKI_DIRECTORY)
+    secret = directory.read(PLACEHOLDER_KEY, secret=True)
+    if secret is None or len(secret) != SECRET_BYTES:
+        secret = os.urandom(SECRET_BYTES)
+        directory.write(PLACEHOLDER_KEY, secret)
+    return PlaceholderTokens(secret, partial(time_of_day, reactor))
