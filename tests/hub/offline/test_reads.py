@@ -77,6 +77,8 @@ class GetTests(OfflineTestCase):
         status = self.assert_status(503, "ServiceUnavailable", "was never seen here", target)
         self.assertEqual({"retryAfterSeconds": 1}, status["details"])
         self.assertEqual(b"1", self.ask(target)[1][b"retry-after"])
+        self.keep_one("configmaps.v1.core", item("b"))
+        self.assert_status(503, "ServiceUnavailable", "was never seen here", target)
 
     def test_forms(self):
         """The best form that a client accepts, and of which there is something, is given."""
@@ -331,6 +333,20 @@ class TransformTests(OfflineTestCase):
         expected = ["Name", "Ready"], [["a", "1/1"]]
         self.assertEqual(expected, self.table("/api/v1/pods"))
         self.assertEqual(expected, self.table("/api/v1/namespaces/n/pods/a"))
+
+    def test_tables_without_columns(self):
+        """A row of the API's whose columns are not known cannot be read: it is made anew."""
+        row = b'{"cells":["a","1/1"],"object":{"metadata":{"name":"a","namespace":"n"}}}'
+        self.cache.upsert(
+            collection(form=str(Form("json", "Table", "v1"))),
+            TypeMeta("meta.k8s.io/v1", "Table"),
+            Item("n", "a", "1", {}, "", row),
+        )
+        self.keep_one("pods.v1.core", item("a"))
+        expected = ["Name", "Age"], [["a", "5m"]]
+        target = "/api/v1/namespaces/n/pods"
+        self.assertEqual(expected, self.table(f"{target}/a"))
+        self.assertEqual(expected, self.table(f"{target}?fieldSelector=metadata.name%3Da"))
 
     def test_metadata(self):
         """Only the metadata are made of objects in JSON."""

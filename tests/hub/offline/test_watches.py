@@ -6,7 +6,7 @@ import json
 
 from twisted.internet.defer import Deferred
 
-from tests.http.support import responses, settle
+from tests.http.support import request, responses, settle
 from tests.hub.offline.world import OfflineTestCase, collection, item
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.media.interfaces import Item
@@ -116,6 +116,15 @@ class BeginningTests(WatchTestCase):
         self.assertEqual(expected, headers[b"content-type"])
         self.assertEqual(len(body) - 4, int.from_bytes(body[:4], "big"))
 
+    def test_tables(self):
+        """A watch of Tables has the columns in its first event."""
+        accept = b"Accept: application/json;as=Table;v=v1;g=meta.k8s.io"
+        events, _ = self.frames(self.open(WATCH, accept))
+        columns = [table["columnDefinitions"] for _, table in events]
+        self.assertEqual(["Name", "Age"], [column["name"] for column in columns[0]])
+        self.assertEqual([None], columns[1:])
+        self.assertEqual(["a", "b"], [table["rows"][0]["cells"][0] for _, table in events])
+
     def test_filters(self):
         """What filters hide is not ADDED."""
         self.filters.change = lambda obj: None if obj["metadata"]["name"] == "a" else obj
@@ -128,7 +137,9 @@ class BeginningTests(WatchTestCase):
     def test_slow_clients(self):
         """Objects are sent no faster than the client takes them; then it is parked."""
         self.keep("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(2000)))
-        connection = self.open(WATCH)
+        connection = self.server.connect()
+        connection.receive(request(WATCH.encode(), b"User-Agent: kubelet"))
+        self.assertEqual(1, self.cache.listed)
         while self.cache.listed:
             connection.turn()
             self.assertLess(len(connection.dataBuffer) + connection._tempDataLen, 1_000_000)

@@ -163,6 +163,13 @@ class EventTests(OfflineTestCase):
         self.create({"metadata": {"name": "e"}}, b"Authorization: Bearer " + token.encode())
         self.assertEqual(token, self.kept()[0].token)
 
+    def test_bodies_that_were_read(self):
+        """An Event that was on its way when the cloud went is kept as well."""
+        body = b'{"metadata":{"name":"e","creationTimestamp":"2025-06-15T15:06:40Z"}}'
+        self.body = body
+        self.assertEqual(201, self.create(b"")[0])
+        self.assertEqual(body, self.kept()[0].body)
+
     def test_when_nothing_can_be_kept(self):
         """Where the disk keeps nothing, no Event is said to be kept."""
         self.cache.trouble = "the disk is full"

@@ -74,10 +74,11 @@ def collection(client="kubelet", resource="pods.v1.core", form="json", view=""):
 class OfflineTestCase(SynchronousTestCase):
     """``node`` is edge-1; its hub has a cache in memory.
 
-    Requests come by loopback, unless ``local`` is false.
+    Requests come by loopback, unless ``local`` is false. ``body`` is what has been read of them.
     """
 
     local = True
+    body = None
     placeholders = True
 
     def setUp(self):
@@ -117,7 +118,9 @@ class OfflineTestCase(SynchronousTestCase):
     def answer(self, exchange):
         """Answer a request as the hub's listeners have it answered."""
         head = exchange.head
-        call = HubCall(exchange, parse_request(head), caller_of(head, self.local), forms_of(head))
+        call = HubCall(
+            exchange, parse_request(head), caller_of(head, self.local), forms_of(head), self.body
+        )
         self.offline.answer(call)
 
     # -- what is kept --------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from yurttunnel.hub.cache.interfaces import CacheFailed, ICache, KeptEvent
 from yurttunnel.hub.interfaces import IConnectivity
 from yurttunnel.ops.backoff import Backoff
+from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
 
 SPACING = 0.2
@@ -48,6 +49,7 @@ class EventSender(MultiService):
         self._cache = cache
         self._connectivity = connectivity
         self._send = send
+        self._warnings = RateLimitedLog(clock, self._log)
         self.sent = 0
         self.dropped = 0
         self._loop = Reconciler(
@@ -91,7 +93,7 @@ class EventSender(MultiService):
             self.sent += 1
         else:
             self.dropped += 1
-            self._log.warn(
+            self._warnings.warn(
                 "An event of the outage is lost: the Kubernetes API answered {status} to {path}",
                 status=status,
                 path=event.path,
