@@ -132,6 +132,15 @@ class CacheContract:
         self.cache.upsert(PODS, POD, pod("b", 8))
         self.assertEqual(Read(["a", "b"], "8", True), await self.read())
 
+    async def test_bookmarks(self):
+        """A list is at the version up to which a watch has told of everything."""
+        self.cache.see(PODS, "3")
+        self.assertIsNone(await self.read())
+        self.take_list(5, pod("a"))
+        self.cache.see(PODS, "9")
+        self.cache.see(PODS, "7")
+        self.assertEqual(Read(["a"], "9", True), await self.read())
+
     async def test_versions_never_go_back(self):
         """The version of a list is the largest ever seen, whatever has ended meanwhile."""
         self.take_list(5, pod("a"))

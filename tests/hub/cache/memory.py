@@ -82,6 +82,12 @@ class MemoryCache:
         if objects and version:
             objects.version = max(objects.version, int(version))
 
+    def see(self, collection, version):
+        """See ``ICache``."""
+        objects = self._collections.get(collection)
+        if objects:
+            objects.version = max(objects.version, int(version))
+
     def use(self, collection):
         """See ``ICache``; nothing is forgotten for its age here."""
 

@@ -17,6 +17,7 @@ from tests.hub.forwarding.world import (
     pod,
     pod_list,
 )
+from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.request.callers import read_token
 
 TOKEN = b"Authorization: Bearer abc"
@@ -230,6 +231,14 @@ class WatchTests(World):
         self.assertIn(chunk(event("MODIFIED", pod("one", "3"))), self.client.sent)
         self.tell(event("DELETED", pod("one", "4")))
         self.assertIsNone(self.kept("one"))
+
+    def test_bookmarks(self):
+        """What is kept is at the version of the last bookmark, so that it never goes back."""
+        bookmark = {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "77"}}
+        self.watch("", event("ADDED", pod("one", "1")), event("BOOKMARK", bookmark))
+        listed = self.successResultOf(self.cache.list(Scope(self.collection())))
+        self.assertEqual("77", listed.meta.version)
+        listed.close()
 
     def test_leaving_a_selection(self):
         """What leaves the selection of one watch is there for another."""

@@ -123,6 +123,12 @@ class ICache(Interface):
         at which it left. Another watch may have told of the object in that very version.
         """
 
+    def see(collection: Collection, version: str) -> None:
+        """Take it that a watch has told of all that happened up to ``version``, as bookmarks say.
+
+        What is read then has no version from before it.
+        """
+
     def use(collection: Collection) -> None:
         """Take it that its client asks for it: a watch may have nothing to tell for weeks."""
 

@@ -127,6 +127,11 @@ class Cache(Service):
         """See :class:`ICache`."""
         self._writing.change(Key(collection, namespace, name), Change(version_of(version)))
 
+    def see(self, collection: Collection, version: str) -> None:
+        """See :class:`ICache`."""
+        # The end of what is never there: one at most waits for each collection.
+        self._writing.change(Key(collection, "", ""), Change(version_of(version)))
+
     def use(self, collection: Collection) -> None:
         """See :class:`ICache`."""
         if collection not in self._used:

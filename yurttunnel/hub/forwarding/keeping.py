@@ -119,6 +119,8 @@ class WatchKeeper:
             if event.initial_events_end and self._listing is not None:
                 self._listing.complete(ListMeta(event.meta, item.version))
                 self._listing = None
+            elif self._listing is None:
+                cache.see(self._collection, item.version)
         elif event.type == "DELETED":
             cache.remove(self._collection, item.namespace, item.name, item.version)
         elif self._wanted is None or self._wanted(item):
