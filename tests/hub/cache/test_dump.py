@@ -42,6 +42,13 @@ class DumpTests(CacheTestCase):
             list(as_text(self.path)),
         )
 
+    def test_without_the_hub(self) -> None:
+        """The hub need not run."""
+        self.stop()
+        self.assertEqual(5, len(list(as_text(self.path))))
+        for path in self.directory.iterdir():
+            self.assertEqual(0o600, stat.S_IMODE(path.stat().st_mode), path)
+
     def test_files(self) -> None:
         """Each object is a file, as the API would give it."""
         self.assertEqual(3, write_files(self.path, self.target))

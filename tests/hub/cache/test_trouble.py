@@ -107,6 +107,8 @@ class SlowDiskTests(TroubleTestCase):
         self.clock.advance(0.1)
         self.assertIn("takes more than 5 s", self.cache.problem())
         self.assertTrue(self.cache.stats.broken)
+        # Who reads then does not wait for it.
+        self.assertEqual("1", self.get("a").item.version)
         self.writer.release()
         self.assertIsNone(self.cache.problem())
 
@@ -297,6 +299,18 @@ class DamageTests(TroubleTestCase):
         self.assertEqual((1, 1), (self.cache.stats.damaged, self.said("a new one is begun")))
         aside = self.directory / "cache.db.damaged"
         self.assertTrue(aside.read_bytes().startswith(b"This is"))
+
+    def test_tokens(self) -> None:
+        """A token that is accepted again is known to the new file."""
+        self.start(self.good)
+        self.cache.accept_token(b"digest", "owner", 1000.0)
+        self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
+        for path in self.directory.iterdir():
+            path.unlink()
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.pass_time(31)
+        self.cache.accept_token(b"digest", "owner", 1000.0)
+        self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
 
     def test_another_version(self) -> None:
         """So is a file of another version of the program, which this one cannot read."""

@@ -8,7 +8,7 @@ minutes, the compaction of etcd). After that, and after a restart, a last page r
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from sqlite3 import Connection
 
 from twisted.internet.interfaces import IReactorTime
@@ -16,8 +16,8 @@ from zope.interface import implementer
 
 from yurttunnel.hub.cache import objects
 from yurttunnel.hub.cache.interfaces import Collection, IListing, Scope
-from yurttunnel.hub.cache.versions import version_of
-from yurttunnel.hub.cache.writes import OVERHEAD, Done, Key
+from yurttunnel.hub.cache.versions import is_older, version_of
+from yurttunnel.hub.cache.writes import OVERHEAD, Done
 from yurttunnel.hub.cache.writing import Writing
 from yurttunnel.hub.media.interfaces import Item, ListMeta
 
@@ -147,7 +147,7 @@ class Listing:
         if self._is_over:
             return
         size = self._size
-        items = [item for item in self._items if not self._is_gone(item)]
+        items = _without(self._queue.gone_of(self._scope.collection), self._items)
         self.abandon()
         pages = self._pages([(item.namespace, item.name) for item in items])
         if pages is not None and meta.continue_token:
@@ -160,13 +160,20 @@ class Listing:
         self._queue.size -= self._size
         self._items, self._size = [], 0
 
-    def _is_gone(self, item: Item) -> bool:
-        key = Key(self._scope.collection, item.namespace, item.name)
-        return self._queue.is_gone(key, version_of(item.version))
-
     def _pages(self, names: Sequence[tuple[str, str]]) -> Pages | None:
         """Return all pages so far, ``None`` when those before are not known."""
         if not self._continue_token:
             return Pages(None, names)
         before = self._continued.find(self._scope, self._continue_token)
         return None if before is None else Pages(before, names)
+
+
+def _without(gone: Mapping[tuple[str, str], int], items: Sequence[Item]) -> Sequence[Item]:
+    """Return those that have not gone in a newer version."""
+    if gone.keys().isdisjoint((item.namespace, item.name) for item in items):
+        return items
+    return [
+        item
+        for item in items
+        if not is_older(version_of(item.version), gone.get((item.namespace, item.name), 0))
+    ]

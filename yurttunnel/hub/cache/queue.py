@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from twisted.internet.defer import Deferred, succeed
 
 from yurttunnel.hub.cache.interfaces import Collection
-from yurttunnel.hub.cache.versions import Version, is_older
+from yurttunnel.hub.cache.versions import is_older
 from yurttunnel.hub.cache.writes import MOST_IN_ONE, Change, Changes, Key, Unlist, Write
 
-MOST_GONE = 10_000
+MOST_GONE = 2_000
 """Objects that are known to be gone, so that a late list or watch does not bring them back."""
 
 _FOR_LISTS = 0.8
@@ -56,7 +56,8 @@ class WriteQueue:
 
     def change(self, key: Key, change: Change) -> None:
         """Take a change of an object; what is known to be older changes nothing."""
-        if self.is_gone(key, change.version):
+        gone = self._gone.get(key)
+        if gone is not None and is_older(change.version, gone):
             return
         if change.item is None and isinstance(change.version, int):
             self._note_gone(key, change.version)
@@ -67,12 +68,16 @@ class WriteQueue:
             self.size += changes.size
             self._bound()
 
-    def is_gone(self, key: Key, version: Version) -> bool:
-        """Return whether an object has gone, not long ago, in a newer version."""
-        if not self._gone:
-            return False
-        gone = self._gone.get(key)
-        return gone is not None and is_older(version, gone)
+    def gone_of(self, collection: Collection) -> Mapping[tuple[str, str], int]:
+        """Return what has gone of a collection, not long ago, by namespace and name: its version.
+
+        Whatever is older than that does not come back.
+        """
+        return {
+            (key.namespace, key.name): version
+            for key, version in self._gone.items()
+            if key.collection == collection
+        }
 
     def is_lacking(self, collection: Collection) -> bool:
         """Return whether something of a collection was dropped, which is not known on disk yet."""

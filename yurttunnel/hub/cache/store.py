@@ -244,7 +244,8 @@ class Cache(Service):
         return closed
 
     def _opened(self) -> None:
-        """Have what was opened before closed: it may be another file."""
+        """Have what was opened before closed: it may be another file, without the tokens."""
+        self._accepted.clear()
         _ = self._thread.run(self._reader.close)
 
     def _refused(self, scope: Scope) -> None:

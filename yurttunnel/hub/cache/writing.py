@@ -121,11 +121,11 @@ class Writing:
     async def settled(self, seconds: float = BARRIER) -> bool:
         """Wait until all that was taken before is done, and no longer than ``seconds``.
 
-        Return whether it is; at once while nothing can be written.
+        Return whether it is; at once while there is a problem with writing.
         """
         if self._is_open and not self.queue.is_busy:
             return True
-        if self._problem is not None:
+        if self.problem() is not None:
             return False
         self._loop.trigger(at_once=True)
         return await ended_within(self._clock, seconds, self._mark())
