@@ -92,6 +92,10 @@ class FuzzTests(SynchronousTestCase):
         self.run_through("line")
         self.survives("quoted")
 
+    def test_requests_of_the_hub(self) -> None:
+        """What is asked of the hub has names that are names, or is refused."""
+        self.survives("hub-request")
+
     def test_lists_and_watches(self) -> None:
         """What the API answers through the hub is cut alike, or refused."""
         self.survives("hub-json-list")
@@ -102,8 +106,9 @@ class FuzzTests(SynchronousTestCase):
     def test_every_target_is_here(self) -> None:
         """No target is left out above."""
         names = "wire-server wire-agent hello request response chunks authority client-hello"
-        names += " enrolment identifiers certificate-request certificate hub-json-list"
-        names += " hub-json-watch hub-protobuf-list hub-protobuf-watch path sibling line quoted"
+        names += " enrolment identifiers certificate-request certificate hub-request"
+        names += " hub-json-list hub-json-watch hub-protobuf-list hub-protobuf-watch"
+        names += " path sibling line quoted"
         self.assertEqual(names.split(), list(TARGETS))
 
 

@@ -1,4 +1,4 @@
-"""Fuzz targets of yurthub: lists and watches of the API, in JSON and in protobuf."""
+"""Fuzz targets of yurthub: what is asked, and lists and watches of the API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from tests.fuzz.cases import PLAN, Target, cut
 from tests.hub.media.encoding import MAGIC, field, message
 from tests.hub.media.goldens import golden
 from tests.hub.media.support import media_of, read_list, read_watch, written_list
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
 from yurttunnel.hub.media.interfaces import BadBody, IMedia, Item
+from yurttunnel.hub.request.parsing import parse_request
+from yurttunnel.hub.request.requests import Form
+from yurttunnel.hub.request.selectors import scope_of
 
 MAX_ITEM = 2000
 
@@ -171,3 +176,50 @@ PROTOBUF_WATCH = Target(
 )
 
 LISTS_AND_WATCHES = (JSON_LIST, JSON_WATCH, PROTOBUF_LIST, PROTOBUF_WATCH)
+
+
+def check_request(case: bytes) -> bool:
+    """Whatever is asked for, each name of it is one, and nothing is read but refused or told."""
+    try:
+        head = RequestHeadReader(HeadLimits()).feed(
+            b"GET " + case[PLAN:] + b" HTTP/1.1\r\nHost: localhost:10261\r\n\r\n"
+        )
+    except HeadError:
+        return False
+    if not isinstance(head, RequestHead):
+        return False
+    try:
+        request = parse_request(head)
+        if request.resource is not None:
+            scope_of("kubelet", request, Form("json"))
+    except RequestFailed as error:
+        assert error.status == 400 and len(error.text) < 40_000, "it is not refused as a request"
+        return False
+    segments = request.path[1:].split("/") if request.path != "/" else []
+    for name in (*segments, *filter(None, (request.namespace, request.name))):
+        assert name not in ("", ".", "..") and not set(name) & set("/%"), f"{name!r} is no name"
+    return True
+
+
+REQUEST = Target(
+    "hub-request",
+    check_request,
+    [b"/api/v1", b"/apis/apps/v1", b"/api/v1/namespaces/n/pods", b"/version", b"/", b""],
+    [
+        b"/namespaces/n",
+        b"/watch",
+        b"/pods",
+        b"/p/status",
+        b"/proxy/a//..",
+        b"/%2e%2e",
+        b"%2f",
+        b"%c3%a4" * 50,
+        b"%00",
+        b"?labelSelector=a%20in%20(b,c),!d",
+        b"?fieldSelector=metadata.name%3Dx,spec.nodeName!%3Dy",
+        b"&watch=true&limit=5",
+        b"&timeoutSeconds=9",
+        b"&resourceVersion=%",
+        b"//",
+    ],
+)

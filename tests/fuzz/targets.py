@@ -18,6 +18,7 @@ TARGETS = {
         pki.IDENTIFIERS,
         pki.CERTIFICATE_REQUEST,
         pki.CERTIFICATE,
+        hub.REQUEST,
         *hub.LISTS_AND_WATCHES,
         texts.PATH,
         texts.SIBLING,
