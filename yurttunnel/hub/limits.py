@@ -22,8 +22,6 @@ TOO_MANY = ApiFailure(429, "too many requests are in hand: try again later", ret
 _BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0)
 """Upper bounds of the histogram, in seconds: what is kept is answered in the first, mostly."""
 
-_PREFIX = "node_yurthub_"
-
 
 class Limits:
     """At most ``max_requests`` that are over soon and ``max_watches`` that last; 0 is no bound."""
@@ -63,25 +61,25 @@ class Limits:
 
 METRICS: tuple[Metric[Limits], ...] = (
     gauge(
-        f"{_PREFIX}in_flight_requests_collector",
+        "node_yurthub_in_flight_requests_collector",
         "Requests in hand now, by verb. Watches last as long as their clients want; others that"
         " pile up wait for a slow API server.",
         lambda limits: sorted(limits.in_hand.items()),
         "verb",
     ),
     gauge(
-        f"{_PREFIX}in_flight_requests_total",
+        "node_yurthub_in_flight_requests_total",
         "The same over all verbs.",
         lambda limits: limits.in_hand.total(),
     ),
     counter(
-        f"{_PREFIX}rejected_requests_counter",
+        "node_yurthub_rejected_requests_counter",
         "Requests that were answered 429, since there were more in hand than"
         " --max-requests-in-flight or --max-watches allow.",
         lambda limits: limits.rejected,
     ),
     histogram(
-        f"{_PREFIX}request_duration_seconds",
+        "yurthub_request_duration_seconds",
         "How long requests took, from the head of the request to the end of the answer, whoever"
         " gave it; without watches, followed logs and upgrades. Upstream's proxy_latency_collector"
         " is in nanoseconds.",

@@ -49,7 +49,11 @@ class Hub(Program):
             *("--proxy-port", str(self.port)),
             *("--proxy-secure-port", str(self.secure_port)),
             *("--serve-port", str(meta_port)),
-            *(() if "--enable-dummy-if" in extra else ("--enable-dummy-if", "false")),
+            *(
+                ()
+                if any(e.startswith("--enable-dummy-if") for e in extra)
+                else ("--enable-dummy-if=false",)
+            ),
             *HEARTBEAT,
             *extra,
         ]
@@ -60,4 +64,4 @@ class Hub(Program):
 
     async def online(self) -> bool:
         """Whether it has an API server that is healthy."""
-        return await self.metric("yurthub_server_healthy") > 0
+        return await self.metric("node_yurthub_server_healthy_status") > 0

@@ -144,6 +144,8 @@ class Connections:
         factory = Factory.forProtocol(
             lambda: HTTPSConnection(self._reactor, problem_with_api, HEAD_LIMITS)
         )
+        # Without two lines in the log for each connection.
+        factory.noisy = False
         secured = tls.client_side(self._reactor, key.contexts.creator(server.host), factory)
         endpoint = HostnameEndpoint(
             self._reactor, server.host, server.port, timeout=CONNECT_SECONDS

@@ -30,31 +30,29 @@ class UpstreamStats:
     pool: PoolStatistics
 
 
-_PREFIX = "node_yurthub_"
-
 METRICS: tuple[Metric[UpstreamStats], ...] = (
     gauge(
-        f"{_PREFIX}server_healthy_status",
+        "node_yurthub_server_healthy_status",
         "Whether an API server is healthy: 1 if it is. With 0 for all of them the node lives on"
         " what is kept; the log says what is wrong with each.",
         lambda stats: ((str(server), int(server.healthy)) for server in stats.servers),
         "server",
     ),
     counter(
-        f"{_PREFIX}lease_renewals",
+        "yurthub_lease_renewals",
         "How often the Lease of the node was renewed. It does not go up while there is no cloud,"
         " and while kubelet does not ask for its Lease: then the cloud sees the node as NotReady.",
         lambda stats: stats.renewals,
     ),
     gauge(
-        f"{_PREFIX}server_connections",
+        "yurthub_server_connections",
         "Connections to API servers now: in use by a request, watches and upgrades included, or"
         " idle until the next one.",
         lambda stats: (("in_use", stats.pool.in_use), ("idle", stats.pool.idle)),
         "state",
     ),
     counter(
-        f"{_PREFIX}server_pool_events",
+        "yurthub_server_pool_events",
         "What requests for connections to API servers have led to: reuse, a connection that was"
         " there was used again; connect, one was made or tried, which failed as often as"
         " connect_failed says; refusal, the connections were at their bounds.",
