@@ -120,9 +120,9 @@ JSON_WATCH = Target(
     [b"", golden("watch.json"), *golden("watch.json").splitlines(keepends=True)],
     [
         *golden("watch.json").splitlines(keepends=True),
-        b'{"type":"ADDED","object":{"metadata":{"name":"a"}}}',
+        b'{"type":"ADDED","object":{"kind":"A","apiVersion":"v1","metadata":{"name":"a"}}}',
         b'{ "type" : "BOOKMARK",\n "object" : {\n}\n}',
-        b'{"type":"ERROR","object":{"kind":"Status"}}\n',
+        b'{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1"}}\n',
         b"\n",
         b" ",
         b"}\n",

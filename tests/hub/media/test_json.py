@@ -227,6 +227,15 @@ class ObjectTests(SynchronousTestCase):
             with self.assertRaises(BadBody):
                 JSON.read_object(body)
 
+    def test_no_type(self):
+        """What clients send need not say what it is; what the API tells has to."""
+        for type in ({}, {"kind": "Pod"}, {"apiVersion": "v1"}, {"kind": "", "apiVersion": "v1"}):
+            value = {**type, **pod("a")}
+            self.assertEqual(JSON.read_object(compact(value))[1].name, "a")
+            for event in ("ADDED", "BOOKMARK", "ERROR"):
+                with self.assertRaises(BadBody):
+                    read_watch(JSON, [compact({"type": event, "object": value}) + b"\n"])
+
 
 class WatchTests(SynchronousTestCase):
     """Watches."""
@@ -350,9 +359,15 @@ class TableTests(SynchronousTestCase):
             read_list(self.table, [compact(list_of(pod("a")))])
         with self.assertRaises(BadBody):
             read_watch(self.table, [compact({"type": "ADDED", "object": plain}) + b"\n"])
+        mark = json.loads(self.body(self.row("a")))
+        for change in ({"rows": []}, {"kind": "Other"}, {"kind": ""}, {"apiVersion": ""}):
+            with self.assertRaises(BadBody):
+                event = {"type": "BOOKMARK", "object": {**mark, **change}}
+                read_watch(self.table, [compact(event) + b"\n"])
+            with self.assertRaises(BadBody):
+                self.table.read_object(compact({**mark, **change}))
         with self.assertRaises(BadBody):
-            mark = {"type": "BOOKMARK", "object": json.loads(self.body())}
-            read_watch(self.table, [compact(mark) + b"\n"])
+            read_list(self.table, [compact({**mark, "apiVersion": ""})])
 
     def test_protobuf(self):
         """There are no Tables in protobuf."""

@@ -153,9 +153,19 @@ class ObjectTests(SynchronousTestCase):
 
     def test_refused(self):
         """These are no objects."""
-        for data in (b"", b"k8s", b"{}", MAGIC + b"\x0a", enveloped(b"\x0a\x05", b"")):
+        for data in (b"", b"k8s", b"{}", MAGIC + b"\x0a", enveloped(b"\x0a\x05")):
             with self.assertRaises(BadBody):
                 PROTOBUF.read_object(data)
+
+    def test_no_type(self):
+        """What clients send need not say what it is; what the API tells has to."""
+        for meta in (b"", field(1, "v1"), field(2, "Pod")):
+            data = enveloped(pod("a"), meta)
+            self.assertEqual(PROTOBUF.read_object(data)[1].name, "a")
+            for type in ("ADDED", "BOOKMARK", "ERROR"):
+                event = field(1, type) + field(2, field(1, data))
+                with self.assertRaises(BadBody):
+                    read_watch(PROTOBUF, [len(event).to_bytes(4) + event])
 
 
 class WatchTests(SynchronousTestCase):

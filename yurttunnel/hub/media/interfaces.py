@@ -109,7 +109,10 @@ class IMedia(Interface):
         """Return a reader of one watch."""
 
     def read_object(body: bytes) -> tuple[TypeMeta, Item]:
-        """Read one object; a ``Status`` is one, too, with the kind that says so."""
+        """Read one object; a ``Status`` is one, too, with the kind that says so.
+
+        What clients send may leave out its type, which is then empty.
+        """
 
     def object(meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as an object of its own; ``columns`` are a Table's, if they are known."""

@@ -18,7 +18,13 @@ from yurttunnel.hub.media.json_objects import (
     object_form,
 )
 from yurttunnel.hub.media.json_text import text_form
-from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, LIST, check_kind, item_type
+from yurttunnel.hub.media.kinds import (
+    INITIAL_EVENTS_END,
+    LIST,
+    checked_type,
+    item_type,
+    transformed_type,
+)
 
 TABLE: Final = "Table"
 PARTIAL: Final = "PartialObjectMetadata"
@@ -54,8 +60,7 @@ class Objects:
         Raises :class:`msgspec.DecodeError`, and :class:`BadBody` for what was not asked for.
         """
         type, item = decode_object(body)
-        check_kind(type.kind, self._transform)
-        return type, item
+        return transformed_type(type, self._transform), item
 
     def bookmark(self, body: bytes) -> tuple[TypeMeta, str, bool]:
         """Return the type, the version and whether the initial events end with this bookmark.
@@ -63,7 +68,7 @@ class Objects:
         Raises :class:`msgspec.DecodeError`.
         """
         type, item = decode_object(body)
-        return type, item.version, ends_initial_events(body)
+        return checked_type(type, self._transform), item.version, ends_initial_events(body)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
         """Return an item as an object of its own."""
@@ -115,7 +120,7 @@ class Tables(Objects):
         """Return the type of a Table, which is that of its rows."""
         if list_type.kind != TABLE:
             raise BadBody(f"kind {list_type.kind[:60]!r} is no {TABLE}")
-        return list_type
+        return checked_type(list_type, TABLE)
 
     def list_type(self, type: TypeMeta) -> TypeMeta:
         """Return the type of a Table."""
@@ -128,14 +133,16 @@ class Tables(Objects):
             return super().object(body)
         if len(rows) != 1:
             raise BadBody(f"the {TABLE} of one object has {len(rows)} rows")
-        return type, self.item(bytes(rows[0]), type)
+        return checked_type(type, TABLE), self.item(bytes(rows[0]), type)
 
     def bookmark(self, body: bytes) -> tuple[TypeMeta, str, bool]:
         """Return what a bookmark says, which is the object of its row."""
         type, rows = self._table(body)
-        if len(rows) != 1:
-            raise BadBody(f"the {TABLE} of a bookmark has {len(rows)} rows")
-        return type, *super().bookmark(_shown(rows[0]))[1:]
+        if type.kind != TABLE or len(rows) != 1:
+            raise BadBody(f"a bookmark is no {TABLE} with one row")
+        shown = _shown(rows[0])
+        version = decode_object(shown)[1].version
+        return checked_type(type, TABLE), version, ends_initial_events(shown)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
         """Return a Table with one row, or a ``Status``."""

@@ -15,7 +15,7 @@ from yurttunnel.hub.media.json_objects import decode_object
 from yurttunnel.hub.media.json_shapes import Objects
 from yurttunnel.hub.media.json_text import spaced, text_form
 from yurttunnel.hub.media.json_values import ValueReader
-from yurttunnel.hub.media.kinds import named
+from yurttunnel.hub.media.kinds import checked_type, named
 
 SEQUEL: Final = b"}\n"
 """What an event of kube-apiserver ends with."""
@@ -74,9 +74,11 @@ def _event(shape: Objects, text: bytes) -> WatchEvent:
             type, version, ends = shape.bookmark(body)
             return WatchEvent(event.type, type, Item("", "", version, {}, "", b""), ends)
         case "ERROR":
-            return WatchEvent(event.type, decode_object(body)[0], None, status=body)
+            return WatchEvent(
+                event.type, checked_type(decode_object(body)[0], ""), None, status=body
+            )
     type, item = shape.object(body)
-    return WatchEvent(event.type, type, named(item))
+    return WatchEvent(event.type, checked_type(type, ""), named(item))
 
 
 def event_form(type: str, body: bytes) -> bytes:

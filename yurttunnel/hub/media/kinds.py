@@ -15,6 +15,9 @@ EVENT_TYPES: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERR
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 """The annotation, ``true``, of the bookmark behind all objects that there were (KEP-3157)."""
 
+STATUS: Final = "Status"
+"""The kind of what says why something failed, or what became of it."""
+
 UNKNOWN: Final = TypeMeta("", "")
 """What is known of the type of an object that says it itself."""
 
@@ -34,16 +37,27 @@ def named(item: Item) -> Item:
 def item_type(list_type: TypeMeta, transform: str) -> TypeMeta:
     """Return the type of a list's items; raises :class:`BadBody` for what is no such list."""
     kind = list_type.kind.removesuffix(LIST)
-    if not list_type.api_version or kind in ("", list_type.kind):
+    if kind in ("", list_type.kind):
         raise BadBody(f"kind {list_type.kind[:60]!r} is no list")
-    check_kind(kind, transform)
-    return TypeMeta(list_type.api_version, kind)
+    return checked_type(TypeMeta(list_type.api_version, kind), transform)
 
 
-def check_kind(kind: str, transform: str) -> None:
-    """Raise :class:`BadBody` for an object that was not to be transformed so; or a list's item.
+def checked_type(type: TypeMeta, transform: str) -> TypeMeta:
+    """Return the type of an object that the API sends.
+
+    Raises :class:`BadBody` for what does not say its type or was not transformed as it was asked
+    for.
+    """
+    if not type.kind or not type.api_version:
+        raise BadBody("an object does not say what it is")
+    return transformed_type(type, transform)
+
+
+def transformed_type(type: TypeMeta, transform: str) -> TypeMeta:
+    """Return the type of an object; raises :class:`BadBody` for what was not transformed so.
 
     A ``Status`` may come in place of any object.
     """
-    if transform and kind not in (transform, "Status"):
-        raise BadBody(f"kind {kind[:60]!r} came where {transform} was asked for")
+    if transform and type.kind not in (transform, STATUS):
+        raise BadBody(f"kind {type.kind[:60]!r} came where {transform} was asked for")
+    return type

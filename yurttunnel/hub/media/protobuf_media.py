@@ -18,7 +18,7 @@ from yurttunnel.hub.media.interfaces import (
     TypeMeta,
     WatchEvent,
 )
-from yurttunnel.hub.media.kinds import EVENT_TYPES, check_kind, named
+from yurttunnel.hub.media.kinds import EVENT_TYPES, checked_type, named, transformed_type
 from yurttunnel.hub.media.protobuf_fields import bytes_form, fields, tag, text
 from yurttunnel.hub.media.protobuf_lists import ProtobufListReader, ProtobufListWriter
 from yurttunnel.hub.media.protobuf_objects import (
@@ -69,9 +69,8 @@ class ProtobufWatchReader:
         if event not in EVENT_TYPES:
             raise BadBody(f"an event is of the unknown type {event[:20]!r}")
         if event == "ERROR":
-            return WatchEvent(event, type, None, status=body)
-        check_kind(type.kind, self._transform)
-        item = decode_item(body, type)
+            return WatchEvent(event, checked_type(type, ""), None, status=body)
+        item = decode_item(body, checked_type(type, self._transform))
         if event == "BOOKMARK":
             mark = Item("", "", item.version, {}, "", b"")
             return WatchEvent(event, type, mark, ends_initial_events(body))
@@ -117,8 +116,7 @@ class ProtobufMedia:
     def read_object(self, body: bytes) -> tuple[TypeMeta, Item]:
         """Read one object."""
         type, message = open_envelope(body)
-        check_kind(type.kind, self._transform)
-        return type, decode_item(message, type)
+        return type, decode_item(message, transformed_type(type, self._transform))
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as an object of its own."""
