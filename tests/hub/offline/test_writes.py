@@ -301,6 +301,7 @@ class TokenRequestTests(OfflineTestCase):
         ):
             status, content = self.request(spec)
             self.assertEqual((403, "Forbidden"), (status, content["reason"]), spec)
+            self.assertIn("node edge-1 knows no pod", content["message"])
 
     def test_others(self):
         """Only the node itself gets them."""

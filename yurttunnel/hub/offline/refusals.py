@@ -14,6 +14,7 @@ class Refusals:
     """Makes the failures of one node."""
 
     def __init__(self, node_name: str) -> None:
+        self._node = node_name
         self._away = f"node {node_name} cannot reach the Kubernetes API"
         self.partial = f"{self._away}: this is what its kubelet knows, and may be a part"
         """What people are warned of who get what kubelet knows."""
@@ -65,6 +66,14 @@ class Refusals:
         """Return the failure that a name is taken."""
         text = f'{_qualified(request.resource)} "{name}" already exists'
         return ApiFailure(409, text, "AlreadyExists", {**_details(request), "name": name})
+
+    def not_running(self, request: ApiRequest, pod: str) -> ApiFailure:
+        """Return the failure that a service account is not that of a pod of this node."""
+        text = (
+            f'{_named(request)} is forbidden: the kubelet of node {self._node} knows no pod "{pod}"'
+            " that runs as this account"
+        )
+        return ApiFailure(403, text, details=_details(request))
 
     def expired(self, why: str) -> ApiFailure:
         """Return the failure that a list cannot be continued, and has to begin anew."""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import NoReturn
 
-from yurttunnel.http.errors import ApiFailure, RequestFailed
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.interfaces import BadBody
@@ -83,12 +83,7 @@ class TokenQuestions:
             _refuse("TokenRequest", error)
         request = call.request
         if await self._account_of(request.namespace, question.pod) != request.name:
-            raise ApiFailure(
-                403,
-                f'serviceaccounts "{request.name}" is forbidden: node has no pod'
-                f' "{question.pod}" that runs as this account, as far as it is known',
-                "Forbidden",
-            )
+            raise self._refusals.not_running(request, question.pod)
         token, expires = self._placeholders.issue(
             request.namespace, request.name, question.audiences
         )
