@@ -6,6 +6,8 @@ import datetime
 import re
 from collections import Counter
 
+from twisted.internet.task import Clock
+
 from tests.cluster.fakes import FakeInformers
 from tests.deploy.rendering import DEPLOY, REPOSITORY
 from tests.deploy.steering import add_steering
@@ -14,6 +16,20 @@ from yurttunnel.agent import servers
 from yurttunnel.agent.process import agent_registry
 from yurttunnel.cluster import nodes
 from yurttunnel.http.pool import PoolStatistics
+from yurttunnel.hub.cache.metrics import METRICS as CACHE_METRICS
+from yurttunnel.hub.cache.metrics import CacheStats
+from yurttunnel.hub.configuration import HubConfiguration
+from yurttunnel.hub.filters.chain import METRICS as FILTER_METRICS
+from yurttunnel.hub.filters.chain import Filters
+from yurttunnel.hub.filters.watches import FilteredWatches
+from yurttunnel.hub.limits import METRICS as LIMIT_METRICS
+from yurttunnel.hub.limits import Limits
+from yurttunnel.hub.offline.metrics import METRICS as OFFLINE_METRICS
+from yurttunnel.hub.offline.metrics import OfflineStats
+from yurttunnel.hub.process import PREFIX, hub_registry
+from yurttunnel.hub.upstream.servers import Server
+from yurttunnel.hub.upstream.service import METRICS as UPSTREAM_METRICS
+from yurttunnel.hub.upstream.service import UpstreamStats
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.pki.approval import Reason
 from yurttunnel.pki.approval_requests import Kind
@@ -40,8 +56,8 @@ SESSION_ENDS = "yurttunnel_server_session_ends_total"
 CLOSING = re.compile(r"\.close\(\s*Code\.([A-Z_]+)")
 
 
-def registries() -> tuple[MetricRegistry, MetricRegistry]:
-    """Return what a scrape of server and agent shows when everything is switched on."""
+def registries() -> tuple[MetricRegistry, ...]:
+    """Return what a scrape of server, agent and hub shows when everything is switched on."""
     of_process = {
         "counters": TunnelCounters(),
         "memory": MemoryBudget(1),
@@ -78,7 +94,27 @@ def registries() -> tuple[MetricRegistry, MetricRegistry]:
         cluster_trust_metrics("yurttunnel_agent_"),
         lambda: ClusterTrustStats({"agent": RequestCounters()}),
     )
-    return server, agent
+    return server, agent, _hub_registry()
+
+
+def _hub_registry() -> MetricRegistry:
+    certificates = {"client": datetime.datetime.now(datetime.UTC)}
+    hub = hub_registry(lambda: certificates, lambda: 0.0)
+    server = Server("api.example", 6443)
+    stats = UpstreamStats([server], 0, PoolStatistics())
+    hub.add(UPSTREAM_METRICS, lambda: stats)
+    limits = Limits(Clock(), 1, 1)
+    limits.in_hand["get"] += 1
+    hub.add(LIMIT_METRICS, lambda: limits)
+    hub.add(CACHE_METRICS, CacheStats)
+    answered = Counter({("get", "200"): 1})
+    hub.add(OFFLINE_METRICS, lambda: OfflineStats(answered, 0, 0, 0, 0))
+    configuration = HubConfiguration(FakeInformers(), "kube-system", ())
+    filters = Filters((), None, configuration, FilteredWatches(Clock()))
+    filters.failures["masterservice"] = 0
+    hub.add(FILTER_METRICS, lambda: filters)
+    hub.add(cluster_trust_metrics(PREFIX), lambda: ClusterTrustStats({"client": RequestCounters()}))
+    return hub
 
 
 def _interception_stats() -> interception.InterceptionStats:

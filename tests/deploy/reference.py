@@ -20,6 +20,7 @@ from tests.deploy.messages import Messages, key, messages_of, source_files
 from tests.deploy.metrics import RULES, registries
 from tests.deploy.rendering import REPOSITORY
 from yurttunnel.agent.options import Options as AgentOptions
+from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.metrics import MetricFamily
 from yurttunnel.ops.flag_table import Entry, Flag, Repeated, by_group, shown
 from yurttunnel.ops.options import CommandOptions
@@ -29,6 +30,7 @@ from yurttunnel.server.options import Options as ServerOptions
 COMMANDS: dict[str, type[CommandOptions[Any]]] = {
     "yurttunnel-server": ServerOptions,
     "yurttunnel-agent": AgentOptions,
+    "yurthub": HubOptions,
     "yurttunnel-quickstart": QuickstartOptions,
 }
 
@@ -43,7 +45,7 @@ MESSAGES = REPOSITORY / "docs" / "messages.md"
 FLAGS = REPOSITORY / "docs" / "flags.md"
 
 CODE = re.compile(r"`([^`]+)`")
-METRIC = re.compile(r"\b(?:yurttunnel|konnectivity|process)_\w+")
+METRIC = re.compile(r"\b(?:yurttunnel|konnectivity|process|node_yurthub)_\w+")
 LEVELS = {"warn": "warn", "error": "error", "critical": "critical", "failure": "critical"}
 """Levels of the log by the logger's methods; a failure is a critical message with a traceback."""
 

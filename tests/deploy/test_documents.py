@@ -62,7 +62,7 @@ FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
 ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both) \| (kept|ignored|new) \|")
 
 OTHER_PROGRAMS = {
-    *("server", "patches", "help", "controllers"),
+    *("server", "patches", "help", "controllers", "print-join-command"),
     *("egress-selector-config-file", "enable-aggregator-routing"),
     *("kubelet-certificate-authority", "kubelet-preferred-address-types"),
     *("cluster-signing-cert-file", "cluster-signing-duration", "kubelet-insecure-tls"),

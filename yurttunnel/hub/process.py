@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from ipaddress import ip_address
 
@@ -68,6 +69,9 @@ from yurttunnel.tunnel.reactor import IReactor
 
 DATABASE = "yurthub.sqlite"
 """Within ``--disk-cache-path``."""
+
+PREFIX = "node_yurthub_"
+"""What the names of metrics begin with, as those of upstream do."""
 
 PLACEHOLDER_KEY = "placeholder-tokens.key"
 
@@ -170,14 +174,13 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     readiness.add("cloud", partial(_cloud_problem, health), required=False)
 
     lag = ReactorLag(reactor)
-    metrics = MetricRegistry()
+    metrics = hub_registry(identity.certificates, lag.worst)
     metrics.add(UPSTREAM_METRICS, upstream.stats)
     metrics.add(LIMIT_METRICS, lambda: limits)
     metrics.add(CACHE_METRICS, lambda: cache.stats)
     metrics.add(OFFLINE_METRICS, offline.stats)
     metrics.add(FILTER_METRICS, lambda: filters)
-    metrics.add(cluster_trust_metrics("yurthub_"), identity.stats)
-    add_process_metrics(metrics, "yurthub_", identity.certificates, lag.worst)
+    metrics.add(cluster_trust_metrics(PREFIX), identity.stats)
 
     def pods() -> Deferred[Object]:
         return own.list(PODS, field_selector=f"spec.nodeName={settings.node_name}")
@@ -204,6 +207,15 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         if part is not None:
             part.setServiceParent(parts)
     return parts
+
+
+def hub_registry(
+    certificates: Callable[[], Mapping[str, datetime.datetime]], reactor_lag: Callable[[], float]
+) -> MetricRegistry:
+    """Make what a scrape of a hub shows of its process; its parts add theirs."""
+    registry = MetricRegistry()
+    add_process_metrics(registry, PREFIX, certificates, reactor_lag)
+    return registry
 
 
 def _meta(

@@ -93,7 +93,10 @@ class MetricTests(OfflineTestCase):
         self.ask("/version")
         self.open("/api/v1/services?watch=1")
         samples = {
-            (sample.name.removeprefix("yurthub_offline_"), *sample.labels.values()): sample.value
+            (
+                sample.name.removeprefix("node_yurthub_offline_"),
+                *sample.labels.values(),
+            ): sample.value
             for family in families(METRICS, self.offline.stats())
             for sample in family.samples
         }
