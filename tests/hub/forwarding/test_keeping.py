@@ -18,7 +18,6 @@ from tests.hub.forwarding.world import (
     pod_list,
 )
 from yurttunnel.hub.cache.interfaces import Scope
-from yurttunnel.hub.forwarding import keeping
 from yurttunnel.hub.request.callers import read_token
 
 TOKEN = b"Authorization: Bearer abc"
@@ -193,18 +192,6 @@ class KeepingTests(World):
             self.answer_json(body, b"200 OK", -1, b"Content-Encoding: " + coding)
         self.assertIsNone(self.kept_list())
         self.assertEqual([200] * 3, [status for status, _ in self.answered(*["GET"] * 3)])
-
-    def test_too_long(self):
-        """An object that is too long is passed on and not kept, however small it was packed."""
-        self.patch(keeping, "MAX_ITEM", 1000)
-        whole = json.dumps(pod("one", long="x" * 5000)).encode()
-        self.get(obj=whole)
-        self.ask(ONE, KUBELET, JSON)
-        packed = gzip.compress(whole)
-        self.answer_json(packed, b"200 OK", -1, b"Content-Encoding: gzip")
-        self.assertEqual([(200, whole), (200, packed)], self.answered("GET", "GET"))
-        self.assertIsNone(self.kept("one"))
-        self.assertEqual(2, self.answers.unreadable)
 
     def test_documents(self):
         """Discovery is kept for everybody."""

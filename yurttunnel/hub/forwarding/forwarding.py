@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -184,7 +185,7 @@ class Forwarding(DelegatedExchange):
         error = failure.value
         if isinstance(error, RequestFailed):
             return error.status, error.text
-        if not failure.check(CancelledError):
+        if not failure.check(CancelledError, ConnectingCancelledError):
             _log.failure("Defect: connecting to {server} failed", failure, server=self._server)
         return 502, f"{self._server}: the connection was given up"
 
@@ -263,10 +264,17 @@ class Forwarding(DelegatedExchange):
         self.exchange.switch(status, reason, fields, protocol)
 
     def abort(self) -> None:
-        """See ``IExchange``: the answer has broken off."""
+        """See ``IExchange``: the answer has broken off.
+
+        A watch ends in good order, as the API ends each of them from time to time: its client goes
+        on from the last event that it has seen.
+        """
         if self._server is not None:
             self._forwarder.health.suspect(self._server)
-        self.exchange.abort()
+        if self._call.request.verb == "watch":
+            self.exchange.finish()
+        else:
+            self.exchange.abort()
 
     def _exchange_ended(self, error: ExchangeFailed | None) -> None:
         self._over = True
