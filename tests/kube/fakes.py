@@ -228,8 +228,8 @@ class FakeKubeClient:
         plural = resource.plural if subresource is None else f"{resource.plural}/{subresource}"
         return self._answer(("update", resource, name), answer, plural)
 
-    def delete(self, resource, name, namespace=None):
-        """Delete an object."""
+    def delete(self, resource, name, namespace=None, *, grace=None):
+        """Delete an object, at once whatever its time is."""
         return self._answer(
             ("delete", resource, name), lambda: self._delete(resource, name, namespace)
         )

@@ -213,6 +213,21 @@ class Store:
             metadata["deletionGracePeriodSeconds"] = grace
         return self._update(kind, current, updated, dry_run)
 
+    def adopt(self, kind: Resource, body: Object) -> None:
+        """Take an object as another API has it, with its metadata but the version, or replace it.
+
+        What is there already in the same way is no change.
+        """
+        adopted = _copy_as(kind, body)
+        metadata = adopted["metadata"]
+        key = (metadata.get("namespace", ""), metadata["name"])
+        current = self._objects.setdefault(kind, {}).get(key)
+        if current is None:
+            self._make_room(kind, metadata["name"])
+            self._commit(kind, key, ADDED, adopted, None)
+        else:
+            self._update(kind, current, adopted, dry_run=False)
+
     def remove(
         self, kind: Resource, namespace: str | None, name: str, dry_run: bool = False
     ) -> Object:

@@ -154,6 +154,11 @@ class Node(Service):
         # What has escaped its pod ends with this.
         await self._guardian.stopService()
 
+    def runs(self, namespace: str, name: str) -> bool:
+        """Return whether all containers of a pod are running, its first ones having ended."""
+        pod = self._find_pod(namespace, name)
+        return pod is not None and all(one.running for one in pod.containers)
+
     # The node's object
 
     def _register(self) -> None:

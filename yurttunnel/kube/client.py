@@ -149,9 +149,17 @@ class KubeClient:
         path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
         return self._call("PUT", path, body=_typed(resource, body))
 
-    def delete(self, resource: Resource, name: str, namespace: str | None = None) -> Deferred[None]:
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace: int | None = None,
+    ) -> Deferred[None]:
         """Delete an object."""
-        return self._call("DELETE", resource.path(namespace, name), read=lambda data: None)
+        query = {} if grace is None else {"gracePeriodSeconds": str(grace)}
+        return self._call("DELETE", resource.path(namespace, name), query, read=lambda data: None)
 
     def watch(
         self,

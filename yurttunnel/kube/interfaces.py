@@ -46,8 +46,10 @@ class IKubeClient(Interface):
         With a ``resourceVersion`` in it, a change in the meantime fails with ``Conflict``.
         """
 
-    def delete(resource: Resource, name: str, namespace: str | None = None) -> Deferred[None]:
-        """Delete an object."""
+    def delete(
+        resource: Resource, name: str, namespace: str | None = None, *, grace: int | None = None
+    ) -> Deferred[None]:
+        """Delete an object; a pod within ``grace`` seconds instead of what it asks for itself."""
 
     def watch(
         resource: Resource,
