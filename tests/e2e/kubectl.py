@@ -69,7 +69,7 @@ class Quickstart(Program):
     ``proxied`` gets the port where the server takes in agents, and gives the one to dial.
     """
 
-    PORTS = 7
+    PORTS = 10
 
     def __init__(
         self, reactor, directory: str, *, proxied: Callable[[int], int] | None = None

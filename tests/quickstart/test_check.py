@@ -30,7 +30,7 @@ class MainTests(SynchronousTestCase):
         """It checks what it is given, and ends without a word when nobody reads on (head(1))."""
         signals, given = [], []
         self.patch(signal, "signal", lambda *handled: signals.append(handled))
-        self.patch(sys, "argv", ["check", "kubeconfig"])
+        self.patch(sys, "argv", ["check", "kubeconfig", "http://127.0.0.1:1"])
         self.patch(config, "load_kube_config", given.append)
         self.patch(client, "CoreV1Api", lambda connections: 1 / 0)
         with warnings.catch_warnings():
@@ -43,7 +43,7 @@ class MainTests(SynchronousTestCase):
     def run_steps(self, *steps):
         """Run them, and give the exit status."""
         self.patch(check.Check, "steps", lambda self: list(steps))
-        return check.main("kubeconfig")
+        return check.main("kubeconfig", "http://127.0.0.1:1")
 
     def test_all_work(self):
         """When all steps work there is a line for each, and status 0."""
@@ -75,7 +75,9 @@ class Edge:
     def __init__(self):
         self.lies = {}
         self.pods = set()
+        self.events = ["started"]
         self.file = b""
+        self.orders = []
 
     def fact(self, name, truth):
         """Return a fact, or lie about it."""
@@ -96,6 +98,19 @@ class Edge:
         phase, node = self.fact("phase", "Running"), self.fact("node", "edge-1")
         status, spec = SimpleNamespace(phase=phase), SimpleNamespace(node_name=node)
         return SimpleNamespace(status=status, spec=spec)
+
+    def list_pod_for_all_namespaces(self, field_selector, **_):
+        """List those of the node."""
+        names = self.fact("the node's pods", self.pods)
+        return SimpleNamespace(items=[named(name) for name in names])
+
+    def read_node(self, name, **_):
+        """Show the node."""
+        return named(self.fact("the node's name", name))
+
+    def list_namespaced_event(self, namespace, **_):
+        """List what has happened to the pod."""
+        return SimpleNamespace(items=[named(name) for name in self.fact("events", self.events)])
 
     def delete_namespaced_pod(self, name, namespace, **_):
         """End it."""
@@ -119,6 +134,15 @@ class Edge:
     def connect_get_namespaced_pod_portforward(self):
         """Stand for the call of port-forward."""
 
+    # What the quickstart is ordered
+
+    def order(self, *words):
+        """Do it; what has happened while the API was away is told when it is back."""
+        self.orders.append(words)
+        self.fact(words[0], None)
+        if words == ("start-api",):
+            self.events.append(f"restarted-{len(self.orders)}")
+
     # What kubernetes.stream makes of them
 
     def stream(self, connect, pod, namespace, command=(), **_):
@@ -128,6 +152,11 @@ class Edge:
     def portforward(self, connect, pod, namespace, ports):
         """Begin port-forward."""
         return SimpleNamespace(socket=lambda port: EchoSocket(self))
+
+
+def named(name):
+    """An object with a name."""
+    return SimpleNamespace(metadata=SimpleNamespace(name=name))
 
 
 class Streams:
@@ -241,6 +270,13 @@ LIES = [
     ("metrics", "metrics", fails),
     ("metrics", "metrics", instead("")),
     ("metrics", "metrics", instead("# HELP a\n# TYPE a counter\n\n")),
+    ("autonomy", "the node's pods", fails),
+    ("autonomy", "the node's pods", instead(())),
+    ("autonomy", "the node's name", instead("edge-2")),
+    ("autonomy", "stop-api", fails),
+    ("autonomy", "reboot-node", fails),
+    ("autonomy", "start-api", fails),
+    ("autonomy", "events", instead(["started"])),
     ("delete", "delete", fails),
 ]
 """Which step finds out which fact it is that the cluster lies about, and how."""
@@ -257,6 +293,7 @@ class LiarTests(SynchronousTestCase):
         self.patch(check.client, "CoreV1Api", lambda connections: self.edge)
         self.patch(check, "stream", self.edge.stream)
         self.patch(check, "portforward", self.edge.portforward)
+        self.patch(check.orders, "order", self.edge.order)
         self.patch(check, "CP_BYTES", 65536)
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
         self.patch(check, "time", clock)
@@ -269,9 +306,9 @@ class LiarTests(SynchronousTestCase):
         """Run it; give the exit status, and the steps that have failed."""
         self.said = io.StringIO()
         self.patch(sys, "stdout", self.said)
-        status = check.main("kubeconfig")
+        status = check.main("kubeconfig", "http://127.0.0.1:1")
         said = self.said.getvalue()
-        self.assertEqual(8, len(re.findall(r"(?m)^(?:ok|FAIL) ", said)), said)
+        self.assertEqual(9, len(re.findall(r"(?m)^(?:ok|FAIL) ", said)), said)
         return status, re.findall(r"(?m)^FAIL +([a-z-]+) ", said)
 
     def test_truth(self):
@@ -283,12 +320,25 @@ class LiarTests(SynchronousTestCase):
         for step, fact, lie in LIES:
             self.edge.lies = {fact: lie}
             found = self.check()
-            self.assertEqual((1, [step]), found, (fact, self.said.getvalue()))
+            # Without a pod that runs there is none that outlives the API.
+            failed = ["run", "autonomy"] if step == "run" else [step]
+            self.assertEqual((1, failed), found, (fact, self.said.getvalue()))
 
     def test_each_step_is_lied_to(self):
         """No step is left out."""
-        steps = [name for name, _ in check.Check(None).steps()]
+        steps = [name for name, _ in check.Check(None, None, None).steps()]
         self.assertEqual(set(steps), {step for step, _, _ in LIES})
+
+    def test_outage(self):
+        """The API is away while the node starts anew, and comes back whatever has failed."""
+        self.check()
+        (pod,) = {words[2] for words in self.edge.orders if words[0] == "reboot-node"}
+        reboot = ("reboot-node", "default", pod)
+        self.assertEqual([("stop-api",), reboot, ("start-api",)], self.edge.orders)
+        self.edge.orders.clear()
+        self.edge.lies = {"the node's pods": fails}
+        self.check()
+        self.assertEqual([("stop-api",), ("start-api",)], self.edge.orders)
 
     def test_a_pod_that_stays(self):
         """Deleting is not over when the API has said yes."""

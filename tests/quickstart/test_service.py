@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
+from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.testing import MemoryReactorClock
@@ -20,9 +21,11 @@ from yurttunnel.quickstart import service
 from yurttunnel.quickstart.service import (
     CHECK_SECONDS,
     REACHED_SECONDS,
+    CheckRun,
     Guide,
     HTTPService,
     OwnState,
+    Replaceable,
 )
 
 
@@ -32,6 +35,11 @@ class Process:
     def __init__(self, protocol):
         self.protocol = protocol
         self.ended = False
+        self.read = []
+
+    def writeToChild(self, number, data):
+        """Take what it reads from its standard input."""
+        self.read.append((number, data))
 
     def signalProcess(self, name):
         """Be killed."""
@@ -77,16 +85,17 @@ class GuideTests(SynchronousTestCase):
         self.said = io.StringIO()
         self.patch(sys, "__stdout__", self.said)
         self.ends = []
+        self.orders = {}
         self.patch(signal, "signal", lambda number, handler: None)
         self.patch(service, "end_process", lambda reactor, text: self.ends.append(text))
 
-    def start(self, kubeconfig=None):
+    def start(self, check=None):
         """Start it; it is stopped with the test."""
 
         async def reached():
             return self.problem
 
-        guide = Guide(self.reactor, reached, "welcome", kubeconfig)
+        guide = Guide(self.reactor, reached, "welcome", check)
         guide.startService()
         self.addCleanup(guide.stopService)
         return guide
@@ -113,10 +122,10 @@ class GuideTests(SynchronousTestCase):
     def test_check_succeeds(self):
         """A check that succeeds stops the reactor, which ends with status 0."""
         self.problem = None
-        self.start(Path("config"))
-        command = [sys.executable, "-m", "yurttunnel.quickstart.check", "config"]
+        self.start(CheckRun(("config", "hub"), self.orders))
+        command = [sys.executable, "-m", "yurttunnel.quickstart.check", "config", "hub"]
         self.assertEqual([command], self.reactor.commands)
-        self.assertEqual([(sys.executable, {1: 1, 2: 2})], self.reactor.programs)
+        self.assertEqual([(sys.executable, {0: "w", 1: 1, 2: 2, 3: "r"})], self.reactor.programs)
         self.reactor.processes[0].end(ProcessDone(0))
         self.assertTrue(self.reactor.hasStopped)
         self.assertEqual(self.ends, [])
@@ -124,7 +133,7 @@ class GuideTests(SynchronousTestCase):
     def test_check_fails(self):
         """A check that fails ends the process with an error."""
         self.problem = None
-        self.start(Path("config"))
+        self.start(CheckRun(("config", "hub"), self.orders))
         self.reactor.processes[0].end(ProcessTerminated(exitCode=1))
         self.assertFalse(self.reactor.hasStopped)
         self.assertIn("the check failed", self.ends[0])
@@ -132,15 +141,55 @@ class GuideTests(SynchronousTestCase):
     def test_check_hangs(self):
         """A check that does not end is killed."""
         self.problem = None
-        self.start(Path("config"))
+        self.start(CheckRun(("config", "hub"), self.orders))
         self.reactor.advance(CHECK_SECONDS)
         self.assertTrue(self.reactor.processes[0].ended)
         self.assertIn("not over", self.ends[0])
 
+    def test_orders(self):
+        """What the check orders is done, with its words, and answered when it is over."""
+        done, waiting = [], Deferred()
+
+        async def reboot(namespace, name):
+            await waiting
+            done.append((namespace, name))
+
+        async def stop():
+            raise ValueError("it does not\nstop")
+
+        self.orders = {"reboot": reboot, "stop": stop}
+        self.problem = None
+        self.start(CheckRun(("config", "hub"), self.orders))
+        (process,) = self.reactor.processes
+        process.protocol.childDataReceived(3, b"reboot default we")
+        process.protocol.childDataReceived(3, b"b\n")
+        self.assertEqual([], process.read)
+        waiting.callback(None)
+        self.assertEqual([("default", "web")], done)
+        process.protocol.childDataReceived(3, b"stop\n")
+        process.protocol.childDataReceived(3, b"other\n")
+        answers = [(0, b"\n"), (0, b"it does not stop\n"), (0, b"'other'\n")]
+        self.assertEqual(answers, process.read)
+
+    def test_an_order_that_outlives_the_check(self):
+        """Nobody is answered who is not there any more."""
+        waiting = Deferred()
+
+        async def reboot():
+            await waiting
+
+        self.problem = None
+        self.start(CheckRun(("config", "hub"), {"reboot": reboot}))
+        (process,) = self.reactor.processes
+        process.protocol.childDataReceived(3, b"reboot\n")
+        process.end(ProcessDone(0))
+        waiting.callback(None)
+        self.assertEqual([], process.read)
+
     def test_stopped_in_a_check(self):
         """Stopping ends the check and says nothing more."""
         self.problem = None
-        guide = self.start(Path("config"))
+        guide = self.start(CheckRun(("config", "hub"), self.orders))
         guide.stopService()
         self.assertTrue(self.reactor.processes[0].ended)
         self.assertEqual(self.ends, [])
@@ -183,10 +232,46 @@ class HTTPServiceTests(SynchronousTestCase):
                 events.append("closed")
                 return succeed(None)
 
-        listening = HTTPService(Port, lambda: events.append("one"), lambda: events.append("two"))
+        listening = HTTPService(Port, lambda: events.append("ended"))
         listening.startService()
         self.assertIsInstance(listening.stopService(), Deferred)
-        self.assertEqual(events, ["closed", "one", "two"])
+        self.assertEqual(events, ["closed", "ended"])
+
+
+class ReplaceableTests(SynchronousTestCase):
+    """A service that is away for a while."""
+
+    def setUp(self):
+        """Make one whose parts tell what they do."""
+        self.events = []
+        test = self
+
+        class Part(Service):
+            def startService(self):
+                test.events.append("started")
+
+            def stopService(self):
+                test.events.append("stopped")
+
+        self.service = Replaceable(Part)
+
+    def test_away_and_back(self):
+        """It is stopped, and a new one started; both once, whoever asks twice."""
+        self.service.startService()
+        for _ in range(2):
+            self.successResultOf(Deferred.fromCoroutine(self.service.take_away()))
+        for _ in range(2):
+            self.successResultOf(Deferred.fromCoroutine(self.service.put_back()))
+        self.assertEqual(["started", "stopped", "started"], self.events)
+        self.successResultOf(self.service.stopService())
+        self.assertEqual("stopped", self.events[-1])
+
+    def test_after_the_end(self):
+        """What has been stopped for good does not come back."""
+        self.service.startService()
+        self.successResultOf(self.service.stopService())
+        self.successResultOf(Deferred.fromCoroutine(self.service.put_back()))
+        self.assertEqual(["started", "stopped"], self.events)
 
 
 class OwnStateTests(SynchronousTestCase):

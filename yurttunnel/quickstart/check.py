@@ -1,7 +1,8 @@
 """Everything that a cluster's users do to a node, tried once through the tunnel.
 
-It is a program of its own, ``python -m yurttunnel.quickstart.check KUBECONFIG``, because the
-client of the ``kubernetes`` package blocks. The exit status is 0 only if all worked.
+It is a program of its own, ``python -m yurttunnel.quickstart.check KUBECONFIG HUB``, because the
+client of the ``kubernetes`` package blocks. The exit status is 0 only if all worked. What it has
+done to the API and the node it orders of the quickstart (:mod:`yurttunnel.quickstart.orders`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 
 from kubernetes import client, config
 from kubernetes.stream import portforward, stream
+
+from yurttunnel.quickstart import orders
 
 NAMESPACE = "default"
 
@@ -72,11 +75,16 @@ class CheckFailed(Exception):
 class Check:
     """The steps, each of which returns a few words on what it has seen.
 
-    ``api`` is the core API of a cluster with one node that is reached through the tunnel.
+    ``api`` is the core API of a cluster with one node that is reached through the tunnel, ``hub``
+    the same as the node sees it. ``order(*words)`` has something done to them, and waits for it.
     """
 
-    def __init__(self, api: client.CoreV1Api) -> None:
+    def __init__(
+        self, api: client.CoreV1Api, hub: client.CoreV1Api, order: Callable[..., None]
+    ) -> None:
         self._api = api
+        self._hub = hub
+        self._order = order
         self._pod = f"check-{os.urandom(3).hex()}"
         self._node = ""
         self._port = 0
@@ -91,6 +99,7 @@ class Check:
             ("port-forward", self.forward_port),
             ("cp", self.copy),
             ("metrics", self.scrape),
+            ("autonomy", self.outlive_the_api),
             ("delete", self.delete),
         ]
 
@@ -168,6 +177,37 @@ class Check:
             raise CheckFailed("the node's metrics are empty")
         return f"{len(samples)} samples of {self._node}"
 
+    def outlive_the_api(self) -> str:
+        """Stop the API: the node reads on, also after a reboot, and its events come later."""
+        if not self._node:
+            raise CheckFailed("no pod runs that could go on")
+        told = self._events()
+        self._order(orders.STOP_API)
+        try:
+            self._read_as_the_node()
+            self._order(orders.REBOOT_NODE, NAMESPACE, self._pod)
+            self._read_as_the_node()
+        finally:
+            self._order(orders.START_API)
+        kept = _until(lambda: self._events() - told, "the events of the outage have arrived")
+        return f"{self._pod} ran again without the API, {len(kept)} events came later"
+
+    def _read_as_the_node(self) -> None:
+        pods = self._hub.list_pod_for_all_namespaces(
+            field_selector=f"spec.nodeName={self._node}", _request_timeout=PATIENCE
+        )
+        _require(self._pod in {_name(pod) for pod in pods.items}, True, "the node's pods")
+        node = self._hub.read_node(self._node, _request_timeout=PATIENCE)
+        _require(_name(node), self._node, "the node's name")
+
+    def _events(self) -> set[str]:
+        events = self._api.list_namespaced_event(
+            NAMESPACE,
+            field_selector=f"involvedObject.name={self._pod}",
+            _request_timeout=PATIENCE,
+        )
+        return {_name(event) for event in events.items}
+
     def delete(self) -> str:
         """Delete the pod and wait until it is gone."""
         self._api.delete_namespaced_pod(self._pod, NAMESPACE, _request_timeout=PATIENCE)
@@ -242,6 +282,11 @@ class Check:
             return b"" if file is None else file.read()
 
 
+def _name(found: Any) -> str:
+    name: str = found.metadata.name
+    return name
+
+
 def _until(condition: Callable[[], Any], what: str) -> Any:
     """Ask ``condition`` until it is true, and give what it gave."""
     deadline = time.monotonic() + PATIENCE
@@ -278,13 +323,23 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or repr(error)
 
 
-def main(kubeconfig: str) -> int:
+def main(kubeconfig: str, hub: str) -> int:
     """Take all steps, print a line for each, and give the exit status."""
     config.load_kube_config(kubeconfig)
-    with client.ApiClient() as connections:
-        status = _try_all(Check(client.CoreV1Api(connections)).steps())
-        connections.rest_client.pool_manager.clear()
+    with client.ApiClient() as connections, client.ApiClient(_without_credentials(hub)) as node:
+        # It is the node that reads.
+        node.user_agent = "kubelet/check"
+        check = Check(client.CoreV1Api(connections), client.CoreV1Api(node), orders.order)
+        status = _try_all(check.steps())
+        for each in (connections, node):
+            each.rest_client.pool_manager.clear()
         return status
+
+
+def _without_credentials(hub: str) -> client.Configuration:
+    configuration = client.Configuration()
+    configuration.host = hub
+    return configuration
 
 
 def _try_all(steps: list[tuple[str, Callable[[], str]]]) -> int:
@@ -306,4 +361,4 @@ def _try_all(steps: list[tuple[str, Callable[[], str]]]) -> int:
 if __name__ == "__main__":
     # Whoever reads no further, as head(1), ends this without a word.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], sys.argv[2]))

@@ -10,7 +10,7 @@ from twisted.application.service import IService, MultiService
 
 from yurtlab.api.service import KubernetesAPI
 from yurtlab.api.store import Store
-from yurtlab.node.node import Node, NodeSettings
+from yurtlab.node.node import NodeSettings
 from yurttunnel.agent import command as agent
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.options import Settings as AgentSettings
@@ -18,12 +18,17 @@ from yurttunnel.agent.policy import NO_DEFAULT
 from yurttunnel.http.head import HeadLimits
 from yurttunnel.http.interfaces import IRequestHandler
 from yurttunnel.http.server import HTTPFactory, ServerSettings
+from yurttunnel.hub import process as hub
+from yurttunnel.hub.options import Options as HubOptions
+from yurttunnel.hub.settings import Settings as HubSettings
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.services import StoppedInTurn
+from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.quickstart import orders
+from yurttunnel.quickstart.edge import EdgeNode
 from yurttunnel.quickstart.options import ADDRESS, Settings
 from yurttunnel.quickstart.reach import TunneledNodes
-from yurttunnel.quickstart.service import End, Guide, HTTPService, OwnState
-from yurttunnel.quickstart.trust import QuickstartTrust
+from yurttunnel.quickstart.service import CheckRun, Guide, HTTPService, OwnState, Replaceable
+from yurttunnel.quickstart.trust import ADMIN_GROUP, QuickstartTrust
 from yurttunnel.server import command as server
 from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.server.options import Settings as TunnelServerSettings
@@ -31,7 +36,8 @@ from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
 
 SERVER_STATE = "server"
-"""Where in the state directory that of the server is."""
+HUB_STATE = "hub"
+"""Where in the state directory those of server and hub are."""
 
 HTTP_SETTINGS = ServerSettings(limits=HeadLimits(max_bytes=512 * 1024))
 """As much as the tunnel lets through: commands to execute are in the target of a request."""
@@ -49,23 +55,40 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     trust = QuickstartTrust(reactor, state / SERVER_STATE, node_name)
     kubeconfig = state / "kubeconfig"
     own_state.directory.write(kubeconfig.name, trust.kubeconfig(ports.api))
+    trust.keep_for_hub(state / HUB_STATE, node_name)
     store = Store(reactor)
     nodes = TunneledNodes(reactor, trust.api_to_tunnel, lambda: [(ADDRESS, ports.secure)])
     api = KubernetesAPI(reactor, store, nodes.connections)
-    node = Node(reactor, store, NodeSettings(node_name, ADDRESS, ports.kubelet, state / "node"))
+    hub_url = f"http://{ADDRESS}:{ports.hub}"
+    node_settings = NodeSettings(node_name, ADDRESS, ports.kubelet, state / "node")
+    node = EdgeNode(reactor, hub_url, node_settings)
+
+    def served(port: int, contexts: Any, handler: IRequestHandler) -> HTTPService:
+        factory = HTTPFactory(reactor, handler, HTTP_SETTINGS)
+        secured = tls.server_side(reactor, contexts, factory)
+        listen = partial(listen_tcp, reactor, "--port", ADDRESS, port, secured)
+        return HTTPService(listen, factory.close)
+
+    api_port = Replaceable(partial(served, ports.api, trust.api, api.handler))
+
+    async def reboot_node(namespace: str, pod: str) -> None:
+        await node.reboot()
+        await node.runs(namespace, pod)
+
+    check = CheckRun(
+        (str(kubeconfig), hub_url),
+        {
+            orders.STOP_API: api_port.take_away,
+            orders.START_API: api_port.put_back,
+            orders.REBOOT_NODE: reboot_node,
+        },
+    )
     guide = Guide(
         reactor,
         partial(nodes.problem, node_name, ports.kubelet),
         _introduction(settings, kubeconfig),
-        kubeconfig if settings.check else None,
+        check if settings.check else None,
     )
-
-    def serve(port: int, contexts: Any, handler: IRequestHandler, *ends: End) -> HTTPService:
-        factory = HTTPFactory(reactor, handler, HTTP_SETTINGS)
-        secured = tls.server_side(reactor, contexts, factory)
-        listen = partial(listen_tcp, reactor, "--port", ADDRESS, port, secured)
-        return HTTPService(listen, factory.close, *ends)
-
     tunnel = MultiService()
     tunnel_server.setServiceParent(tunnel)
     agent.build(reactor, _agent_settings(settings, state)).setServiceParent(tunnel)
@@ -73,10 +96,13 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     parts = StoppedInTurn()
     for part in (
         own_state,
-        serve(ports.kubelet, trust.node, node.handler),
+        ClosedAtTheEnd(nodes.close),
+        ClosedAtTheEnd(api.stop),
+        api_port,
+        hub.build(reactor, _hub_settings(settings, state)),
+        served(ports.kubelet, trust.node, node),
         node,
         tunnel,
-        serve(ports.api, trust.api, api.handler, api.stop, nodes.close),
         guide,
     ):
         part.setServiceParent(parts)
@@ -97,6 +123,30 @@ def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
             *("--insecure-port", str(ports.insecure)),
             *("--meta-port", str(ports.server_meta)),
             *("--drain-timeout", DRAIN_TIMEOUT),
+        ]
+    )
+    return options.settings
+
+
+def _hub_settings(settings: Settings, state: Path) -> HubSettings:
+    """Return the settings that the hub would have of its command line."""
+    ports = settings.ports
+    options = HubOptions()
+    options.parseOptions(
+        [
+            *("--node-name", settings.node_name),
+            *("--server-addr", f"https://{ADDRESS}:{ports.api}"),
+            *("--root-dir", str(state / HUB_STATE)),
+            *("--disk-cache-path", str(state / HUB_STATE / "cache")),
+            *("--proxy-port", str(ports.hub)),
+            *("--proxy-secure-port", str(ports.hub_secure)),
+            *("--serve-port", str(ports.hub_meta)),
+            *("--hub-cert-organizations", ADMIN_GROUP),
+            # Pods are processes of this machine: they find the hub on loopback.
+            "--enable-dummy-if=false",
+            # Nobody who watches wants to wait for more.
+            *("--heartbeat-interval-seconds", "1s"),
+            *("--heartbeat-timeout-seconds", "1s"),
         ]
     )
     return options.settings

@@ -18,7 +18,7 @@ ADDRESS = "127.0.0.1"
 """Where everything listens: whoever reaches the API runs programs as the user who started it."""
 
 USUAL_PORT = 10260
-PORT_COUNT = 7
+PORT_COUNT = 10
 _BLOCK_STEP = 1000
 _BLOCKS = 40
 
@@ -27,7 +27,7 @@ _BLOCKS = 40
 class Ports:
     """The ports of the quickstart's parts, in a row from ``first``.
 
-    With the usual first port those of server and agent are the ones they have everywhere.
+    With the usual first port those of server, agent and hub are the ones they have everywhere.
     """
 
     first: int
@@ -38,8 +38,8 @@ class Ports:
         return self.first
 
     @property
-    def kubelet(self) -> int:
-        """The edge node, HTTPS."""
+    def hub(self) -> int:
+        """The hub, HTTP."""
         return self.first + 1
 
     @property
@@ -66,6 +66,21 @@ class Ports:
     def agent_meta(self) -> int:
         """The agent's health and metrics."""
         return self.first + 6
+
+    @property
+    def hub_meta(self) -> int:
+        """The hub's health and metrics."""
+        return self.first + 7
+
+    @property
+    def hub_secure(self) -> int:
+        """The hub, HTTPS."""
+        return self.first + 8
+
+    @property
+    def kubelet(self) -> int:
+        """The edge node, HTTPS."""
+        return self.first + 9
 
     def first_taken(self) -> int | None:
         """Return the first of the ports on which another process listens, if any."""
@@ -167,8 +182,8 @@ PORT = Flag(
     "port",
     Group.BASICS,
     _asked_ports,
-    f"The first of {PORT_COUNT} ports in a row, on {ADDRESS}: API, node, and those of server and"
-    f" agent. [default: {USUAL_PORT}, or the next row that is free]",
+    f"The first of {PORT_COUNT} ports in a row, on {ADDRESS}: API, hub, those of server and agent,"
+    f" the hub's others, node. [default: {USUAL_PORT}, or the next row that is free]",
 )
 
 NODE_NAME = Flag(
@@ -192,11 +207,11 @@ class Options(CommandOptions[Settings]):
     """Options of ``twist yurttunnel-quickstart``."""
 
     longdesc = """Everything on one machine, without a cluster: an embedded Kubernetes API (in
-    memory), the two ends of the tunnel and an edge node whose pods are processes of this
-    machine. It writes a kubeconfig for kubectl and says where. What the API wants from the node
-    (logs, exec, attach, port-forward, cp, metrics) goes through the tunnel and nowhere else. It
-    runs pods; there are no controllers for what makes pods, such as deployments. To be spared its
-    log, put --log-level=warn before the command's name."""
+    memory), the two ends of the tunnel and an edge node, behind a hub, whose pods are processes
+    of this machine. It writes a kubeconfig for kubectl and says where. What the API wants from
+    the node (logs, exec, attach, port-forward, cp, metrics) goes through the tunnel and nowhere
+    else. It runs pods; there are no controllers for what makes pods, such as deployments. To be
+    spared its log, put --log-level=warn before the command's name."""
 
     table = (CHECK, STATE_DIR, PORT, NODE_NAME, TUNNELSERVER_ADDR)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.interfaces import IListeningPort, IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
@@ -21,10 +22,23 @@ from twisted.python.failure import Failure
 from yurttunnel.ops.ending import end_process
 from yurttunnel.ops.services import PortService
 from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.quickstart import orders
 from yurttunnel.tunnel.reactor import IReactor
 
 End = Callable[[], object]
 """Ends something for good."""
+
+Orders = Mapping[str, Callable[..., Awaitable[object]]]
+"""What the check can have done to the parts, by name, called with the words behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """The check's arguments, and what it may have done."""
+
+    arguments: tuple[str, ...]
+    orders: Orders
+
 
 REACHED_SECONDS = 30.0
 """How long the node may take until the API reaches it through the tunnel; mostly it is below 1."""
@@ -60,26 +74,54 @@ class OwnState(Service):
 
 
 class HTTPService(PortService):
-    """Listens, and calls ``ends`` when it has stopped to listen."""
+    """Listens, and calls ``end`` when it has stopped to listen."""
 
-    def __init__(self, listen: Callable[[], IListeningPort], *ends: End) -> None:
+    def __init__(self, listen: Callable[[], IListeningPort], end: End) -> None:
         super().__init__(listen)
-        self._ends = ends
+        self._end = end
 
     def stopService(self) -> Deferred[None] | None:
         """Close the port, then end what was behind it."""
         closing = super().stopService()
-        for end in self._ends:
-            end()
+        self._end()
         return closing
+
+
+class Replaceable(Service):
+    """A service that can be taken away for a while; ``make`` makes it, each time anew."""
+
+    def __init__(self, make: Callable[[], Service]) -> None:
+        self._make = make
+        self._part: Service | None = None
+
+    def startService(self) -> None:
+        """Make and start it."""
+        super().startService()
+        self._part = self._make()
+        self._part.startService()
+
+    def stopService(self) -> Deferred[None]:
+        """Stop it, if it is there."""
+        super().stopService()
+        return Deferred.fromCoroutine(self.take_away())
+
+    async def take_away(self) -> None:
+        """Stop it and have it stay away."""
+        part, self._part = self._part, None
+        if part is not None:
+            await maybeDeferred(part.stopService)
+
+    async def put_back(self) -> None:
+        """Have it there again."""
+        if self._part is None and self.running:
+            self.startService()
 
 
 class Guide(Service):
     """Waits until the node is reached through the tunnel, and tells the user how to go on.
 
     ``reached()`` tries it once and says what is in the way, or ``None``. ``introduction`` is
-    printed when nothing is. With ``kubeconfig`` the check is run with it then, and its result
-    ends the process.
+    printed when nothing is. With a ``check`` that is run then, and its result ends the process.
     """
 
     _log = Logger()
@@ -89,12 +131,12 @@ class Guide(Service):
         reactor: IReactor,
         reached: Callable[[], Awaitable[str | None]],
         introduction: str,
-        kubeconfig: Path | None,
+        check: CheckRun | None,
     ) -> None:
         self._reactor = reactor
         self._reached = reached
         self._introduction = introduction
-        self._kubeconfig = kubeconfig
+        self._check_run = check
         self._running: Deferred[None] | None = None
 
     def startService(self) -> None:
@@ -118,8 +160,8 @@ class Guide(Service):
             await self._wait_until_reached()
             # Past the log, which captures what is printed.
             print(self._introduction, file=sys.__stdout__, flush=True)
-            if self._kubeconfig is not None:
-                await self._check(self._kubeconfig)
+            if self._check_run is not None:
+                await self._check(self._check_run)
         except CancelledError:
             return
         except _Failed as failed:
@@ -135,8 +177,8 @@ class Guide(Service):
                 raise _Failed(f"the node was not reached in {REACHED_SECONDS:g} s: {problem}")
             await deferLater(self._reactor, _PAUSE)
 
-    async def _check(self, kubeconfig: Path) -> None:
-        status = await _run_check(self._reactor, kubeconfig)
+    async def _check(self, run: CheckRun) -> None:
+        status = await _run_check(self._reactor, run)
         if status is None:
             raise _Failed(f"the check was not over in {CHECK_SECONDS:g} s")
         if status != 0:
@@ -148,11 +190,12 @@ class _Failed(Exception):
     """What ends the quickstart; one line for the user."""
 
 
-async def _run_check(reactor: IReactor, kubeconfig: Path) -> int | None:
+async def _run_check(reactor: IReactor, run: CheckRun) -> int | None:
     """Run the check to its end and give its exit status; ``None`` when it took too long."""
-    check = _CheckProcess()
-    command = [sys.executable, "-m", "yurttunnel.quickstart.check", str(kubeconfig)]
-    reactor.spawnProcess(check, command[0], command, env=None, childFDs={1: 1, 2: 2})
+    check = _CheckProcess(run.orders)
+    command = [sys.executable, "-m", "yurttunnel.quickstart.check", *run.arguments]
+    descriptors: dict[int, int | str] = {0: "w", 1: 1, 2: 2, orders.DESCRIPTOR: "r"}
+    reactor.spawnProcess(check, command[0], command, env=None, childFDs=descriptors)
     timer = reactor.callLater(CHECK_SECONDS, check.kill)
     try:
         return await check.ended
@@ -163,12 +206,36 @@ async def _run_check(reactor: IReactor, kubeconfig: Path) -> int | None:
 
 
 class _CheckProcess(ProcessProtocol):
-    """The process of the check, which writes to the terminal by itself."""
+    """The process of the check, which writes to the terminal by itself.
+
+    Its orders (:mod:`yurttunnel.quickstart.orders`) are carried out as they come.
+    """
 
     transport: IProcessTransport
 
-    def __init__(self) -> None:
+    def __init__(self, orders: Orders) -> None:
         self.ended: Deferred[int | None] = Deferred()
+        self._orders = orders
+        self._received = b""
+
+    def childDataReceived(self, childFD: int, data: bytes) -> None:
+        """Carry out the orders that are complete."""
+        self._received += data
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            _ = Deferred.fromCoroutine(self._carry_out(line.decode()))
+
+    async def _carry_out(self, line: str) -> None:
+        name, *arguments = line.split()
+        try:
+            await self._orders[name](*arguments)
+        except Exception as error:
+            # Whatever it is, it is what the check has to report.
+            answer = " ".join(str(error).split()) or repr(error)
+        else:
+            answer = ""
+        if not self.ended.called:
+            self.transport.writeToChild(0, answer.encode() + b"\n")
 
     def processEnded(self, reason: Failure) -> None:
         """Notify the exit status; ``None`` when a signal ended it."""

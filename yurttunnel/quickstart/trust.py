@@ -9,8 +9,22 @@ from pathlib import Path
 
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME, Authority
+from yurttunnel.hub.identity.authorities import CA_FILE
+from yurttunnel.hub.identity.identity import PKI_DIRECTORY
+from yurttunnel.pki.authority import (
+    CALLER_LIFETIME,
+    CALLER_NAME,
+    KUBELET_CLIENT_NAME,
+    Authority,
+)
 from yurttunnel.pki.callers import HTTP_PROTOCOL, CallerContexts, OptionalCallerContexts
+from yurttunnel.pki.certificate_store import DatedStore
+from yurttunnel.pki.certificate_template import (
+    HUB_PREFIX,
+    HUB_SERVER_PREFIX,
+    hub_client_template,
+    hub_serving_template,
+)
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.credentials import (
     Credentials,
@@ -19,10 +33,12 @@ from yurttunnel.pki.credentials import (
     new_key,
 )
 from yurttunnel.pki.directory import StateDirectory
+from yurttunnel.pki.embedded_issuer import own_certificate
 from yurttunnel.quickstart.options import ADDRESS
 
 _ADMIN = "quickstart-admin"
-_ADMIN_GROUP = "system:masters"
+ADMIN_GROUP = "system:masters"
+"""Whose members the API lets do everything."""
 
 
 class QuickstartTrust:
@@ -33,6 +49,7 @@ class QuickstartTrust:
     """
 
     def __init__(self, clock: IReactorTime, server_state: Path, node: str) -> None:
+        self._clock = clock
         self._authority = Authority.open(clock, StateDirectory.open(server_state))
         self.api = OptionalCallerContexts(self._serving("kubernetes", "localhost"))
         self.node = CallerContexts(self._serving(node), {CALLER_NAME, KUBELET_CLIENT_NAME})
@@ -40,7 +57,7 @@ class QuickstartTrust:
 
     def kubeconfig(self, port: int) -> bytes:
         """Make the file that kubectl needs to be the administrator of the API on ``port``."""
-        credentials = self._caller(_ADMIN, _ADMIN_GROUP)
+        credentials = self._caller(_ADMIN, ADMIN_GROUP)
         authority = certificates_to_pem([self._authority.certificate])
         name = "yurttunnel-quickstart"
         # JSON is YAML, too.
@@ -71,6 +88,20 @@ class QuickstartTrust:
             "current-context": name,
         }
         return json.dumps(content, indent=2).encode() + b"\n"
+
+    def keep_for_hub(self, root: Path, node: str) -> None:
+        """Keep in the directory of a hub what signers of a cluster would give it.
+
+        To the API the node is an administrator, since it knows nobody else.
+        """
+        directory = StateDirectory.open(root / PKI_DIRECTORY)
+        directory.write(CA_FILE, certificates_to_pem([self._authority.certificate]))
+        for prefix, template in (
+            (HUB_PREFIX, hub_client_template(node, (ADMIN_GROUP,))),
+            (HUB_SERVER_PREFIX, hub_serving_template(node, [IPv4Address(ADDRESS)])),
+        ):
+            store = DatedStore(self._clock, directory, prefix)
+            own_certificate(self._clock, self._authority, prefix, template, store, CALLER_LIFETIME)
 
     def _serving(self, *hosts: str) -> Credentials:
         key = new_key()

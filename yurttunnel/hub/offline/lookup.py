@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.hub.cache.interfaces import Collection, ICache, IListed, Scope, Stored
+from yurttunnel.hub.cache.interfaces import Collection, ICache, IListed, Scope
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
@@ -91,19 +91,13 @@ class Lookup:
         request, caller = call.request, call.caller
         is_kubelets = request.resource == PODS and caller.component == KUBELET and owner == NODE
         for source, client, warning in self._places(call, owner):
-            scope = scope_of(client, request, source.kept)
-            # One object that is asked for by its name is all of the list.
-            by_name = request.name and await self._get(
-                scope.collection, request.namespace, request.name
-            )
-            listed = await self._list(scope)
+            listed = await self._list(scope_of(client, request, source.kept))
             if listed is None:
                 continue
-            if listed.sizes:
-                is_answer = listed.complete or bool(warning or by_name)
-            else:
-                is_answer = listed.complete and not is_kubelets
-            if is_answer and _is_shown(source, listed.meta.columns):
+            # One object that was asked for by its name is all of it.
+            is_some = len(listed.sizes) > 0 and (request.name != "" or warning != "")
+            is_whole = listed.complete and not (is_kubelets and not listed.sizes)
+            if (is_whole or is_some) and _is_shown(source, listed.meta.columns):
                 return FoundList(source, listed, warning)
             listed.close()
         if not self._policy.keeps(caller, request):
@@ -134,7 +128,9 @@ class Lookup:
         self, source: Source, collection: Collection, namespace: str, name: str
     ) -> FoundObject | None:
         if source.kept.transform != "Table":
-            stored = await self._get(collection, namespace, name)
+            stored = await self._cache.get(collection, namespace, name).addTimeout(
+                READ_SECONDS, self._clock
+            )
             if stored is None:
                 return None
             columns = source.columns(b"")
@@ -166,11 +162,6 @@ class Lookup:
         if not self._policy.keeps(caller, request):
             return self._refusals.not_kept(request, caller.component)
         return self._refusals.not_seen(request)
-
-    async def _get(self, collection: Collection, namespace: str, name: str) -> Stored | None:
-        return await self._cache.get(collection, namespace, name).addTimeout(
-            READ_SECONDS, self._clock
-        )
 
     async def _list(self, scope: Scope) -> IListed | None:
         return await self._cache.list(scope).addTimeout(READ_SECONDS, self._clock)

@@ -1,0 +1,88 @@
+"""The edge node of the quickstart: a node whose only way to the API is a hub."""
+
+from __future__ import annotations
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import deferLater
+from zope.interface import implementer
+
+from yurtlab.api.store import Store
+from yurtlab.node.mirror import Mirror
+from yurtlab.node.node import Node, NodeSettings
+from yurttunnel.http.interfaces import IExchange, IRequestHandler
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import KubeConfiguration
+from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
+from yurttunnel.tunnel.reactor import IReactor
+
+COMPONENT = "kubelet"
+"""Whose requests the node's are to the hub."""
+
+RUNS_AGAIN_SECONDS = 20.0
+"""How long a pod may take to run again after a reboot; mostly it is below 1."""
+
+_PAUSE = 0.05
+
+
+class _Run(StoppedInTurn):
+    """The node from one start of its machine to its end: it remembers nothing of the one before."""
+
+    def __init__(self, reactor: IReactor, hub: str, settings: NodeSettings) -> None:
+        super().__init__()
+        configuration = KubeConfiguration(hub, "default", lambda: b"", FileCredentials())
+        client = KubeClient(reactor, configuration, program=COMPONENT)
+        store = Store(reactor)
+        self.node = Node(reactor, store, settings)
+        mirror = Mirror(reactor, client, store, settings.name)
+        for part in (ClosedAtTheEnd(client.close), mirror, self.node):
+            part.setServiceParent(self)
+
+
+@implementer(IRequestHandler)
+class EdgeNode(Service):
+    """The node of ``settings`` behind the hub at the URL ``hub``; a handler of its kubelet's port.
+
+    It can be started anew, as a machine that loses its power for a moment.
+    """
+
+    def __init__(self, reactor: IReactor, hub: str, settings: NodeSettings) -> None:
+        self._reactor = reactor
+        self._hub = hub
+        self._settings = settings
+        self._run = self._new_run()
+
+    def startService(self) -> None:
+        """Start the machine."""
+        super().startService()
+        self._run.startService()
+
+    def stopService(self) -> Deferred[None]:
+        """Stop it; fires when none of its processes is left."""
+        super().stopService()
+        return maybeDeferred(self._run.stopService)
+
+    def request_received(self, exchange: IExchange) -> None:
+        """Answer as the kubelet does."""
+        self._run.node.handler.request_received(exchange)
+
+    async def reboot(self) -> None:
+        """End everything, and start with nothing but what the hub says; fires when it has begun."""
+        await self._run.stopService()
+        self._run = self._new_run()
+        self._run.startService()
+
+    async def runs(self, namespace: str, name: str) -> None:
+        """Wait until a pod runs; raises ``TimeoutError`` after :data:`RUNS_AGAIN_SECONDS`."""
+        deadline = self._reactor.seconds() + RUNS_AGAIN_SECONDS
+        while not self._run.node.runs(namespace, name):
+            if self._reactor.seconds() > deadline:
+                raise TimeoutError(
+                    f"pod {namespace}/{name} did not run within {RUNS_AGAIN_SECONDS:g} s of the"
+                    " node's start"
+                )
+            await deferLater(self._reactor, _PAUSE)
+
+    def _new_run(self) -> _Run:
+        return _Run(self._reactor, self._hub, self._settings)
