@@ -33,6 +33,7 @@ from yurttunnel.hub.forwarding.keeping import (
     ObjectKeeper,
     WatchKeeper,
 )
+from yurttunnel.hub.forwarding.repeats import Repeats
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import BadBody, IMedia, Item
@@ -72,6 +73,7 @@ class Answers:
     def __init__(self, clock: IReactorTime, cache: ICache, policy: IPolicy) -> None:
         self._cache = cache
         self._policy = policy
+        self._repeats = Repeats(clock)
         self._limited = RateLimitedLog(clock, self._log)
         self.unreadable = 0
         """How many bodies could not be read."""
@@ -165,6 +167,9 @@ class Answers:
             keeper = one = ObjectKeeper(media, cache, scope.collection, wanted, gone)
             if change is not None:
                 changed = changed_object(one, change)
+            elif request.verb == "get":
+                asked = scope.collection, request.path
+                one.is_known = lambda body: self._repeats.is_known(asked, body)
         if changed is None:
             return self._read_along(plan, keeper, fields, source)
         plan.keeper = keeper

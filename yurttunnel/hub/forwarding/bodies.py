@@ -210,7 +210,7 @@ def changed_object(keeper: ObjectKeeper, change: Change) -> Between:
         return b""
 
     def end() -> bytes:
-        meta, found = keeper.end()
+        meta, found = keeper.take_whole()
         body = found if meta.kind == STATUS else changed_body(change, found)
         if body is None:
             raise BadBody("a filter hides it")

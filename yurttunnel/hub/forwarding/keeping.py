@@ -165,6 +165,10 @@ class _Collecting:
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
 
+def _never(body: bytes) -> bool:
+    return False
+
+
 class ObjectKeeper(_Collecting):
     """Keeps one object; the answer to a ``deletion`` may be a Status that says it is gone."""
 
@@ -182,8 +186,15 @@ class ObjectKeeper(_Collecting):
         self._collection = collection
         self._wanted = wanted
         self._deletion = deletion
+        self.is_known: Callable[[bytes], bool] = _never
+        """Tells that a body need not be looked at."""
 
-    def end(self) -> tuple[TypeMeta, bytes]:
+    def end(self) -> None:
+        """Take the end."""
+        if not self.is_known(self._whole()):
+            self.take_whole()
+
+    def take_whole(self) -> tuple[TypeMeta, bytes]:
         """Take the end; return the type and the whole body."""
         body = self._whole()
         meta, item = self._media.read_object(body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 from yurttunnel.http.head import RequestHead
@@ -38,7 +38,8 @@ def forms_of(head: RequestHead) -> tuple[Form, ...]:
 _JSON = (Form("json"),)
 
 
-def answered_form(content_type: bytes, forms: Iterable[Form]) -> Form | None:
+@lru_cache(256)
+def answered_form(content_type: bytes, forms: tuple[Form, ...]) -> Form | None:
     """Return which of the forms that were asked for an answer has, by its ``Content-Type``.
 
     kube-apiserver says the bare media type, also of what it has transformed: then it is the best
