@@ -54,7 +54,7 @@ class Hub(MetaProgram):
             "--bind-proxy-address", "127.0.0.1",
             "--proxy-port", str(self.port),
             "--proxy-secure-port", str(secure_port),
-            "--enable-dummy-if", "false",
+            "--enable-dummy-if=false",
             "--max-requests-in-flight", "1000",
         ]  # fmt: skip
         super().__init__(command, directory / "hub.log", flag="--serve-port")
