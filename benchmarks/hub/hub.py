@@ -55,7 +55,7 @@ class Hub(MetaProgram):
             "--proxy-port", str(self.port),
             "--proxy-secure-port", str(secure_port),
             "--enable-dummy-if=false",
-            "--max-requests-in-flight", "1000",
+            "--max-watches", "1000",
         ]  # fmt: skip
         super().__init__(command, directory / "hub.log", flag="--serve-port")
         try:
