@@ -200,10 +200,13 @@ class Forwarding(DelegatedExchange):
             ended(None)
 
     def is_slow(self) -> None:
-        """Have the server checked that lets wait; if it is well, it is waited for."""
-        if self._server is not None:
-            self._forwarder.health.suspect(self._server)
-        self._forwarder.slow.add(self)
+        """Have the server checked that lets wait; if it is well, it is waited for.
+
+        With it the others, to which the request would go: when the node is cut off, all are silent.
+        """
+        self._forwarder.health.suspect_all()
+        if not self._lasting:
+            self._forwarder.slow.add(self)
 
     def fail(self, status: int, text: str) -> None:
         """See ``IExchange``: the attempt has failed."""

@@ -182,6 +182,11 @@ class Health(MultiService):
         """Have a server checked now: something has come of it that should not, or has not come."""
         self.servers[server].trigger(at_once=True)
 
+    def suspect_all(self) -> None:
+        """Have all servers checked now."""
+        for each in self.servers.values():
+            each.trigger(at_once=True)
+
     def _changed(self, health: ServerHealth) -> None:
         server = health.server
         server.healthy = health.state is State.HEALTHY
