@@ -1,25 +1,17 @@
-"""The benchmark of the hub: its command line and figures, and runs with few of everything."""
+"""The benchmark of the hub: its command line, its figures, and what the API in it answers with."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-import tempfile
-from contextlib import ExitStack
-from pathlib import Path
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
-from benchmarks.certificates import Authority
-from benchmarks.hub import objects, parts, protobuf
+from benchmarks.hub import objects, protobuf
 from benchmarks.hub.__main__ import parse
-from benchmarks.hub.api import SMALL_COST, Api
-from benchmarks.hub.bench import Bench, Scale
+from benchmarks.hub.bench import Scale
 from benchmarks.hub.figures import Demand, Figure
-from benchmarks.load import build, go_compiler
-from benchmarks.nginx import Nginx
-from benchmarks.processes import BenchmarkFailed
 from benchmarks.run import Unit
 
 FEW = Scale(seconds=0.3, warm_up=0.1, pods=5, watches=3, rate=50.0, repeats=1, starts=1, outages=1)
@@ -99,74 +91,3 @@ class ProtobufTests(SynchronousTestCase):
         for body in (json.dumps(pod).encode(), protobuf.message("Pod", pod)):
             for text in (objects.MARK, objects.VERSION):
                 self.assertEqual(body.count(text.encode()), 1)
-
-
-class RunTests(SynchronousTestCase):
-    """Parts with few of everything: a real hub, a real nginx, and a real API."""
-
-    def setUp(self):
-        """Start what all parts need, without the times that true figures need."""
-        try:
-            go_compiler()
-            nginx = Nginx()
-        except BenchmarkFailed as error:
-            raise SkipTest(str(error)) from None
-        self.patch(parts, "CALM", 0.1)
-        self.patch(parts, "GIVEN_BACK", 0.1)
-        directory = tempfile.TemporaryDirectory(prefix="yurttunnel-hub-")
-        self.addCleanup(directory.cleanup)
-        stack = ExitStack()
-        self.addCleanup(stack.close)
-        self.bench = Bench(stack, Path(directory.name), nginx, FEW)
-
-    def measure(self, name):
-        """Return the figures of a part by their titles, and print them."""
-        found = {figure.demand.title: figure for figure in parts.PARTS[name](self.bench)}
-        for figure in found.values():
-            print(figure.row())
-        return found
-
-    def test_small_requests(self):
-        """Requests are counted, and the CPU time of each."""
-        found = self.measure("small")
-        self.assertGreater(found["small GET, 16 clients: requests"].ours[0], 0)
-        self.assertGreater(found["small GET, 1 client: p50"].peer[0], 0)
-
-    def test_lists(self):
-        """Lists are complete in both media types."""
-        found = self.measure("lists")
-        for media in ("json", "protobuf"):
-            self.assertGreater(found[f"list as {media}: time"].ours[0], 0)
-            self.assertGreaterEqual(found[f"list as {media}, unchanged: written"].ours[0], 0)
-
-    def test_watches(self):
-        """All events arrive through all three."""
-        found = self.measure("watches")
-        self.assertEqual(len(found["watches: added p99"].ours), 1)
-
-    def test_memory(self):
-        """The peak is never less than what is there."""
-        found = self.measure("memory")
-        least = found["resident: after lists and watches"].ours[0]
-        self.assertGreaterEqual(found["resident: peak"].ours[0], least)
-
-
-class ApiTests(SynchronousTestCase):
-    """The API behind hub and nginx, by itself."""
-
-    def test_small_answers_cost_what_they_are_to(self):
-        """What an answer takes anyway is taken off what is burnt for it."""
-        try:
-            go_compiler()
-        except BenchmarkFailed as error:
-            raise SkipTest(str(error)) from None
-        with tempfile.TemporaryDirectory(prefix="yurttunnel-hub-") as name:
-            directory = Path(name)
-            with Api(build(directory), directory, Authority(directory), 2) as api:
-                asked = []
-                self.patch(api, "ask", lambda settings: asked.append(settings) or {"watches": 0})
-                api.calibrate(SMALL_COST / 4)
-                api.calibrate(SMALL_COST * 2)
-        first, second = (each["spin"] for each in asked)
-        self.assertAlmostEqual(first, SMALL_COST * 0.75)
-        self.assertEqual(second, 0.0)
