@@ -25,6 +25,7 @@ from tests.deploy.workloads import (
 from yurttunnel.cluster.proxy_ports import CONFIG_MAP
 from yurttunnel.cluster.services import INTERNAL_SERVICE
 from yurttunnel.cluster.services import SERVICE as AGENTS_SERVICE
+from yurttunnel.hub.configuration import CONFIG_MAP as HUB_CONFIG_MAP
 from yurttunnel.pki.approval import AGENT_ACCOUNT, SERVER_ACCOUNT
 from yurttunnel.pki.approval_requests import SIGNERS
 from yurttunnel.pki.authority import KUBELET_CLIENT_NAME
@@ -176,9 +177,12 @@ class NameTests(RenderedTestCase):
                 named(objects, "ServiceAccount", account)
             names = {(grant.path, grant.name) for grant in grants_of(objects) if grant.name}
             records = {("configmaps", RECORDS), ("leases", DNS_LEASE)}
+            of_hubs = {("configmaps", HUB_CONFIG_MAP)}
             self.assertEqual(
                 {
                     *(records if directory.name == "dns" else ()),
+                    *(of_hubs if directory.name == "hub" else ()),
+                    ("services", "kubernetes"),
                     ("services", AGENTS_SERVICE),
                     ("services", INTERNAL_SERVICE),
                     ("configmaps", CONFIG_MAP),

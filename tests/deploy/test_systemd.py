@@ -17,7 +17,8 @@ from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.server.endpoints import UnixEndpoint
 from yurttunnel.server.options import Options as ServerOptions
 
-UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+UNITS = sorted((DEPLOY / "systemd").glob("yurttunnel-*.service"))
+"""Of the tunnel; that of the hub is in ``test_hub``."""
 
 END_MARGIN = 15.0
 """Seconds that a program takes to end beyond its drain timeout, at most."""

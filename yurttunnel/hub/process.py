@@ -70,8 +70,8 @@ from yurttunnel.tunnel.reactor import IReactor
 DATABASE = "yurthub.sqlite"
 """Within ``--disk-cache-path``."""
 
-PREFIX = "node_yurthub_"
-"""What the names of metrics begin with, as those of upstream do."""
+PREFIX = "yurthub_"
+"""What the names of metrics begin with that upstream does not have."""
 
 PLACEHOLDER_KEY = "placeholder-tokens.key"
 

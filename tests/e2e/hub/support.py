@@ -80,7 +80,7 @@ class HubTestCase(EndToEndTestCase):
         """Wait until everything that has passed is on the disk."""
 
         async def written() -> bool:
-            return await hub.metric("node_yurthub_cache_waiting_bytes") == 0
+            return await hub.metric("yurthub_cache_waiting_bytes") == 0
 
         await self.eventually(written, "the cache is written")
 

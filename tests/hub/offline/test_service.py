@@ -94,7 +94,7 @@ class MetricTests(OfflineTestCase):
         self.open("/api/v1/services?watch=1")
         samples = {
             (
-                sample.name.removeprefix("node_yurthub_offline_"),
+                sample.name.removeprefix("yurthub_offline_"),
                 *sample.labels.values(),
             ): sample.value
             for family in families(METRICS, self.offline.stats())

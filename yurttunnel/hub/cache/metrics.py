@@ -37,24 +37,24 @@ class CacheStats:
 
 METRICS: tuple[Metric[CacheStats], ...] = (
     gauge(
-        "node_yurthub_cache_bytes",
+        "yurthub_cache_bytes",
         "Bytes in use in the file of the cache, without its log of at most some MB.",
         lambda stats: stats.size,
     ),
     gauge(
-        "node_yurthub_cache_waiting_bytes",
+        "yurthub_cache_waiting_bytes",
         "Bytes of memory that wait to be written, with the lists that are on their way.",
         lambda stats: stats.waiting,
     ),
     counter(
-        "node_yurthub_cache_objects",
+        "yurthub_cache_objects",
         "Objects that lists and watches have shown to the cache. written: it was new, or in "
         "another version. unchanged: it was there, and nothing was written.",
         lambda stats: (("written", stats.written), ("unchanged", stats.unchanged)),
         "result",
     ),
     counter(
-        "node_yurthub_cache_dropped",
+        "yurthub_cache_dropped",
         "What was not kept because too much waited: the disk is slow, full or broken, or a list is "
         "very large. changes: of single objects, or whole lists that waited; lists: that were "
         "never complete. Of what it was about, the cache has an older state until it is listed "
@@ -63,28 +63,28 @@ METRICS: tuple[Metric[CacheStats], ...] = (
         "what",
     ),
     gauge(
-        "node_yurthub_cache_kept_events",
+        "yurthub_cache_kept_events",
         "Kubernetes Events that could not be sent yet.",
         lambda stats: stats.events,
     ),
     counter(
-        "node_yurthub_cache_lost_events",
+        "yurthub_cache_lost_events",
         "Kubernetes Events that were not sent, and that newer ones have taken the place of.",
         lambda stats: stats.events_lost,
     ),
     counter(
-        "node_yurthub_cache_forgotten_clients",
+        "yurthub_cache_forgotten_clients",
         "Clients of which nothing is there any more: they are kept no longer, have not asked for "
         "30 days, or there was no room; the log names them.",
         lambda stats: stats.forgotten,
     ),
     counter(
-        "node_yurthub_cache_damaged",
+        "yurthub_cache_damaged",
         "Files of the cache that were damaged, and moved aside; see the log, and the disk.",
         lambda stats: stats.damaged,
     ),
     gauge(
-        "node_yurthub_cache_broken",
+        "yurthub_cache_broken",
         "1 while nothing can be written; /readyz has the sentence. Clients notice nothing of it "
         "before the cloud cannot be reached.",
         lambda stats: int(stats.broken),

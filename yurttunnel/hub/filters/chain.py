@@ -182,7 +182,7 @@ def _all_of(members: Sequence[_Member]) -> Change:
 
 METRICS: tuple[Metric[Filters], ...] = (
     counter(
-        "node_yurthub_filter_failures",
+        "yurthub_filter_failures",
         "Objects that a filter could not change because of a defect in it; they pass as they are.",
         lambda filters: filters.failures.items(),
         "filter",

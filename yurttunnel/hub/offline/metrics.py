@@ -23,7 +23,7 @@ class OfflineStats(NamedTuple):
 
 METRICS: tuple[Metric[OfflineStats], ...] = (
     counter(
-        "node_yurthub_offline_answers",
+        "yurthub_offline_answers",
         "Requests that were answered without the cloud, by verb and status. 404 and 503 to get,"
         " list and watch: something was not kept that is needed now.",
         lambda stats: sorted(stats.answers.items()),
@@ -31,22 +31,22 @@ METRICS: tuple[Metric[OfflineStats], ...] = (
         "status",
     ),
     gauge(
-        "node_yurthub_offline_watches",
+        "yurthub_offline_watches",
         "Watches that wait for the cloud.",
         lambda stats: stats.parked_watches,
     ),
     counter(
-        "node_yurthub_offline_events_kept",
+        "yurthub_offline_events_kept",
         "Events that were kept to be sent when the cloud is back.",
         lambda stats: stats.events_kept,
     ),
     counter(
-        "node_yurthub_offline_events_sent",
+        "yurthub_offline_events_sent",
         "Kept events that the Kubernetes API has taken.",
         lambda stats: stats.events_sent,
     ),
     counter(
-        "node_yurthub_offline_events_dropped",
+        "yurthub_offline_events_dropped",
         "Kept events that the Kubernetes API refused, and that are lost.",
         lambda stats: stats.events_dropped,
     ),
