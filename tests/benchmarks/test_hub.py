@@ -10,11 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks.hub import objects, protobuf
 from benchmarks.hub.__main__ import parse
-from benchmarks.hub.bench import Scale
 from benchmarks.hub.figures import Demand, Figure
 from benchmarks.run import Unit
-
-FEW = Scale(seconds=0.3, warm_up=0.1, pods=5, watches=3, rate=50.0, repeats=1, starts=1, outages=1)
 
 
 class CommandLineTests(SynchronousTestCase):

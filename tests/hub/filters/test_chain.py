@@ -139,6 +139,11 @@ class FiltersTests(SynchronousTestCase):
         self.configure(c="kube-proxy", b="*")
         self.assertEqual(["a", "b", "c"], self.seen("kube-proxy"))
         self.assertEqual(["b"], self.seen("coredns"))
+
+    def test_nobody(self):
+        """The hub itself sees what the API says, and so does who does not say what it is."""
+        self.configure(c="*, yurthub")
+        self.assertIsNone(self.seen("yurthub"))
         self.assertIsNone(self.seen(""))
 
     def test_hidden(self):

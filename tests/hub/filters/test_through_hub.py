@@ -86,8 +86,8 @@ class ThroughHubTests(World):
         return [(each["type"], each["object"]) for each in map(json.loads, body.splitlines())]
 
     def settle_filters(self):
-        """Let pass what a change takes."""
-        self.pass_time(SETTLE + SPREAD)
+        """Let pass what a change takes, and a second more."""
+        self.pass_time(SETTLE + SPREAD + 1)
 
     def test_asked_in_json(self):
         """The API is asked in a form that can be looked into, but only where that is needed."""

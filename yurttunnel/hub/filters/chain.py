@@ -40,6 +40,10 @@ ORDER = (
 )
 
 
+_NOBODY = frozenset({"", "yurthub"})
+"""Who does not say what it is, and the hub itself: what it goes by has to be what the API says."""
+
+
 class BadFilter(Exception):
     """The filters that were asked for cannot be had; one line says why."""
 
@@ -115,7 +119,7 @@ class Filters:
         return self._watches.follow(caller, request, now, end)
 
     def _is_for(self, member: _Member, component: str) -> bool:
-        if not component:
+        if component in _NOBODY:
             return False
         configured = self._configuration.components(member.name)
         return component in member.components or not configured.isdisjoint((component, ALL))

@@ -42,7 +42,7 @@ class IFilter(Interface):
         """Return whether it has something to change in the answer to a request."""
 
     def change(obj: Object) -> Object | None:
-        """Change one object, or hide it.
+        """Change one object, or hide it, which is for lists and watches: a get then breaks off.
 
         An item of a list does not say its kind. Whatever members are missing, or are of other
         types than they should, nothing is to be raised.
