@@ -59,7 +59,7 @@ PATH = re.compile(r"(?<![\w./-])((?:deploy|docs)/[\w./+-]+)")
 PICTURE = re.compile(r'src(?:set)?="([^"]+)"')
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
-ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both) \| (kept|ignored|new) \|")
+ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both|hub) \| (kept|ignored|new) \|")
 
 OTHER_PROGRAMS = {
     *("server", "patches", "help", "controllers", "print-join-command"),
@@ -157,6 +157,7 @@ class FlagTableTests(unittest.SynchronousTestCase):
             "server": (ServerOptions,),
             "agent": (AgentOptions,),
             "both": (ServerOptions, AgentOptions),
+            "hub": (HubOptions,),
         }
 
     def test_each_row_is_true(self):
@@ -179,7 +180,7 @@ class FlagTableTests(unittest.SynchronousTestCase):
             "revoke-node",
         }
         rare = {"help", "transport", "middleware", "response-timeout"}
-        for name in ("server", "agent"):
+        for name in ("server", "agent", "hub"):
             (options,) = self.programs[name]
             listed = {flag for flag, programs, _ in self.rows if programs in (name, "both")}
             every = {*options().synonyms, *options.ignored_flags, *options.ignored_switches}
