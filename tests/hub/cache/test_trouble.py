@@ -16,6 +16,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import (
+    ALL,
     POD,
     PODS,
     HeldJobs,
@@ -27,6 +28,8 @@ from tests.hub.cache.caches import (
 )
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache.interfaces import CacheFailed, KeptDocument
+from yurttunnel.hub.cache.reading import Snapshot
+from yurttunnel.hub.cache.trouble import CacheDamaged
 from yurttunnel.hub.cache.writing import BARRIER, SLOW
 
 BODY = b"x" * 5_700
@@ -342,6 +345,24 @@ class DamageTests(TroubleTestCase):
             self.stop()
         self.assertGreater(found, 0)
         self.assertEqual(found, self.said("a new one is begun"))
+
+    def test_what_was_read_before(self) -> None:
+        """What is still read of a file that was replaced says nothing about the new one."""
+        self.start(self.good)
+        listed = self.result(self.cache.list(ALL))
+        for path in self.directory.iterdir():
+            path.unlink()
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.pass_time(31)
+
+        def read(_: object) -> None:
+            raise CacheDamaged("the cache is damaged")
+
+        self.patch(Snapshot, "read", read)
+        self.failure(listed.read())
+        listed.close()
+        self.assertIsNotNone(self.get("a"))
+        self.assertEqual(0, self.cache.stats.damaged)
 
     def test_cut_short(self) -> None:
         """A file that lacks its end is no different."""

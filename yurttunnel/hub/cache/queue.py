@@ -124,8 +124,6 @@ class WriteQueue:
         last = everything[-1]
         mark: Deferred[None] = Deferred()
         self._marks.setdefault(id(last), []).append(mark)
-        # What comes later waits for itself.
-        self._open = None
         return mark
 
     def _note_gone(self, key: Key, version: int) -> None:
