@@ -55,7 +55,6 @@ class Hub(MetaProgram):
             "--proxy-port", str(self.port),
             "--proxy-secure-port", str(secure_port),
             "--enable-dummy-if=false",
-            "--max-watches", "1000",
         ]  # fmt: skip
         super().__init__(command, directory / "hub.log", flag="--serve-port")
         try:

@@ -262,11 +262,11 @@ class StartTests(World):
         super().begin()
 
     def test_nothing_is_known(self):
-        """A request waits 0.3 seconds, and is then answered here."""
+        """A request waits a tenth of a second, and is then answered here."""
         self.ask(PODS, KUBELET)
-        self.pass_time(0.2)
+        self.pass_time(0.06)
         self.assertEqual([], self.offline.calls)
-        self.pass_time(0.2)
+        self.pass_time(0.06)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
     def test_client_leaves(self):
