@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import treq
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
-from tests.hub.cluster import Cluster
+from tests.apiserver.tokens import ISSUER
+from tests.hub.cluster import TOKEN, Cluster
 from tests.hub.programs import HubProgram
 from tests.yurtlab.api.support import node, pod
-from yurtlab.api.resources import NODES, PODS
-from yurttunnel.kube.errors import ApiError, ApiUnreachable
+from yurtlab.api.resources import NODES, PODS, SERVICE_ACCOUNTS
+from yurttunnel.kube.client import KubeClient
+from yurttunnel.kube.configuration import KubeConfiguration
+from yurttunnel.kube.credentials import FileCredentials
+from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed
 from yurttunnel.kube.resources import NODES as ASKED_NODES
 from yurttunnel.kube.resources import PODS as ASKED_PODS
 from yurttunnel.kube.resources import SERVICES as ASKED_SERVICES
+from yurttunnel.pki.credentials import certificates_to_pem
 
 ON_NODE = "spec.nodeName=edge-1"
 
@@ -97,6 +104,64 @@ class HubTests(TestCase):
         with self.assertRaises(ApiError) as raised:
             await client.get(ASKED_PODS, "unknown", "default")
         self.assertIn("never seen here", str(raised.exception))
+
+    async def test_pods(self):
+        """By TLS the hub is the API to who has a token, and answers nobody else."""
+        await self.started()
+        authorities = certificates_to_pem([self.cluster.authority])
+
+        def client(token=""):
+            configuration = KubeConfiguration(
+                f"https://127.0.0.1:{self.hub.secure_port}",
+                "default",
+                lambda: authorities,
+                FileCredentials(token=token),
+                "kubernetes.default.svc",
+            )
+            made = KubeClient(reactor, configuration, program="coredns")
+            self.addCleanup(made.close)
+            return made
+
+        nobody = client()
+
+        async def refused():
+            try:
+                await nobody.list(ASKED_SERVICES)
+            except ApiUnreachable:
+                # There is no certificate for pods yet.
+                return None
+            except ApiError as error:
+                return error
+            raise AssertionError("a request without a token was answered")
+
+        self.assertEqual(401, (await self.at_last(refused)).status)
+        account = {"metadata": {"name": "dns"}}
+        account = self.cluster.store.create(SERVICE_ACCOUNTS, "default", account)
+        token, _ = self.cluster.api.tokens.issue(account, [ISSUER], 600)
+        error = await self.assertFailure(client(token).list(ASKED_SERVICES), NotAllowed)
+        # As whom it was asked: not as the node, which may list Services.
+        self.assertIn("system:serviceaccount:default:dns", str(error))
+
+    async def test_new_token(self):
+        """A hub that cannot join does so once it is given a token, without a restart."""
+        self.hub.arguments = [
+            each for each in self.hub.arguments if not each.startswith("--join-token")
+        ]
+        self.hub.start()
+        await self.at_last(self._waits_for_token)
+        body = json.dumps({"jointoken": TOKEN}).encode()
+        url = f"http://127.0.0.1:{self.hub.meta_port}/v1/token"
+        posted = await treq.post(url, body, persistent=False)
+        self.assertEqual((200, True), (posted.code, (await posted.json())["joins"]))
+        await self.hub.ready()
+
+    async def _waits_for_token(self):
+        try:
+            _, text = await self.hub.get("/readyz")
+        except Exception:
+            # It does not listen yet.
+            return None
+        return text if "/v1/token" in text else None
 
     async def test_pages(self):
         """Its pages tell of it."""
