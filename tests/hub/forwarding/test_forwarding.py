@@ -264,9 +264,9 @@ class StartTests(World):
     def test_nothing_is_known(self):
         """A request waits a tenth of a second, and is then answered here."""
         self.ask(PODS, KUBELET)
-        self.pass_time(0.06)
+        self.pass_time(0.08, step=0.02)
         self.assertEqual([], self.offline.calls)
-        self.pass_time(0.06)
+        self.pass_time(0.04, step=0.02)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
     def test_client_leaves(self):
