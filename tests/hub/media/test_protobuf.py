@@ -150,6 +150,8 @@ class ObjectTests(SynchronousTestCase):
             meta = message("TypeMeta", {"apiVersion": version, "kind": kind})
             _, item = PROTOBUF.read_object(enveloped(pod("a", spec), meta))
             self.assertEqual(item.node, node)
+        (item,), _ = read_list(PROTOBUF, [list_of(pod("a", field(2, field(3, "Always"))))])
+        self.assertEqual(item.node, "")
 
     def test_refused(self):
         """These are no objects."""

@@ -30,10 +30,8 @@ in all lists of kube-apiserver."""
 MAX_BETWEEN: Final = 1024
 """Bytes of a member's name, or of white space, at most."""
 
-_MEMBER_PATTERN = rb'_("(?:[^"\\]|\\.)*+")_:_(?=\S)'
 _OPEN = re.compile(spaced(rb"_\{"))
-_MEMBER = re.compile(spaced(_MEMBER_PATTERN), re.DOTALL)
-_MEMBER_OR_END = re.compile(spaced(_MEMBER_PATTERN + rb"|_\}"), re.DOTALL)
+_MEMBER = re.compile(spaced(rb'_("(?:[^"\\]|\\.)*+")_:_(?=\S)'), re.DOTALL)
 _AFTER_MEMBER = re.compile(spaced(rb"_([,}])"))
 _FIRST_ITEM = re.compile(spaced(rb"_(?:(\])|(?=\{))"))
 _AFTER_ITEM = re.compile(spaced(rb"_(?:(\])|,_(?=\{))"))
@@ -104,24 +102,17 @@ class JsonListReader:
     def _open(self) -> bool:
         if self._match(_OPEN) is None:
             return False
-        self._step = JsonListReader._first_member
+        self._step = JsonListReader._next_member
         return True
 
-    def _first_member(self) -> bool:
-        return self._begin_member(self._match(_MEMBER_OR_END))
-
     def _next_member(self) -> bool:
-        return self._begin_member(self._match(_MEMBER))
-
-    def _begin_member(self, found: re.Match[bytes] | None) -> bool:
+        found = self._match(_MEMBER)
         if found is None:
             return False
-        self._step = JsonListReader._end
-        if found[1] is not None:
-            self._member = checked(_decode_text, found[1])
-            self._step = JsonListReader._value
-            if self._member == self._shape.items:
-                self._begin_items()
+        self._member = checked(_decode_text, found[1])
+        self._step = JsonListReader._value
+        if self._member == self._shape.items:
+            self._begin_items()
         return True
 
     def _begin_items(self) -> None:
