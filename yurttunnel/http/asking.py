@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from zope.interface import implementer
 
 from yurttunnel.http.client import ClientConnection
@@ -62,10 +62,15 @@ class _Receiver:
     exchange: IClientExchange
 
     def __init__(self, max_body: int) -> None:
-        self.answered: Deferred[Answer] = Deferred(lambda _: self.exchange.abort())
+        self.answered: Deferred[Answer] = Deferred(self._cancel)
         self._room = max_body
         self._pieces: list[bytes] = []
         self._head: ResponseHead
+
+    def _cancel(self, answered: Deferred[Answer]) -> None:
+        # Before its exchange fails, which is no failure of the origin's.
+        answered.errback(CancelledError())
+        self.exchange.abort()
 
     def informational_received(self, head: ResponseHead) -> None:
         """Wait on: it is not the answer."""

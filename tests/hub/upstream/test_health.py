@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
@@ -20,6 +20,7 @@ class HealthTestCase(SynchronousTestCase):
 
     names = ("a",)
     settings = HealthSettings(10, 2, 3, 2, kubelet_grace=40)
+    hides_cancelling = False
 
     def setUp(self):
         """Have all servers be well, and start."""
@@ -46,7 +47,12 @@ class HealthTestCase(SynchronousTestCase):
         """Answer as the test says."""
         self.checks.append((self.clock.seconds(), server.host, fresh))
         if server in self.silent:
-            await Deferred()
+            try:
+                await Deferred()
+            except CancelledError:
+                if self.hides_cancelling:
+                    raise CheckFailed("the connection was given up") from None
+                raise
         if server in self.down:
             raise CheckFailed(self.down[server])
 
@@ -125,7 +131,21 @@ class OneServerTests(HealthTestCase):
         self.assertIs(State.UNHEALTHY, self.state())
         self.assertEqual([("a", False)], self.lost)
         self.assertEqual([True, False], self.turns)
-        self.assertIn("no answer within 2 s", self.health.servers[self.servers[0]].problem)
+        problem = self.health.servers[self.servers[0]].problem
+        self.assertTrue(problem in ("no answer within 2 s", "the connection was given up"))
+
+    def test_black_hole_of_connections(self):
+        """It makes no difference that a try which is given up fails in words of its own."""
+        self.hides_cancelling = True
+        self.test_black_hole()
+
+    def test_stop_while_a_check_is_given_up(self):
+        """After the end there is no further try."""
+        self.hides_cancelling = True
+        self.silent.update(self.servers)
+        self.start()
+        self.stop()
+        self.assertEqual(1, len(self.checks))
 
     def test_tries(self):
         """A check that fails at once is tried three times, on new connections."""

@@ -98,6 +98,7 @@ class RenewalTests(PlayedServers):
 
     def test_others_read(self):
         """What was renewed a moment ago is read, and renewed again with the next interval."""
+        self.second.healthy = True
         self.renew()
         checked = self.check(self.second)
         self.assertEqual((f"GET {LEASE}/edge-1", b""), self.asked())
@@ -199,6 +200,15 @@ class SignOfLifeTests(PlayedServers):
         self.connections.refuses[self.first] = RequestFailed(502, "https://a:443: refused")
         failure = self.failureResultOf(self.check(), CheckFailed)
         self.assertEqual("https://a:443: refused", str(failure.value))
+
+    def test_return(self):
+        """A server that is not healthy is so again by renewals, not by reads."""
+        self.first.healthy = False
+        for _ in range(2):
+            checked = self.check()
+            self.assertTrue(self.asked()[0].startswith("PATCH"))
+            self.answer(200)
+            self.successResultOf(checked)
 
     def test_connection_that_was_closed(self):
         """One that was kept may have been closed; the next try is on a new one."""

@@ -98,7 +98,8 @@ class ServerHealth(Reconciler):
         self._good = 0
 
     async def _look(self) -> bool:
-        trying = Deferred.fromCoroutine(self._try())
+        deadline = self._clock.seconds() + self._settings.timeout
+        trying = Deferred.fromCoroutine(self._try(deadline))
         try:
             self.problem = await trying.addTimeout(self._settings.timeout, self._clock)
         except DeferredTimeout:
@@ -110,11 +111,14 @@ class ServerHealth(Reconciler):
             self._become(State.UNHEALTHY)
         return self.problem is None
 
-    async def _try(self) -> str | None:
-        """Return what is wrong after all tries."""
+    async def _try(self, deadline: float) -> str | None:
+        """Return what is wrong after all tries, for which there is time until ``deadline``."""
         problem = None
         for number in range(self._settings.retries):
             if number:
+                # A try that is given up may end as one that has failed.
+                if not self.running or self._clock.seconds() + _RETRY_SECONDS >= deadline:
+                    break
                 await deferLater(self._clock, _RETRY_SECONDS)
             try:
                 await self._check(self.server, fresh=number > 0)

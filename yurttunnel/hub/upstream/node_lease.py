@@ -1,7 +1,8 @@
 """The node's Lease, by which the cloud knows that the node lives, and the hub that a server does.
 
 A check of a server renews the Lease (KEP-589), or reads it when another server has renewed it a
-moment ago: several servers share one store, for which each write costs.
+moment ago: several servers share one store, for which each write costs. One that is not healthy has
+to renew it.
 """
 
 from __future__ import annotations
@@ -70,19 +71,22 @@ class NodeLease:
         With ``fresh`` on a new connection, since one that was kept may have been closed there.
         """
         try:
-            if self._is_to_be_renewed():
+            if self._is_to_be_renewed(server):
                 await self._renew(server, fresh)
             else:
                 self._note(await self._ask(server, b"GET", self._path, fresh=fresh))
         except UNANSWERED as error:
             raise CheckFailed(str(error)) from error
 
-    def _is_to_be_renewed(self) -> bool:
+    def _is_to_be_renewed(self, server: Server) -> bool:
         lives = self._kubelet_lives()
         if lives is self._left_alone:
             self._left_alone = not lives
             self._tell(lives)
-        if not lives or self._renewing is not None:
+        if not lives or not server.healthy:
+            # A server that comes back has to show that it can be written to.
+            return lives
+        if self._renewing is not None:
             return False
         return self._clock.seconds() >= self._renewed_at + self._interval * _RENEWED_LATELY
 
