@@ -49,6 +49,14 @@ class ScopeTests(SynchronousTestCase):
         found = self.scope(ResourceType("x", "v1", "things"), field_selector="spec.nodeName=a")
         self.assertEqual(("spec.nodeName=a", ""), (found.collection.view, found.field_selector))
 
+    def test_nodes_in_tables(self):
+        """A Table does not say where a pod is, nor does metadata alone."""
+        options = ListOptions(field_selector="spec.nodeName=a")
+        request = ApiRequest("list", "/", PODS, options=options)
+        for transform in ("Table", "PartialObjectMetadata"):
+            found = scope_of("kubelet", request, Form("json", transform, "v1"))
+            self.assertEqual(("spec.nodeName=a", ""), (found.collection.view, found.field_selector))
+
     def test_nonsense(self):
         """What is no selector is refused in the words of the API."""
         for options in ({"label_selector": "a b"}, {"field_selector": "metadata.name"}):

@@ -35,7 +35,9 @@ def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
         collection = Collection(client, str(request.resource), str(form))
         return Scope(collection, request.namespace)
     try:
-        fields, view = split_fields(options.field_selector, request.resource == PODS)
+        # Tables and metadata alone do not say where a pod is.
+        pods = request.resource == PODS and not form.transform
+        fields, view = split_fields(options.field_selector, pods)
         _test(options.label_selector, fields)
     except BadSelector as error:
         raise RequestFailed(400, str(error)) from None
