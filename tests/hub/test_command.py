@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import treq
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
-from twisted.trial.unittest import TestCase
+from twisted.internet.utils import getProcessOutputAndValue
+from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.apiserver.tokens import ISSUER
+from tests.e2e.kubectl import find_kubectls
 from tests.hub.cluster import TOKEN, Cluster
 from tests.hub.programs import HubProgram
 from tests.yurtlab.api.support import node, pod
@@ -104,6 +107,38 @@ class HubTests(TestCase):
         with self.assertRaises(ApiError) as raised:
             await client.get(ASKED_PODS, "unknown", "default")
         self.assertIn("never seen here", str(raised.exception))
+
+    async def kubectl(self, *arguments):
+        """Run kubectl on the node; give what it prints, or ``None`` when it fails."""
+        paths = find_kubectls()
+        if not paths:
+            raise SkipTest("kubectl is not installed")
+        path = list(paths.values())[-1]
+        home = str(self.hub.directory)
+        flags = [f"--server={self.hub.url}", f"--cache-dir={home}/kubectl"]
+        environment = {"HOME": home, "KUBECONFIG": "/dev/null", "PATH": os.environ["PATH"]}
+        output, errors, status = await getProcessOutputAndValue(
+            path, [*flags, *arguments], environment
+        )
+        self.said = errors.decode()
+        return output.decode() if status == 0 else None
+
+    async def test_kubectl(self):
+        """People on the node use kubectl, and it tells them when the cloud is away."""
+        await self.started()
+        shown = await self.kubectl("get", "pods", "--all-namespaces", f"--field-selector={ON_NODE}")
+        self.assertIn("web", shown or self.said)
+        self.assertIsNotNone(await self.kubectl("get", "node", "edge-1", "-o", "yaml"), self.said)
+        self.assertIsNone(await self.kubectl("delete", "node", "edge-2"))
+        await self.cut_off()
+        await self.hub_is_offline()
+        self.assertIsNone(await self.kubectl("delete", "pod", "web"))
+        self.assertIn("cannot reach the Kubernetes API", self.said)
+
+    async def hub_is_offline(self):
+        """Wait until the hub knows that the cloud is away."""
+        while "cloud: ok" in (await self.hub.get("/readyz"))[1]:
+            await deferLater(reactor, 0.05)
 
     async def test_pods(self):
         """By TLS the hub is the API to who has a token, and answers nobody else."""
