@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
@@ -154,3 +155,8 @@ class ConnectionsTests(TestCase):
         self.handler.answer = self.tell_client
         self.assertEqual("nobody", await self.ask(as_node=False))
         self.assertEqual(0, self.connections.statistics.reuses)
+
+    async def test_what_waits_for_a_connection_can_have_a_timeout(self):
+        """Whoever gives up in the midst of it is told of that, as of all that takes too long."""
+        attempt = self.connections.acquire(self.server, True)
+        await self.assertFailure(attempt.addTimeout(0, reactor), DeferredTimeout)

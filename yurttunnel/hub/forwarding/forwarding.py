@@ -21,7 +21,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from twisted.internet.defer import CancelledError, Deferred, fail
-from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -185,7 +184,7 @@ class Forwarding(DelegatedExchange):
         error = failure.value
         if isinstance(error, RequestFailed):
             return error.status, error.text
-        if not failure.check(CancelledError, ConnectingCancelledError):
+        if not failure.check(CancelledError):
             _log.failure("Defect: connecting to {server} failed", failure, server=self._server)
         return 502, f"{self._server}: the connection was given up"
 

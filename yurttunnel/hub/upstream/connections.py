@@ -15,7 +15,6 @@ from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.internet.endpoints import HostnameEndpoint
-from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import ISystemHandle
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
@@ -150,7 +149,7 @@ class Connections:
         endpoint = HostnameEndpoint(
             self._reactor, server.host, server.port, timeout=CONNECT_SECONDS
         )
-        protocol: Any = await endpoint.connect(secured)
+        protocol: Any = await _cancellable(endpoint.connect(secured))
         transport = protocol.transport
         if ISystemHandle.providedBy(transport):
             tune_api_socket(cast("socket.socket", transport.getHandle()))
@@ -162,9 +161,30 @@ class Connections:
             raise
 
 
+def _cancellable(attempt: Deferred[Any]) -> Deferred[Any]:
+    """Have it end in ``CancelledError`` when it is cancelled.
+
+    Endpoints make other errors of that, which look like those of a connection that failed.
+    """
+    cancelled = False
+
+    def cancel(_: object) -> None:
+        nonlocal cancelled
+        cancelled = True
+        attempt.cancel()
+
+    result: Deferred[Any] = Deferred(cancel)
+
+    def failed(failure: Failure) -> None:
+        result.errback(CancelledError() if cancelled else failure)
+
+    _ = attempt.addCallbacks(result.callback, failed)
+    return result
+
+
 def _failed(failure: Failure, server: Server) -> Failure:
     """Say why there is no connection; one that nobody wants any more says nothing."""
-    if failure.check(CancelledError, ConnectingCancelledError):
+    if failure.check(CancelledError):
         return failure
     if failure.check(DeferredTimeout):
         text = f"{server}: no connection within {CONNECT_SECONDS:g} s"
