@@ -49,11 +49,7 @@ class Hub(Program):
             *("--proxy-port", str(self.port)),
             *("--proxy-secure-port", str(self.secure_port)),
             *("--serve-port", str(meta_port)),
-            *(
-                ()
-                if any(e.startswith("--enable-dummy-if") for e in extra)
-                else ("--enable-dummy-if=false",)
-            ),
+            "--enable-dummy-if=false",
             *HEARTBEAT,
             *extra,
         ]

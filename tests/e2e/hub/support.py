@@ -6,6 +6,7 @@ import signal
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionRefusedError
 
 from tests.e2e.hub.clients import JSON, NodeClient
 from tests.e2e.hub.cloud import Cloud
@@ -75,6 +76,13 @@ class HubTestCase(EndToEndTestCase):
         await hub.ended(20)
         hub.start()
         return await hub.ready()
+
+    async def listens(self, hub: Hub) -> bool:
+        """Whether it has begun to answer, ready or not."""
+        try:
+            return (await hub.get("/v1/healthz"))[0] == 200
+        except ConnectionRefusedError:
+            return False
 
     async def settled(self, hub: Hub) -> None:
         """Wait until everything that has passed is on the disk."""

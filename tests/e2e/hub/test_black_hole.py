@@ -1,0 +1,77 @@
+"""A cloud that falls silent: nothing is refused, and nothing answers."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.hub.clients import JSON, contents
+from tests.e2e.hub.cloud import KINDS, NODE
+from tests.e2e.hub.node_requests import NODE_PATH, NODE_PODS, SERVICES
+from tests.e2e.hub.support import HubTestCase
+
+UNHEALTHY_SECONDS = 12.0
+ANSWERED_SECONDS = 5.0
+"""The bounds of issue 14; each gets what a busy machine adds."""
+
+BUSY_SECONDS = 3.0
+
+HEARTBEAT = ("--heartbeat-interval-seconds", "10", "--heartbeat-timeout-seconds", "2")
+"""The defaults."""
+
+
+class BlackHoleTests(HubTestCase):
+    """What goes on in one, and after it."""
+
+    async def test_what_is_asked_is_answered_from_the_cache(self) -> None:
+        """Requests of the first moment have their answers in five seconds, and the server is known
+        to be dead in twelve.
+        """
+        cloud, hub = await self.start(*HEARTBEAT)
+        for number in range(20):
+            cloud.add_pod(f"web-{number}")
+        kubelet = self.client(hub)
+        expected = {path: await kubelet.get(path) for path in (NODE_PODS, NODE_PATH, SERVICES)}
+        began = reactor.seconds()
+        cloud.fall_silent()
+        asked = [
+            Deferred.fromCoroutine(kubelet.ask(path, seconds=ANSWERED_SECONDS + BUSY_SECONDS))
+            for path in expected
+        ]
+        for path, response in zip(expected, await gatherResults(asked), strict=True):
+            found = kubelet.expect(response, 200, path)
+            if "items" in found:
+                self.assertEqual(contents(found), contents(expected[path]))
+            else:
+                self.assertEqual(found, expected[path])
+        await self.sees(hub, online=False)
+        self.assertLess(reactor.seconds() - began, UNHEALTHY_SECONDS + BUSY_SECONDS)
+
+    async def test_a_write_is_not_sent_twice(self) -> None:
+        """What may have been done is not tried elsewhere: the client is told that nobody knows."""
+        cloud, hub = await self.start()
+        await self.client(hub).get(NODE_PATH)
+        cloud.fall_silent()
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"}}
+        path = "/api/v1/namespaces/default/pods"
+        response = await self.client(hub).ask(path, "POST", body, seconds=30)
+        self.assertIn(response.status, (502, 503, 504))
+
+    async def test_the_cloud_is_back_after_two_good_renewals(self) -> None:
+        """One is not enough; then what the kubelet says of its node arrives."""
+        cloud, hub = await self.start()
+        kubelet = self.client(hub)
+        await kubelet.get(NODE_PATH)
+        cloud.fall_silent()
+        await self.sees(hub, online=False)
+        renewals = []
+        unfollow = cloud.store.follow(KINDS["leases"], renewals.append)
+        self.addCleanup(unfollow)
+        await self.regain(cloud, hub)
+        self.assertGreaterEqual(len(renewals), 2)
+        status = b'{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Back"}]}}'
+        fields = [(b"Content-Type", b"application/strategic-merge-patch+json")]
+        response = await kubelet.ask(f"{NODE_PATH}/status", "PATCH", status, fields)
+        kubelet.expect(response, 200, JSON)
+        [ready] = cloud.store.get(KINDS["nodes"], None, NODE)["status"]["conditions"]
+        self.assertEqual(ready["reason"], "Back")

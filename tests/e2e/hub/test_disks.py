@@ -1,0 +1,180 @@
+"""Disks that are full, slow, or have lost what they were given."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.trial.unittest import SkipTest
+
+from tests.e2e.hub.clients import names
+from tests.e2e.hub.cloud import Cloud
+from tests.e2e.hub.node_requests import ALL_PODS, NODE_PATH
+from tests.e2e.hub.programs import Hub
+from tests.e2e.hub.support import HubTestCase
+from tests.e2e.support import which
+
+SIZE = "1500k"
+PAGE = 4096
+
+SLOW_FSYNC = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+static int slowly(const char *name, int fd) {
+    int (*real)(int) = (int (*)(int)) dlsym(RTLD_NEXT, name);
+    if (access(SLOW_FILE, F_OK) == 0) sleep(1);
+    return real(fd);
+}
+int fsync(int fd) { return slowly("fsync", fd); }
+int fdatasync(int fd) { return slowly("fdatasync", fd); }
+"""
+
+ANSWER_SECONDS = 0.5
+"""How long an answer of the cloud may take beside a disk that takes a second for anything."""
+
+
+class FullDiskTests(HubTestCase):
+    """The cache has a disk of its own, which the test fills."""
+
+    def own_disk(self) -> tuple[str, ...]:
+        """Return what a hub is begun with that has a small disk for its cache."""
+        if os.geteuid() != 0:
+            raise SkipTest("only root can mount a disk")
+        directory = os.path.join(self.directory, "H", "cache")
+        mount = (
+            f"mkdir -p -m 700 {directory} && mount -t tmpfs -o mode=0700,size={SIZE} t {directory}"
+        )
+        return (which("unshare"), "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh")
+
+    async def test_a_full_disk_costs_nothing_online_and_is_told(self) -> None:
+        """Lists and watches go on; readiness and metrics say what is wrong, until there is room."""
+        cloud, hub = await self.start(prefix=self.own_disk())
+        client = self.client(hub, "flanneld")
+        await client.get(ALL_PODS)
+        await self.settled(hub)
+        filler = Path(f"/proc/{hub.pid}/root{hub.cache}/filler")
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"x" * PAGE)
+            except OSError:
+                file.flush()
+        for number in range(200):
+            cloud.add_pod(f"web-{number}", annotations={"text": "x" * 5000})
+        for _ in range(3):
+            self.assertEqual(len((await client.get(ALL_PODS))["items"]), 200)
+
+        async def broken() -> bool:
+            return await hub.metric("node_yurthub_cache_broken") == 1
+
+        await self.eventually(broken, "the hub knows that its disk is full", 20)
+        _, page = await hub.get("/readyz")
+        self.assertRegex(page, r"disk is full|no room|full")
+        filler.unlink()
+        watch = await client.watch(ALL_PODS)
+
+        async def well() -> bool:
+            await client.get(ALL_PODS)
+            return await hub.metric("node_yurthub_cache_broken") == 0
+
+        await self.eventually(well, "the hub writes again", 60)
+        self.assertFalse(watch.ended)
+
+
+class SlowDiskTests(HubTestCase):
+    """Each fsync takes a second."""
+
+    def shim(self) -> tuple[str, ...]:
+        """Return what a hub is begun with whose fsync is slow while ``slow`` is there."""
+        compiler = shutil.which("cc")
+        if compiler is None:
+            raise SkipTest("cc is not installed")
+        source = Path(self.directory, "slow.c")
+        self.slow = Path(self.directory, "slow")
+        source.write_text(SLOW_FSYNC.replace("SLOW_FILE", f'"{self.slow}"'))
+        library = Path(self.directory, "slow.so")
+        os.spawnv(
+            os.P_WAIT,
+            compiler,
+            [compiler, "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"],
+        )
+        return (which("env"), f"LD_PRELOAD={library}")
+
+    async def test_a_slow_disk_slows_no_answer(self) -> None:
+        """Answers do not wait for what is written behind them, nor for each other."""
+        cloud, hub = await self.start(prefix=self.shim())
+        for number in range(50):
+            cloud.add_pod(f"web-{number}")
+        client = self.client(hub, "flanneld")
+        await client.get(ALL_PODS)
+        self.slow.touch()
+        times = []
+        for number in range(50):
+            cloud.change("pods", f"web-{number}", "default", labels={"n": str(number)})
+            began = reactor.seconds()
+            await client.get(ALL_PODS)
+            times.append(reactor.seconds() - began)
+        # One of them may be late on a busy machine; a second at each would be the disk's.
+        self.assertLess(sorted(times)[45], ANSWER_SECONDS, times)
+        self.slow.unlink()
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        labels = {
+            one["metadata"].get("labels", {}).get("n")
+            for one in (await client.get(ALL_PODS))["items"]
+        }
+        self.assertEqual(len(labels), 50)
+
+
+class DamageTests(HubTestCase):
+    """A file of the cache that is no database any more."""
+
+    async def furnished(self) -> tuple[Cloud, Hub, Path]:
+        """Start and stop a hub that has kept something; the file of its cache."""
+        cloud, hub = await self.start()
+        for number in range(100):
+            cloud.add_pod(f"web-{number}", annotations={"text": "x" * 2000})
+        await self.client(hub, "flanneld").get(ALL_PODS)
+        await self.settled(hub)
+        await hub.stop()
+        found = sorted(Path(hub.cache).rglob("*"), key=lambda path: path.stat().st_size)
+        return cloud, hub, found[-1]
+
+    async def test_a_damaged_cache_is_put_aside_and_begun_anew(self) -> None:
+        """The hub starts, says so, serves online, and keeps what it sees from then on."""
+        cloud, hub, path = await self.furnished()
+        content = bytearray(path.read_bytes())
+        content[: len(content) // 2] = os.urandom(len(content) // 2)
+        path.write_bytes(content)
+        hub.start()
+        await hub.ready()
+        client = self.client(hub, "flanneld")
+        self.assertEqual(len((await client.get(ALL_PODS))["items"]), 100)
+        await self.client(hub).get(NODE_PATH)
+        await self.settled(hub)
+        self.assertIn("damaged", hub.log)
+        await self.lose(cloud, hub)
+        self.assertEqual(len(names(await client.get(ALL_PODS))), 100)
+
+    async def test_a_cache_that_is_damaged_while_it_is_used(self) -> None:
+        """Online answers go on, whatever the file is."""
+        cloud, hub, path = await self.furnished()
+        hub.start()
+        await hub.ready()
+        client = self.client(hub, "flanneld")
+        await client.get(ALL_PODS)
+        with path.open("r+b") as file:
+            file.write(os.urandom(path.stat().st_size))
+        for number in range(100):
+            cloud.change("pods", f"web-{number}", "default", labels={"n": str(number)})
+            self.assertEqual(len((await client.get(ALL_PODS))["items"]), 100)
+        self.assertTrue(hub.running)
+
+    async def test_the_files_are_for_the_owner_alone(self) -> None:
+        """Secrets are among what is kept."""
+        _, hub, _ = await self.furnished()
+        for path in (Path(hub.cache), *Path(hub.cache).rglob("*")):
+            self.assertEqual(path.stat().st_mode & 0o077, 0, path)

@@ -1,0 +1,149 @@
+"""How a hub becomes its node's, and stays so."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from twisted.internet import reactor
+
+from tests.e2e.hub.cloud import KINDS, NODE, Cloud
+from tests.e2e.hub.node_requests import ALL_PODS, NODE_PATH
+from tests.e2e.hub.programs import Hub
+from tests.e2e.hub.support import HubTestCase
+from yurttunnel.pki.credentials import certificates_from_pem, certificates_to_pem, pin_of
+
+TOKEN = "abcdef.0123456789abcdef"
+NEW_TOKEN = "fedcba.fedcba9876543210"
+
+SHORT = 12.0
+"""Seconds of a certificate that a test sees end."""
+
+
+class IdentityTests(HubTestCase):
+    """Joining, renewals, and the way back."""
+
+    timeout = 180
+
+    def publish(self, cloud: Cloud, token: str = TOKEN, seconds: float = 3600.0) -> None:
+        """Prepare the cloud for nodes that join with a token."""
+        tokens = cloud.api.api.bootstrap_tokens
+        authority = cloud.identities.authority.certificate
+        tokens.publish(
+            f"https://127.0.0.1:{cloud.servers[0].port}", certificates_to_pem([authority])
+        )
+        tokens.create(token, seconds)
+
+    def joining(self, cloud: Cloud, token: str = TOKEN) -> tuple[str, ...]:
+        """Return the flags of a hub that joins."""
+        path = os.path.join(self.directory, "bootstrap.conf")
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": cloud.urls.split(",")[0]}}],
+            "users": [{"name": "u", "user": {"token": token}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        Path(path).write_text(json.dumps(content))
+        os.chmod(path, 0o600)
+        pin = f"sha256:{pin_of(cloud.identities.authority.certificate)}"
+        return ("--bootstrap-file", path, "--discovery-token-ca-cert-hash", pin)
+
+    def serial(self, hub: Hub) -> int:
+        """Return the number of the certificate that a hub has now."""
+        pem = Path(hub.state, "pki", "yurthub-current.pem").read_bytes()
+        return certificates_from_pem(pem)[0].serial_number
+
+    async def test_a_node_joins_with_a_token(self) -> None:
+        """It has certificates of its own then, and the file with the token is gone."""
+        cloud = await self.start_cloud()
+        self.publish(cloud)
+        flags = self.joining(cloud)
+        hub = await self.start_hub(cloud, *flags)
+        await self.sees(hub, online=True)
+        await self.client(hub).get(NODE_PATH)
+        self.assertFalse(os.path.exists(flags[1]))
+        users = {name for name, what, _ in cloud.requests if what.resource == "nodes"}
+        self.assertEqual(users, {f"system:node:{NODE}"})
+        self.assertIn("openyurt:yurthub", " ".join(cloud.signer.signed))
+        self.assertNotIn(TOKEN.partition(".")[2], hub.log)
+
+    async def test_certificates_are_renewed_and_nobody_notices(self) -> None:
+        """Requests and watches go on from one certificate to the next."""
+        cloud = await self.start_cloud()
+        cloud.signer.seconds = SHORT
+        hub = await self.start_hub(cloud)
+        first = self.serial(hub)
+        client = self.client(hub, "flanneld")
+        await client.get(ALL_PODS)
+
+        async def renewed() -> bool:
+            await client.get(ALL_PODS)
+            return self.serial(hub) != first
+
+        await self.eventually(renewed, "there is another certificate", 3 * SHORT)
+        cloud.add_pod("new")
+        self.assertEqual(len((await client.get(ALL_PODS))["items"]), 1)
+
+    async def test_a_new_token_brings_back_a_node_whose_certificate_has_ended(self) -> None:
+        """Neither certificate nor token are good any more; the operator gives another token to the
+        hub that runs.
+        """
+        cloud = await self.start_cloud()
+        self.publish(cloud)
+        cloud.signer.seconds = 2.0
+        hub = self.make_hub(cloud, *self.joining(cloud))
+        cloud.join(hub.state)
+        expires = reactor.seconds() + 3.0
+        cloud.signer.seconds = 3600.0
+        secret = f"bootstrap-token-{TOKEN.partition('.')[0]}"
+        cloud.store.remove(KINDS["secrets"], "kube-system", secret)
+        await self.eventually(lambda: reactor.seconds() > expires, "the certificate has ended", 10)
+        hub.start()
+
+        await self.eventually(lambda: self.listens(hub), "the hub runs", 20)
+        self.assertNotEqual((await hub.get("/readyz"))[0], 200)
+        self.publish(cloud, NEW_TOKEN)
+        out, error, status = await self.run_command(
+            *("curl", "--silent", "--show-error", "--fail-with-body", "--max-time", "10"),
+            *("--data", json.dumps({"jointoken": NEW_TOKEN})),
+            f"http://127.0.0.1:{hub.meta_port}/v1/token",
+        )
+        self.assertEqual(status, 0, (out, error))
+        await hub.ready(40)
+        await self.sees(hub, online=True)
+        await self.client(hub).get(NODE_PATH)
+
+    async def test_a_token_that_is_none_is_refused_with_a_sentence(self) -> None:
+        """And the hub goes on with what it has."""
+        _, hub = await self.start()
+        for body in ("{}", "x", json.dumps({"jointoken": "no token"})):
+            out, _, _ = await self.run_command(
+                *("curl", "--silent", "--max-time", "10", "--write-out", "\n%{http_code}"),
+                *("--data", body, f"http://127.0.0.1:{hub.meta_port}/v1/token"),
+            )
+            text, _, code = out.decode().rpartition("\n")
+            self.assertEqual(code, "400")
+            self.assertTrue(text)
+        await self.client(hub).get(NODE_PATH)
+
+    async def test_a_damaged_certificate_is_no_end_of_the_node(self) -> None:
+        """A file that was torn is asked for again with the token; the cache is served meanwhile."""
+        cloud = await self.start_cloud()
+        self.publish(cloud)
+        hub = await self.start_hub(cloud, *self.joining(cloud))
+        await self.sees(hub, online=True)
+        kubelet = self.client(hub)
+        node = await kubelet.get(NODE_PATH)
+        await self.settled(hub)
+        await hub.stop()
+        path = Path(hub.state, "pki", "yurthub-current.pem")
+        path.resolve().write_bytes(path.read_bytes()[:100])
+        self.joining(cloud)
+        hub.start()
+        await hub.ready(40)
+        await self.sees(hub, online=True)
+        self.assertEqual((await kubelet.get(NODE_PATH))["metadata"]["uid"], node["metadata"]["uid"])
+        self.assertGreater(len(certificates_from_pem(path.read_bytes())), 0)

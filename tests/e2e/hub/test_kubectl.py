@@ -1,0 +1,177 @@
+"""kubectl on the node: online as without the hub, and offline as far as there is something."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+from twisted.internet.threads import deferToThread
+
+from tests.e2e.hub.cloud import KINDS, NODE, Cloud
+from tests.e2e.hub.kubectls import KubectlTestCase
+from tests.e2e.test_kubectl import WEB, ask
+
+MANIFEST = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "settings", "namespace": "default"},
+    "data": {"color": "red"},
+}
+
+SHOWN = (
+    ("get", "pods"),
+    ("get", "pods", "-o", "wide", "--all-namespaces"),
+    ("get", "pods", "-l", "app=web", "-o", "name"),
+    ("get", "pod", "web", "-o", "json"),
+    ("get", "nodes"),
+    ("get", "services", "-o", "yaml"),
+    ("get", "configmaps", "--chunk-size=1"),
+    ("describe", "pod", "web"),
+    ("describe", "service", "web"),
+    ("api-resources",),
+    ("api-versions",),
+    ("version",),
+    ("explain", "pods.spec"),
+    ("get", "--raw", "/api/v1/namespaces/default/services"),
+    ("get", "pod", "none"),
+    ("get", "nonsense"),
+)
+"""What is said alike through the hub and without it."""
+
+# Names of hosts, and how long something has been there.
+_VARIES = re.compile(r"\b\d+(\.\d+)?m?s\b|http\S+127\.0\.0\.1:\d+\S*")
+
+
+def furnish(cloud: Cloud) -> None:
+    """Have something to show."""
+    container = {
+        "name": "main",
+        "image": "none",
+        "command": [sys.executable, "-u", "-c", WEB],
+    }
+    spec = {"nodeName": NODE, "restartPolicy": "Never", "containers": [container]}
+    cloud.add("pods", "web", "default", spec=spec, labels={"app": "web"})
+    ports = [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+    cloud.add("services", "web", "default", spec={"clusterIP": "10.96.0.9", "ports": ports})
+    cloud.add("configmaps", "one", "default", data={"a": "1"})
+    cloud.add("configmaps", "two", "default", data={"b": "2"})
+
+
+def alike(finished) -> tuple[int, str, str]:
+    """Return what a kubectl has said and how it ended, without what changes by itself."""
+    out, error = (_VARIES.sub("_", text.decode()) for text in (finished.out, finished.error))
+    return finished.status, re.sub(" +", " ", out), re.sub(" +", " ", error)
+
+
+class OnlineTests(KubectlTestCase):
+    """The cloud is there."""
+
+    async def test_everything_is_shown_alike(self) -> None:
+        """Objects, tables, descriptions, documents and errors are those of the API."""
+        cloud, hub = await self.start()
+        furnish(cloud)
+        direct, through = self.direct(cloud), self.through(cloud, hub)
+        for arguments in SHOWN:
+            with self.subTest(arguments=arguments):
+                expected = alike(await direct.run(*arguments))
+                self.assertEqual(alike(await through.run(*arguments)), expected)
+
+    async def test_everything_is_done_as_without_it(self) -> None:
+        """Apply, patch, label, wait, watch and delete."""
+        cloud, hub = await self.start()
+        through = self.through(cloud, hub)
+        watch = through.start("get", "configmaps", "--watch", "-o", "name")
+        self.addCleanup(lambda: watch.kill() if watch.running else None)
+        manifest = json.dumps(MANIFEST).encode()
+        said = await through.output("apply", "-f", "-", stdin=manifest)
+        self.assertEqual(said, "configmap/settings created\n")
+        await watch.says("configmap/settings\n")
+        said = await through.output("apply", "-f", "-", stdin=manifest)
+        self.assertEqual(said, "configmap/settings unchanged\n")
+        await through.output("apply", "--server-side", "-f", "-", stdin=manifest, seconds=30)
+        await through.output("patch", "configmap", "settings", "-p", '{"data":{"color":"blue"}}')
+        await through.output("label", "configmap", "settings", "seen=yes")
+        await through.output("create", "namespace", "shop")
+        [found] = cloud.store.view(KINDS["configmaps"], "default")
+        self.assertEqual(found["data"], {"color": "blue"})
+        self.assertEqual(found["metadata"]["labels"], {"seen": "yes"})
+        said = await through.output("delete", "configmap", "settings")
+        self.assertIn('configmap "settings" deleted', said)
+        self.assertEqual(cloud.names("configmaps", "default"), [])
+        watch.signal("INT")
+        await watch.finished(10)
+
+    async def test_pods_are_reached(self) -> None:
+        """Logs, followed too, exec with input and status, and forwarded ports."""
+        cloud, hub = await self.start()
+        furnish(cloud)
+        self.start_node(cloud)
+        through = self.through(cloud, hub)
+        await through.output(
+            "wait", "--for=condition=Ready", "pod/web", "--timeout=30s", seconds=40
+        )
+        port = re.search(r"port (\d+)\n", await through.output("logs", "web"))[1]
+        follow = through.start("logs", "-f", "web")
+        await follow.says(r"tick 0\n(tick \d+\n){10}")
+        follow.signal("INT")
+        await follow.finished(10)
+        given = b"x" * 100_000
+        done = await through.run("exec", "-i", "web", "--", "sh", "-c", "cat; exit 42", stdin=given)
+        self.assertEqual((done.out, done.status), (given, 42))
+        forward = through.start("port-forward", "web", f":{port}")
+        local = int((await forward.says(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
+        self.assertEqual(await deferToThread(ask, local, b"hello"), b"HELLO")
+        forward.signal("INT")
+        await forward.finished(10)
+
+
+class OfflineTests(KubectlTestCase):
+    """The cloud is away."""
+
+    async def test_what_was_kept_is_shown(self) -> None:
+        """Where the cluster has kubectl kept, its lists are there as tables and as objects."""
+        cloud, hub = await self.start()
+        furnish(cloud)
+        through = self.through(cloud, hub)
+        # It is known by the name of its file.
+        kept = {"cache_agents": os.path.basename(through.path)}
+        cloud.add("configmaps", "yurt-hub-cfg", "kube-system", data=kept)
+
+        written = await hub.metric("node_yurthub_cache_objects_total", result="written")
+
+        async def is_kept() -> bool:
+            await through.output("get", "pods", "-o", "json")
+            now = await hub.metric("node_yurthub_cache_objects_total", result="written")
+            # One is the ConfigMap itself.
+            return now > written + 1
+
+        await self.eventually(is_kept, "answers to kubectl are kept", 30)
+        online = json.loads(await through.output("get", "pods", "-o", "json"))
+        await through.output("get", "pods")
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        table = await through.output("get", "pods")
+        self.assertRegex(table, r"\ANAME .*AGE *\nweb .*\d+[smh]")
+        offline = json.loads(await through.output("get", "pods", "-o", "json"))
+        self.assertEqual(offline["items"], online["items"])
+        self.assertIn("name: web\n", await through.output("get", "pod", "web", "-o", "yaml"))
+        self.assertIn("pods", await through.output("api-resources"))
+
+    async def test_what_cannot_be_done_is_said_in_a_sentence(self) -> None:
+        """Apply, delete and logs end soon with an error that names the cause."""
+        cloud, hub = await self.start()
+        furnish(cloud)
+        through = self.through(cloud, hub)
+        await through.output("get", "pods")
+        await through.run(
+            "apply", "-f", "-", "--dry-run=server", stdin=json.dumps(MANIFEST).encode()
+        )
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        manifest = json.dumps(MANIFEST).encode()
+        for arguments in (("apply", "-f", "-"), ("delete", "pod", "web"), ("logs", "web")):
+            done = await through.run(*arguments, stdin=manifest, seconds=60)
+            self.assertNotEqual(done.status, 0, arguments)
+            self.assertRegex(done.error.decode(), "cannot reach the Kubernetes API", arguments)

@@ -1,0 +1,46 @@
+"""How many may ask at a time."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.hub.clients import status_of
+from tests.e2e.hub.node_requests import ALL_PODS, LEASE, NODE_PATH, SLICES
+from tests.e2e.hub.support import HubTestCase
+
+WATCHES = 300
+LIMIT = 250
+
+
+class LimitTests(HubTestCase):
+    """Watches and short requests have limits of their own."""
+
+    async def test_watches_beyond_the_limit_are_refused_and_nothing_else(self) -> None:
+        """Of 300 watches 50 are told to come again; reads, health and leases go on."""
+        _, hub = await self.start("--max-watches", str(LIMIT))
+        client = self.client(hub, "flanneld")
+        asked = [
+            Deferred.fromCoroutine(client.send(f"{ALL_PODS}?watch=true")) for _ in range(WATCHES)
+        ]
+        answers = await gatherResults(asked, consumeErrors=True)
+        begun = await self.within(
+            30, gatherResults([one.begun() for one in answers]), "all watches are answered"
+        )
+        refused = [one for one in begun if one.status == 429]
+        self.assertEqual(len(refused), WATCHES - LIMIT)
+        self.assertEqual({one.status for one in begun}, {200, 429})
+        for one in refused:
+            self.assertTrue(one.values(b"retry-after"))
+        [first] = [one for one in answers if one.response is refused[0]]
+        self.assertEqual(status_of(await first.whole())["reason"], "TooManyRequests")
+        kubelet = self.client(hub)
+        for path in (NODE_PATH, ALL_PODS, LEASE):
+            self.assertNotEqual((await kubelet.ask(path)).status, 429, path)
+        self.assertEqual((await hub.get("/v1/healthz"))[0], 200)
+
+    async def test_the_first_list_of_slices_is_answered(self) -> None:
+        """Nobody has to come again because the hub has just started."""
+        cloud = await self.start_cloud()
+        hub = await self.start_hub(cloud)
+        response = await self.client(hub, "kube-proxy").ask(SLICES)
+        self.assertEqual(response.status, 200)

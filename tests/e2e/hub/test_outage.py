@@ -1,0 +1,82 @@
+"""What happened while the cloud was away is told when it is back."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.e2e.hub.cloud import KINDS, NODE, Cloud
+from tests.e2e.hub.support import HubTestCase
+
+EVENTS = "/api/v1/namespaces/default/events"
+MANY = 30
+SENT_SECONDS = 30.0
+
+
+def event(number: int) -> dict:
+    """Return an event as a kubelet sends it."""
+    involved = {"kind": "Pod", "namespace": "default", "name": "web", "apiVersion": "v1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"web.{number:016x}", "namespace": "default"},
+        "involvedObject": involved,
+        "reason": "BackOff",
+        "message": f"restarted for the {number}th time",
+        "source": {"component": "kubelet", "host": NODE},
+        "firstTimestamp": "2026-01-01T00:00:00Z",
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+        "count": 1,
+        "type": "Warning",
+    }
+
+
+class EventTests(HubTestCase):
+    """Events of an outage."""
+
+    def messages(self, cloud: Cloud) -> list[str]:
+        """Return what the events in the cloud say."""
+        return sorted(one.get("message", "") for one in cloud.store.view(KINDS["events"]))
+
+    async def arrive(self, cloud: Cloud, count: int) -> None:
+        """Wait until all are there, and none twice."""
+        expected = sorted(event(number)["message"] for number in range(count))
+        await self.eventually(
+            lambda: self.messages(cloud) == expected, "the events arrive", SENT_SECONDS
+        )
+
+    async def test_events_arrive_after_the_outage(self) -> None:
+        """Each is accepted while the cloud is away, and is there once it is back."""
+        cloud, hub = await self.start()
+        kubelet = self.client(hub)
+        await self.lose(cloud, hub)
+        for number in range(MANY):
+            response = await kubelet.ask(EVENTS, "POST", event(number))
+            kubelet.expect(response, 201, EVENTS)
+        self.assertEqual(self.messages(cloud), [])
+        await self.regain(cloud, hub)
+        await self.arrive(cloud, MANY)
+
+    async def test_events_survive_a_restart(self) -> None:
+        """The hub that has taken them is killed in the outage."""
+        cloud, hub = await self.start()
+        kubelet = self.client(hub)
+        await self.lose(cloud, hub)
+        for number in range(MANY):
+            kubelet.expect(await kubelet.ask(EVENTS, "POST", event(number)), 201, EVENTS)
+        await self.settled(hub)
+        await self.restart(hub, signal.SIGKILL)
+        await self.regain(cloud, hub)
+        await self.arrive(cloud, MANY)
+
+    async def test_an_event_that_the_cloud_refuses_does_not_hold_up_the_others(self) -> None:
+        """One of a namespace that has gone meanwhile is dropped."""
+        cloud, hub = await self.start()
+        kubelet = self.client(hub)
+        await self.lose(cloud, hub)
+        elsewhere = "/api/v1/namespaces/gone/events"
+        lost = {**event(7), "metadata": {"name": "lost", "namespace": "gone"}}
+        await kubelet.ask(elsewhere, "POST", lost)
+        for number in range(3):
+            kubelet.expect(await kubelet.ask(EVENTS, "POST", event(number)), 201, EVENTS)
+        await self.regain(cloud, hub)
+        await self.arrive(cloud, 3)

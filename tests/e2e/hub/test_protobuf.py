@@ -1,0 +1,125 @@
+"""Clients that speak protobuf, as kubelet and kube-proxy do."""
+
+from __future__ import annotations
+
+import hashlib
+
+from tests.e2e.hub.canned import Canned, Streamed
+from tests.e2e.hub.clients import JSON, PROTOBUF, PROTOBUF_FIRST
+from tests.e2e.hub.cloud import Cloud
+from tests.e2e.hub.node_requests import ALL_PODS
+from tests.e2e.hub.support import HubTestCase
+from tests.hub.media.encoding import body, frame, message
+from tests.hub.media.goldens import PODS as SOME_PODS
+from tests.hub.media.goldens import golden
+
+WATCH = f"{PROTOBUF};stream=watch"
+PODS = [
+    {**pod, "spec": {**pod["spec"], "nodeName": pod["spec"].get("nodeName", "edge-1")}}
+    for pod in SOME_PODS
+]
+"""Pods of which all are on a node: those that wait for one are not kept."""
+
+POD_LIST = body("PodList", {"metadata": {"resourceVersion": "1010"}, "items": PODS})
+
+FUTURE = b"a field that this version does not know"
+
+
+class ProtobufTests(HubTestCase):
+    """An API that answers in protobuf, as a real one does when it is asked so."""
+
+    def furnish(self, cloud: Cloud) -> None:
+        """Have a list of pods, one of which has a field that nobody knows."""
+        cloud.answers[ALL_PODS] = Canned(POD_LIST, PROTOBUF)
+
+    async def test_a_list_is_the_same_offline_to_the_byte(self) -> None:
+        """Each object is as it was, with the fields that this version of the hub does not know."""
+        cloud, hub = await self.start()
+        self.furnish(cloud)
+        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
+        online = await kubelet.ask(ALL_PODS)
+        self.assertEqual(online.digest, hashlib.sha256(POD_LIST).hexdigest())
+        await self.lose(cloud, hub)
+        offline = await kubelet.ask(ALL_PODS)
+        self.assertEqual(offline.status, 200)
+        self.assertEqual(offline.values(b"content-type"), [PROTOBUF.encode()])
+        self.assertTrue(offline.body.startswith(b"k8s\0"))
+        for pod in PODS:
+            self.assertIn(message("Pod", pod), offline.body)
+        self.assertEqual(offline.size, len(POD_LIST))
+        self.assertIn(FUTURE, offline.body)
+
+    async def test_an_object_of_a_list_is_one_of_its_own(self) -> None:
+        """It is in an envelope that says what it is."""
+        cloud, hub = await self.start()
+        self.furnish(cloud)
+        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
+        await kubelet.ask(ALL_PODS)
+        await self.lose(cloud, hub)
+        found = await kubelet.ask("/api/v1/namespaces/shop/pods/web-1")
+        self.assertEqual((found.status, bytes(found.body)), (200, body("Pod", PODS[0])))
+
+    async def test_a_watch_changes_the_list(self) -> None:
+        """Frames pass as they are, in whatever pieces, and what they say is there offline."""
+        cloud, hub = await self.start()
+        self.furnish(cloud)
+        stream = cloud.answers[f"{ALL_PODS}?watch"] = Streamed(WATCH)
+        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
+        await kubelet.ask(ALL_PODS)
+        answer = await kubelet.send(f"{ALL_PODS}?watch=true&resourceVersion=1010")
+        watch = await self.within(10, answer.begun(), "the watch")
+        new = {
+            **PODS[0],
+            "metadata": {**PODS[0]["metadata"], "name": "new", "resourceVersion": "1020"},
+        }
+        told = [("ADDED", new), ("DELETED", {**PODS[2], "metadata": {
+            **PODS[2]["metadata"], "resourceVersion": "1021"}})]  # fmt: skip
+        sent = b"".join(frame(type_, "Pod", pod) for type_, pod in told)
+        for begin in range(0, len(sent), 7):
+            stream.write(sent[begin : begin + 7])
+        await self.eventually(lambda: watch.size == len(sent), "all frames arrive")
+        self.assertEqual(watch.digest, hashlib.sha256(sent).hexdigest())
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        offline = await kubelet.ask(ALL_PODS)
+        self.assertIn(message("Pod", new), offline.body)
+        self.assertNotIn(message("Pod", PODS[2]), offline.body)
+
+    async def test_a_watch_offline_is_in_frames(self) -> None:
+        """What is there comes as added, each in a frame of its own."""
+        cloud, hub = await self.start()
+        self.furnish(cloud)
+        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
+        await kubelet.ask(ALL_PODS)
+        await self.lose(cloud, hub)
+        answer = await kubelet.send(f"{ALL_PODS}?watch=true&resourceVersion=0")
+        watch = await self.within(10, answer.begun(), "the watch")
+        self.assertEqual(watch.values(b"content-type"), [WATCH.encode()])
+        frames = [frame("ADDED", "Pod", pod) for pod in PODS]
+        await self.eventually(
+            lambda: watch.size == sum(map(len, frames)), "all objects have come", 5
+        )
+        for one in frames:
+            self.assertIn(one, watch.body)
+
+    async def test_each_form_is_kept_for_whom_it_was(self) -> None:
+        """Who reads JSON is not given protobuf because somebody else reads that."""
+        cloud, hub = await self.start()
+        self.furnish(cloud)
+        await self.client(hub, "kubelet", PROTOBUF_FIRST).ask(ALL_PODS)
+        cloud.answers[ALL_PODS] = Canned(golden("pods.json"), JSON)
+        await self.client(hub, "kubelet", JSON).get(ALL_PODS)
+        await self.lose(cloud, hub)
+        found = await self.client(hub, "kubelet", JSON).ask(ALL_PODS)
+        self.assertEqual(found.values(b"content-type"), [JSON.encode()])
+        found = await self.client(hub, "kubelet", PROTOBUF_FIRST).ask(ALL_PODS)
+        self.assertEqual(found.values(b"content-type"), [PROTOBUF.encode()])
+
+    async def test_an_error_is_in_a_form_that_the_client_reads(self) -> None:
+        """A kubelet that speaks protobuf is told of what is not there."""
+        cloud, hub = await self.start()
+        await self.lose(cloud, hub)
+        kubelet = self.client(hub, "kubelet", PROTOBUF)
+        response = await kubelet.ask("/api/v1/namespaces/shop/pods/none")
+        self.assertIn(response.status, (404, 503))
+        self.assertIn(response.values(b"content-type")[0], (PROTOBUF.encode(), JSON.encode()))

@@ -1,0 +1,181 @@
+"""A hub that is killed, and a node that starts when the cloud is away."""
+
+from __future__ import annotations
+
+import signal
+
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.hub.clients import JSON, NodeClient, contents, names
+from tests.e2e.hub.node_requests import ALL_PODS, LEASE, NODE_PODS, PROGRAMS, Program, furnish
+from tests.e2e.hub.programs import Hub
+from tests.e2e.hub.support import HubTestCase
+
+REPLACED = 1000
+GENERATIONS = 6
+
+
+class NodeStartTests(HubTestCase):
+    """All that the programs of a node ask for when they start."""
+
+    def of(self, hub: Hub, program: Program) -> NodeClient:
+        """Return a client that is one of them; the API of the tests answers in JSON alone."""
+        return self.client(hub, program.component, program.accept)
+
+    async def ask_all(self, hub: Hub) -> dict:
+        """Ask for everything as all of them do; return what came."""
+        found = {}
+        for program in PROGRAMS:
+            client = self.of(hub, program)
+            for target in (*program.lists, *program.others):
+                answer = await client.get(target)
+                if "items" in answer:
+                    answer = [answer["kind"], contents(answer)]
+                found[program.component, target] = answer
+        return found
+
+    async def watch_all(self, hub: Hub) -> list:
+        """Watch what reflectors watch, from the version of a list."""
+        watches = []
+        for program in PROGRAMS:
+            client = self.of(hub, program)
+            for target in program.lists:
+                listed = await client.get(target)
+                path, _, query = target.partition("?")
+                selectors = [one for one in query.split("&") if "Selector" in one]
+                since = listed["metadata"]["resourceVersion"]
+                target = "&".join([f"{path}?watch=true&resourceVersion={since}", *selectors])
+                answer = await client.send(target)
+                response = await self.within(10, answer.begun(), target)
+                self.assertEqual(response.status, 200, target)
+                watches.append(answer)
+        return watches
+
+    async def test_a_node_starts_without_the_cloud(self) -> None:
+        """The hub is killed and started in the dark: each request is answered as it was."""
+        cloud, hub = await self.start()
+        furnish(cloud)
+        online = await self.ask_all(hub)
+        await self.watch_all(hub)
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        self.assertEqual(await self.ask_all(hub), online)
+        await self.restart(hub)
+        self.assertEqual(await self.ask_all(hub), online)
+        for answer in await self.watch_all(hub):
+            self.assertFalse(answer.complete)
+        # A kubelet that has started makes its Lease, if there is none.
+        self.assertIn((await self.client(hub).ask(LEASE)).status, (200, 404))
+
+    async def test_a_black_hole_does_not_keep_a_node_from_starting(self) -> None:
+        """The first answers do not wait until the hub knows that nobody is there."""
+        cloud, hub = await self.start()
+        furnish(cloud)
+        online = await self.ask_all(hub)
+        await self.settled(hub)
+        cloud.fall_silent()
+        hub.kill()
+        hub.start()
+        await self.eventually(lambda: self.listens(hub), "the hub listens")
+        self.assertEqual(await self.ask_all(hub), online)
+
+    async def test_the_cloud_is_told_nothing_twice_after_a_restart(self) -> None:
+        """Once it is back, what has changed there is what is read here."""
+        cloud, hub = await self.start()
+        furnish(cloud)
+        await self.ask_all(hub)
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        await self.restart(hub, signal.SIGTERM)
+        cloud.add_pod("new")
+        cloud.remove("pods", "web", "default")
+        await self.regain(cloud, hub)
+        found = await self.client(hub).get(NODE_PODS)
+        self.assertEqual(names(found), ["logs", "new"])
+
+
+class KillTests(HubTestCase):
+    """The hub is killed while it writes."""
+
+    timeout = 240
+
+    async def test_a_list_is_the_old_or_the_new_one(self) -> None:
+        """Whenever the hub dies that replaces a thousand objects, there is one whole list."""
+        cloud = await self.start_cloud()
+        hub = await self.start_hub(cloud)
+        for number in range(REPLACED):
+            cloud.add("configmaps", f"n-{number:04}", "default", data={"generation": "0"})
+        client = self.client(hub, "flanneld")
+        path = "/api/v1/configmaps"
+        await client.get(path)
+        await self.settled(hub)
+        for generation in range(1, GENERATIONS):
+            for number in range(REPLACED):
+                data = {"generation": str(generation)}
+                cloud.change("configmaps", f"n-{number:04}", "default", data=data)
+            asked = Deferred.fromCoroutine(client.ask(path, seconds=30))
+            asked.addErrback(lambda failure: None)
+            # The later ones die deeper in what they write.
+            await self.eventually(self.wrote(hub, generation), "the hub takes the list", 20)
+            hub.kill()
+            await asked
+            await self.lose_and_start(cloud, hub)
+            listed = await client.get(path)
+            kept = {one["data"]["generation"] for one in listed["items"]}
+            self.assertEqual(len(listed["items"]), REPLACED)
+            self.assertEqual(len(kept), 1, kept)
+            self.assertLessEqual(int(kept.pop()), generation)
+            await self.regain(cloud, hub)
+
+    def wrote(self, hub: Hub, generation: int):
+        """Return what tells that the hub has begun to take a list."""
+
+        async def begun() -> bool:
+            taken = await hub.metric("node_yurthub_cache_objects_total")
+            waiting = await hub.metric("node_yurthub_cache_waiting_bytes")
+            return waiting > 0 or taken >= REPLACED * (generation / GENERATIONS)
+
+        return begun
+
+    async def lose_and_start(self, cloud, hub: Hub) -> None:
+        """Start the hub again when nobody is there."""
+        await cloud.leave()
+        hub.start()
+        await hub.ready()
+        await self.sees(hub, online=False)
+
+    async def test_an_update_is_old_or_new(self) -> None:
+        """The hub dies while a watch tells of changes: each object is whole."""
+        cloud, hub = await self.start()
+        for number in range(200):
+            cloud.add("configmaps", f"n-{number:04}", "default", data={"text": "0" * 2000})
+        client = self.client(hub, "flanneld")
+        path = "/api/v1/configmaps"
+        listed = await client.get(path)
+        await self.settled(hub)
+        watch = await client.watch(path, resourceVersion=listed["metadata"]["resourceVersion"])
+        for number in range(200):
+            cloud.change("configmaps", f"n-{number:04}", "default", data={"text": "1" * 2000})
+        await self.eventually(lambda: len(watch.told) > 100, "changes arrive")
+        hub.kill()
+        await self.lose_and_start(cloud, hub)
+        texts = {one["data"]["text"] for one in (await client.get(path))["items"]}
+        self.assertLessEqual(texts, {"0" * 2000, "1" * 2000})
+        self.assertEqual(len((await client.get(path))["items"]), 200)
+
+
+class ManyClientsTests(HubTestCase):
+    """Clients that come back all at once."""
+
+    async def test_all_clients_are_served_after_a_kill(self) -> None:
+        """Fifty clients that ask while the hub starts get their answers."""
+        cloud, hub = await self.start()
+        furnish(cloud)
+        client = self.client(hub, "flanneld", JSON)
+        online = await client.get(ALL_PODS)
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        await self.restart(hub)
+        asked = [Deferred.fromCoroutine(client.get(ALL_PODS)) for _ in range(50)]
+        for listed in await gatherResults(asked, consumeErrors=True):
+            self.assertEqual(contents(listed), contents(online))

@@ -1,0 +1,63 @@
+"""Several API servers, of which some are lost."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.hub.node_requests import ALL_PODS, NODE_PATH
+from tests.e2e.hub.support import HubTestCase
+
+READ_SECONDS = 8.0
+
+
+class ServerTests(HubTestCase):
+    """Two of them."""
+
+    async def test_requests_go_on_when_one_server_falls_silent(self) -> None:
+        """Those that were under way are asked of the other one; the hub stays online."""
+        cloud = await self.start_cloud(servers=2)
+        hub = await self.start_hub(cloud)
+        kubelet = self.client(hub)
+        await kubelet.get(NODE_PATH)
+        cloud.fall_silent(cloud.servers[0])
+        changed = cloud.change("nodes", "edge-1", labels={"seen": "yes"})
+        asked = [
+            Deferred.fromCoroutine(kubelet.ask(NODE_PATH, seconds=READ_SECONDS)) for _ in range(10)
+        ]
+        for response in await gatherResults(asked, consumeErrors=True):
+            found = kubelet.expect(response, 200, NODE_PATH)
+            # Not from the cache: the server that is left is asked.
+            self.assertEqual(found["metadata"]["labels"], changed["metadata"]["labels"])
+        self.assertTrue(await hub.online())
+
+    async def test_both_servers_are_asked_in_turn(self) -> None:
+        """Neither has all the work."""
+        cloud = await self.start_cloud(servers=2)
+        hub = await self.start_hub(cloud)
+        kubelet = self.client(hub)
+        asked = [Deferred.fromCoroutine(kubelet.get(NODE_PATH)) for _ in range(50)]
+        await gatherResults(asked, consumeErrors=True)
+        for server in cloud.servers:
+            self.assertGreater(sum(link.up.passed for link in server.links), 2000)
+
+    async def test_the_first_server_is_preferred_where_that_is_said(self) -> None:
+        """The second one gets nothing but its share of renewals until the first is lost."""
+        cloud = await self.start_cloud(servers=2)
+        hub = await self.start_hub(cloud, "--lb-mode", "priority")
+        client = self.client(hub, "flanneld")
+
+        async def both_are_healthy() -> bool:
+            return await hub.metric("node_yurthub_server_healthy_status") == 2
+
+        await self.eventually(both_are_healthy, "both servers are healthy")
+        watch = await client.watch(ALL_PODS)
+        first, second = cloud.servers
+        await first.refuse()
+        first.for_all("reset")
+        await self.eventually(lambda: watch.ended, "the watch has ended with its server")
+        began = reactor.seconds()
+        await client.get(ALL_PODS)
+        self.assertLess(reactor.seconds() - began, READ_SECONDS)
+        self.assertGreater(second.accepted, 0)
+        first.start()

@@ -1,0 +1,81 @@
+"""Whose request it is: the node's, or that of whoever has a token."""
+
+from __future__ import annotations
+
+from tests.apiserver.bootstrap_roles import rule
+from tests.e2e.hub.clients import names
+from tests.e2e.hub.cloud import READ
+from tests.e2e.hub.node_requests import NODE_PODS, SECRETS
+from tests.e2e.hub.support import HubTestCase
+
+PASSWORD = f"{SECRETS}/password"
+
+
+class TokenTests(HubTestCase):
+    """Tokens of service accounts, on loopback."""
+
+    async def furnished(self):
+        """Start, with a secret that one account may read."""
+        cloud, hub = await self.start()
+        cloud.add("secrets", "password", "default", data={"password": "c2VjcmV0"}, type="Opaque")
+        cloud.using("web", secrets=["password"])
+        cloud.add("serviceaccounts", "reader", "default")
+        cloud.add("serviceaccounts", "other", "default")
+        cloud.grant("system:serviceaccounts", rule(READ, "", "secrets", "pods"))
+        return cloud, hub
+
+    async def test_a_request_with_a_token_is_its_owners(self) -> None:
+        """The API sees the account, and not the node."""
+        cloud, hub = await self.furnished()
+        reader = self.client(hub, "coredns", token=cloud.token("reader"))
+        await reader.get(PASSWORD)
+        asked = {name for name, what, _ in cloud.requests if what.name == "password"}
+        self.assertEqual(asked, {"system:serviceaccount:default:reader"})
+
+    async def test_a_token_that_was_accepted_has_what_it_has_seen(self) -> None:
+        """And nothing of what another one has."""
+        cloud, hub = await self.furnished()
+        reader = self.client(hub, "coredns", token=cloud.token("reader"))
+        other = self.client(hub, "coredns", token=cloud.token("other"))
+        found = await reader.get(PASSWORD)
+        await other.get("/api/v1/pods")
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        self.assertEqual(await reader.get(PASSWORD), found)
+        await other.refused((403, 404, 503), PASSWORD)
+        self.assertEqual(names(await other.get("/api/v1/pods")), ["web"])
+
+    async def test_a_token_that_was_never_accepted_gets_nothing(self) -> None:
+        """Nonsense, and tokens of strangers, are nobody's offline."""
+        cloud, hub = await self.furnished()
+        kubelet = self.client(hub)
+        await kubelet.get(NODE_PODS)
+        await kubelet.get(PASSWORD)
+        unseen = cloud.token("other")
+        await self.lose(cloud, hub)
+        for token in ("nonsense", "a.b.c", unseen):
+            stranger = self.client(hub, "kubelet", token=token)
+            for path in (PASSWORD, NODE_PODS):
+                await stranger.refused(401, path)
+
+    async def test_a_token_that_the_cloud_refuses_is_refused_later(self) -> None:
+        """An account that was removed while the cloud was there has nothing without it."""
+        cloud, hub = await self.furnished()
+        reader = self.client(hub, "coredns", token=cloud.token("reader"))
+        await reader.get(PASSWORD)
+        cloud.remove("serviceaccounts", "reader", "default")
+        await reader.refused(401, PASSWORD)
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        await reader.refused(401, PASSWORD)
+
+    async def test_a_token_is_in_no_log(self) -> None:
+        """Neither whole nor in part."""
+        cloud, hub = await self.furnished()
+        token = cloud.token("reader")
+        reader = self.client(hub, "coredns", token=token)
+        await reader.get(PASSWORD)
+        await self.lose(cloud, hub)
+        await reader.get(PASSWORD)
+        self.assertNotIn(token.split(".")[2], hub.log)
+        self.assertNotIn("c2VjcmV0", hub.log)

@@ -1,0 +1,111 @@
+"""Watches that begin when the cloud is away."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+
+from tests.e2e.hub.clients import names
+from tests.e2e.hub.node_requests import ALL_PODS, NODE_PODS
+from tests.e2e.hub.support import HubTestCase
+
+PARKED = 40
+
+ENDED_SECONDS = 2.0
+"""How long after the recovery a parked watch may go on (issue 14, offline)."""
+
+
+class WatchTests(HubTestCase):
+    """What such a watch says, and how it ends."""
+
+    async def test_a_watch_without_a_list_begins_with_what_is_there(self) -> None:
+        """From no version, or from 0, all objects come as added."""
+        cloud, hub = await self.start()
+        for name in ("one", "two"):
+            cloud.add_pod(name)
+        kubelet = self.client(hub)
+        await kubelet.get(NODE_PODS)
+        await self.lose(cloud, hub)
+        for query in ({}, {"resourceVersion": "0"}):
+            watch = await kubelet.watch(NODE_PODS, **query)
+            await watch.tells(("ADDED", "one"), ("ADDED", "two"))
+            self.assertFalse(watch.ended)
+
+    async def test_initial_events_end_with_their_bookmark(self) -> None:
+        """A client that streams its list (KEP-3157) gets all of it, and then the mark."""
+        cloud, hub = await self.start()
+        for name in ("one", "two"):
+            cloud.add_pod(name)
+        client = self.client(hub, "flanneld")
+        listed = await client.get(ALL_PODS)
+        await self.lose(cloud, hub)
+        watch = await client.watch(
+            ALL_PODS,
+            sendInitialEvents="true",
+            allowWatchBookmarks="true",
+            resourceVersionMatch="NotOlderThan",
+        )
+        await self.eventually(lambda: len(watch.events) == 3, "the mark comes")
+        *added, mark = watch.events
+        self.assertEqual(names({"items": [one["object"] for one in added]}), names(listed))
+        self.assertEqual(mark["type"], "BOOKMARK")
+        metadata = mark["object"]["metadata"]
+        self.assertEqual(metadata["annotations"], {"k8s.io/initial-events-end": "true"})
+        self.assertGreaterEqual(
+            int(metadata["resourceVersion"]), int(listed["metadata"]["resourceVersion"])
+        )
+
+    async def test_a_watch_from_a_version_waits(self) -> None:
+        """Nothing has changed since, so nothing comes until its time is over."""
+        cloud, hub = await self.start()
+        cloud.add_pod("web")
+        client = self.client(hub, "flanneld")
+        listed = await client.get(ALL_PODS)
+        await self.lose(cloud, hub)
+        began = reactor.seconds()
+        watch = await client.watch(
+            ALL_PODS, resourceVersion=listed["metadata"]["resourceVersion"], timeoutSeconds="2"
+        )
+        await watch.ends(10)
+        self.assertGreaterEqual(reactor.seconds() - began, 1.5)
+        self.assertEqual(watch.told, [])
+
+    async def test_parked_watches_end_soon_after_the_recovery_and_not_at_once(self) -> None:
+        """All are over in two seconds, spread, and what comes next is told by the cloud."""
+        cloud, hub = await self.start()
+        cloud.add_pod("web")
+        client = self.client(hub, "flanneld")
+        listed = await client.get(ALL_PODS)
+        since = listed["metadata"]["resourceVersion"]
+        await self.lose(cloud, hub)
+        begun = [
+            Deferred.fromCoroutine(client.watch(ALL_PODS, resourceVersion=since))
+            for _ in range(PARKED)
+        ]
+        watches = await gatherResults(begun, consumeErrors=True)
+        # Whoever comes back for the watch is told by the cloud itself.
+        cloud.add_pod("new")
+        await self.regain(cloud, hub)
+        back = reactor.seconds()
+
+        async def end_of(watch) -> float:
+            await watch.ends(ENDED_SECONDS + 5)
+            return reactor.seconds() - back
+
+        ends = await gatherResults([Deferred.fromCoroutine(end_of(one)) for one in watches])
+        self.assertLess(max(ends), ENDED_SECONDS + 1, ends)
+        self.assertGreater(max(ends) - min(ends), 0.1, ends)
+        watch = await client.watch(ALL_PODS, resourceVersion=since)
+        await watch.tells(("ADDED", "new"))
+
+    async def test_watches_of_the_cloud_move_when_it_is_lost(self) -> None:
+        """A watch that ran when the cloud fell silent ends, and does not hang."""
+        cloud, hub = await self.start()
+        cloud.add_pod("web")
+        kubelet = self.client(hub)
+        listed = await kubelet.get(NODE_PODS)
+        since = listed["metadata"]["resourceVersion"]
+        watch = await kubelet.watch(NODE_PODS, resourceVersion=since)
+        cloud.fall_silent()
+        await self.eventually(lambda: watch.ended, "the watch ends", 15)
+        self.assertEqual(names(await kubelet.get(NODE_PODS)), ["web"])

@@ -1,0 +1,120 @@
+"""What is written when the cloud is away: refused with a sentence, but for what a kubelet needs."""
+
+from __future__ import annotations
+
+from tests.e2e.hub.cloud import NODE
+from tests.e2e.hub.node_requests import CONFIG_MAPS, LEASE, NODE_PATH, NODE_PODS
+from tests.e2e.hub.support import HubTestCase
+
+PODS = "/api/v1/namespaces/default/pods"
+MERGE = [(b"Content-Type", b"application/merge-patch+json")]
+
+
+class RefusedTests(HubTestCase):
+    """Writes that have to wait for the cloud."""
+
+    async def test_nothing_is_said_to_be_written_that_is_not(self) -> None:
+        """Create, update, patch and delete are 503 with a time to try again, and change nothing."""
+        cloud, hub = await self.start()
+        cloud.add_pod("web")
+        cloud.using("reader", config_maps=["settings"])
+        cloud.add("configmaps", "settings", "default", data={"color": "red"})
+        kubelet = self.client(hub)
+        await kubelet.get(NODE_PODS)
+        settings = await kubelet.get(f"{CONFIG_MAPS}/settings")
+        pod = await kubelet.get(f"{PODS}/web")
+        await self.lose(cloud, hub)
+        changed = {**settings, "data": {"color": "blue"}}
+        for method, path, body, fields in (
+            ("PUT", f"{CONFIG_MAPS}/settings", changed, ()),
+            ("PATCH", f"{CONFIG_MAPS}/settings", b'{"data":{"color":"blue"}}', MERGE),
+            ("PATCH", f"{PODS}/web/status", b'{"status":{"phase":"Failed"}}', MERGE),
+            ("DELETE", f"{PODS}/web", None, ()),
+            ("DELETE", PODS, None, ()),
+            ("POST", PODS, {**pod, "metadata": {"name": "new"}}, ()),
+        ):
+            with self.subTest(method=method, path=path):
+                response = await kubelet.ask(path, method, body, fields)
+                said = kubelet.expect(response, 503, path)
+                self.assertEqual((said["kind"], said["reason"]), ("Status", "ServiceUnavailable"))
+                self.assertIn(NODE, said["message"])
+                [seconds] = response.values(b"retry-after")
+                self.assertGreater(int(seconds), 0)
+        self.assertEqual(await kubelet.get(f"{CONFIG_MAPS}/settings"), settings)
+        self.assertEqual(await kubelet.get(f"{PODS}/web"), pod)
+
+    async def test_a_command_on_the_node_is_told_why(self) -> None:
+        """Exec, logs and port-forward cannot be had, and say so at once."""
+        cloud, hub = await self.start()
+        cloud.add_pod("web")
+        kubelet = self.client(hub)
+        await kubelet.get(NODE_PODS)
+        await self.lose(cloud, hub)
+        for what in ("log", "exec?command=true", "portforward"):
+            await kubelet.refused(503, f"{PODS}/web/{what}")
+
+
+class KubeletTests(HubTestCase):
+    """What a kubelet needs to go on."""
+
+    async def test_the_lease_is_renewed_online_and_offline(self) -> None:
+        """The kubelet's renewals succeed, whatever becomes of the cloud."""
+        cloud, hub = await self.start()
+        kubelet = self.client(hub)
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": NODE, "namespace": "kube-node-lease"},
+            "spec": {"holderIdentity": NODE, "leaseDurationSeconds": 40},
+        }
+        found = await kubelet.ask(LEASE)
+        if found.status == 404:
+            created = await kubelet.ask(LEASE.rpartition("/")[0], "POST", lease)
+            kubelet.expect(created, 201, "the lease")
+        for _ in range(2):
+            current = await kubelet.get(LEASE)
+            self.assertEqual(current["spec"]["holderIdentity"], NODE)
+            time = "2026-01-01T00:00:00.000000Z"
+            body = {**current, "spec": {**current["spec"], "renewTime": time}}
+            kubelet.expect(await kubelet.ask(LEASE, "PUT", body), 200, "the renewal")
+            await self.lose(cloud, hub)
+
+    async def test_a_node_that_starts_offline_is_there_already(self) -> None:
+        """A kubelet that registers its node is told that it exists, and reads it."""
+        cloud, hub = await self.start()
+        kubelet = self.client(hub)
+        node = await kubelet.get(NODE_PATH)
+        await self.lose(cloud, hub)
+        said = await kubelet.refused(
+            409, "/api/v1/nodes", "POST", {"apiVersion": "v1", "kind": "Node",
+                                           "metadata": {"name": NODE}}
+        )  # fmt: skip
+        self.assertEqual(said["reason"], "AlreadyExists")
+        self.assertEqual(await kubelet.get(NODE_PATH), node)
+
+    async def test_a_pod_that_starts_offline_gets_a_placeholder_for_its_token(self) -> None:
+        """Where that is switched off, its kubelet is told to wait."""
+        for flags, status in (((), 201), (("--offline-token-placeholders=false",), 503)):
+            cloud = await self.start_cloud()
+            hub = await self.start_hub(cloud, *flags, state=f"H{status}")
+            cloud.add("serviceaccounts", "web", "default")
+            pod = cloud.add_pod("web", spec={"serviceAccountName": "web"})
+            kubelet = self.client(hub)
+            await kubelet.get(NODE_PODS)
+            await self.lose(cloud, hub)
+            bound = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": "web",
+                "uid": pod["metadata"]["uid"],
+            }
+            request = {
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"audiences": [], "expirationSeconds": 3607, "boundObjectRef": bound},
+            }
+            path = "/api/v1/namespaces/default/serviceaccounts/web/token"
+            answer = kubelet.expect(await kubelet.ask(path, "POST", request), status, path)
+            if status == 201:
+                self.assertTrue(answer["status"]["token"])
+                self.assertTrue(answer["status"]["expirationTimestamp"])
