@@ -68,7 +68,7 @@ class FullDiskTests(HubTestCase):
             self.assertEqual(len((await client.get(ALL_PODS))["items"]), 200)
 
         async def broken() -> bool:
-            return await hub.metric("node_yurthub_cache_broken") == 1
+            return await hub.metric("yurthub_cache_broken") == 1
 
         await self.eventually(broken, "the hub knows that its disk is full", 20)
         _, page = await hub.get("/readyz")
@@ -78,7 +78,7 @@ class FullDiskTests(HubTestCase):
 
         async def well() -> bool:
             await client.get(ALL_PODS)
-            return await hub.metric("node_yurthub_cache_broken") == 0
+            return await hub.metric("yurthub_cache_broken") == 0
 
         await self.eventually(well, "the hub writes again", 60)
         self.assertFalse(watch.ended)

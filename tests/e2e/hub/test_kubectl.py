@@ -40,8 +40,10 @@ SHOWN = (
 )
 """What is said alike through the hub and without it."""
 
-# Names of hosts, and how long something has been there.
-_VARIES = re.compile(r"\b\d+(\.\d+)?m?s\b|http\S+127\.0\.0\.1:\d+\S*")
+# Versions of lists, how long something has been there, and names of hosts.
+_VARIES = re.compile(
+    r'"metadata":{"resourceVersion":"\d+"|\b\d+(\.\d+)?m?s\b|http\S+127\.0\.0\.1:\d+\S*'
+)
 
 
 def furnish(cloud: Cloud) -> None:
@@ -139,11 +141,11 @@ class OfflineTests(KubectlTestCase):
         kept = {"cache_agents": os.path.basename(through.path)}
         cloud.add("configmaps", "yurt-hub-cfg", "kube-system", data=kept)
 
-        written = await hub.metric("node_yurthub_cache_objects_total", result="written")
+        written = await hub.metric("yurthub_cache_objects_total", result="written")
 
         async def is_kept() -> bool:
             await through.output("get", "pods", "-o", "json")
-            now = await hub.metric("node_yurthub_cache_objects_total", result="written")
+            now = await hub.metric("yurthub_cache_objects_total", result="written")
             # One is the ConfigMap itself.
             return now > written + 1
 

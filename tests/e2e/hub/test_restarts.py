@@ -131,8 +131,8 @@ class KillTests(HubTestCase):
         """Return what tells that the hub has begun to take a list."""
 
         async def begun() -> bool:
-            taken = await hub.metric("node_yurthub_cache_objects_total")
-            waiting = await hub.metric("node_yurthub_cache_waiting_bytes")
+            taken = await hub.metric("yurthub_cache_objects_total")
+            waiting = await hub.metric("yurthub_cache_waiting_bytes")
             return waiting > 0 or taken >= REPLACED * (generation / GENERATIONS)
 
         return begun
