@@ -1,17 +1,22 @@
-"""The seam of filters, which change what a client sees of objects."""
+"""The seam of filters, which change what a client sees of objects.
+
+``twist`` imports this for each of its commands, to tell the plugins of filters from its own: so
+what only types need is not loaded here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.plugin import IPlugin
 from zope.interface import Attribute, Interface
 
-from yurttunnel.hub.filters.pools import Pools
-from yurttunnel.hub.request.requests import ApiRequest, Caller
-from yurttunnel.kube.interfaces import IInformers
+if TYPE_CHECKING:
+    from yurttunnel.hub.filters.pools import Pools
+    from yurttunnel.hub.request.requests import ApiRequest, Caller
+    from yurttunnel.kube.interfaces import IInformers
 
 Object = dict[str, Any]
 
