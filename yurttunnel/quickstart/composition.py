@@ -24,11 +24,12 @@ from yurttunnel.hub.settings import Settings as HubSettings
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import ClosedAtTheEnd, StoppedInTurn
 from yurttunnel.quickstart import orders
+from yurttunnel.quickstart.access import NodeAndMasters
 from yurttunnel.quickstart.edge import EdgeNode
 from yurttunnel.quickstart.options import ADDRESS, Settings
 from yurttunnel.quickstart.reach import TunneledNodes
 from yurttunnel.quickstart.service import CheckRun, Guide, HTTPService, OwnState, Replaceable
-from yurttunnel.quickstart.trust import ADMIN_GROUP, QuickstartTrust
+from yurttunnel.quickstart.trust import QuickstartTrust
 from yurttunnel.server import command as server
 from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.server.options import Settings as TunnelServerSettings
@@ -58,7 +59,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     trust.keep_for_hub(state / HUB_STATE, node_name)
     store = Store(reactor)
     nodes = TunneledNodes(reactor, trust.api_to_tunnel, lambda: [(ADDRESS, ports.secure)])
-    api = KubernetesAPI(reactor, store, nodes.connections)
+    api = KubernetesAPI(reactor, store, nodes.connections, authorizer=NodeAndMasters(node_name))
     hub_url = f"http://{ADDRESS}:{ports.hub}"
     node_settings = NodeSettings(node_name, ADDRESS, ports.kubelet, state / "node")
     node = EdgeNode(reactor, hub_url, node_settings)
@@ -141,7 +142,6 @@ def _hub_settings(settings: Settings, state: Path) -> HubSettings:
             *("--proxy-port", str(ports.hub)),
             *("--proxy-secure-port", str(ports.hub_secure)),
             *("--serve-port", str(ports.hub_meta)),
-            *("--hub-cert-organizations", ADMIN_GROUP),
             # Pods are processes of this machine: they find the hub on loopback.
             "--enable-dummy-if=false",
             # Nobody who watches wants to wait for more.

@@ -37,8 +37,7 @@ from yurttunnel.pki.embedded_issuer import own_certificate
 from yurttunnel.quickstart.options import ADDRESS
 
 _ADMIN = "quickstart-admin"
-ADMIN_GROUP = "system:masters"
-"""Whose members the API lets do everything."""
+_ADMIN_GROUP = "system:masters"
 
 
 class QuickstartTrust:
@@ -57,7 +56,7 @@ class QuickstartTrust:
 
     def kubeconfig(self, port: int) -> bytes:
         """Make the file that kubectl needs to be the administrator of the API on ``port``."""
-        credentials = self._caller(_ADMIN, ADMIN_GROUP)
+        credentials = self._caller(_ADMIN, _ADMIN_GROUP)
         authority = certificates_to_pem([self._authority.certificate])
         name = "yurttunnel-quickstart"
         # JSON is YAML, too.
@@ -90,14 +89,11 @@ class QuickstartTrust:
         return json.dumps(content, indent=2).encode() + b"\n"
 
     def keep_for_hub(self, root: Path, node: str) -> None:
-        """Keep in the directory of a hub what signers of a cluster would give it.
-
-        To the API the node is an administrator, since it knows nobody else.
-        """
+        """Keep in the directory of a hub what signers of a cluster would give it."""
         directory = StateDirectory.open(root / PKI_DIRECTORY)
         directory.write(CA_FILE, certificates_to_pem([self._authority.certificate]))
         for prefix, template in (
-            (HUB_PREFIX, hub_client_template(node, (ADMIN_GROUP,))),
+            (HUB_PREFIX, hub_client_template(node)),
             (HUB_SERVER_PREFIX, hub_serving_template(node, [IPv4Address(ADDRESS)])),
         ):
             store = DatedStore(self._clock, directory, prefix)
