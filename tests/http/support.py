@@ -136,9 +136,9 @@ def settle(clock, *connections):
         idle = idle + 1 if before == after else 0
 
 
-def request(target=b"/", *fields, method=b"GET", version=b"1.1", body=b""):
+def request(target=b"/", *fields, method=b"GET", version=b"1.1", body=b"", host=b"node"):
     """Make the bytes of a request."""
-    lines = [b"%b %b HTTP/%b" % (method, target, version), b"Host: node", *fields]
+    lines = [b"%b %b HTTP/%b" % (method, target, version), b"Host: " + host, *fields]
     return b"\r\n".join([*lines, b"", b""]) + body
 
 

@@ -17,6 +17,7 @@ from yurttunnel.hub.limits import TOO_MANY, Limits
 from yurttunnel.hub.request.accept import forms_of
 from yurttunnel.hub.request.callers import caller_of
 from yurttunnel.hub.request.failures import tell
+from yurttunnel.hub.request.pages import check_not_of_a_page
 from yurttunnel.hub.request.parsing import parse_request
 from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.hub.upstream.health import Health
@@ -124,6 +125,8 @@ class Entrance:
 
 def _call(exchange: IExchange, local: bool) -> HubCall:
     head = exchange.head
+    if local:
+        check_not_of_a_page(head)
     if head.method == b"CONNECT":
         raise RequestFailed(405, "this port takes requests to the Kubernetes API, not CONNECT")
     caller = caller_of(head, local)

@@ -213,11 +213,11 @@ class World(SynchronousTestCase):
             self.clock.advance(step)
             self.settle()
 
-    def ask(self, target, *fields, method=b"GET", body=b""):
+    def ask(self, target, *fields, method=b"GET", body=b"", host=b"127.0.0.1:10261"):
         """Have the client ask."""
         if body:
             fields = (*fields, b"Content-Length: %d" % len(body))
-        self.client.receive(request(target.encode(), *fields, method=method, body=body))
+        self.client.receive(request(target.encode(), *fields, method=method, body=body, host=host))
         self.settle()
 
     def asked(self, number=-1):

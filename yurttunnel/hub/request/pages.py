@@ -1,0 +1,27 @@
+"""The hub's own port against pages in the browsers of its machine.
+
+Who asks there without a token asks as the node. A page may have a browser send requests to
+127.0.0.1, or give its own name that address (DNS rebinding): ``Origin``, ``Sec-Fetch-Site`` and
+``Host`` tell, which no page can choose.
+"""
+
+from __future__ import annotations
+
+from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.head import RequestHead
+from yurttunnel.ops.rebinding import is_of_another_page, is_of_this_machine
+
+
+def check_not_of_a_page(head: RequestHead) -> None:
+    """Raise ``RequestFailed`` (403, 421) for a request that could be one of a page."""
+    by_name = head.by_name
+    hosts = by_name.get(b"host", [])
+    sites, origins = by_name.get(b"sec-fetch-site", ()), by_name.get(b"origin", ())
+    if (sites or origins) and is_of_another_page(b"".join(hosts), sites, origins):
+        raise RequestFailed(403, "this port answers no pages of other sites in a browser")
+    if not all(map(is_of_this_machine, hosts)):
+        raise RequestFailed(
+            421,
+            "Host is no name of this machine, as in requests of web pages: ask this port for an IP"
+            " address or localhost",
+        )
