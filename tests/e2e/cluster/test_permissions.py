@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
+from cryptography.x509 import IPAddress, SubjectAlternativeName
 from twisted.trial.unittest import SkipTest
 
 from tests.deploy.rbac import Request, audit
@@ -10,11 +13,14 @@ from tests.e2e.cluster.real_api import assets
 from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import NAMESPACE, SERVERS, World
 from yurttunnel.kube.errors import Conflict
-from yurttunnel.kube.resources import LEASES
+from yurttunnel.kube.resources import LEASES, SERVICES
+from yurttunnel.pki.certificate_template import hub_serving_template
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:"
 USERS = (f"{ACCOUNT}yurt-tunnel-server", f"{ACCOUNT}yurt-tunnel-agent")
 LEASE = "yurt-tunnel-approver"
+API_ADDRESS = "10.96.0.1"
+"""That of the Service kubernetes."""
 
 
 class PermissionTests(ClusterTestCase):
@@ -32,6 +38,7 @@ class PermissionTests(ClusterTestCase):
         await world.add_nodes("edge-1", "edge-2")
         await self.start_tunnel(world, "edge-1")
         await self.make_mistakes(world)
+        await self.get_hub_certificate(world, "edge-1")
         await world.ask_kubelet(
             SERVERS[0], "edge-1:10250", "/healthz", await world.token("yurt-tunnel-agent")
         )
@@ -66,6 +73,17 @@ class PermissionTests(ClusterTestCase):
             await self.pause(0.5)
         await self.eventually(lambda: self.take_lease(world), "the lease is taken", 20)
         await self.until_event(world, "NotApproved", 2)
+
+    async def get_hub_certificate(self, world: World, node: str) -> None:
+        """Get the one by which the pods of a node know its hub, with the API's address in it."""
+        spec = {"clusterIP": API_ADDRESS, "ports": [{"port": 443}]}
+        await world.client.create(
+            SERVICES, {"metadata": {"name": "kubernetes"}, "spec": spec}, "default"
+        )
+        template = hub_serving_template(node, [ip_address(API_ADDRESS)])
+        chain = await world.issue(node, template)
+        names = chain[0].extensions.get_extension_for_class(SubjectAlternativeName).value
+        self.assertIn(API_ADDRESS, map(str, names.get_values_for_type(IPAddress)))
 
     async def take_lease(self, world: World) -> bool:
         """Take the lease from the server for a second, unless that renews it just now."""

@@ -42,8 +42,10 @@ from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.services import ClosedAtTheEnd, PortService, StoppedInTurn
 from yurttunnel.pki.authority import CALLER_NAME, KUBELET_CLIENT_NAME, utc_now
 from yurttunnel.pki.callers import CallerContexts
+from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.contexts import RotatingContexts
-from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.credentials import Credentials, new_key
+from yurttunnel.pki.issuer import CertificateTemplate, Chain
 from yurttunnel.quickstart.composition import HTTP_SETTINGS
 from yurttunnel.tunnel import tls
 
@@ -209,6 +211,15 @@ class World:
         )
         self.nodes[name] = node
         await self.add_agent_pod(name, name)
+
+    async def issue(self, name: str, template: CertificateTemplate) -> Chain:
+        """Have a node ask the cluster for a certificate, and wait for it."""
+        client = self._client_of(self.identities.directory / f"{name}.kubeconfig")
+        issuer = ClusterIssuer(self._reactor, client, template.signer, template.usages)
+        try:
+            return await issuer.issue(template.request(new_key()), lambda _: None)
+        finally:
+            await client.close()
 
     async def relabel(self, name: str, edge: str) -> None:
         """Change what the label of a node says of it."""
