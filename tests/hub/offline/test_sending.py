@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 
 from tests.hub.offline.world import OfflineTestCase
 
@@ -93,3 +93,59 @@ class SendingTests(OfflineTestCase):
         self.pass_seconds(60)
         self.assertTrue(0 < len(self.sent) < 20)
         self.assertEqual(20 - len(self.sent), len(self.kept()))
+
+    def test_what_always_fails(self):
+        """One that the API always fails on does not keep the others back, and is lost with them."""
+        failures = {
+            "status": lambda: succeed(500),
+            "silence": Deferred,
+            "none": lambda: succeed(None),
+        }
+        for name, answer in failures.items():
+            self.setUp()
+            self.keep_events(30)
+            self.send = lambda event, answer=answer: (
+                answer() if event.path == "/0" else succeed(201)
+            )
+            self.connectivity.change(True)
+            self.pass_seconds(240)
+            self.assertEqual(([], (29, 1)), (self.kept(), self.counts()), name)
+
+    def test_an_api_in_trouble(self):
+        """Where the API fails on all of them, none is lost."""
+        self.keep_events(2)
+        self.send = lambda event: succeed(500)
+        self.connectivity.change(True)
+        self.pass_seconds(1200)
+        self.assertEqual((["/0", "/1"], (0, 0)), (self.kept(), self.counts()))
+        self.send = lambda event: succeed(201)
+        self.pass_seconds(70)
+        self.assertEqual(([], (2, 0)), (self.kept(), self.counts()))
+
+    def test_what_cannot_be_sent(self):
+        """One that raises is lost, and told of; the others are sent."""
+        self.keep_events(3)
+
+        def send(event):
+            if event.path == "/0":
+                raise ValueError("no target")
+            return fail(ValueError("no target")) if event.path == "/1" else succeed(201)
+
+        self.send = send
+        self.connectivity.change(True)
+        self.pass_seconds(2)
+        self.assertEqual(([], (1, 2)), (self.kept(), self.counts()))
+
+    def test_a_full_disk(self):
+        """What the cache cannot forget is not sent again."""
+        self.keep_events(50)
+        forget = self.cache.drop_event
+        self.patch(self.cache, "drop_event", lambda id: None)
+        self.connectivity.change(True)
+        self.pass_seconds(200)
+        self.assertEqual([f"/{n}" for n in range(50)], [event.path for event in self.sent])
+        self.cache.drop_event = forget
+        self.cache.keep_event("/next", "application/json", b"{}", "")
+        self.pass_seconds(70)
+        self.assertEqual("/next", self.sent[-1].path)
+        self.assertEqual(51, len(self.sent))

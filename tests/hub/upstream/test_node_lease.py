@@ -254,6 +254,13 @@ class EventTests(PlayedServers):
         self.assertEqual([("a", False)], self.connections.keys)
         self.answer(201)
 
+    def test_odd_names(self):
+        """A path is percent-encoded again, and a media type goes as it came."""
+        self.send(path="/api/v1/namespaces/a b\u00e9?#/events", content_type="application/x-\u00e9")
+        self.assertEqual("POST /api/v1/namespaces/a%20b%C3%A9%3F%23/events", self.asked()[0])
+        self.assertIn(b"Content-Type: application/x-\xe9\r\n", self.connections.played[0].sent)
+        self.answer(400)
+
     def test_nobody_answers(self):
         """There is no status when no server is healthy, or none answers."""
         self.connections.refuses[self.first] = RequestFailed(502, "refused")

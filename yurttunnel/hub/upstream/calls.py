@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from twisted.internet.defer import Deferred
 
 from yurttunnel import __version__
@@ -66,7 +68,7 @@ class ApiCalls:
         server = self._balancer.pick()
         if server is None:
             return None
-        path, content_type = event.path.encode("ascii"), event.content_type.encode("ascii")
+        path, content_type = quote(event.path).encode("ascii"), event.content_type.encode("latin-1")
         for fresh in (False, True):
             try:
                 answer = await self.ask(
