@@ -158,6 +158,17 @@ class ScopeTests(CacheTestCase):
             self.assertEqual({"b": "1"}, self.names(Scope(other)))
 
 
+class OrderTests(CacheTestCase):
+    """Lists and changes that wait together are written in the order in which they came."""
+
+    def test_an_end_behind_a_list(self) -> None:
+        """An object that ended after a list had it is gone, whatever was told of it before."""
+        self.cache.upsert(PODS, POD, item("a", 3))
+        tell_list(self.cache, [item("a", 3)], 5)
+        self.cache.remove(PODS, "default", "a", "10")
+        self.assertEqual({}, self.names())
+
+
 class PageTests(CacheTestCase):
     """Lists that come in pages."""
 

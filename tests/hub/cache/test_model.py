@@ -174,6 +174,15 @@ class CacheMachine(RuleBasedStateMachine):
             if not page[2]:
                 break
 
+    @rule(key=st.sampled_from(KEYS), scope=st.sampled_from(SCOPES), gone=st.booleans())
+    def change_around_a_list(self, key, scope, gone) -> None:
+        """A list comes between two changes of an object, while none of it is written yet."""
+        self.change(key, {"app": "x"}, 1)
+        self.watch_event(self.cluster.version)
+        self.list(scope, 0, 3)
+        self.change(key, None if gone else {"app": "y"}, 1)
+        self.watch_event(self.cluster.version)
+
     @rule(target=listings, page=pages, cut=st.integers(0, 3))
     def begin_page(self, page, cut):
         """The first part of a page comes."""

@@ -135,10 +135,12 @@ class WriteQueue:
     def _place(self, key: Key, change: Change) -> Changes | None:
         """Return where a change goes, ``None`` when a newer one waits."""
         for write in reversed(self._waiting):
-            before = write.of.get(key) if isinstance(write, Changes) else None
+            if not isinstance(write, Changes):
+                # A list may have the object: what comes behind it is not written before.
+                break
+            before = write.of.get(key)
             if before is None:
                 continue
-            assert isinstance(write, Changes)
             if is_older(change.version, before.version):
                 return None
             if change.item is None and change.version == before.version != "":
