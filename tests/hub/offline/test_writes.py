@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 from tests.hub.offline.world import OfflineTestCase, item
 from tests.hub.request.tokens import jwt, service_account_token
@@ -162,6 +163,53 @@ class EventTests(OfflineTestCase):
         self.accept(token)
         self.create({"metadata": {"name": "e"}}, b"Authorization: Bearer " + token.encode())
         self.assertEqual(token, self.kept()[0].token)
+
+    def refused(self, status, text, *fields, target=EVENTS):
+        """Check that an Event is refused, and not kept."""
+        before = len(self.kept())
+        found, _, body = self.create({"metadata": {"name": "e"}}, *fields, target=target)
+        self.assertEqual(status, found)
+        self.assertIn(text, json.loads(body)["message"])
+        self.assertEqual(before, len(self.kept()))
+
+    def test_placeholders(self):
+        """An Event with a token that the API does not know is not promised to be sent."""
+        token, _ = self.tokens.issue("n", "web", [])
+        self.refused(503, "which the API does not know", b"Authorization: Bearer " + token.encode())
+
+    def test_dry_runs(self):
+        """What is to be tried only is not sent later, when it would be done."""
+        for query in ("dryRun=All", "pretty=true&dryRun=All"):
+            self.refused(503, "was not done", target=f"{EVENTS}?{query}")
+
+    def test_namespaces(self):
+        """What the API has no namespace for is refused: it could never be sent."""
+        for namespace in ("a%20b", "%C3%A9", "A", "a.b", "-a", "a" * 64):
+            self.refused(400, "DNS label", target=f"/api/v1/namespaces/{namespace}/events")
+        self.refused(400, "DNS label", target="/api/v1/events")
+
+    def test_shares(self):
+        """A service account cannot push out the Events of others, until the cloud was back."""
+        tokens = [service_account_token("n", name) for name in ("loud", "web")]
+        loud, web = (b"Authorization: Bearer " + token.encode() for token in tokens)
+        for token in tokens:
+            self.accept(token)
+        long = {"metadata": {"name": "e"}, "message": "x" * 1_000_000}
+        self.assertEqual([201, 201, 503], [self.create(long, loud)[0] for _ in range(3)])
+        self.assertEqual(201, self.create(long, web)[0])
+        self.assertEqual([201] * 4, [self.create(long)[0] for _ in range(4)])
+        self.connectivity.change(True)
+        self.connectivity.change(False)
+        self.assertEqual(201, self.create(long, loud)[0])
+
+    def test_short_events_count(self):
+        """Many short ones are bounded, too."""
+        token = service_account_token("n", "loud")
+        self.accept(token)
+        field = b"Authorization: Bearer " + token.encode()
+        found = [self.create({"metadata": {"name": "e"}}, field)[0] for _ in range(640)]
+        self.assertEqual({201: 625, 503: 15}, Counter(found))
+        self.refused(503, "n:loud take all the room", field)
 
     def test_bodies_that_were_read(self):
         """An Event that was on its way when the cloud went is kept as well."""

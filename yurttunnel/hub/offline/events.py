@@ -8,39 +8,74 @@ tools/record and tools/events). So what happens again is kept, too.
 from __future__ import annotations
 
 import json
+import re
 import secrets
+from collections import Counter
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.cache import events as queue
 from yurttunnel.hub.cache.interfaces import ICache
+from yurttunnel.hub.interfaces import IConnectivity
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import BadBody
+from yurttunnel.hub.offline.owners import NODE
+from yurttunnel.hub.offline.placeholder import PlaceholderTokens
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.request.accept import media_of
+from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import ApiRequest, Form, HubCall
 from yurttunnel.ops.clocks import time_of_day, timestamp
 
 _GROUPS = frozenset({"", "events.k8s.io"})
 _SUFFIX_BYTES = 4
+_NAMESPACE = re.compile("[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+"""A label (``IsDNS1123Label`` of k8s.io/apimachinery pkg/util/validation)."""
+
+SHARE = queue.MOST_BYTES // 8
+"""Bytes that the Events of one service account may take of the cache in an outage, so that a pod
+cannot push out those of kubelet."""
+
+_COUNTS_AS = queue.MOST_BYTES // queue.MOST
+"""Bytes that a shorter Event counts as."""
 
 
 class KeptEvents:
-    """Keeps those that are created; ``kept`` counts them."""
+    """Keeps those that are created; ``kept`` counts them.
 
-    def __init__(self, clock: IReactorTime, cache: ICache, refusals: Refusals) -> None:
+    ``placeholders`` are ``None`` when none are issued.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        cache: ICache,
+        connectivity: IConnectivity,
+        refusals: Refusals,
+        placeholders: PlaceholderTokens | None,
+    ) -> None:
         self._clock = clock
         self._cache = cache
         self._refusals = refusals
+        self._placeholders = placeholders
+        self._taken: Counter[str] = Counter()
+        connectivity.on_change(lambda _: self._taken.clear())
         self.kept = 0
 
-    def keep(self, call: HubCall, body: bytes) -> None:
-        """Keep an Event, and answer as if it had been created; raises ``RequestFailed``.
+    def keep(self, call: HubCall, body: bytes, owner: str) -> None:
+        """Keep an Event of ``owner``, and answer as if it had been created.
 
-        What is answered is what came, with a name and a time: there is no more to know.
+        What is answered is what came, with a name and a time: there is no more to know. Raises
+        ``RequestFailed``, also for what could not be sent later.
         """
-        problem = self._cache.problem()
+        if is_dry_run(call.exchange.head):
+            raise self._refusals.not_written(call.request)
+        if not _NAMESPACE.fullmatch(call.request.namespace):
+            raise RequestFailed(400, "the path of an Event has no namespace that is a DNS label")
+        size = max(len(body), _COUNTS_AS)
+        problem = self._problem(call, owner, size)
         if problem is not None:
             raise self._refusals.unavailable(f"an Event cannot be kept until then: {problem}")
         content_type = b"".join(call.exchange.head.values(b"content-type")[:1]) or _JSON
@@ -58,8 +93,18 @@ class KeptEvents:
         self._cache.keep_event(
             call.request.path, content_type.decode("latin-1"), body, call.caller.token
         )
+        self._taken[owner] += size
         self.kept += 1
         call.exchange.respond(201, [(b"Content-Type", content_type)], body)
+
+    def _problem(self, call: HubCall, owner: str, size: int) -> str | None:
+        """Return why an Event of ``size`` bytes cannot be kept."""
+        token = call.caller.token
+        if self._placeholders is not None and self._placeholders.owner(token) is not None:
+            return "its token is one of this hub's own, which the API does not know"
+        if owner != NODE and self._taken[owner] + size > SHARE:
+            return f"those of {owner} take all the room that one account has"
+        return self._cache.problem()
 
     def _named(self, body: bytes) -> bytes:
         """Return an Event with a name: sent twice, it shall not become two."""

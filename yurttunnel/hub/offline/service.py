@@ -75,7 +75,7 @@ class Offline(MultiService):
         self._parked = ParkedWatches(clock, connectivity)
         self._watches = Watches(clock, lookup, self._parked, refusals, settings.shortest_watch)
         self._documents = Documents(clock, cache, refusals)
-        self._events = KeptEvents(clock, cache, refusals)
+        self._events = KeptEvents(clock, cache, connectivity, refusals, placeholders)
         tokens = TokenQuestions(cache, policy, owners, refusals, placeholders)
         self._writes = Writes(settings.node_name, cache, policy, self._events, tokens, refusals)
         self._sender = EventSender(clock, cache, connectivity, send)

@@ -52,7 +52,7 @@ class Writes:
             body = await read_body(call.exchange, LONGEST_BODY)
         request = call.request
         if is_event(request) and request.verb == "create":
-            self._events.keep(call, body)
+            self._events.keep(call, body, owner)
         elif is_event(request) and request.verb in ("update", "patch"):
             raise self._refusals.not_found(request)
         elif owner == NODE and is_review(request):
