@@ -169,6 +169,28 @@ class KeepingTests(World):
         self.answer_json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
         self.assertIsNone(self.kept("one"))
 
+    def test_dry_runs(self):
+        """What is tried only changes nothing of what is kept; its answer is passed on."""
+        self.get()
+        done = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+        protobuf = b"k8s\0\n\0\x12\x05\x2a\x03All"
+        for body, query, *fields in (
+            (b"", "?dryRun=All"),
+            (b"", "?pretty=1&dryRun=All"),
+            (json.dumps({"kind": "DeleteOptions", "dryRun": ["All"]}).encode(), ""),
+            (protobuf, "", b"Content-Type: application/vnd.kubernetes.protobuf"),
+        ):
+            self.ask(ONE + query, KUBELET, JSON, *fields, method=b"DELETE", body=body)
+            self.answer_json(done)
+            self.assertEqual("1", self.kept("one"), (body, query))
+        for method, target in ((b"PUT", ONE), (b"PATCH", ONE), (b"POST", ONE[:-4])):
+            self.ask(f"{target}?dryRun=All", KUBELET, JSON, method=method, body=b"{}")
+            self.answer_json(pod("one", "9"))
+            self.assertEqual("1", self.kept("one"), method)
+        self.ask(ONE, KUBELET, JSON, method=b"DELETE", body=b'{"propagationPolicy":"Orphan"}')
+        self.answer_json(done)
+        self.assertIsNone(self.kept("one"))
+
     def test_pods_without_a_node(self):
         """A pod that has no node yet does not take the place of the one that runs."""
         self.get()

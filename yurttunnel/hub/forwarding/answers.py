@@ -39,6 +39,7 @@ from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import BadBody, IMedia, Item
 from yurttunnel.hub.request.accept import answered_form, document_form
 from yurttunnel.hub.request.callers import read_token
+from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import Form, HubCall
 from yurttunnel.hub.request.selectors import PODS, scope_of
 from yurttunnel.ops.log import RateLimitedLog
@@ -86,7 +87,7 @@ class Answers:
             # What was kept of it goes.
             asked = replace(request, verb="update")
         client = ""
-        if self._policy.keeps(caller, asked):
+        if not is_dry_run(call.exchange.head) and self._policy.keeps(caller, asked):
             owner = read_token(caller.token).owner if caller.token else ""
             client = self._policy.client(caller, owner)
         return Plan(call, client, change) if client or change is not None else None

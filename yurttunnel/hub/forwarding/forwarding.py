@@ -38,6 +38,7 @@ from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.answers import Answers, Plan
 from yurttunnel.hub.forwarding.tokens import SeenTokens
 from yurttunnel.hub.interfaces import IOffline
+from yurttunnel.hub.request.dry_run import may_be_dry_run
 from yurttunnel.hub.request.failures import tell
 from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.hub.upstream.connections import Connections
@@ -255,10 +256,19 @@ class Forwarding(DelegatedExchange):
         if status >= 502 and self._server is not None:
             self._forwarder.health.suspect(self._server)
         if self._plan is not None:
+            if self._is_dry_deletion():
+                self._plan.client = ""
             fields, source = self._forwarder.answers.body(
                 self._plan, status, fields, source, self.exchange.abort
             )
         self.exchange.respond_from(status, fields, source, reason)
+
+    def _is_dry_deletion(self) -> bool:
+        """Whether nothing may have been deleted; clients say so in the body of a DELETE."""
+        if self._call.request.verb != "delete" or self._body is None:
+            return False
+        options = self._body.whole
+        return options is None or may_be_dry_run(options)
 
     def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
         """See ``IExchange``."""
