@@ -110,6 +110,22 @@ class CacheContract:
         self.assertIsNotNone(await self.cache.get(PODS, "n", "same"))
         self.assertIsNotNone(await self.cache.get(PODS, "n", "newer"))
 
+    async def test_an_end_in_all_forms(self):
+        """An object can end in all forms and views of one client, and of that alone."""
+        forms = (PODS, PODS._replace(form="json:Table.v1"), PODS._replace(view="status.phase=x"))
+        others = (PODS._replace(client="kube-proxy"), PODS._replace(resource="nodes.v1.core"))
+        for collection in (*forms, *others):
+            self.cache.upsert(collection, POD, pod("a", 4))
+            self.cache.upsert(collection, POD, pod("b", 4))
+            self.cache.upsert(collection, POD, pod("c", 5))
+        self.cache.forget_object(PODS.client, PODS.resource, "n", "a")
+        self.cache.forget_object(PODS.client, PODS.resource, "n", "b", "5")
+        self.cache.forget_object(PODS.client, PODS.resource, "n", "c", "5")
+        for collection in forms:
+            self.assertEqual(["c"], (await self.read(Scope(collection))).names)
+        for collection in others:
+            self.assertEqual(["a", "b", "c"], (await self.read(Scope(collection))).names)
+
     # -- lists ---------------------------------------------------------------------------------
 
     async def test_unknown_lists(self):

@@ -82,6 +82,12 @@ class MemoryCache:
         if objects and version:
             objects.version = max(objects.version, int(version))
 
+    def forget_object(self, client, resource, namespace, name, version=""):
+        """See ``ICache``."""
+        for collection in self._collections:
+            if collection[:2] == (client, resource):
+                self.remove(collection, namespace, name, version)
+
     def see(self, collection, version):
         """See ``ICache``."""
         objects = self._collections.get(collection)

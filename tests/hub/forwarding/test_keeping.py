@@ -18,6 +18,7 @@ from tests.hub.forwarding.world import (
     pod_list,
 )
 from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.request.callers import read_token
 
 TOKEN = b"Authorization: Bearer abc"
@@ -149,6 +150,18 @@ class KeepingTests(World):
         status = {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "code": 404}
         self.get(obj=status, status=b"404 Not Found")
         self.assertIsNone(self.kept("one"))
+
+    def test_gone_in_all_forms(self):
+        """It is forgotten in all forms and views: a Table has it no more than a list."""
+        others = ({"form": "json:Table.v1"}, {"view": "status.phase=Running"})
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+        for method, answer in ((b"GET", b"404 Not Found"), (b"DELETE", b"200 OK")):
+            for which in others:
+                one = Item("default", "one", "1", {}, "edge-1", b"{}")
+                self.cache.upsert(self.collection(**which), TypeMeta("v1", "Pod"), one)
+            self.ask(ONE, KUBELET, JSON, method=method)
+            self.answer_json(status, answer)
+            self.assertEqual([None, None], [self.kept("one", **which) for which in others])
 
     def test_not_served(self):
         """A 404 in text says that the API does not serve the resource now: nothing is forgotten."""

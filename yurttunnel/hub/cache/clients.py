@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from sqlite3 import Connection
 
+from yurttunnel.hub.cache import objects
 from yurttunnel.hub.cache.interfaces import Collection
+from yurttunnel.hub.cache.versions import version_of
 from yurttunnel.hub.cache.writes import OVERHEAD, Done, Statements
 
 HOUR = 3600.0
@@ -37,6 +39,20 @@ def use(collection: Collection) -> Statements:
             " WHERE (client, resource, form, view) = (?, ?, ?, ?)"
             " AND hour <> (SELECT hour FROM hours)",
             collection,
+        )
+    )
+
+
+def forget_object(
+    client: str, resource: str, namespace: str, name: str, version: str
+) -> Statements:
+    """Return what removes an object from all collections of a resource, if it is older."""
+    return Statements(
+        (
+            "DELETE FROM objects WHERE collection IN"
+            " (SELECT id FROM collections WHERE client = ? AND resource = ?)"
+            f" AND namespace = ? AND name = ? AND {objects.OLDER}",
+            (client, resource, namespace, name, version_of(version)),
         )
     )
 

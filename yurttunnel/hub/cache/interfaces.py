@@ -123,6 +123,14 @@ class ICache(Interface):
         at which it left. Another watch may have told of the object in that very version.
         """
 
+    def forget_object(
+        client: str, resource: str, namespace: str, name: str, version: str = ""
+    ) -> None:
+        """Take the end of an object in all forms and views that a client knows it in.
+
+        The texts are those of :class:`Collection`; ``version`` is as that of :meth:`remove`.
+        """
+
     def see(collection: Collection, version: str) -> None:
         """Take it that a watch has told of all that happened up to ``version``, as bookmarks say.
 

@@ -26,6 +26,9 @@ _KEYS = 500
 MOST_SCOPES = 100
 """Selections of one collection that are known to have been listed; the oldest are forgotten."""
 
+OLDER = "(typeof(version) = 'text' OR version < ?)"
+"""Whether an object may be older than a version; all are than the empty one, which is a text."""
+
 _NOT_NEWER = "(typeof({0}) = 'text' OR {0} <= {1})"
 """Whether {0} may be from before {1}: numbers are before all texts."""
 
@@ -106,8 +109,7 @@ def remove(
 ) -> None:
     """Remove objects by namespace and name that are older than the version."""
     connection.executemany(
-        "DELETE FROM objects WHERE collection = ? AND namespace = ? AND name = ?"
-        " AND (typeof(version) = 'text' OR version < ?)",
+        f"DELETE FROM objects WHERE collection = ? AND namespace = ? AND name = ? AND {OLDER}",
         ((collection, *key) for key in keys),
     )
 

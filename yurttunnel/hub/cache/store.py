@@ -127,6 +127,12 @@ class Cache(Service):
         """See :class:`ICache`."""
         self._writing.change(Key(collection, namespace, name), Change(version_of(version)))
 
+    def forget_object(
+        self, client: str, resource: str, namespace: str, name: str, version: str = ""
+    ) -> None:
+        """See :class:`ICache`."""
+        self._writing.put(clients.forget_object(client, resource, namespace, name, version))
+
     def see(self, collection: Collection, version: str) -> None:
         """See :class:`ICache`."""
         # The end of what is never there: one at most waits for each collection.

@@ -130,9 +130,14 @@ class Answers:
         """Forget an object of which the API says that it is not there."""
         request = plan.call.request
         if plan.client and request.verb in ("get", "delete") and request.name:
-            for media in ("json", "protobuf"):
-                collection = scope_of(plan.client, request, Form(media)).collection
-                self._cache.remove(collection, request.namespace, request.name)
+            self._gone(plan)
+
+    def _gone(self, plan: Plan, version: str = "") -> None:
+        """Forget an object, however its client knows it; with ``version`` if it is older."""
+        request = plan.call.request
+        self._cache.forget_object(
+            plan.client, str(request.resource), request.namespace, request.name, version
+        )
 
     def _objects(
         self,
@@ -164,7 +169,7 @@ class Answers:
             if change is not None:
                 changed = changed_watch(events, media, change)
         else:
-            gone = (request.namespace, request.name) if request.verb == "delete" else None
+            gone = partial(self._gone, plan) if request.verb == "delete" else None
             keeper = one = ObjectKeeper(media, cache, scope.collection, wanted, gone)
             if change is not None:
                 changed = changed_object(one, change)

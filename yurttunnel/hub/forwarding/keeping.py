@@ -170,7 +170,7 @@ def _never(body: bytes) -> bool:
 
 
 class ObjectKeeper(_Collecting):
-    """Keeps one object; the answer to a ``deletion`` may be a Status that says it is gone."""
+    """Keeps one object; the answer to a deletion may be a Status: then it is ``gone()``."""
 
     def __init__(
         self,
@@ -178,14 +178,14 @@ class ObjectKeeper(_Collecting):
         cache: ICache | None,
         collection: Collection,
         wanted: Wanted | None,
-        deletion: tuple[str, str] | None = None,
+        gone: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(MAX_ITEM)
         self._media = media
         self._cache = cache
         self._collection = collection
         self._wanted = wanted
-        self._deletion = deletion
+        self._gone = gone
         self.is_known: Callable[[bytes], bool] = _never
         """Tells that a body need not be looked at."""
 
@@ -206,8 +206,8 @@ class ObjectKeeper(_Collecting):
         if meta.kind != STATUS:
             if self._wanted is None or self._wanted(item):
                 cache.upsert(self._collection, meta, item)
-        elif self._deletion is not None:
-            cache.remove(self._collection, *self._deletion)
+        elif self._gone is not None:
+            self._gone()
         return meta, body
 
 
