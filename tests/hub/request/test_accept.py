@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
-from yurttunnel.hub.request.accept import document_form, document_forms, forms_of, media_of
+from yurttunnel.hub.request.accept import (
+    LONGEST_ACCEPT,
+    document_form,
+    document_forms,
+    forms_of,
+    media_of,
+)
 from yurttunnel.hub.request.requests import Form
 
 JSON, PROTOBUF = Form("json"), Form("protobuf")
@@ -91,6 +98,19 @@ class ContentTests(SynchronousTestCase):
         self.assertEqual("protobuf", media_of(b"application/vnd.kubernetes.protobuf"))
         self.assertEqual("", media_of(b"application/yaml"))
         self.assertEqual("", media_of(b""))
+
+
+class LengthTests(SynchronousTestCase):
+    """What is accepted is read before anybody knows who asks."""
+
+    def test_the_longest(self):
+        """More than any client sends is refused unread, in one field or in several."""
+        most = b"application/json," * (LONGEST_ACCEPT // 17)
+        one = (b"Accept", most)
+        self.assertEqual((Form("json"),), forms_of(RequestHead(b"GET", b"/", "1.1", [one])))
+        for fields in ([(b"Accept", b"a," * LONGEST_ACCEPT)], [one, one]):
+            head = RequestHead(b"GET", b"/", "1.1", fields)
+            self.assertEqual(400, self.assertRaises(RequestFailed, forms_of, head).status)
 
 
 class DocumentTests(SynchronousTestCase):

@@ -42,7 +42,9 @@ class CallerTests(SynchronousTestCase):
     def test_long_components(self):
         """Of a long one, only the beginning counts."""
         longest = "a" * LONGEST_COMPONENT
-        self.assertEqual(longest, self.component(longest.encode() + b"b" * 10_000))
+        found = self.component(longest.encode() + b"b" * 10_000)
+        self.assertEqual(longest, found)
+        self.assertIs(found, self.component(longest.encode() + b"bc"), "the rest is remembered")
 
     def test_token(self):
         """The bearer token is theirs, and is not shown where callers are."""

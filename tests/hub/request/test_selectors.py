@@ -107,3 +107,13 @@ class SelectorTests(SynchronousTestCase):
         self.assertFalse(self.selects(item, "m", "app in (web,db),!x", "metadata.name=p"))
         self.assertFalse(self.selects(item, "n", "app notin (web)", "metadata.name=p"))
         self.assertFalse(self.selects(item, "n", "app", "metadata.name=q"))
+
+    def test_long_ones_are_not_remembered(self):
+        """They are evaluated all the same; what is remembered of short ones is bounded."""
+        for length, remembered in ((10, True), (10_000, False)):
+            fields = "metadata.name=" + "p" * length
+            scope = Scope(COLLECTION, label_selector=f"!{'x' * length}", field_selector=fields)
+            self.assertTrue(selector(scope)(pod(name="p" * length)))
+            self.assertEqual(remembered, selector(scope) is selector(scope))
+            self.assertEqual((fields, ""), split_fields(fields, True))
+            self.assertEqual(remembered, split_fields(fields, True) is split_fields(fields, True))

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.requests import Form
+
+LONGEST_ACCEPT = 4096
+"""Bytes of all that a request accepts: kubectl's have some 200, those of browsers 150. What is read
+before anybody knows who asks has to be short."""
 
 _MEDIA = {
     "application/json": "json",
@@ -27,12 +32,15 @@ def forms_of(head: RequestHead) -> tuple[Form, ...]:
     """Return the forms that ``Accept`` asks for, the best first.
 
     Without the field it is JSON. YAML, CBOR, unknown types and unknown transforms are left out:
-    so there may be none.
+    so there may be none. Raises ``RequestFailed`` (400) for more than :data:`LONGEST_ACCEPT`.
     """
     values = head.by_name.get(b"accept")
     if values is None:
         return _JSON
-    return _forms(values[0] if len(values) == 1 else b",".join(values))
+    accept = values[0] if len(values) == 1 else b",".join(values)
+    if len(accept) > LONGEST_ACCEPT:
+        raise RequestFailed(400, f"Accept has more than {LONGEST_ACCEPT} bytes")
+    return _forms(accept)
 
 
 _JSON = (Form("json"),)

@@ -34,7 +34,7 @@ def caller_of(head: RequestHead, local: bool) -> Caller:
     it may be, it must not be answered as the node's own.
     """
     agents = head.by_name.get(b"user-agent")
-    component = _component(agents[0]) if agents else ""
+    component = _component(agents[0][: LONGEST_COMPONENT + 1]) if agents else ""
     keep = b"edge-cache" in head.by_name and _asks_for_keeping(head)
     if b"authorization" not in head.by_name:
         return Caller(component, "", local, keep)
@@ -52,7 +52,7 @@ def _asks_for_keeping(head: RequestHead) -> bool:
 
 @lru_cache(256)
 def _component(agent: bytes) -> str:
-    words = agent[: LONGEST_COMPONENT + 1].decode("latin-1").split(None, 1)
+    words = agent.decode("latin-1").split(None, 1)
     return words[0].partition("/")[0].lower()[:LONGEST_COMPONENT] if words else ""
 
 

@@ -16,6 +16,9 @@ PODS = ResourceType("", "v1", "pods")
 Selector = Callable[[Item], bool]
 """Tells whether an item is selected."""
 
+_LONGEST_REMEMBERED = 1024
+"""Characters of a selector whose meaning is remembered, so that what is remembered is bounded."""
+
 _FIELDS: dict[str, Callable[[Item], str]] = {
     "metadata.name": lambda item: item.name,
     "metadata.namespace": lambda item: item.namespace,
@@ -45,17 +48,25 @@ def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
     return Scope(collection, request.namespace, options.label_selector, fields)
 
 
-@lru_cache(1024)
 def split_fields(field_selector: str, pods: bool) -> tuple[str, str]:
     """Return what of a field selector :func:`selector` evaluates, and the rest, the view.
 
     Both are in an order of their own, so that what means the same is the same text.
     ``spec.nodeName`` is known of pods only. Raises :class:`BadSelector`.
     """
+    if len(field_selector) > _LONGEST_REMEMBERED:
+        return _split(field_selector, pods)
+    return _split_remembered(field_selector, pods)
+
+
+def _split(field_selector: str, pods: bool) -> tuple[str, str]:
     terms = sorted(set(field_terms(field_selector)))
     known = [term for term in terms if _is_known(term, pods)]
     rest = [term for term in terms if not _is_known(term, pods)]
     return ",".join(map(str, known)), ",".join(map(str, rest))
+
+
+_split_remembered = lru_cache(1024)(_split)
 
 
 def _is_known(term: FieldTerm, pods: bool) -> bool:
@@ -74,10 +85,18 @@ def selector(scope: Scope) -> Selector:
     return lambda item: item.namespace == namespace and test(item)
 
 
-@lru_cache(1024)
 def _test(label_selector: str, field_selector: str) -> Selector:
+    if len(label_selector) + len(field_selector) > _LONGEST_REMEMBERED:
+        return _make_test(label_selector, field_selector)
+    return _remembered_test(label_selector, field_selector)
+
+
+def _make_test(label_selector: str, field_selector: str) -> Selector:
     fields = [(_FIELDS[term.field], term) for term in field_terms(field_selector)]
     if not label_selector:
         return lambda item: all(term.holds(read(item)) for read, term in fields)
     labels = label_test(label_selector)
     return lambda item: labels(item.labels) and all(term.holds(read(item)) for read, term in fields)
+
+
+_remembered_test = lru_cache(1024)(_make_test)
