@@ -210,6 +210,17 @@ class QueryTests(SynchronousTestCase):
             error = self.assertRaises(RequestFailed, self.options, query)
             self.assertEqual(400, error.status, query)
 
+    def test_encoded_names(self):
+        """The API would decode the name of a parameter: nobody but who hides one encodes it."""
+        for query in ("fieldSelect%6Fr=a%3Db", "limit=1&w%61tch=1", "a+b=c", "%77atch", "%zz=1"):
+            error = self.assertRaises(RequestFailed, self.options, query)
+            self.assertEqual(400, error.status, query)
+
+    def test_semicolons(self):
+        """What has one does not count, as for the API; encoded it is one of the value."""
+        self.assertEqual(ListOptions(), self.options("fieldSelector=a%3Db;c&limit=1;2"))
+        self.assertEqual("a=b;c", self.options("fieldSelector=a%3Db%3Bc").field_selector)
+
     def test_others_have_none(self):
         """What is neither a list nor a watch may have any query."""
         found = parse("/api/v1/namespaces/n/pods/p/exec?command=50%&limit=x", "POST")

@@ -56,8 +56,9 @@ _FLAGS = frozenset({"sendInitialEvents", "allowWatchBookmarks", "watch"})
 def parse_request(head: RequestHead) -> ApiRequest:
     """Return what is asked for.
 
-    Parameters that are not of :class:`ListOptions` are not looked at, and without a list or a
-    watch none is. Raises ``RequestFailed`` (400) for what names nothing that the API could have.
+    Of parameters that are not of :class:`ListOptions` only the names are looked at, which no client
+    encodes, and without a list or a watch none is. Raises ``RequestFailed`` (400) for what names
+    nothing that the API could have.
     """
     if len(head.target) > _LONGEST_REMEMBERED:
         return _parse(head.method, head.target)
@@ -144,6 +145,11 @@ def _list_options(query: str) -> tuple[ListOptions, bool]:
     found: dict[str, Any] = {}
     for pair in query.split("&"):
         parameter, _, text = pair.partition("=")
+        if "%" in parameter or "+" in parameter:
+            raise _bad("its query has a parameter whose name is percent-encoded")
+        # A pair with a semicolon does not count for the API (net/url of Go).
+        if ";" in pair:
+            continue
         # As the API does: the first of several counts.
         field = _PARAMETERS.get(parameter)
         if field is not None and field not in found:
