@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.http.deadlines import Deadlines
-from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.errors import ApiFailure, RequestFailed
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.hub.filters.accept import json_forms
 from yurttunnel.hub.filters.interfaces import IFilters
@@ -32,6 +33,10 @@ interpreter and its modules take most."""
 _NOT_JSON = RequestFailed(
     406, "filters have to look into this answer: accept application/json, too"
 )
+
+_DEFECT = ApiFailure(500, "the hub has a defect; its log has more")
+
+_log = Logger()
 
 
 class Hub:
@@ -86,7 +91,12 @@ class Hub:
             self._decide_early(early)
 
     def _decide_early(self, early: _Early) -> None:
-        self._decide(early.call)
+        # Its connection does not see what goes wrong any more.
+        try:
+            self._decide(early.call)
+        except Exception:
+            _log.failure("Defect: a request that came early could not be answered")
+            tell(early.call.exchange, _DEFECT)
 
     def _decide(self, call: HubCall) -> None:
         change = self._filters.change_for(call.caller, call.request)

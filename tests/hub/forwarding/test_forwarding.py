@@ -269,6 +269,27 @@ class StartTests(World):
         self.pass_time(0.04, step=0.02)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
+    def test_defects(self):
+        """One that cannot be answered for a defect is told so, and the others are answered."""
+        answer, defects = self.offline.answer, [ZeroDivisionError("defect")]
+
+        def fail_once(call):
+            if defects:
+                raise defects.pop()
+            answer(call)
+
+        self.patch(self.offline, "answer", fail_once)
+        clients = [self.client, self.server.connect()]
+        for self.client in clients:
+            self.ask(PODS, KUBELET)
+        self.pass_time(2.5)
+        found = []
+        for self.client in clients:
+            found += self.answered()
+        self.assertEqual([500, 200], [status for status, _ in found])
+        self.assertIn(b"the hub has a defect", found[0][1])
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+
     def test_client_leaves(self):
         """One that does not wait is forgotten."""
         self.ask(PODS, KUBELET)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 from twisted.internet.defer import Deferred, fail, succeed
 from zope.interface.verify import verifyObject
 
 from tests.http.support import request, settle
 from tests.hub.offline.world import OfflineTestCase, item
+from tests.hub.request.tokens import service_account_token
 from tests.ops.scrapes import families
 from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.interfaces import IOffline
 from yurttunnel.hub.offline.metrics import METRICS
 
+ACCOUNT_TOKEN = "/api/v1/namespaces/n/serviceaccounts/web/token"
 TARGET = "/api/v1/namespaces/n/services/a"
 
 
@@ -36,6 +40,23 @@ class FailureTests(OfflineTestCase):
         settle(self.clock, connection)
         self.assertTrue(connection.sent.startswith(b"HTTP/1.1 503"))
         self.assertIn(b"did not give what is kept in time", connection.sent)
+
+    def test_disks_that_hang_before_it_is_known_who_asks(self):
+        """Nor for whose token it is, and what a write needs to know."""
+        token = service_account_token("n", "web")
+        spec = {"boundObjectRef": {"kind": "Pod", "name": "p"}}
+        for read, target, *how in (
+            ("token_owner", TARGET, b"GET", b"", b"Authorization: Bearer " + token.encode()),
+            ("get", "/api/v1/nodes", b"POST", b"{}"),
+            ("get", ACCOUNT_TOKEN, b"POST", json.dumps({"spec": spec}).encode()),
+        ):
+            method, body, *fields = how
+            self.patch(self.cache, read, lambda *key: Deferred())
+            connection = self.open(target, *fields, method=method, body=body)
+            self.assertEqual(b"", connection.sent)
+            self.clock.advance(10)
+            settle(self.clock, connection)
+            self.assertIn(b"did not give what is kept in time", connection.sent, target)
 
     def test_lists_that_break_off(self):
         """A list that cannot be read to its end does not look whole; nobody calls it a defect."""

@@ -69,15 +69,17 @@ class Offline(MultiService):
         super().__init__()
         self._refusals = refusals = Refusals(settings.node_name)
         placeholders = settings.placeholders
-        self._owners = owners = Owners(cache, refusals, placeholders)
+        self._owners = owners = Owners(clock, cache, refusals, placeholders)
         lookup = Lookup(clock, cache, policy, filters, refusals)
         self._reads = Reads(clock, lookup, refusals)
         self._parked = ParkedWatches(clock, connectivity)
         self._watches = Watches(clock, lookup, self._parked, refusals, settings.shortest_watch)
         self._documents = Documents(clock, cache, refusals)
         self._events = KeptEvents(clock, cache, connectivity, refusals, placeholders)
-        tokens = TokenQuestions(cache, policy, owners, refusals, placeholders)
-        self._writes = Writes(settings.node_name, cache, policy, self._events, tokens, refusals)
+        tokens = TokenQuestions(clock, cache, policy, owners, refusals, placeholders)
+        self._writes = Writes(
+            clock, settings.node_name, cache, policy, self._events, tokens, refusals
+        )
         self._sender = EventSender(clock, cache, connectivity, send)
         self._sender.setServiceParent(self)
         self._answers: Counter[tuple[str, str]] = Counter()

@@ -11,11 +11,14 @@ import json
 from collections.abc import Mapping
 from typing import NoReturn
 
+from twisted.internet.interfaces import IReactorTime
+
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.interfaces import BadBody
 from yurttunnel.hub.offline.owners import NODE, Owners
+from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.placeholder import LIFETIME, PlaceholderTokens
 from yurttunnel.hub.offline.questions import (
     TokenRequest,
@@ -38,12 +41,14 @@ class TokenQuestions:
 
     def __init__(
         self,
+        clock: IReactorTime,
         cache: ICache,
         policy: IPolicy,
         owners: Owners,
         refusals: Refusals,
         placeholders: PlaceholderTokens | None,
     ) -> None:
+        self._clock = clock
         self._cache = cache
         self._policy = policy
         self._owners = owners
@@ -99,7 +104,8 @@ class TokenQuestions:
         """Return the service account of a pod that kubelet knows."""
         client = self._policy.client(Caller("kubelet"), NODE)
         for form in ("protobuf", "json"):
-            stored = await self._cache.get(Collection(client, str(PODS), form), namespace, pod)
+            found = self._cache.get(Collection(client, str(PODS), form), namespace, pod)
+            stored = await found.addTimeout(READ_SECONDS, self._clock)
             if stored is not None:
                 try:
                     return service_account_of(form, stored.item.body)

@@ -8,6 +8,8 @@ that. Kubelet's Lease never comes here.
 
 from __future__ import annotations
 
+from twisted.internet.interfaces import IReactorTime
+
 from yurttunnel.http.errors import ApiFailure
 from yurttunnel.http.request_body import read_body
 from yurttunnel.hub.cache.interfaces import Collection, ICache
@@ -15,6 +17,7 @@ from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.offline.events import KeptEvents, is_event
 from yurttunnel.hub.offline.lookup import KUBELET
 from yurttunnel.hub.offline.owners import NODE
+from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.tokens import TokenQuestions, is_request, is_review
 from yurttunnel.hub.request.requests import HubCall, ResourceType
@@ -30,6 +33,7 @@ class Writes:
 
     def __init__(
         self,
+        clock: IReactorTime,
         node: str,
         cache: ICache,
         policy: IPolicy,
@@ -37,6 +41,7 @@ class Writes:
         tokens: TokenQuestions,
         refusals: Refusals,
     ) -> None:
+        self._clock = clock
         self._node = node
         self._cache = cache
         self._policy = policy
@@ -71,6 +76,7 @@ class Writes:
             client = self._policy.client(call.caller, owner)
             for form in ("protobuf", "json"):
                 collection = Collection(client, str(NODES), form)
-                if await self._cache.get(collection, "", self._node) is not None:
+                found = self._cache.get(collection, "", self._node)
+                if await found.addTimeout(READ_SECONDS, self._clock) is not None:
                     return self._refusals.already_exists(request, self._node)
         return self._refusals.not_written(request)
