@@ -150,7 +150,13 @@ class HubPageTests(SynchronousTestCase):
         answer = self.ask("/pods")
         self.assertEqual(200, answer.status)
         self.assertEqual("PodList", json.loads(answer.body)["kind"])
-        self.assertEqual(403, self.ask("/pods", host="evil.example").status)
+
+    def test_strangers_want_pods(self) -> None:
+        """Neither other machines nor web pages that are open on this one get them."""
+        for options in ({"peer": "192.0.2.1"}, {"host": "evil.example"}, {"Origin": "http://a"}):
+            answer = self.ask("/pods", **options)
+            self.assertEqual(403, answer.status)
+            self.assertIn("/pods", json.loads(answer.body)["message"])
 
     def test_no_pods(self) -> None:
         """What the hub cannot answer is told."""

@@ -7,6 +7,8 @@
                          have both expired joins anew, without a restart
 ``/pods``                the pods of this node, a ``PodList`` in JSON
 =======================  ======================================================================
+
+The last two are for this machine alone, wherever the port listens.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from yurttunnel.ops.debug.pages import JSON, refusal
 from yurttunnel.ops.http_site import ANSWERED_LATER, PageRequest
 from yurttunnel.ops.meta import health_page, meta_pages, readiness_page
 from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.rebinding import refusal as host_refusal
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.pki.discovery import BadBootstrapToken, BootstrapToken
 
@@ -64,9 +65,9 @@ class _TokenPage(Resource):
 
     def render(self, request: PageRequest) -> bytes:
         """Answer with JSON: a ``message``, and with 200 whether the node ``joins`` now."""
-        refused = refusal(request, lambda client, listener: False)
+        refused = _refusal(request, "/v1/token")
         if refused is not None:
-            return _send(request, 403, {"message": refused.replace("/debug", "/v1/token")})
+            return _send(request, 403, {"message": refused})
         if request.method not in (b"POST", b"PUT"):
             request.setHeader(b"allow", b"POST, PUT")
             return _send(request, 405, {"message": "only POST and PUT are answered here"})
@@ -93,7 +94,7 @@ class _PodsPage(Resource):
 
     def render(self, request: PageRequest) -> bytes | int:
         """Answer ``request``, or refuse it."""
-        refused = host_refusal(request)
+        refused = _refusal(request, "/pods")
         if refused is not None:
             return _send(request, 403, {"message": refused})
         if request.method not in (b"GET", b"HEAD"):
@@ -131,6 +132,12 @@ def _token_in(body: bytes) -> BootstrapToken:
         return BootstrapToken.parse(text)
     except BadBootstrapToken as error:
         raise ValueError(str(error)) from None
+
+
+def _refusal(request: PageRequest, page: str) -> str | None:
+    """Return why ``request`` is refused, as those to ``/debug`` are, ``None`` when it is not."""
+    refused = refusal(request, lambda client, listener: False)
+    return None if refused is None else refused.replace("/debug", page)
 
 
 def _send(request: PageRequest, status: int, content: object) -> bytes:
