@@ -81,12 +81,15 @@ class HubManifestTests(unittest.SynchronousTestCase):
         self.assertIn(f"--apiserver-addr={where}", container["args"])
 
     def test_what_hubs_may(self):
-        """Nodes may read what hubs follow, and no more of it."""
+        """Nodes may read what hubs follow, and what kube-proxy does, and no more."""
         objects = render(OVERLAY)
         role = named(objects, "ClusterRole", "yurt-hub")
-        config, pools = role["rules"]
+        config, *others = role["rules"]
         self.assertEqual([CONFIG_MAP], config["resourceNames"])
-        self.assertEqual(["nodepools", "nodebuckets"], pools["resources"])
+        self.assertEqual(
+            [["nodepools", "nodebuckets"], ["endpoints"], ["endpointslices"]],
+            [rule["resources"] for rule in others],
+        )
         for rule in role["rules"]:
             self.assertLessEqual(set(rule["verbs"]), {"get", "list", "watch"})
         (subject,) = named(objects, "ClusterRoleBinding", "yurt-hub")["subjects"]

@@ -11,9 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.apiserver.bootstrap_roles import rule
 from tests.apiserver.kinds import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, RESOURCES
 from tests.apiserver.tokens import ISSUER
+from tests.deploy.rendering import DEPLOY
 from tests.e2e.cluster.embedded_api import EmbeddedAPI
 from tests.e2e.cluster.identities import Identities
 from tests.e2e.faults import FaultProxy
@@ -29,12 +32,10 @@ KINDS = {kind.plural: kind for kind in RESOURCES}
 
 READ = "get list watch"
 
-# What upstream grants its hubs (charts/yurthub, ClusterRole yurt-hub), and what the clients of a
-# node that has no identity but its hub's want to read.
-HUB_RULES: tuple[Object, ...] = (
-    rule(READ, "", "configmaps", "endpoints", "namespaces", "nodes", "pods", "services"),
-    rule(READ, "discovery.k8s.io", "endpointslices"),
-    rule(READ, "storage.k8s.io", "csidrivers", "csinodes"),
+# What clients that have no identity but the node's want to read, beside what hubs are granted.
+CLIENT_RULES: tuple[Object, ...] = (
+    rule(READ, "", "configmaps", "namespaces", "nodes", "pods"),
+    rule(READ, "storage.k8s.io", "csinodes"),
 )
 
 
@@ -86,7 +87,10 @@ class Cloud:
         for server in self.servers:
             server.start()
         self.add("nodes", NODE, status={"conditions": [{"type": "Ready", "status": "True"}]})
-        self.grant("system:nodes", *HUB_RULES)
+        role, binding = yaml.safe_load_all((DEPLOY / "overlays/hub/rbac.yaml").read_text())
+        self.store.create(CLUSTER_ROLES, None, role)
+        self.store.create(CLUSTER_ROLE_BINDINGS, None, binding)
+        self.grant("system:nodes", *CLIENT_RULES)
 
     def join(self, directory: str, node: str = NODE) -> None:
         """Leave in the directory of a hub what it has after it has joined."""
