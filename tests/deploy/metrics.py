@@ -22,6 +22,8 @@ from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.chain import METRICS as FILTER_METRICS
 from yurttunnel.hub.filters.chain import Filters
 from yurttunnel.hub.filters.watches import FilteredWatches
+from yurttunnel.hub.forwarding.answers import METRICS as ANSWER_METRICS
+from yurttunnel.hub.forwarding.answers import Answers
 from yurttunnel.hub.limits import METRICS as LIMIT_METRICS
 from yurttunnel.hub.limits import Limits
 from yurttunnel.hub.offline.metrics import METRICS as OFFLINE_METRICS
@@ -106,6 +108,7 @@ def _hub_registry() -> MetricRegistry:
     limits = Limits(Clock(), 1, 1)
     limits.in_hand["get"] += 1
     hub.add(LIMIT_METRICS, lambda: limits)
+    hub.add(ANSWER_METRICS, lambda: Answers(Clock(), None, None))
     hub.add(CACHE_METRICS, CacheStats)
     answered = Counter({("get", "200"): 1})
     hub.add(OFFLINE_METRICS, lambda: OfflineStats(answered, 0, 0, 0, 0))

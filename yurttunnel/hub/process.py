@@ -21,6 +21,7 @@ from yurttunnel.hub.filters.chain import Filters, chosen_makers, installed_maker
 from yurttunnel.hub.filters.interfaces import FilterSite
 from yurttunnel.hub.filters.pools import Pools
 from yurttunnel.hub.filters.watches import FilteredWatches
+from yurttunnel.hub.forwarding.answers import METRICS as ANSWER_METRICS
 from yurttunnel.hub.forwarding.answers import Answers
 from yurttunnel.hub.forwarding.forwarding import Forwarder
 from yurttunnel.hub.forwarding.tokens import SeenTokens
@@ -146,12 +147,13 @@ def build(reactor: IReactor, settings: Settings) -> IService:
             _placeholders(reactor, settings) if settings.token_placeholders else None,
         ),
     )
+    answers = Answers(reactor, cache, policy)
     forwarder = Forwarder(
         reactor,
         upstream.connections,
         upstream.balancer,
         health,
-        Answers(reactor, cache, policy),
+        answers,
         SeenTokens(reactor, cache),
         offline,
     )
@@ -177,6 +179,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     metrics = hub_registry(identity.certificates, lag.worst)
     metrics.add(UPSTREAM_METRICS, upstream.stats)
     metrics.add(LIMIT_METRICS, lambda: limits)
+    metrics.add(ANSWER_METRICS, lambda: answers)
     metrics.add(CACHE_METRICS, lambda: cache.stats)
     metrics.add(OFFLINE_METRICS, offline.stats)
     metrics.add(FILTER_METRICS, lambda: filters)

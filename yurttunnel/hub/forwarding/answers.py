@@ -42,6 +42,7 @@ from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import Form, HubCall
 from yurttunnel.hub.request.selectors import PODS, scope_of
+from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
 
 _KEPT_STATUS = frozenset({200, 201, 202})
@@ -231,3 +232,13 @@ def _has_node(item: Item) -> bool:
 
 def _without(fields: Fields) -> list[tuple[bytes, bytes]]:
     return [field for field in fields if field[0].lower() not in _CHANGED_FIELDS]
+
+
+METRICS: tuple[Metric[Answers], ...] = (
+    counter(
+        "yurthub_unreadable_answers",
+        "Answers that the hub could not read, and was to keep or to filter. Those to keep pass, and"
+        " are not there without the cloud; those to filter are broken off. The log says which.",
+        lambda answers: answers.unreadable,
+    ),
+)
