@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import treq
@@ -197,6 +198,35 @@ class HubTests(TestCase):
             # It does not listen yet.
             return None
         return text if "/v1/token" in text else None
+
+    async def dump(self, target):
+        """Have the cache shown; give what is printed, and the status."""
+        command = ["-m", "twisted", *self.hub.arguments, f"--dump-cache={target}"]
+        output, errors, status = await getProcessOutputAndValue(sys.executable, command, os.environ)
+        return (output + errors).decode(), status
+
+    async def test_dump(self):
+        """What is kept is shown while the hub runs, as text, or as files in a new directory."""
+        client = await self.started()
+        await client.get(ASKED_PODS, "web", "default")
+        shown, status = "", 0
+        while "default/web" not in shown:
+            shown, status = await self.dump("-")
+        self.assertEqual(0, status)
+        self.assertIn("kubelet pods.v1.core json\n", shown)
+        target = self.hub.directory / "dump"
+        _, status = await self.dump(target)
+        self.assertEqual(0, status)
+        found = target / "kubelet" / "pods.v1.core" / "default" / "web"
+        self.assertEqual("web", json.loads(found.read_bytes())["metadata"]["name"])
+        shown, status = await self.dump(target)
+        self.assertEqual((1, True), (status, f"--dump-cache: {target}: File exists" in shown))
+
+    async def test_no_dump(self):
+        """Where no hub has been there is nothing to show, and that is told."""
+        shown, status = await self.dump("-")
+        self.assertEqual(1, status)
+        self.assertIn("--disk-cache-path: the cache ", shown)
 
     async def test_pages(self):
         """Its pages tell of it."""

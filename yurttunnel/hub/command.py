@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import NoReturn
 
 from twisted.application.service import IService
@@ -26,6 +28,8 @@ def makeService(options: Options) -> IService:
     settings = options.settings
     if options["diagnose"]:
         _diagnose(options)
+    if options.dump is not None:
+        _dump(settings.cache_dir, options.dump)
     from yurttunnel.hub.process import build
 
     try:
@@ -44,3 +48,24 @@ def _diagnose(options: Options) -> NoReturn:
     from yurttunnel.ops.diagnose.command import run_diagnosis
 
     run_diagnosis(subject(options.settings), options.bundle)
+
+
+def _dump(cache: Path, target: Path) -> NoReturn:
+    from yurttunnel.hub.cache.dump import as_text, write_files
+    from yurttunnel.hub.cache.interfaces import CacheFailed
+    from yurttunnel.hub.process import DATABASE
+
+    # What twist has put in the place of standard output writes to the log.
+    screen = sys.__stdout__ or sys.stdout
+    path = cache / DATABASE
+    try:
+        if str(target) == "-":
+            screen.writelines(f"{line}\n" for line in as_text(path))
+        else:
+            print(f"{write_files(path, target)} objects are in {target.absolute()}", file=screen)
+        screen.flush()
+    except CacheFailed as error:
+        raise SystemExit(f"--disk-cache-path: {error}") from None
+    except OSError as error:
+        raise SystemExit(f"--dump-cache: {error.filename or target}: {error.strerror}") from None
+    raise SystemExit(0)

@@ -428,6 +428,14 @@ POOL_TOPOLOGY = Flag(
     stands_alone=True,
 )
 
+DUMP_CACHE = Flag(
+    "dump-cache",
+    Group.OPERATION,
+    flags.path,
+    "Show what is in --disk-cache-path, and exit; the hub may be running. With - it is listed,"
+    " anything else is a directory to make, with a file for each object. Secrets are among it.",
+)
+
 TABLE: tuple[Entry, ...] = (
     NODE_NAME,
     SERVER_ADDR,
@@ -466,5 +474,6 @@ TABLE: tuple[Entry, ...] = (
     ENABLE_RESOURCE_FILTER,
     DISABLED_FILTERS,
     POOL_TOPOLOGY,
+    DUMP_CACHE,
     *DIAGNOSE_TABLE,
 )
