@@ -175,9 +175,15 @@ class KeepingTests(World):
     def test_deleted(self):
         """A deletion that is done forgets the object; one that has only begun does not."""
         self.get()
-        self.ask(ONE, KUBELET, JSON, method=b"DELETE")
-        self.answer_json(pod("one", "2"))
-        self.assertEqual("2", self.kept("one"))
+        for version, held in (
+            ("2", {"deletionGracePeriodSeconds": 30}),
+            ("3", {"deletionGracePeriodSeconds": 0, "finalizers": ["example.com/wait"]}),
+        ):
+            ending = pod("one", version)
+            ending["metadata"] |= held
+            self.ask(ONE, KUBELET, JSON, method=b"DELETE")
+            self.answer_json(ending)
+            self.assertEqual(version, self.kept("one"))
         self.ask(ONE, KUBELET, JSON, method=b"DELETE")
         self.answer_json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
         self.assertIsNone(self.kept("one"))
@@ -203,6 +209,23 @@ class KeepingTests(World):
         self.ask(ONE, KUBELET, JSON, method=b"DELETE", body=b'{"propagationPolicy":"Orphan"}')
         self.answer_json(done)
         self.assertIsNone(self.kept("one"))
+
+    def test_deleted_at_once(self):
+        """A deletion may be answered with the object as it last was, which is gone then."""
+        for grace in ({}, {"deletionGracePeriodSeconds": 0}):
+            self.get()
+            last = pod("one", "2")
+            last["metadata"] |= grace
+            self.ask(ONE, KUBELET, JSON, method=b"DELETE")
+            self.answer_json(last)
+            self.assertIsNone(self.kept("one"))
+
+    def test_deleted_and_made_again(self):
+        """What has been made in its place meanwhile stays."""
+        self.get(obj=pod("one", "3"))
+        self.ask(ONE, KUBELET, JSON, method=b"DELETE")
+        self.answer_json(pod("one", "2"))
+        self.assertEqual("3", self.kept("one"))
 
     def test_pods_without_a_node(self):
         """A pod that has no node yet does not take the place of the one that runs."""

@@ -221,6 +221,22 @@ class ObjectTests(SynchronousTestCase):
             value = {"kind": "Other", "apiVersion": "example.org/v1", **pod("a", spec=spec)}
             self.assertEqual(JSON.read_object(compact(value))[1].node, "")
 
+    def test_held(self):
+        """What was deleted is there for as long as it has a time to end, or finalizers."""
+        table = media_of("json", "Table")
+        for meta, held in (
+            (None, False),
+            ({"name": "a", "finalizers": None}, False),
+            ({"deletionGracePeriodSeconds": 0, "finalizers": []}, False),
+            ({"deletionGracePeriodSeconds": 30}, True),
+            ({"deletionGracePeriodSeconds": 0, "finalizers": ["example.com/wait"]}, True),
+        ):
+            item = {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}}
+            self.assertEqual(held, JSON.is_held(compact(item)))
+            self.assertEqual(held, table.is_held(compact({"cells": [], "object": item})))
+        with self.assertRaises(BadBody):
+            JSON.is_held(b'{"metadata":{"finalizers":7}}')
+
     def test_refused(self):
         """These are no objects."""
         for body in (b"", b"[]", b"{", b'{"metadata":7}', b"{}{}", b"[" * 100_000, b"\xff"):

@@ -153,6 +153,17 @@ class ObjectTests(SynchronousTestCase):
         (item,), _ = read_list(PROTOBUF, [list_of(pod("a", field(2, field(3, "Always"))))])
         self.assertEqual(item.node, "")
 
+    def test_held(self):
+        """What was deleted is there for as long as it has a time to end, or finalizers."""
+        for more, held in (
+            (b"", False),
+            (field(10, 0), False),
+            (field(9, b"") + field(10, 30), True),
+            (field(10, 0) + field(14, "example.com/wait"), True),
+        ):
+            item = field(1, field(1, "a") + field(6, "7") + more) + field(2, field(14, "spec"))
+            self.assertEqual(held, PROTOBUF.is_held(item))
+
     def test_refused(self):
         """These are no objects."""
         for data in (b"", b"k8s", b"{}", MAGIC + b"\x0a", enveloped(b"\x0a\x05")):

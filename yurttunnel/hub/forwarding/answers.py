@@ -131,10 +131,10 @@ class Answers:
         """Forget an object of which the API says that it is not there."""
         request = plan.call.request
         if plan.client and request.verb in ("get", "delete") and request.name:
-            self._gone(plan)
+            self._gone(plan, "")
 
-    def _gone(self, plan: Plan, version: str = "") -> None:
-        """Forget an object, however its client knows it; with ``version`` if it is older."""
+    def _gone(self, plan: Plan, version: str) -> None:
+        """Forget an object, however its client knows it; what is newer is its successor."""
         request = plan.call.request
         self._cache.forget_object(
             plan.client, str(request.resource), request.namespace, request.name, version

@@ -170,7 +170,11 @@ def _never(body: bytes) -> bool:
 
 
 class ObjectKeeper(_Collecting):
-    """Keeps one object; the answer to a deletion may be a Status: then it is ``gone()``."""
+    """Keeps one object; of the answer to a deletion, ``gone`` gets the version if it is done.
+
+    That version is empty where the answer is a Status. Else it has the object as it last was, in
+    the version that watches tell of its end.
+    """
 
     def __init__(
         self,
@@ -178,7 +182,7 @@ class ObjectKeeper(_Collecting):
         cache: ICache | None,
         collection: Collection,
         wanted: Wanted | None,
-        gone: Callable[[], object] | None = None,
+        gone: Callable[[str], object] | None = None,
     ) -> None:
         super().__init__(MAX_ITEM)
         self._media = media
@@ -203,11 +207,11 @@ class ObjectKeeper(_Collecting):
         cache = self._cache
         if cache is None:
             return meta, body
-        if meta.kind != STATUS:
-            if self._wanted is None or self._wanted(item):
-                cache.upsert(self._collection, meta, item)
-        elif self._gone is not None:
-            self._gone()
+        is_status = meta.kind == STATUS
+        if self._gone is not None and (is_status or not self._media.is_held(item.body)):
+            self._gone("" if is_status else item.version)
+        elif not is_status and (self._wanted is None or self._wanted(item)):
+            cache.upsert(self._collection, meta, item)
         return meta, body
 
 

@@ -114,6 +114,13 @@ class IMedia(Interface):
         What clients send may leave out its type, which is then empty.
         """
 
+    def is_held(body: bytes) -> bool:
+        """Return whether an item that was deleted is there still.
+
+        It is for as long as it has a time to end (``deletionGracePeriodSeconds``) or finalizers
+        (``BeforeDelete`` of k8s.io/apiserver pkg/registry/rest/delete.go).
+        """
+
     def object(meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as an object of its own; ``columns`` are a Table's, if they are known."""
 

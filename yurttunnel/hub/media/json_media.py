@@ -43,6 +43,10 @@ class JsonMedia:
         """Read one object."""
         return checked(self._shape.object, body.strip(SPACE))
 
+    def is_held(self, body: bytes) -> bool:
+        """Return whether an item that was deleted is there still."""
+        return checked(self._shape.is_held, body)
+
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as an object of its own."""
         return self._shape.object_form(meta, body, columns) + b"\n"

@@ -51,12 +51,22 @@ class _Annotated(msgspec.Struct):
     annotations: dict[str, str] | None = None
 
 
+class _HeldMeta(msgspec.Struct, rename="camel"):
+    deletion_grace_period_seconds: int | None = None
+    finalizers: list[str] | None = None
+
+
+class _Held(msgspec.Struct):
+    metadata: _HeldMeta | None = None
+
+
 class _Bookmark(msgspec.Struct):
     metadata: _Annotated | None = None
 
 
 _decode_object = msgspec.json.Decoder(Object).decode
 _decode_pod_spec = msgspec.json.Decoder(_PodSpec | None).decode
+_decode_held = msgspec.json.Decoder(_Held).decode
 _decode_bookmark = msgspec.json.Decoder(_Bookmark).decode
 
 
@@ -82,6 +92,12 @@ def ends_initial_events(body: bytes) -> bool:
     meta = _decode_bookmark(body).metadata
     annotations = (meta and meta.annotations) or {}
     return annotations.get(INITIAL_EVENTS_END) == "true"
+
+
+def is_held(body: bytes) -> bool:
+    """Return whether a deleted object has a time to end, or finalizers."""
+    meta = _decode_held(body).metadata
+    return meta is not None and bool(meta.deletion_grace_period_seconds or meta.finalizers)
 
 
 def item_form(body: bytes) -> bytes:

@@ -15,6 +15,7 @@ from yurttunnel.hub.media.interfaces import BadBody, Item, TypeMeta
 from yurttunnel.hub.media.json_objects import (
     decode_object,
     ends_initial_events,
+    is_held,
     object_form,
 )
 from yurttunnel.hub.media.json_text import text_form
@@ -69,6 +70,13 @@ class Objects:
         """
         type, item = decode_object(body)
         return checked_type(type, self._transform), item.version, ends_initial_events(body)
+
+    def is_held(self, body: bytes) -> bool:
+        """Return whether an item that was deleted is there still.
+
+        Raises :class:`msgspec.DecodeError`.
+        """
+        return is_held(body)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
         """Return an item as an object of its own."""
@@ -143,6 +151,10 @@ class Tables(Objects):
         shown = _shown(rows[0])
         version = decode_object(shown)[1].version
         return checked_type(type, TABLE), version, ends_initial_events(shown)
+
+    def is_held(self, body: bytes) -> bool:
+        """Return whether the object of a row is there still."""
+        return is_held(_shown(body))
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
         """Return a Table with one row, or a ``Status``."""

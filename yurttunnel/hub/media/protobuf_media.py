@@ -27,6 +27,7 @@ from yurttunnel.hub.media.protobuf_objects import (
     decode_item,
     ends_initial_events,
     envelope,
+    is_held,
     open_envelope,
 )
 
@@ -117,6 +118,10 @@ class ProtobufMedia:
         """Read one object."""
         type, message = open_envelope(body)
         return type, decode_item(message, transformed_type(type, self._transform))
+
+    def is_held(self, body: bytes) -> bool:
+        """Return whether an item that was deleted is there still."""
+        return is_held(body)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as an object of its own."""

@@ -11,7 +11,15 @@ from typing import Final
 
 from yurttunnel.hub.media.interfaces import BadBody, Item, TypeMeta
 from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_pod
-from yurttunnel.hub.media.protobuf_fields import bytes_form, fields, tag, text, varint_form
+from yurttunnel.hub.media.protobuf_fields import (
+    VARINT,
+    bytes_form,
+    fields,
+    tag,
+    text,
+    varint,
+    varint_form,
+)
 
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
 
@@ -24,6 +32,7 @@ METADATA = tag(1)
 _SPEC = tag(2)
 _NODE_NAME = tag(10)
 _NAME, _NAMESPACE, _VERSION, _LABELS, _ANNOTATIONS = tag(1), tag(3), tag(6), tag(11), tag(12)
+_GRACE_SECONDS, _FINALIZERS = 10 << 3 | VARINT, tag(14)
 
 ENVELOPE_TAIL: Final = bytes_form(3, b"") + bytes_form(4, b"")
 """What the API writes behind the content: no encoding of its own, and no other media type."""
@@ -118,6 +127,16 @@ def ends_initial_events(body: bytes) -> bool:
     """Return whether a bookmark stands behind all the objects that there were."""
     return any(
         field == _ANNOTATIONS and _entry(body, begin, end) == (INITIAL_EVENTS_END, "true")
+        for outer, start, stop in fields(body, 0, len(body))
+        if outer == METADATA
+        for field, begin, end in fields(body, start, stop)
+    )
+
+
+def is_held(body: bytes) -> bool:
+    """Return whether a deleted object has a time to end, or finalizers."""
+    return any(
+        field == _FINALIZERS or (field == _GRACE_SECONDS and varint(body, begin)[0] > 0)
         for outer, start, stop in fields(body, 0, len(body))
         if outer == METADATA
         for field, begin, end in fields(body, start, stop)
