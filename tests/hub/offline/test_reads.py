@@ -91,6 +91,13 @@ class GetTests(OfflineTestCase):
         type, found = media_for(Form("protobuf")).read_object(body)
         self.assertEqual((200, TypeMeta("v1", "Pod"), "a"), (status, type, found.name))
 
+    def test_the_newest_form(self):
+        """What is newer is better than what is in a better form."""
+        self.keep_one("pods.v1.core", protobuf_item("a", "4"), form="protobuf")
+        self.keep_one("pods.v1.core", item("a", 10))
+        _, content = self.ask_json("/api/v1/namespaces/n/pods/a", PROTOBUF)
+        self.assertEqual("10", content["metadata"]["resourceVersion"])
+
     def test_unknown_forms(self):
         """A client that accepts only what cannot be made is told so."""
         self.keep_one("configmaps.v1.core", item("a"))
@@ -145,6 +152,15 @@ class ListTests(OfflineTestCase):
         reader = media_for(Form("protobuf")).list_reader(10_000)
         self.assertEqual(["a", "b"], [one.name for one in reader.feed(body)])
         self.assertEqual(ListMeta(TypeMeta("v1", "Service"), "7"), reader.finish())
+
+    def test_the_newest_list(self):
+        """A newer list is better than one in a better form, but a part of one is not."""
+        self.keep("services.v1.core", protobuf_item("a"), form="protobuf", version=7)
+        self.keep("services.v1.core", item("b"), version=10)
+        self.assertEqual(["b"], self.names("/api/v1/services", PROTOBUF))
+        self.keep("configmaps.v1.core", item("a"), version=7)
+        self.keep_one("configmaps.v1.core", protobuf_item("b", "10"), form="protobuf")
+        self.assertEqual(["a"], self.names("/api/v1/configmaps", PROTOBUF))
 
     def test_known_to_be_empty(self):
         """What the API said to be empty is empty: a list, not null and not 404."""

@@ -1,8 +1,9 @@
 """What of the cache answers a request.
 
-A client is answered from what it was told itself, in the forms that it accepts. People at the node
-are the exception: kubectl asks for many things once, so where it has nothing of its own it gets
-what kubelet knows, both having the node's identity, and is warned that this may be a part.
+A client is answered from what it was told itself, by the newest of it that a form it accepts can be
+made from. People at the node are the exception: kubectl asks for many things once, so where it has
+nothing of its own it gets what kubelet knows, both having the node's identity, and is warned that
+this may be a part.
 
 An empty list says that there is nothing, so it is given only when that was the API's answer; and
 kubelet never gets one of pods, because it would end all that run.
@@ -10,7 +11,7 @@ kubelet never gets one of pods, because it would end all that run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
@@ -23,7 +24,7 @@ from yurttunnel.hub.offline.owners import NODE
 from yurttunnel.hub.offline.paging import READ_SECONDS
 from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.sources import Source, sources
-from yurttunnel.hub.request.requests import Caller, HubCall
+from yurttunnel.hub.request.requests import ApiRequest, Caller, Form, HubCall
 from yurttunnel.hub.request.selectors import PODS, scope_of
 from yurttunnel.kube.selectors import FieldTerm
 from yurttunnel.ops.clocks import time_of_day
@@ -77,29 +78,37 @@ class Lookup:
     async def object(self, call: HubCall, owner: str) -> FoundObject:
         """Return an object."""
         request = call.request
-        for source, client, _ in self._places(call, owner):
-            collection = scope_of(client, request, source.kept).collection
-            found = await self._object(source, collection, request.namespace, request.name)
-            if found is not None:
-                if source.body(found.item) is None:
+        sources = self.sources(call)
+        for client, _ in self._clients(call, owner):
+            found = []
+            for source in sources:
+                collection = scope_of(client, request, source.kept).collection
+                one = await self._object(source, collection, request.namespace, request.name)
+                if one is not None:
+                    found.append(one)
+            if found:
+                newest = max(found, key=lambda one: _number(one.item.version))
+                if newest.source.body(newest.item) is None:
                     raise self._refusals.not_found(request)
-                return found
+                return newest
         raise await self._absent(call, owner)
 
     async def list(self, call: HubCall, owner: str) -> FoundList:
         """Return a list."""
         request, caller = call.request, call.caller
         is_kubelets = request.resource == PODS and caller.component == KUBELET and owner == NODE
-        for source, client, warning in self._places(call, owner):
-            listed = await self._list(scope_of(client, request, source.kept))
-            if listed is None:
-                continue
-            # One object that was asked for by its name is all of it.
-            is_some = len(listed.sizes) > 0 and (request.name != "" or warning != "")
-            is_whole = listed.complete and not (is_kubelets and not listed.sizes)
-            if (is_whole or is_some) and _is_shown(source, listed.meta.columns):
-                return FoundList(source, listed, warning)
-            listed.close()
+        sources = self.sources(call)
+        for client, warning in self._clients(call, owner):
+            for source in await self._best_first(client, request, sources):
+                listed = await self._list(scope_of(client, request, source.kept))
+                if listed is None:
+                    continue
+                # One object that was asked for by its name is all of it.
+                is_some = len(listed.sizes) > 0 and (request.name != "" or warning != "")
+                is_whole = listed.complete and not (is_kubelets and not listed.sizes)
+                if (is_whole or is_some) and _is_shown(source, listed.meta.columns):
+                    return FoundList(source, listed, warning)
+                listed.close()
         if not self._policy.keeps(caller, request):
             raise self._refusals.not_kept(request, caller.component)
         raise self._refusals.never_listed(request)
@@ -113,16 +122,30 @@ class Lookup:
         listed.close()
         return listed.meta.type
 
-    def _places(self, call: HubCall, owner: str) -> Iterator[tuple[Source, str, str]]:
-        """Give sources, whose collections they are looked for in, and what is to be warned of."""
-        client = self._policy.client(call.caller, owner)
-        found = self.sources(call)
-        for source in found:
-            yield source, client, ""
+    def _clients(self, call: HubCall, owner: str) -> Iterator[tuple[str, str]]:
+        """Give whose collections are looked into, and what is to be warned of."""
+        yield self._policy.client(call.caller, owner), ""
         if call.caller.component == PEOPLE and owner == NODE:
-            client = self._policy.client(Caller(KUBELET), NODE)
-            for source in found:
-                yield source, client, self._refusals.partial
+            yield self._policy.client(Caller(KUBELET), NODE), self._refusals.partial
+
+    async def _best_first(
+        self, client: str, request: ApiRequest, sources: Sequence[Source]
+    ) -> Sequence[Source]:
+        """Return sources in another order: whole lists first, and the newest of them.
+
+        Each is closed before the next is read: who waits for one while having another may do so for
+        those who do the same.
+        """
+        if len(sources) == 1:
+            return sources
+        ranks: dict[Form, tuple[bool, int]] = {}
+        for kept in {source.kept for source in sources}:
+            listed = await self._list(scope_of(client, request, kept))
+            if listed is not None:
+                listed.close()
+                ranks[kept] = listed.complete, _number(listed.meta.version)
+        known = [source for source in sources if source.kept in ranks]
+        return sorted(known, key=lambda source: ranks[source.kept], reverse=True)
 
     async def _object(
         self, source: Source, collection: Collection, namespace: str, name: str
@@ -169,6 +192,11 @@ class Lookup:
 
 def _scope_of_object(collection: Collection, namespace: str, name: str) -> Scope:
     return Scope(collection, namespace, "", str(FieldTerm("metadata.name", True, name)))
+
+
+def _number(version: str) -> int:
+    """Return a version as a number; those that are none are all the same."""
+    return int(version) if version.isdecimal() else 0
 
 
 def _is_shown(source: Source, columns: bytes) -> bool:
