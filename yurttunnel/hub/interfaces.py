@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 from yurttunnel.hub.cache.interfaces import Collection
@@ -55,6 +56,13 @@ class IOffline(Interface):
 
         Also for a request that was being forwarded when its server was lost, and whose answer has
         not begun.
+        """
+
+    def answer_if_kept(call: HubCall) -> Deferred[bool]:
+        """Answer a get or a list, if what it asks for is kept; return whether that is so.
+
+        Else nothing is sent: for a request that the API may answer still, and whose client must
+        not be told meanwhile that there is no such object. It never fails.
         """
 
 

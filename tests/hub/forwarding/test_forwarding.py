@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionLost
 
 from tests.hub.forwarding.world import JSON, KUBELET, PODS, World, chunk, event, pod
@@ -125,6 +126,16 @@ class LostServerTests(World):
         self.ask(PODS, KUBELET)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
+    def test_not_kept(self):
+        """What is not kept then is unreachable, and not unknown."""
+        self.offline.keeps = succeed(False)
+        for server in self.api_servers:
+            self.connections.refuses[server] = RequestFailed(502, "refused")
+        self.ask(PODS, KUBELET)
+        ((status, body),) = self.answered()
+        self.assertEqual(503, status)
+        self.assertIn(b"no API server can be reached", body)
+
     def test_black_hole(self):
         """Whoever waits for a silent server goes to the next one, in less than five seconds."""
         self.ask(PODS, KUBELET)
@@ -207,6 +218,46 @@ class PatienceTests(World):
         self.ask(f"{PODS}?timeoutSeconds=4", KUBELET)
         self.pass_time(2.1)
         self.assertEqual([(200, b"from the cache")], self.answered())
+
+    def test_not_kept(self):
+        """What is not kept is waited for: the API alone knows that it is not there."""
+        self.offline.keeps = succeed(False)
+        self.ask("/api/v1/nodes/edge-1?timeout=10s", KUBELET)
+        self.pass_time(9)
+        self.assertEqual(b"", self.client.sent)
+        self.answer(OK)
+        self.assertEqual([(200, b"ok")], self.answered())
+
+    def test_answered_while_it_is_looked_up(self):
+        """The API's answer counts when it comes before that of the disk."""
+        self.offline.keeps = keeps = Deferred()
+        self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
+        self.pass_time(3.5)
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
+        keeps.callback(True)
+        self.answer(b"k")
+        self.assertEqual([(200, b"ok")], self.answered())
+        self.assertEqual([], self.offline.calls)
+
+    def test_lost_while_it_is_looked_up(self):
+        """So does what is answered since all servers are lost."""
+        self.offline.keeps = keeps = Deferred()
+        self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
+        self.pass_time(3.1)
+        self.silent.update(self.api_servers)
+        self.health.suspect_all()
+        self.pass_time(2.5)
+        keeps.callback(True)
+        self.assertEqual([(200, b"from the cache")], self.answered())
+
+    def test_client_leaves_while_it_is_looked_up(self):
+        """Nobody is answered who has left."""
+        self.offline.keeps = keeps = Deferred()
+        self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
+        self.pass_time(3.1)
+        self.client.break_off(ConnectionLost())
+        keeps.callback(True)
+        self.assertEqual([], self.offline.calls)
 
     def test_answered_in_time(self):
         """The time is over with the answer."""

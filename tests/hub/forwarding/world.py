@@ -15,6 +15,7 @@ from tests.http.support import request, responses, settle
 from tests.hub.cache.memory import MemoryCache
 from tests.hub.filters.fakes import FakeFilters
 from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.server import ServerSettings
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.forwarding.answers import Answers
@@ -51,15 +52,29 @@ class Policy:
 
 @implementer(IOffline)
 class Offline:
-    """Keeps the calls, and answers them with a word."""
+    """Keeps the calls, and answers them with a word, if it ``keeps`` what is asked for."""
 
     def __init__(self):
         self.calls = []
+        self.keeps = succeed(True)
+
+    def answer_if_kept(self, call):
+        """Answer, if it is kept."""
+
+        def failed(failure):
+            failure.trap(ExchangeFailed)
+            if call.exchange.head_sent:
+                call.exchange.abort()
+            return False
+
+        return self.keeps.addCallback(lambda keeps: keeps and not self.answer(call)).addErrback(
+            failed
+        )
 
     def answer(self, call):
         """Answer."""
-        self.calls.append(call)
         call.exchange.respond(200, [(b"Content-Type", b"text/plain")], b"from the cache")
+        self.calls.append(call)
 
 
 class Contexts:

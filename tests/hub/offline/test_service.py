@@ -19,6 +19,21 @@ ACCOUNT_TOKEN = "/api/v1/namespaces/n/serviceaccounts/web/token"
 TARGET = "/api/v1/namespaces/n/services/a"
 
 
+def break_lists(case):
+    """Have the second piece of each list be unreadable."""
+    list_now = case.cache.list
+
+    def breaking(scope):
+        listed = case.successResultOf(list_now(scope))
+        read = listed.read
+        first = read()
+        answers = [first, fail(CacheFailed("the disk is broken"))]
+        listed.read = lambda: answers.pop(0)
+        return succeed(listed)
+
+    case.patch(case.cache, "list", breaking)
+
+
 class FailureTests(OfflineTestCase):
     """What goes wrong."""
 
@@ -61,17 +76,7 @@ class FailureTests(OfflineTestCase):
     def test_lists_that_break_off(self):
         """A list that cannot be read to its end does not look whole; nobody calls it a defect."""
         self.keep("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(1000)))
-        list_now = self.cache.list
-
-        def breaking(scope):
-            listed = self.successResultOf(list_now(scope))
-            read = listed.read
-            first = read()
-            answers = [first, fail(CacheFailed("the disk is broken"))]
-            listed.read = lambda: answers.pop(0)
-            return succeed(listed)
-
-        self.patch(self.cache, "list", breaking)
+        break_lists(self)
         connection = self.server.connect()
         connection.receive(request(b"/api/v1/services", b"User-Agent: kubelet"))
         settle(self.clock, connection)
@@ -100,6 +105,57 @@ class FailureTests(OfflineTestCase):
         connection = self.open("/api/v1/namespaces/n/events", b"Content-Length: 10", method=b"POST")
         connection.abortConnection()
         self.assertEqual({("create", "none"): 1}, dict(self.offline.stats().answers))
+
+
+class KeptOnlyTests(OfflineTestCase):
+    """Requests that the API may answer still."""
+
+    if_kept = True
+
+    def assert_silent(self, target, *fields):
+        """Check that nothing is sent."""
+        self.assertEqual(b"", self.open(target, *fields).sent)
+        self.assertEqual([False], self.found)
+        self.assertEqual({}, self.offline.stats().answers)
+        self.found.clear()
+
+    def test_kept(self):
+        """What is kept is answered, and counted."""
+        self.keep("services.v1.core", item("a"))
+        self.keep_document("/version", b"{}")
+        for target in (TARGET, "/api/v1/services", "/version"):
+            self.assertEqual(200, self.ask(target)[0])
+        self.assertEqual([True] * 3, self.found)
+        counts = {("get", "200"): 2, ("list", "200"): 1}
+        self.assertEqual(counts, self.offline.stats().answers)
+
+    def test_not_kept(self):
+        """What is not, or not for whoever asks, is not answered."""
+        for target in (TARGET, "/api/v1/services", "/version"):
+            self.assert_silent(target)
+        self.keep("services.v1.core", item("b"))
+        self.assert_silent(TARGET)
+        self.assert_silent("/api/v1/services?resourceVersion=999")
+        self.assert_silent("/api/v1/services", b"Authorization: Bearer abc")
+
+    def test_disks_that_fail(self):
+        """Nor is it when the disk fails."""
+        self.patch(self.cache, "get", lambda *key: fail(CacheFailed("the disk is broken")))
+        self.assert_silent(TARGET)
+
+    def test_lists_that_break_off(self):
+        """An answer that has begun is broken off."""
+        self.keep("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(1000)))
+        break_lists(self)
+        self.assertTrue(self.open("/api/v1/services").aborted)
+        self.assertEqual([True], self.found)
+
+    def test_the_hub_stops(self):
+        """Nobody is told that it stops, but by whoever has the request."""
+        self.patch(self.cache, "get", lambda *key: Deferred())
+        connection = self.open(TARGET)
+        self.successResultOf(self.offline.stopService())
+        self.assertEqual(([False], b""), (self.found, connection.sent))
 
 
 class MetricTests(OfflineTestCase):

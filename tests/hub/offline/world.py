@@ -75,9 +75,11 @@ class OfflineTestCase(SynchronousTestCase):
     """``node`` is edge-1; its hub has a cache in memory.
 
     Requests come by loopback, unless ``local`` is false. ``body`` is what has been read of them.
+    With ``if_kept`` they are answered only then; ``found`` says whether they were.
     """
 
     local = True
+    if_kept = False
     body = None
     placeholders = True
 
@@ -90,6 +92,7 @@ class OfflineTestCase(SynchronousTestCase):
         self.connectivity = Connectivity()
         self.filters = FakeFilters()
         self.sent = []
+        self.found = []
         self.send = lambda event: succeed(201)
         self.tokens = PlaceholderTokens(b"s" * SECRET_BYTES, self.clock.seconds)
         self.policy = Policy(HubConfiguration(FakeInformers(), "kube-system", ()), lambda _: None)
@@ -121,7 +124,10 @@ class OfflineTestCase(SynchronousTestCase):
         call = HubCall(
             exchange, parse_request(head), caller_of(head, self.local), forms_of(head), self.body
         )
-        self.offline.answer(call)
+        if self.if_kept:
+            self.offline.answer_if_kept(call).addCallback(self.found.append)
+        else:
+            self.offline.answer(call)
 
     # -- what is kept --------------------------------------------------------------------------
 

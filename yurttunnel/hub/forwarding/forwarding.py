@@ -6,7 +6,7 @@ state         what it means, and what comes next
 ``TRYING``    A server has been asked. If that fails before the answer has begun, another healthy
               one is tried when the request cannot have been carried out, or may be twice.
 ``ANSWERED``  The answer has begun, or it was a failure. What breaks off now is broken off.
-``LEFT``      No server is left: the offline side answers.
+``LEFT``      No server is left, or its client does not wait for it: the offline side answers.
 ============  ====================================================================================
 
 An answer that lets wait has its server checked. If it is lost, its connections are closed, and with
@@ -36,6 +36,7 @@ from yurttunnel.http.repeatable_body import RepeatableBody
 from yurttunnel.hub.filters.accept import json_only
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.answers import Answers, Plan
+from yurttunnel.hub.forwarding.kept_answer import KeptAnswer
 from yurttunnel.hub.forwarding.tokens import SeenTokens
 from yurttunnel.hub.interfaces import IOffline
 from yurttunnel.hub.request.dry_run import may_be_dry_run
@@ -53,14 +54,15 @@ ANSWER_SECONDS = 90.0
 (``--request-timeout``)."""
 
 EARLIER_SECONDS = 2.0
-"""How long before its client gives up a request is answered here (upstream's ``WithRequestTimeout``
-of pkg/yurthub/proxy/util)."""
+"""How long before its client gives up a request is answered with what is kept (upstream's
+``WithRequestTimeout`` of pkg/yurthub/proxy/util)."""
 
 MOST_REPEATED = 256 * 1024
 """Bytes of a request's body that are kept for another server."""
 
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 _NOT_PASSED_ON = frozenset({b"host", b"edge-cache"})
+_KEPT_VERBS = frozenset({"get", "list"})
 _LASTING_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
 _TIMEOUT = re.compile(rb"[?&]timeout=([0-9]{1,6})(s|m)?(?:&|$)")
 _UNITS = {None: 1, b"s": 1, b"m": 60}
@@ -146,7 +148,7 @@ class Forwarding(DelegatedExchange):
         forwarder = self._forwarder
         server = forwarder.balancer.pick(self._tried)
         if server is None:
-            self._leave()
+            self._none_is_left()
             return
         self._server = server
         self._tried = (*self._tried, server)
@@ -309,13 +311,39 @@ class Forwarding(DelegatedExchange):
 
     def _client_is_impatient(self) -> None:
         self._impatience = None
-        self._end_attempt()
-        self._leave()
+        # What is not kept is waited for on: the API alone knows whether there is no such object.
+        _ = self._answer_if_kept()
 
-    def _leave(self) -> None:
-        """Have the request answered from the cache."""
+    def _answer_if_kept(self) -> Deferred[bool]:
+        """Have the request answered with what is kept, if it is before the API answers."""
+        exchange = KeptAnswer(self.exchange, self._left)
+        return self._forwarder.offline.answer_if_kept(replace(self._call, exchange=exchange))
+
+    def _left(self) -> bool:
+        """Leave the API, if it has not answered; return whether that is so."""
+        if self._state is not _State.TRYING:
+            return False
+        self._end_attempt()
         self._answer_begins(0)
         self._state = _State.LEFT
+        return True
+
+    def _none_is_left(self) -> None:
+        """Have the request answered here; as long as it is not known that there is no cloud, that
+        something is not there is not said.
+        """
+        if self._forwarder.health.online and self._call.request.verb in _KEPT_VERBS:
+            _ = self._answer_if_kept().addCallback(self._say_unreachable)
+        else:
+            self._leave()
+
+    def _say_unreachable(self, answered: bool) -> None:
+        if not answered and self._left():
+            tell(self.exchange, _UNREACHABLE)
+
+    def _leave(self) -> None:
+        """Have the request answered without the cloud."""
+        self._left()
         call = self._call
         if self._body is not None and self._body.begun:
             body = self._body.whole
@@ -337,7 +365,7 @@ def client_patience(call: HubCall) -> float | None:
 
     It is more than :data:`EARLIER_SECONDS`; a client that gives up sooner cannot be helped.
     """
-    if call.request.verb not in ("get", "list"):
+    if call.request.verb not in _KEPT_VERBS:
         return None
     waits = []
     if b"timeout=" in call.exchange.head.target:

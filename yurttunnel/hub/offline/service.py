@@ -107,11 +107,24 @@ class Offline(MultiService):
     def answer(self, call: HubCall) -> None:
         """See :class:`IOffline`."""
         call.exchange.on_end(lambda error: self._count(call))
+        _ = self._begin(call).addErrback(self._failed, call)
+
+    def answer_if_kept(self, call: HubCall) -> Deferred[bool]:
+        """See :class:`IOffline`."""
+        return self._begin(call).addCallbacks(
+            self._answered, self._not_kept, callbackArgs=(call,), errbackArgs=(call,)
+        )
+
+    def _begin(self, call: HubCall) -> Deferred[None]:
+        """Begin an answer, which ends when the hub stops."""
         answering = Deferred.fromCoroutine(self._answer(call))
         self._under_way.add(answering)
-        _ = answering.addErrback(self._failed, call).addBoth(
-            lambda _: self._under_way.discard(answering)
-        )
+
+        def ended(result: Failure | None) -> Failure | None:
+            self._under_way.discard(answering)
+            return result
+
+        return answering.addBoth(ended)
 
     async def _answer(self, call: HubCall) -> None:
         owner = await self._owners.owner(call.caller)
@@ -136,6 +149,17 @@ class Offline(MultiService):
     def _failed(self, failure: Failure, call: HubCall) -> None:
         # A half must not look like the whole: then this breaks off.
         tell(call.exchange, self._told(failure))
+
+    def _answered(self, _: None, call: HubCall) -> bool:
+        call.exchange.on_end(lambda error: self._count(call))
+        return True
+
+    def _not_kept(self, failure: Failure, call: HubCall) -> bool:
+        told = self._told(failure)
+        if not call.exchange.head_sent:
+            return False
+        tell(call.exchange, told)
+        return self._answered(None, call)
 
     def _told(self, failure: Failure) -> RequestFailed:
         """Return what a client is told of a failure."""

@@ -1,0 +1,41 @@
+"""An answer from the cache to a request that a server may still answer: the first one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from yurttunnel.http.delegated_exchange import DelegatedExchange
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.interfaces import ExchangeFailed, IExchange
+
+
+class KeptAnswer(DelegatedExchange):
+    """The exchange for the cache; ``begin()`` returns whether it may answer, and is asked once.
+
+    If it may not, its answer fails with :class:`ExchangeFailed`, and nothing is sent.
+    """
+
+    def __init__(self, exchange: IExchange, begin: Callable[[], bool]) -> None:
+        super().__init__(exchange)
+        self._begin = begin
+        self._begun = False
+
+    @property
+    def head_sent(self) -> bool:
+        """See ``IExchange``; what a server has answered is not of this answer."""
+        return self._begun and super().head_sent
+
+    def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:
+        """See ``IExchange``."""
+        self._check()
+        super().send_head(status, fields, reason)
+
+    def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
+        """See ``IExchange``."""
+        self._check()
+        super().respond(status, fields, body)
+
+    def _check(self) -> None:
+        if not self._begin():
+            raise ExchangeFailed("it has been answered meanwhile")
+        self._begun = True
