@@ -208,7 +208,7 @@ class HubTests(TestCase):
     async def test_dump(self):
         """What is kept is shown while the hub runs, as text, or as files in a new directory."""
         client = await self.started()
-        await client.get(ASKED_PODS, "web", "default")
+        await self.at_last(lambda: client.get(ASKED_PODS, "web", "default"))
         shown, status = "", 0
         while "default/web" not in shown:
             shown, status = await self.dump("-")
