@@ -6,6 +6,7 @@ from tests.hub.cache.caches import ALL, POD, PODS, item, tell_list
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.cache.lists import MOST_LISTS, PAGE_SECONDS
+from yurttunnel.hub.cache.objects import MOST_SCOPES
 from yurttunnel.hub.media.interfaces import ListMeta
 
 
@@ -141,6 +142,20 @@ class ScopeTests(CacheTestCase):
             self.assertEqual(complete, self.read(scope)[1], scope)
         tell_list(self.cache, [], 6)
         self.assertTrue(self.read(Scope(PODS, "other", "app=y"))[1])
+
+    def test_many_selections(self) -> None:
+        """Of too many selections those are forgotten that were not listed for longest."""
+        scopes = [Scope(PODS, f"n{number}") for number in range(MOST_SCOPES + 1)]
+        for scope in (*scopes[:-1], scopes[0], scopes[-1]):
+            tell_list(self.cache, [], 5, scope)
+        whole = [self.read(scope)[1] for scope in scopes]
+        self.assertEqual([True, False, *[True] * (MOST_SCOPES - 1)], whole)
+
+    def test_many_parts(self) -> None:
+        """However many parts of a list are listed besides, it stays whole, and so do they."""
+        for scope in (ALL, *(Scope(PODS, f"n{number}") for number in range(MOST_SCOPES + 1))):
+            tell_list(self.cache, [], 5, scope)
+        self.assertTrue(self.read()[1])
 
     def test_collections_are_apart(self) -> None:
         """Clients, forms and views do not see each other's objects."""

@@ -24,7 +24,18 @@ _KEYS = 500
 """Names of one statement."""
 
 MOST_SCOPES = 100
-"""Selections of one collection that are known to have been listed; the oldest are forgotten."""
+"""Selections of one collection that are known to have been listed.
+
+Those are forgotten first that are a part of another one, then those that were not listed for long.
+"""
+
+_IS_COVERED = (
+    "EXISTS (SELECT 1 FROM scopes AS other WHERE other.collection = scopes.collection"
+    " AND other.id <> scopes.id AND other.namespace IN ('', scopes.namespace)"
+    " AND other.label_selector IN ('', scopes.label_selector)"
+    " AND other.field_selector IN ('', scopes.field_selector))"
+)
+"""Whether a scope is a part of another one."""
 
 OLDER = "(typeof(version) = 'text' OR version < ?)"
 """Whether an object may be older than a version; all are than the empty one, which is a text."""
@@ -168,13 +179,14 @@ def mark_listed(connection: Connection, collection: int, scope: Scope, columns: 
         "UPDATE collections SET columns = ?1 WHERE id = ?2 AND columns <> ?1", (columns, collection)
     )
     connection.execute(
-        "INSERT OR IGNORE INTO scopes (collection, namespace, label_selector, field_selector)"
-        " VALUES (?, ?, ?, ?)",
+        "INSERT INTO scopes (collection, namespace, label_selector, field_selector)"
+        " VALUES (?, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET id = (SELECT max(id) + 1 FROM scopes)",
         (collection, *scope[1:]),
     )
     connection.execute(
         "DELETE FROM scopes WHERE collection = ?1 AND id NOT IN"
-        " (SELECT id FROM scopes WHERE collection = ?1 ORDER BY id DESC LIMIT ?2)",
+        f" (SELECT id FROM scopes WHERE collection = ?1 ORDER BY {_IS_COVERED}, id DESC LIMIT ?2)",
         (collection, MOST_SCOPES),
     )
 
