@@ -61,6 +61,9 @@ FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
 ROW = re.compile(r"\| `--([a-z-]+)` \| (server|agent|both|hub) \| (kept|ignored|new) \|")
 
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+BORDER = re.compile(r"(?<!\\)\|")
+
 OTHER_PROGRAMS = {
     *("server", "patches", "help", "controllers", "print-join-command"),
     *("egress-selector-config-file", "enable-aggregator-routing"),
@@ -145,6 +148,17 @@ class PathTests(unittest.SynchronousTestCase):
         for page in PAGES:
             if page.name not in OF_TOOLS:
                 self.assertLessEqual(set(FLAG.findall(page.read_text())), known, page)
+
+
+class TableTests(unittest.SynchronousTestCase):
+    """Tables in all pages."""
+
+    def test_each_row_has_the_cells_of_its_head(self):
+        """A cell more would not be shown (GitHub Flavored Markdown, section 4.10)."""
+        for path in PAGES:
+            for table in TABLE.findall(path.read_text()):
+                head, *rows = (len(BORDER.findall(row)) for row in table.splitlines())
+                self.assertEqual({head}, {head, *rows}, f"{path}: {table[:80]}")
 
 
 class FlagTableTests(unittest.SynchronousTestCase):
