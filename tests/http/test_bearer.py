@@ -19,7 +19,7 @@ class BearerTests(SynchronousTestCase):
 
     def test_token(self):
         """A bearer token is found whatever the case of the word before it."""
-        for value in ("Bearer abc.d-e_f~+/=", "bearer abc.d-e_f~+/=", "BEARER   abc.d-e_f~+/= "):
+        for value in ("Bearer abc.d-e_f~+/=", "bearer abc.d-e_f~+/=", "BEARER abc.d-e_f~+/= "):
             self.assertEqual("abc.d-e_f~+/=", bearer_token(head(value)))
 
     def test_none(self):
@@ -31,6 +31,11 @@ class BearerTests(SynchronousTestCase):
         for value in ("Basic abc", "Bearer", "Bearer ", "Bearer a b", "abc", "Bearer é"):
             self.assertRaises(BadToken, bearer_token, head(value))
         self.assertRaises(BadToken, bearer_token, head("Bearer a", "Bearer b"))
+
+    def test_spaces(self):
+        """With more than one space before it the API sees no token, and answers nobody."""
+        for value in ("Bearer  a", "Bearer \ta", "Bearer\ta"):
+            self.assertRaises(BadToken, bearer_token, head(value))
 
     def test_length(self):
         """A token is as long as one can be, and not longer."""

@@ -61,9 +61,10 @@ class EndToEndTests(SynchronousTestCase):
         self.assertEqual(end_to_end(fields), [(b"X-Four", b"4")])
 
     def test_fields_that_frame_or_route_stay(self):
-        """A Connection field cannot make a proxy lose the length or the host."""
+        """A Connection field cannot make a proxy lose the length, the host or whose it is."""
         fields = [
-            (b"Connection", b"Host, Content-Length"),
+            (b"Connection", b"Host, Content-Length, authorization"),
+            (b"Authorization", b"Bearer a"),
             (b"Host", b"a"),
             (b"Content-Length", b"1"),
         ]

@@ -9,7 +9,9 @@ from yurttunnel.http.fields import Head
 LONGEST_TOKEN = 16 * 1024
 """Characters: those of service accounts have about 1,000, of identity providers some thousand."""
 
-_BEARER = re.compile(rb"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
+# With more than one space kube-apiserver sees no token, and answers as it answers nobody
+# (``AuthenticateRequest`` of k8s.io/apiserver pkg/authentication/request/bearertoken).
+_BEARER = re.compile(rb"bearer ([\x21-\x7e]+) *", re.IGNORECASE)
 
 
 class BadToken(Exception):

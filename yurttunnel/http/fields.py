@@ -27,9 +27,9 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-# These frame and route the message for all who read it. A Connection field that names them is an
-# attempt to have one reader lose them.
-_NEVER_NAMED = frozenset({b"content-length", b"host"})
+# These frame and route the message for all who read it, or say whose it is. A Connection field
+# that names them is an attempt to have one reader lose them.
+_NEVER_NAMED = frozenset({b"authorization", b"content-length", b"host"})
 _NO_TRAILERS = _HOP_BY_HOP | _NEVER_NAMED
 SENT_IN_TRAILERS = frozenset({b"content-digest", b"etag", b"repr-digest", b"server-timing"})
 """What is sent behind a body, of all that may have come there.
@@ -72,7 +72,7 @@ def end_to_end(fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes
     """Return the fields that a proxy passes on (RFC 9110 section 7.6.1).
 
     Left out are those that concern one connection only, and those that ``Connection`` names;
-    ``Host`` and ``Content-Length`` stay even when named.
+    ``Authorization``, ``Host`` and ``Content-Length`` stay even when named.
     """
     passed_on, options = [], []
     for field in fields:

@@ -154,7 +154,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         upstream.balancer,
         health,
         answers,
-        SeenTokens(reactor, cache),
+        SeenTokens(reactor, cache, upstream.calls.user_of),
         offline,
     )
     limits = Limits(reactor, settings.max_requests, settings.max_watches)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tests.apiserver.bootstrap_roles import rule
+from tests.e2e.hub.canned import Canned
 from tests.e2e.hub.clients import names
 from tests.e2e.hub.cloud import READ
 from tests.e2e.hub.node_requests import NODE_PODS, SECRETS
 from tests.e2e.hub.support import HubTestCase
+from tests.hub.request.tokens import service_account_token
 
 PASSWORD = f"{SECRETS}/password"
 
@@ -57,6 +59,29 @@ class TokenTests(HubTestCase):
             stranger = self.client(hub, "kubelet", token=token)
             for path in (PASSWORD, NODE_PODS):
                 await stranger.refused(401, path)
+
+    async def test_a_forged_token_gets_nothing(self) -> None:
+        """However it is sent, so that the cloud answers before or without looking at it."""
+        cloud, hub = await self.furnished()
+        reader = self.client(hub, "coredns", token=cloud.token("reader"))
+        found = await reader.get(PASSWORD)
+        forged = service_account_token("default", "reader")
+        forger = self.client(hub, "coredns", token=forged)
+        # As kube-apiserver does, which reads the deadline of a request before it reads its token.
+        cloud.answers[PASSWORD] = Canned(b'{"kind": "Status"}', status=400)
+        self.assertEqual((await forger.ask(f"{PASSWORD}?timeout=x")).status, 400)
+        del cloud.answers[PASSWORD]
+        nobody = self.client(hub, "coredns")
+        spaces = (b"Authorization", f"Bearer  {forged}".encode())
+        self.assertEqual((await nobody.ask(PASSWORD, fields=[spaces])).status, 401)
+        named = (b"Connection", b"authorization")
+        for target in (PASSWORD, "/version"):
+            self.assertEqual((await forger.ask(target, fields=[named])).status, 401)
+        await self.settled(hub)
+        await self.lose(cloud, hub)
+        await forger.refused(401, PASSWORD)
+        self.assertEqual((await nobody.ask(PASSWORD, fields=[spaces])).status, 401)
+        self.assertEqual(await reader.get(PASSWORD), found)
 
     async def test_a_token_that_the_cloud_refuses_is_refused_later(self) -> None:
         """An account that was removed while the cloud was there has nothing without it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionLost
 
 from tests.hub.forwarding.world import (
@@ -17,10 +18,14 @@ from tests.hub.forwarding.world import (
     pod,
     pod_list,
 )
+from tests.hub.request.tokens import service_account_token
 from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.forwarding.tokens import ACCEPTED_SECONDS, KNOWN_SECONDS, UNKNOWN_SECONDS
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.request.callers import read_token
+from yurttunnel.hub.upstream.calls import TokenRefused
 
+ACCOUNT = "system:serviceaccount:n:web"
 TOKEN = b"Authorization: Bearer abc"
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 ONE = "/api/v1/namespaces/default/pods/one"
@@ -53,12 +58,53 @@ class KeepingTests(World):
         self.assertIsNone(self.kept("one", client="kubectl"))
 
     def test_owner(self):
-        """What is asked for with a token is kept apart, for its owner."""
+        """What is asked for with a token is kept apart, for whom the API says it is."""
+        self.users["abc"] = ACCOUNT
         self.ask(ONE, KUBELET, JSON, TOKEN)
         self.answer_json(pod("one", "7"))
         self.assertIsNone(self.kept("one"))
-        owner = read_token("abc").owner
-        self.assertEqual("7", self.kept("one", client=f"kubelet {owner}"))
+        self.assertEqual("7", self.kept("one", client=f"kubelet {ACCOUNT}"))
+
+    def test_owner_that_is_not_known_yet(self):
+        """What is to be kept waits for the API to say whose the token is; the rest does not."""
+        self.users["abc"] = asked = Deferred()
+        self.ask("/api/v1/nodes", JSON, TOKEN)
+        self.answer_json({"items": []})
+        self.ask(ONE, KUBELET, JSON, TOKEN)
+        self.assertNotIn(ONE, self.asked())
+        asked.callback(ACCOUNT)
+        self.settle()
+        self.answer_json(pod("one", "7"))
+        self.assertEqual([200, 200], [one[0] for one in self.answered("GET", "GET")])
+        self.assertEqual("7", self.kept("one", client=f"kubelet {ACCOUNT}"))
+
+    def test_owner_that_is_not_told(self):
+        """After some seconds it is passed on, and not kept for whoever the token says it is."""
+        forged = service_account_token("kube-system", "coredns")
+        self.users[forged] = Deferred()
+        self.ask(ONE, KUBELET, JSON, b"Authorization: Bearer " + forged.encode())
+        self.pass_time(6)
+        self.answer_json(pod("one", "7"))
+        self.assertEqual(200, self.answered()[0][0])
+        for client in ("kubelet", "kubelet system:serviceaccount:kube-system:coredns", "kubelet "):
+            self.assertIsNone(self.kept("one", client=client))
+
+    def test_end(self):
+        """At the end of the hub nothing is asked any more."""
+        self.users["abc"] = asked = Deferred()
+        self.ask(ONE, KUBELET, JSON, TOKEN)
+        self.client.break_off(ConnectionLost())
+        self.forwarder.close()
+        self.assertTrue(asked.called)
+
+    def test_client_that_does_not_wait(self):
+        """A request whose client has left is not sent any more."""
+        self.users["abc"] = asked = Deferred()
+        self.ask(ONE, KUBELET, JSON, TOKEN)
+        self.client.break_off(ConnectionLost())
+        asked.callback(ACCOUNT)
+        self.settle()
+        self.assertEqual([], self.connections.played)
 
     def test_writes(self):
         """What the API makes of a write is kept."""
@@ -425,28 +471,91 @@ class TokenTests(World):
         """Return whose a token is, as far as it is known."""
         return self.successResultOf(self.cache.token_owner(read_token(token).digest))
 
-    def get(self, status):
+    def get(self, status=b"200 OK", token="abc"):
         """Have the API answer."""
-        self.ask("/api/v1/nodes", TOKEN, JSON)
+        self.client = self.server.connect()
+        self.ask("/api/v1/nodes", b"Authorization: Bearer " + token.encode(), JSON)
         self.answer_json({"kind": "Status"}, status)
 
     def test_accepted(self):
-        """Any answer but a 401 says that a token is somebody's."""
-        for status in (b"200 OK", b"403 Forbidden", b"404 Not Found"):
-            self.cache.refuse_token(read_token("abc").digest)
-            self.forwarder.tokens._told.clear()
-            self.get(status)
-            self.assertEqual(read_token("abc").owner, self.owner())
+        """A token is whose the API says that it is when the hub asks."""
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.assertEqual(ACCOUNT, self.owner())
+
+    def test_forged(self):
+        """No answer to the client says that a token is somebody's."""
+        forged = service_account_token("kube-system", "coredns")
+        for status in (b"200 OK", b"400 Bad Request", b"403 Forbidden", b"404 Not Found"):
+            self.pass_time(UNKNOWN_SECONDS, step=10)
+            self.get(status, forged)
+            self.assertIsNone(self.owner(forged))
+        self.assertEqual([forged] * 4, self.reviewed)
+
+    def test_review_that_is_refused(self):
+        """A token that the API does not accept any more when it is asked about is forgotten."""
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.users["abc"] = fail(TokenRefused())
+        self.pass_time(KNOWN_SECONDS, step=60)
+        self.get(b"403 Forbidden")
+        self.assertIsNone(self.owner())
 
     def test_refused(self):
-        """A token that is not accepted is forgotten, and one that never was is not known."""
+        """So is one with which a request is refused, and one that never was is not known."""
         self.get(b"401 Unauthorized")
         self.assertIsNone(self.owner())
-        self.get(b"200 OK")
+        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.users["abc"] = ACCOUNT
+        self.get()
+        self.assertEqual(ACCOUNT, self.owner())
         self.get(b"401 Unauthorized")
         self.assertIsNone(self.owner())
 
     def test_failures(self):
         """An API that fails has not looked at it."""
+        self.users["abc"] = ACCOUNT
         self.get(b"503 Service Unavailable")
         self.assertIsNone(self.owner())
+        self.assertEqual([], self.reviewed)
+
+    def test_how_often(self):
+        """It is asked about once an hour, and once a minute as long as nobody says."""
+        for owner, seconds in (("", UNKNOWN_SECONDS), (ACCOUNT, KNOWN_SECONDS)):
+            self.pass_time(UNKNOWN_SECONDS, step=10)
+            self.users["abc"] = owner
+            self.reviewed.clear()
+            self.get()
+            self.get()
+            self.pass_time(seconds - 30, step=10)
+            self.get()
+            self.assertEqual(["abc"], self.reviewed)
+            self.pass_time(30, step=10)
+            self.get()
+            self.assertEqual(["abc"] * 2, self.reviewed)
+
+    def test_one_at_a_time(self):
+        """A token is asked about once at a time."""
+        self.users["abc"] = Deferred()
+        self.get()
+        self.get()
+        self.assertEqual(["abc"], self.reviewed)
+
+    def test_bound(self):
+        """Tokens that somebody makes up are asked about by so many at a time."""
+        names = [f"made-up-{number}" for number in range(100)]
+        self.users.update((name, Deferred()) for name in names)
+        for name in names:
+            self.get(token=name)
+        self.assertEqual(names[:64], self.reviewed)
+
+    def test_ends(self):
+        """A token is accepted until it ends, and for a day at most."""
+        now = self.clock.seconds()
+        for expires in (now + 3600, now + 10 * ACCEPTED_SECONDS):
+            token = service_account_token("n", "web", expires)
+            self.users[token] = ACCOUNT
+            self.get(token=token)
+            self.assertEqual(ACCOUNT, self.owner(token))
+            self.clock.advance(min(expires - now, ACCEPTED_SECONDS))
+            self.assertIsNone(self.owner(token))

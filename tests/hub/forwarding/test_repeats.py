@@ -57,6 +57,7 @@ class KeptTests(World):
 
     def test_repeated(self):
         """Who asks again and again has an object kept once a moment, or when it has changed."""
+        self.users["abc"] = "somebody"
         told = []
         self.patch(self.cache, "upsert", lambda collection, meta, item: told.append(item.version))
         for version in ("7", "7", "8", "8"):

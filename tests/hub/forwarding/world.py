@@ -153,6 +153,8 @@ class World(SynchronousTestCase):
             HealthSettings(10, 2, 1, 2, 40),
         )
         self.cache = MemoryCache(self.clock)
+        self.users = {}
+        self.reviewed = []
         self.offline = Offline()
         self.filters = self.make_filters()
         self.kubelet_lease = KubeletLease(self.clock, "edge-1", 40)
@@ -163,7 +165,7 @@ class World(SynchronousTestCase):
             Balancer(self.api_servers, rotates=False),
             self.health,
             self.answers,
-            SeenTokens(self.clock, self.cache),
+            SeenTokens(self.clock, self.cache, self.user_of),
             self.offline,
         )
         self.hub = Hub(
@@ -207,6 +209,12 @@ class World(SynchronousTestCase):
         """Keep what is logged."""
         if event["log_namespace"].startswith("yurttunnel.hub"):
             self.lines.append(formatEvent(event))
+
+    def user_of(self, token):
+        """Say whose a token is, as the test says, and that nothing is known of others."""
+        self.reviewed.append(token)
+        found = self.users.get(token, "")
+        return found if isinstance(found, Deferred) else succeed(found)
 
     async def check(self, server, fresh):
         """Answer as the test says."""

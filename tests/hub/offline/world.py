@@ -13,6 +13,7 @@ from tests.cluster.fakes import FakeInformers
 from tests.http.support import Server, request, responses, settle
 from tests.hub.cache.memory import MemoryCache
 from tests.hub.filters.fakes import FakeFilters
+from tests.hub.request.tokens import subject
 from yurttunnel.hub.cache.interfaces import Collection, KeptDocument, Scope
 from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.interfaces import IConnectivity
@@ -147,8 +148,7 @@ class OfflineTestCase(SynchronousTestCase):
 
     def accept(self, token, until=math.inf):
         """Have it kept that the API has accepted a token."""
-        found = read_token(token)
-        self.cache.accept_token(found.digest, found.owner, until)
+        self.cache.accept_token(read_token(token).digest, subject(token), until)
 
     # -- asking --------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 
 def jwt(claims):
@@ -24,3 +24,9 @@ def service_account_token(namespace, name, expires=2_000_000_000, **more):
             **more,
         }
     )
+
+
+def subject(token):
+    """Return whom a JWT names."""
+    payload = token.split(".")[1]
+    return json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["sub"]

@@ -38,7 +38,6 @@ from yurttunnel.hub.interfaces import IPolicy
 from yurttunnel.hub.media.forms import media_for
 from yurttunnel.hub.media.interfaces import BadBody, IMedia, Item
 from yurttunnel.hub.request.accept import answered_form, document_form
-from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import Form, HubCall
 from yurttunnel.hub.request.selectors import PODS, scope_of
@@ -80,17 +79,21 @@ class Answers:
         self.unreadable = 0
         """How many bodies could not be read."""
 
-    def plan(self, call: HubCall, change: Change | None) -> Plan | None:
-        """Return what is to be done, ``None`` for nothing."""
-        request, caller = call.request, call.caller
-        asked = request
+    def keeps(self, call: HubCall) -> bool:
+        """Return whether the answer is kept, if it is known for whom."""
+        request = call.request
         if request.verb == "delete" and not request.subresource:
             # What was kept of it goes.
-            asked = replace(request, verb="update")
-        client = ""
-        if not is_dry_run(call.exchange.head) and self._policy.keeps(caller, asked):
-            owner = read_token(caller.token).owner if caller.token else ""
-            client = self._policy.client(caller, owner)
+            request = replace(request, verb="update")
+        return not is_dry_run(call.exchange.head) and self._policy.keeps(call.caller, request)
+
+    def plan(self, call: HubCall, change: Change | None, owner: str | None) -> Plan | None:
+        """Return what is to be done, ``None`` for nothing.
+
+        What is kept of the answer is that of ``owner``, who is empty for the node; with ``None``
+        nothing is.
+        """
+        client = "" if owner is None else self._policy.client(call.caller, owner)
         return Plan(call, client, change) if client or change is not None else None
 
     def body(

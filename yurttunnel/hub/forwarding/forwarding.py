@@ -96,11 +96,28 @@ class Forwarder:
         self.slow: Deadlines[Forwarding] = Deadlines(clock, SLOW_SECONDS, Forwarding.is_slow)
 
     def forward(self, call: HubCall, change: Change | None = None) -> None:
-        """Answer ``call`` with what the API answers, after ``change``."""
-        Forwarding(self, call, change).begin()
+        """Answer ``call`` with what the API answers, after ``change``.
+
+        What is to be kept waits until it is known for whom, which is once for each token.
+        """
+        token = call.caller.token
+        if not self.answers.keeps(call):
+            Forwarding(self, call, change, None).begin()
+        elif not token:
+            Forwarding(self, call, change, "").begin()
+        else:
+            asked = self.tokens.owner(token).addCallback(
+                lambda owner: Forwarding(self, call, change, owner or None).begin()
+            )
+            _ = asked.addErrback(self._defect, call)
+
+    def _defect(self, failure: Failure, call: HubCall) -> None:
+        _log.failure("Defect: a request could not be forwarded", failure)
+        call.exchange.abort()
 
     def close(self) -> None:
         """Stop the timers; the connections are closed by whoever has them."""
+        self.tokens.close()
         self.relay.close()
         self.slow.stop()
 
@@ -114,11 +131,13 @@ class _State(enum.Enum):
 class Forwarding(DelegatedExchange):
     """One request; to the relay it is the exchange of one attempt after the other."""
 
-    def __init__(self, forwarder: Forwarder, call: HubCall, change: Change | None) -> None:
+    def __init__(
+        self, forwarder: Forwarder, call: HubCall, change: Change | None, owner: str | None
+    ) -> None:
         super().__init__(call.exchange)
         self._forwarder = forwarder
         self._call = call
-        self._plan: Plan | None = forwarder.answers.plan(call, change)
+        self._plan: Plan | None = forwarder.answers.plan(call, change, owner)
         self._fields = _passed_on(self.head.fields, change is not None)
         self._lasting = lasts(call)
         self._body: RepeatableBody | None = None

@@ -1,42 +1,139 @@
-"""Which bearer tokens the API accepts, as its answers tell, for the time when nobody can ask it."""
+"""Whose bearer tokens are, as the API says, for keeping answers and for when nobody can ask it.
+
+No answer to a request of a client tells: the API gives some before it looks at the token, and
+others to nobody in particular. So the hub itself asks, in the name of the token.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from yurttunnel.hub.cache.interfaces import ICache
 from yurttunnel.hub.request.callers import read_token
+from yurttunnel.hub.upstream.calls import TokenRefused
+from yurttunnel.ops.clocks import time_of_day
 
-_TOLD_EVERY = 3600.0
-"""Seconds before the cache is told again of a token that goes on being accepted."""
+KNOWN_SECONDS = 3600.0
+"""How long a token is not asked about that the API has accepted."""
+
+UNKNOWN_SECONDS = 60.0
+"""How long a token is not asked about that it has not."""
+
+ACCEPTED_SECONDS = 24 * 3600.0
+"""How long a token is accepted at most after the API was asked for the last time."""
+
+_ANSWER_SECONDS = 5.0
+"""For an answer: the first request of a token waits for it."""
 
 _MOST = 4096
-"""Tokens that are remembered to have been told of."""
+"""Tokens of which is remembered what the API has said."""
+
+_MOST_QUESTIONS = 64
+"""Under way at a time; the tokens of all pods of a node are fewer."""
+
+
+class _Seen:
+    """What is known of a token: no ``owner`` means nothing."""
+
+    __slots__ = ("due", "owner", "question", "waiting")
+
+    def __init__(self) -> None:
+        self.owner = ""
+        self.due = float("-inf")
+        self.question: Deferred[None] | None = None
+        self.waiting: list[Deferred[str]] = []
 
 
 class SeenTokens:
-    """Notifies ``cache`` of tokens that were accepted, or no longer are."""
+    """Asks about the tokens of requests, and tells ``cache``; whoever made it closes it.
 
-    def __init__(self, clock: IReactorTime, cache: ICache) -> None:
+    ``user_of(token)`` is that of ``ApiCalls``.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, clock: IReactorTime, cache: ICache, user_of: Callable[[str], Deferred[str]]
+    ) -> None:
         self._clock = clock
         self._cache = cache
-        # When the cache was told, the oldest first.
-        self._told: OrderedDict[str, float] = OrderedDict()
+        self._user_of = user_of
+        # By digest, the latest to be used last.
+        self._seen: OrderedDict[bytes, _Seen] = OrderedDict()
+        self._questions: set[Deferred[None]] = set()
+
+    def owner(self, token: str) -> Deferred[str]:
+        """Return by which name the API knows the owner of ``token``, empty if it does not say."""
+        seen = self._look(token)
+        if seen.owner or seen.question is None:
+            return succeed(seen.owner)
+        waiting: Deferred[str] = Deferred()
+        seen.waiting.append(waiting)
+        return waiting
 
     def answered(self, token: str, status: int) -> None:
-        """Take note of an answer: any but 401 says that the API knows whose a token is."""
+        """Take note of the status of an answer: 401 is believed, what else there is asked about."""
         if status == 401:
-            self._told.pop(token, None)
-            self._cache.refuse_token(read_token(token).digest)
+            self._refused(token, self._look(token))
+        elif status < 500:
+            self._look(token)
+
+    def close(self) -> None:
+        """Ask no more."""
+        for question in list(self._questions):
+            question.cancel()
+
+    def _look(self, token: str) -> _Seen:
+        """Return what is known of a token, and ask when it is time to."""
+        digest = read_token(token).digest
+        seen = self._seen.setdefault(digest, _Seen())
+        self._seen.move_to_end(digest)
+        if len(self._seen) > _MOST:
+            self._seen.popitem(last=False)
+        due = seen.question is None and self._clock.seconds() >= seen.due
+        if due and len(self._questions) < _MOST_QUESTIONS:
+            self._ask(token, seen)
+        return seen
+
+    def _ask(self, token: str, seen: _Seen) -> None:
+        seen.due = self._clock.seconds() + UNKNOWN_SECONDS
+        question = seen.question = Deferred.fromCoroutine(self._review(token, seen))
+        self._questions.add(question)
+
+        def ended(_: object) -> None:
+            self._questions.discard(question)
+            seen.question = None
+            waiting, seen.waiting = seen.waiting, []
+            for each in waiting:
+                each.callback(seen.owner)
+
+        _ = question.addErrback(self._defect).addBoth(ended)
+
+    async def _review(self, token: str, seen: _Seen) -> None:
+        try:
+            owner = await self._user_of(token).addTimeout(_ANSWER_SECONDS, self._clock)
+        except TokenRefused:
+            self._refused(token, seen)
             return
-        now = self._clock.seconds()
-        told = self._told.get(token)
-        if status >= 500 or (told is not None and now < told + _TOLD_EVERY):
+        except (DeferredTimeout, CancelledError):
             return
-        self._told[token] = now
-        self._told.move_to_end(token)
-        if len(self._told) > _MOST:
-            self._told.popitem(last=False)
-        self._cache.accept_token(*read_token(token))
+        if owner:
+            seen.owner = owner
+            seen.due = self._clock.seconds() + KNOWN_SECONDS
+            found = read_token(token)
+            until = min(found.expires, time_of_day(self._clock) + ACCEPTED_SECONDS)
+            self._cache.accept_token(found.digest, owner, until)
+
+    def _refused(self, token: str, seen: _Seen) -> None:
+        seen.owner = ""
+        self._cache.refuse_token(read_token(token).digest)
+
+    def _defect(self, failure: Failure) -> None:
+        self._log.failure("Defect: whose a token is could not be asked", failure)

@@ -1,8 +1,6 @@
-"""Who asks, and whose a bearer token is.
+"""Who asks, and what a bearer token says of itself.
 
-The owner of a token is read from the token itself, without verifying anything: it says who
-accepted tokens belong to, and never that a token is to be accepted. That the API has done so while
-it could be reached is what the cache knows (``ICache.accept_token``).
+Nothing is verified here: whether a token is accepted, and whose it is, the API says.
 """
 
 from __future__ import annotations
@@ -63,27 +61,19 @@ _END_OF_TIME = 2**62
 class Token(NamedTuple):
     """What a bearer token says of itself, verified by nobody.
 
-    ``digest`` is its SHA-256. ``owner`` is never empty. ``expires`` is in seconds since 1970,
-    infinite when the token does not say.
+    ``digest`` is its SHA-256. ``expires`` is in seconds since 1970, infinite when the token does
+    not say.
     """
 
     digest: bytes
-    owner: str
     expires: float
 
 
 @lru_cache(256)
 def read_token(token: str) -> Token:
-    """Return what ``token`` says.
-
-    A service account's token (its ``kubernetes.io`` claims name the account, too) is owned by
-    that account by its name for the API, any other JWT by ``ISSUER#SUBJECT``, as kube-apiserver
-    names the users of an identity provider: so nobody becomes a service account by a provider that
-    lets people choose their subject. What is no JWT, or names nobody, is its own owner.
-    """
+    """Return what ``token`` says."""
     digest = hashlib.sha256(token.encode()).digest()
-    claims = _claims(token)
-    return Token(digest, _owner(claims) or f"token:{digest.hex()[:16]}", _expiry(claims))
+    return Token(digest, _expiry(_claims(token)))
 
 
 def _claims(token: str) -> dict[str, Any]:
@@ -96,33 +86,6 @@ def _claims(token: str) -> dict[str, Any]:
     except (ValueError, binascii.Error, RecursionError):
         return {}
     return claims if isinstance(claims, dict) else {}
-
-
-def _owner(claims: dict[str, Any]) -> str:
-    subject, issuer = claims.get("sub"), claims.get("iss")
-    # What cannot be printed, as half of a surrogate pair, is no name of the API's.
-    if not isinstance(subject, str) or not subject or not subject.isprintable():
-        return ""
-    if subject == _service_account(claims):
-        return subject
-    named = isinstance(issuer, str) and issuer and issuer.isprintable()
-    return f"{issuer}#{subject}" if named else ""
-
-
-def _service_account(claims: dict[str, Any]) -> str:
-    """Return the account that the private claims name, of bound and of old tokens.
-
-    ``privateClaims`` of k8s.io/kubernetes pkg/serviceaccount/claims.go, ``legacyPrivateClaims`` of
-    legacy.go there.
-    """
-    bound = claims.get("kubernetes.io")
-    if isinstance(bound, dict):
-        account = bound.get("serviceaccount")
-        name = account.get("name") if isinstance(account, dict) else None
-        return f"{SERVICE_ACCOUNT}{bound.get('namespace')}:{name}"
-    namespace = claims.get("kubernetes.io/serviceaccount/namespace")
-    name = claims.get("kubernetes.io/serviceaccount/service-account.name")
-    return f"{SERVICE_ACCOUNT}{namespace}:{name}"
 
 
 def _expiry(claims: dict[str, Any]) -> float:

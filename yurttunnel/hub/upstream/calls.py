@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from urllib.parse import quote
 
 from twisted.internet.defer import Deferred
@@ -21,7 +22,17 @@ MAX_ANSWER = 1 << 20
 UNANSWERED = (RequestFailed, ExchangeFailed, PoolBusy)
 """What a call fails with; the text says why there is no answer."""
 
+_SELF_REVIEWS = b"/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_SELF_REVIEW = b'{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}'
+_NOBODY = "system:anonymous"
+"""Whose requests are that prove nothing (``Anonymous`` of k8s.io/apiserver
+pkg/authentication/user)."""
+
 _AGENT = b"yurthub/" + __version__.encode("ascii")
+
+
+class TokenRefused(Exception):
+    """The API does not accept a token."""
 
 
 class ApiCalls:
@@ -65,16 +76,48 @@ class ApiCalls:
         return Deferred.fromCoroutine(self._send_event(event))
 
     async def _send_event(self, event: KeptEvent) -> int | None:
+        path, content_type = quote(event.path).encode("ascii"), event.content_type.encode("latin-1")
+        answer = await self._post(path, event.body, content_type, event.token)
+        return None if answer is None else answer.status
+
+    def user_of(self, token: str) -> Deferred[str]:
+        """Return by which name the API knows whoever has ``token``, empty if it does not say.
+
+        It is asked by a SelfSubjectReview (KEP-3325), which everybody may create who is known.
+        Fails with :class:`TokenRefused` when nobody is.
+        """
+        return Deferred.fromCoroutine(self._user_of(token))
+
+    async def _user_of(self, token: str) -> str:
+        answer = await self._post(_SELF_REVIEWS, _SELF_REVIEW, b"application/json", token)
+        if answer is None:
+            return ""
+        if answer.status == 401:
+            raise TokenRefused
+        return _username(answer.body) if answer.status == 201 else ""
+
+    async def _post(
+        self, path: bytes, body: bytes, content_type: bytes, token: str
+    ) -> Answer | None:
+        """Ask a server that is healthy; return ``None`` if it does not answer."""
         server = self._balancer.pick()
         if server is None:
             return None
-        path, content_type = quote(event.path).encode("ascii"), event.content_type.encode("latin-1")
         for fresh in (False, True):
             try:
-                answer = await self.ask(
-                    server, b"POST", path, event.body, content_type, token=event.token, fresh=fresh
+                return await self.ask(
+                    server, b"POST", path, body, content_type, token=token, fresh=fresh
                 )
             except UNANSWERED:
                 continue
-            return answer.status
         return None
+
+
+def _username(body: bytes) -> str:
+    """Return whom a SelfSubjectReview names, nobody if it cannot be read."""
+    try:
+        name = json.loads(body)["status"]["userInfo"]["username"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    named = isinstance(name, str) and name.isprintable() and name != _NOBODY
+    return name if named else ""
