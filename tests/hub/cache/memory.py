@@ -32,7 +32,7 @@ class Objects:
 
     type: TypeMeta
     items: dict[tuple[str, str], Item] = field(default_factory=dict)
-    listed: set[Scope] = field(default_factory=set)
+    listed: dict[Scope, int] = field(default_factory=dict)
     version: int = 0
     columns: bytes = b""
 
@@ -88,11 +88,13 @@ class MemoryCache:
             if collection[:2] == (client, resource):
                 self.remove(collection, namespace, name, version)
 
-    def see(self, collection, version):
+    def see(self, scope, version):
         """See ``ICache``."""
-        objects = self._collections.get(collection)
+        objects = self._collections.get(scope.collection)
         if objects:
             objects.version = max(objects.version, int(version))
+            if scope in objects.listed:
+                objects.listed[scope] = max(objects.listed[scope], int(version))
 
     def use(self, collection):
         """See ``ICache``; nothing is forgotten for its age here."""
@@ -124,7 +126,7 @@ class MemoryCache:
         for key, item in list(objects.items.items()):
             if key not in keys and selects(item) and int(item.version) <= int(meta.version):
                 del objects.items[key]
-        objects.listed.add(scope)
+        objects.listed[scope] = max(objects.listed.get(scope, 0), int(meta.version))
         objects.columns = meta.columns
 
     def get(self, collection, namespace, name):
@@ -140,10 +142,11 @@ class MemoryCache:
             return succeed(None)
         selects = selector(scope)
         items = [item for _, item in sorted(objects.items.items()) if selects(item)]
-        meta = ListMeta(objects.type, str(objects.version), columns=objects.columns)
-        complete = any(_is_within(scope, listed) for listed in objects.listed)
+        known = [version for wide, version in objects.listed.items() if _is_within(scope, wide)]
+        version = max(known, default=objects.version)
+        meta = ListMeta(objects.type, str(version), columns=objects.columns)
         self.listed += 1
-        return succeed(Listed(self, meta, complete, items))
+        return succeed(Listed(self, meta, bool(known), items))
 
     def keep_document(self, client, path, form, document):
         """See ``ICache``."""

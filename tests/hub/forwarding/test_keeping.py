@@ -313,6 +313,9 @@ class KeepingTests(World):
         self.assertEqual(0, self.answers.unreadable)
 
 
+BOOKMARK = {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "77"}}
+
+
 class WatchTests(World):
     """What watches tell."""
 
@@ -336,13 +339,36 @@ class WatchTests(World):
         self.tell(event("DELETED", pod("one", "4")))
         self.assertIsNone(self.kept("one"))
 
-    def test_bookmarks(self):
-        """What is kept is at the version of the last bookmark, so that it never goes back."""
-        bookmark = {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "77"}}
-        self.watch("", event("ADDED", pod("one", "1")), event("BOOKMARK", bookmark))
+    def list(self):
+        """Have pods listed, at version 9."""
+        self.ask(PODS, KUBELET, JSON)
+        self.answer_json(pod_list(pod("one")))
+
+    def version(self):
+        """Return that of the list that is kept."""
         listed = self.successResultOf(self.cache.list(Scope(self.collection())))
-        self.assertEqual("77", listed.meta.version)
         listed.close()
+        return listed.meta.version
+
+    def test_versions(self):
+        """A list that is kept is at the version of what its watch has told last."""
+        self.list()
+        self.watch("&resourceVersion=9")
+        for type, obj, version in (
+            ("ADDED", pod("two", "11"), "11"),
+            ("DELETED", pod("two", "12"), "12"),
+            ("BOOKMARK", BOOKMARK, "77"),
+        ):
+            self.tell(event(type, obj))
+            self.assertEqual(version, self.version())
+
+    def test_versions_of_others(self):
+        """A watch of a part, or one that begins anywhere, does not tell of all."""
+        self.list()
+        for query in ("&resourceVersion=9&labelSelector=x%3D1", "", "&resourceVersion=0"):
+            self.client = self.server.connect()
+            self.watch(query, event("ADDED", pod("two", "11")), event("BOOKMARK", BOOKMARK))
+            self.assertEqual("9", self.version())
 
     def test_leaving_a_selection(self):
         """What leaves the selection of one watch is there for another."""

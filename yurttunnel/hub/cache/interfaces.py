@@ -74,7 +74,10 @@ class IListing(Interface):
 class IListed(Interface):
     """A list that is read: a snapshot, however it changes meanwhile."""
 
-    meta: ListMeta = Attribute("`ListMeta`: with the largest version that was ever seen of it.")
+    meta: ListMeta = Attribute(
+        "`ListMeta`: with the version up to which all is known; if it is not complete, with the"
+        " largest one that was ever seen of its collection."
+    )
     complete: bool = Attribute("`bool`: all of the scope was listed once; else it may lack some.")
     sizes: Sequence[int] = Attribute(
         "`Sequence[int]`: bytes of each item, in the order of their namespaces and names."
@@ -131,10 +134,10 @@ class ICache(Interface):
         The texts are those of :class:`Collection`; ``version`` is as that of :meth:`remove`.
         """
 
-    def see(collection: Collection, version: str) -> None:
-        """Take it that a watch has told of all that happened up to ``version``, as bookmarks say.
+    def see(scope: Scope, version: str) -> None:
+        """Take it that a watch of a scope has told of all that happened in it up to ``version``.
 
-        What is read then has no version from before it.
+        If the scope was listed, what is read of it then has no version from before that.
         """
 
     def use(collection: Collection) -> None:

@@ -98,7 +98,7 @@ class Page:
             objects.keep_only(
                 connection, collection, self._scope, list(self._pages.names()), version
             )
-            objects.mark_listed(connection, collection, self._scope, self._meta.columns)
+            objects.mark_listed(connection, collection, self._scope, self._meta.columns, version)
         return Done(written, len(self._items) - written)
 
     def drop(self) -> Iterable[Collection]:

@@ -13,7 +13,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from yurttunnel.hub.cache.interfaces import Collection, Scope
-from yurttunnel.hub.cache.versions import Version, version_of
+from yurttunnel.hub.cache.versions import Version, newest, version_of
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.request.selectors import selector
 
@@ -44,6 +44,11 @@ _NOT_NEWER = "(typeof({0}) = 'text' OR {0} <= {1})"
 """Whether {0} may be from before {1}: numbers are before all texts."""
 
 
+_SEEN = (
+    f"SET version = ?1 WHERE ?1 <> '' AND version <> ?1 AND {_NOT_NEWER.format('version', '?1')}"
+)
+
+
 def enter(connection: Connection, collection: Collection, type: TypeMeta, version: Version) -> int:
     """Return the row of a collection, made if need be, which has seen ``version``."""
     connection.execute(
@@ -71,10 +76,15 @@ def find(connection: Connection, collection: Collection) -> int | None:
 
 def see(connection: Connection, collection: int, version: Version) -> None:
     """Take it that a collection has been at ``version``, and so never is before it."""
+    connection.execute(f"UPDATE collections {_SEEN} AND id = ?2", (version, collection))
+
+
+def see_scope(connection: Connection, collection: int, scope: Scope, version: Version) -> None:
+    """Take it that all of a scope is known up to ``version``, if it was listed."""
     connection.execute(
-        "UPDATE collections SET version = ?1 WHERE id = ?2 AND ?1 <> '' AND version <> ?1"
-        f" AND {_NOT_NEWER.format('version', '?1')}",
-        (version, collection),
+        f"UPDATE scopes {_SEEN} AND collection = ?2"
+        " AND namespace = ?3 AND label_selector = ?4 AND field_selector = ?5",
+        (version, collection, *scope[1:]),
     )
 
 
@@ -173,17 +183,20 @@ def within_scope(collection: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:
     return "collection = ?", (collection,)
 
 
-def mark_listed(connection: Connection, collection: int, scope: Scope, columns: bytes) -> None:
-    """Take it that all of a scope is there; ``columns`` are those of a Table."""
+def mark_listed(
+    connection: Connection, collection: int, scope: Scope, columns: bytes, version: Version
+) -> None:
+    """Take it that all of a scope is there, as of ``version``; ``columns`` are those of a Table."""
     connection.execute(
         "UPDATE collections SET columns = ?1 WHERE id = ?2 AND columns <> ?1", (columns, collection)
     )
     connection.execute(
-        "INSERT INTO scopes (collection, namespace, label_selector, field_selector)"
-        " VALUES (?, ?, ?, ?)"
+        "INSERT INTO scopes (collection, namespace, label_selector, field_selector, version)"
+        " VALUES (?, ?, ?, ?, '')"
         " ON CONFLICT DO UPDATE SET id = (SELECT max(id) + 1 FROM scopes)",
         (collection, *scope[1:]),
     )
+    see_scope(connection, collection, scope, version)
     connection.execute(
         "DELETE FROM scopes WHERE collection = ?1 AND id NOT IN"
         f" (SELECT id FROM scopes WHERE collection = ?1 ORDER BY {_IS_COVERED}, id DESC LIMIT ?2)",
@@ -191,14 +204,17 @@ def mark_listed(connection: Connection, collection: int, scope: Scope, columns: 
     )
 
 
-def is_listed(connection: Connection, collection: int, scope: Scope) -> bool:
-    """Return whether all of a scope is there, or of one that it is a part of."""
-    row = connection.execute(
-        "SELECT 1 FROM scopes WHERE collection = ? AND namespace IN ('', ?)"
+def listed_version(connection: Connection, collection: int, scope: Scope) -> Version | None:
+    """Return up to which version all of a scope is known, ``None`` when it never was listed.
+
+    What a list or a watch tells of a scope, it tells of those that are a part of it.
+    """
+    rows = connection.execute(
+        "SELECT version FROM scopes WHERE collection = ? AND namespace IN ('', ?)"
         " AND label_selector IN ('', ?) AND field_selector IN ('', ?)",
         (collection, *scope[1:]),
-    ).fetchone()
-    return row is not None
+    ).fetchall()
+    return newest([version for (version,) in rows]) if rows else None
 
 
 def unlist(connection: Connection, collection: Collection) -> None:

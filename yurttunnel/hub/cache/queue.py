@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from twisted.internet.defer import Deferred, succeed
 
-from yurttunnel.hub.cache.interfaces import Collection
-from yurttunnel.hub.cache.versions import is_older
+from yurttunnel.hub.cache.interfaces import Collection, Scope
+from yurttunnel.hub.cache.versions import Version, is_older
 from yurttunnel.hub.cache.writes import MOST_IN_ONE, Change, Changes, Key, Unlist, Write
 
 MOST_GONE = 2_000
@@ -67,6 +67,14 @@ class WriteQueue:
             changes.put(key, change)
             self.size += changes.size
             self._bound()
+
+    def see(self, scope: Scope, version: Version) -> None:
+        """Take it that a scope is known up to a version, by all that waits before."""
+        changes = self._last()
+        self.size -= changes.size
+        changes.see(scope, version)
+        self.size += changes.size
+        self._bound()
 
     def gone_of(self, collection: Collection) -> Mapping[tuple[str, str], int]:
         """Return what has gone of a collection, not long ago, by namespace and name: its version.
@@ -150,6 +158,10 @@ class WriteQueue:
                 # Numbers are compared when they are written: it may be done before others.
                 return write
             break
+        return self._last()
+
+    def _last(self) -> Changes:
+        """Return changes behind all that waits."""
         if self._open is None or self._open.size >= MOST_IN_ONE:
             self._open = Changes()
             self._waiting.append(self._open)

@@ -141,9 +141,10 @@ def _snapshot(reader: Reader, connection: sqlite3.Connection, scope: Scope) -> S
     if found is None:
         return None
     id, api_version, kind, version, columns = found
-    meta = ListMeta(TypeMeta(api_version, kind), str(version), columns=columns)
-    complete = objects.is_listed(connection, id, scope)
-    return Snapshot(reader, meta, complete, _rows(connection, id, scope))
+    listed = objects.listed_version(connection, id, scope)
+    known = version if listed is None else listed
+    meta = ListMeta(TypeMeta(api_version, kind), str(known), columns=columns)
+    return Snapshot(reader, meta, listed is not None, _rows(connection, id, scope))
 
 
 def _rows(

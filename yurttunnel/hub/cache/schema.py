@@ -5,7 +5,7 @@ from __future__ import annotations
 APPLICATION = 0x79687562
 """``application_id`` of the file: "yhub" (file(1) can know it by that)."""
 
-VERSION = 1
+VERSION = 2
 """``user_version`` of the file."""
 
 TABLES = """
@@ -31,6 +31,8 @@ CREATE TABLE scopes (
     namespace TEXT NOT NULL,
     label_selector TEXT NOT NULL,
     field_selector TEXT NOT NULL,
+    -- That of the list, or up to which a watch of the very scope has told of all.
+    version NOT NULL,
     UNIQUE (collection, namespace, label_selector, field_selector)
 );
 CREATE TABLE objects (

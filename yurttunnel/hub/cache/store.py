@@ -133,10 +133,9 @@ class Cache(Service):
         """See :class:`ICache`."""
         self._writing.put(clients.forget_object(client, resource, namespace, name, version))
 
-    def see(self, collection: Collection, version: str) -> None:
+    def see(self, scope: Scope, version: str) -> None:
         """See :class:`ICache`."""
-        # The end of what is never there: one at most waits for each collection.
-        self._writing.change(Key(collection, "", ""), Change(version_of(version)))
+        self._writing.see(scope, version_of(version))
 
     def use(self, collection: Collection) -> None:
         """See :class:`ICache`."""

@@ -8,7 +8,7 @@ from sqlite3 import Connection
 from typing import Any, NamedTuple, Protocol
 
 from yurttunnel.hub.cache import objects
-from yurttunnel.hub.cache.interfaces import Collection
+from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.versions import Version, newest
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 
@@ -88,16 +88,23 @@ class Change(NamedTuple):
 
 @dataclass
 class Changes:
-    """Changes of single objects, the last one of each."""
+    """Changes of single objects, the last one of each, and up to which versions those are all."""
 
     size: int = 0
     of: dict[Key, Change] = field(default_factory=dict)
+    seen: dict[Scope, Version] = field(default_factory=dict)
 
     def put(self, key: Key, change: Change) -> None:
         """Take one, in place of the one before."""
         before = self.of.get(key)
         self.size += change.size - (0 if before is None else before.size)
         self.of[key] = change
+
+    def see(self, scope: Scope, version: Version) -> None:
+        """Take it that a scope is known up to a version."""
+        before = self.seen.get(scope)
+        self.size += OVERHEAD if before is None else 0
+        self.seen[scope] = version if before is None else newest([before, version])
 
     def drop_oldest(self) -> Collection:
         """Drop the one that has waited for longest."""
@@ -114,6 +121,11 @@ class Changes:
             _change(connection, collection, changes)
             for collection, changes in by_collection.items()
         ]
+        for scope, version in self.seen.items():
+            row = objects.find(connection, scope.collection)
+            if row is not None:
+                objects.see(connection, row, version)
+                objects.see_scope(connection, row, scope, version)
         return Done(sum(each.written for each in done), sum(each.unchanged for each in done))
 
     def drop(self) -> Iterable[Collection]:

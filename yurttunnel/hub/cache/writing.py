@@ -11,10 +11,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.hub.cache.database import Connect, Database
-from yurttunnel.hub.cache.interfaces import CacheFailed
+from yurttunnel.hub.cache.interfaces import CacheFailed, Scope
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.queue import WriteQueue
 from yurttunnel.hub.cache.trouble import CacheDamaged
+from yurttunnel.hub.cache.versions import Version
 from yurttunnel.hub.cache.writes import Change, Key, Write
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
@@ -116,6 +117,11 @@ class Writing:
     def change(self, key: Key, change: Change) -> None:
         """Take a change of an object."""
         self.queue.change(key, change)
+        self._loop.trigger()
+
+    def see(self, scope: Scope, version: Version) -> None:
+        """Take it that a scope is known up to a version."""
+        self.queue.see(scope, version)
         self._loop.trigger()
 
     async def settled(self, seconds: float = BARRIER) -> bool:

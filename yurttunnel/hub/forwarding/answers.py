@@ -168,8 +168,9 @@ class Answers:
                 changed = changed_list(items, change)
         elif request.verb == "watch":
             initial = request.options.send_initial_events
+            anywhere = not initial and request.options.resource_version in ("", "0")
             reader = media.watch_reader(MAX_ITEM)
-            keeper = events = WatchKeeper(reader, cache, scope, wanted, initial)
+            keeper = events = WatchKeeper(reader, cache, scope, wanted, initial, anywhere)
             if change is not None:
                 changed = changed_watch(events, media, change)
         else:

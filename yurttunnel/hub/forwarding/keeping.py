@@ -80,9 +80,10 @@ class ListKeeper:
 
 
 class WatchKeeper:
-    """Follows a watch; ``cache`` is ``None`` where nothing is kept.
+    """Follows a watch of a scope; ``cache`` is ``None`` where nothing is kept.
 
     One that begins with all objects there are (``sendInitialEvents``, KEP-3157) begins with a list.
+    One that has ``no_beginning`` does not say what has gone before it.
     """
 
     def __init__(
@@ -92,10 +93,12 @@ class WatchKeeper:
         scope: Scope,
         wanted: Wanted | None,
         begins_with_list: bool,
+        no_beginning: bool,
     ) -> None:
         self._reader = reader
         self._cache = cache
-        self._collection = scope.collection
+        self._scope = scope
+        self._no_beginning = no_beginning
         self._wanted = wanted
         self._listing: IListing | None = None
         if cache is not None:
@@ -109,6 +112,9 @@ class WatchKeeper:
         if self._cache is not None:
             for event in events:
                 self._keep(self._cache, event)
+            versions = [event.item.version for event in events if event.item is not None]
+            if versions and self._listing is None and not self._no_beginning:
+                self._cache.see(self._scope, versions[-1])
         return events
 
     def _keep(self, cache: ICache, event: WatchEvent) -> None:
@@ -119,15 +125,13 @@ class WatchKeeper:
             if event.initial_events_end and self._listing is not None:
                 self._listing.complete(ListMeta(event.meta, item.version))
                 self._listing = None
-            elif self._listing is None:
-                cache.see(self._collection, item.version)
         elif event.type == "DELETED":
-            cache.remove(self._collection, item.namespace, item.name, item.version)
+            cache.remove(self._scope.collection, item.namespace, item.name, item.version)
         elif self._wanted is None or self._wanted(item):
             if self._listing is not None:
                 self._listing.add([item])
             else:
-                cache.upsert(self._collection, event.meta, item)
+                cache.upsert(self._scope.collection, event.meta, item)
 
     def end(self) -> None:
         """Take the end: what the watch has told stays."""
