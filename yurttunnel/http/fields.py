@@ -30,7 +30,7 @@ _HOP_BY_HOP = frozenset(
 # These frame and route the message for all who read it, or say whose it is. A Connection field
 # that names them is an attempt to have one reader lose them.
 _NEVER_NAMED = frozenset({b"authorization", b"content-length", b"host"})
-_NO_TRAILERS = _HOP_BY_HOP | _NEVER_NAMED
+_NO_TRAILERS = _HOP_BY_HOP | {b"content-length", b"host"}
 SENT_IN_TRAILERS = frozenset({b"content-digest", b"etag", b"repr-digest", b"server-timing"})
 """What is sent behind a body, of all that may have come there.
 
