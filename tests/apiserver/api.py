@@ -82,10 +82,10 @@ class Everybody:
         fields = exchange.head.values(b"authorization")
         if not fields:
             return None
-        scheme, _, token = fields[0].decode("latin-1").strip().partition(" ")
+        # With two spaces the second word is empty, and there is no token.
+        scheme, token = [*fields[0].decode("latin-1").strip().split(" "), ""][:2]
         if scheme.lower() != "bearer" or not token:
             return None
-        token = token.strip()
         try:
             if token.count(".") == 1:
                 return self._bootstrap_tokens.authenticate(token)

@@ -272,6 +272,12 @@ class AuthenticationTests(TokenTestCase):
         status, _ = self.call("GET", "/version", token="sesame")
         self.assertEqual(401, status)
 
+    def test_spaces(self):
+        """Behind two spaces no token is seen, not even a good one."""
+        token = self.request()
+        self.assertEqual(AGENT, self.who(token)["username"])
+        self.assertEqual(401, self.who(f" {token}"))
+
     def test_certificates_come_first(self):
         """A certificate tells who asks, whatever token is sent along."""
         fields = ["Authorization: Bearer sesame"]
