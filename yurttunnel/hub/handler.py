@@ -29,6 +29,10 @@ EARLY_SECONDS = 0.1
 without one is to have its first answer within half a second of the hub's start, of which the
 interpreter and its modules take most."""
 
+FIRST_CHECK_SECONDS = 3.0
+"""How long a request waits then of which nothing is kept: a first check takes two seconds at most,
+and who is told meanwhile that there is no such object believes it."""
+
 
 _NOT_JSON = RequestFailed(
     406, "filters have to look into this answer: accept application/json, too"
@@ -59,7 +63,8 @@ class Hub:
         self._kubelet_lease = kubelet_lease
         self._limits = limits
         # Requests that came before the first checks of the servers were over.
-        self._early: Deadlines[_Early] = Deadlines(clock, EARLY_SECONDS, self._decide_early)
+        self._early: Deadlines[_Early] = Deadlines(clock, EARLY_SECONDS, self._look_early)
+        self._unkept: Deadlines[_Early] = Deadlines(clock, FIRST_CHECK_SECONDS, self._decide_early)
         health.on_known(self._known)
 
     def take(self, exchange: IExchange, local: bool) -> None:
@@ -78,17 +83,40 @@ class Hub:
         else:
             early = _Early(call)
             self._early.add(early)
-            exchange.on_end(lambda _: self._early.discard(early))
+            exchange.on_end(lambda _: self._left(early))
 
     def close(self) -> None:
         """Stop the timers."""
         self._early.stop()
+        self._unkept.stop()
 
     def _known(self) -> None:
         """Decide about those that came early."""
-        for early in self._early.items():
-            self._early.discard(early)
+        for waiting in (self._early, self._unkept):
+            for early in waiting.items():
+                waiting.discard(early)
+                self._decide_early(early)
+
+    def _left(self, early: _Early) -> None:
+        early.ended = True
+        self._early.discard(early)
+        self._unkept.discard(early)
+
+    def _look_early(self, early: _Early) -> None:
+        """Answer with what is kept, if that is what is asked for."""
+        if early.call.request.verb not in ("get", "list"):
+            self._unkept.add(early)
+            return
+        # It never fails.
+        _ = self._offline.answer_if_kept(early.call).addCallback(self._looked, early)
+
+    def _looked(self, kept: bool, early: _Early) -> None:
+        if kept or early.ended:
+            return
+        if self._health.known:
             self._decide_early(early)
+        else:
+            self._unkept.add(early)
 
     def _decide_early(self, early: _Early) -> None:
         # Its connection does not see what goes wrong any more.
@@ -114,10 +142,11 @@ class Hub:
 class _Early:
     """A request that waits; each is another."""
 
-    __slots__ = ("call",)
+    __slots__ = ("call", "ended")
 
     def __init__(self, call: HubCall) -> None:
         self.call = call
+        self.ended = False
 
 
 @implementer(IRequestHandler)

@@ -313,15 +313,43 @@ class StartTests(World):
         super().begin()
 
     def test_nothing_is_known(self):
-        """A request waits a tenth of a second, and is then answered here."""
+        """A request waits a tenth of a second, and is then answered here if that is kept."""
         self.ask(PODS, KUBELET)
         self.pass_time(0.08, step=0.02)
         self.assertEqual([], self.offline.calls)
         self.pass_time(0.04, step=0.02)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
+    def test_nothing_is_kept(self):
+        """What is not kept waits for the first check, and is never said not to be there before."""
+        self.offline.keeps = succeed(False)
+        self.ask(PODS, KUBELET)
+        self.pass_time(1.0)
+        self.assertEqual([], self.offline.calls)
+        self.assertEqual(b"", bytes(self.client.sent))
+        self.pass_time(1.5)
+        self.assertEqual([(200, b"from the cache")], self.answered())
+
+    def test_known_while_it_is_looked_for(self):
+        """The first check may be over before it is known whether something is kept."""
+        self.offline.keeps = keeps = Deferred()
+        self.ask(PODS, KUBELET)
+        self.pass_time(2.5)
+        self.assertEqual(b"", bytes(self.client.sent))
+        keeps.callback(False)
+        self.assertEqual([(200, b"from the cache")], self.answered())
+
+    def test_watches_wait(self):
+        """A watch is not parked before it is known whether there is a cloud."""
+        self.ask(f"{PODS}?watch=1", KUBELET)
+        self.pass_time(1.0)
+        self.assertEqual([], self.offline.calls)
+        self.pass_time(1.5)
+        self.assertEqual(1, len(self.offline.calls))
+
     def test_defects(self):
         """One that cannot be answered for a defect is told so, and the others are answered."""
+        self.offline.keeps = succeed(False)
         answer, defects = self.offline.answer, [ZeroDivisionError("defect")]
 
         def fail_once(call):
