@@ -52,6 +52,7 @@ class Api(Driver):
         while left := self.set():
             if time.monotonic() > deadline:
                 raise BenchmarkFailed(f"{left} watches of clients that have gone are still open")
+            # Only asking tells; the kernel closes them in its own time.
             time.sleep(0.05)
 
     def change_all(self) -> None:

@@ -77,6 +77,15 @@ class PoolStatistics:
     in_use: int = 0
     waiting: int = 0
 
+    def events(self) -> tuple[tuple[str, int], ...]:
+        """Return how often what has happened, by the names that metrics have for it."""
+        return (
+            ("reuse", self.reuses),
+            ("connect", self.connects),
+            ("connect_failed", self.failed_connects),
+            ("refusal", self.refusals),
+        )
+
 
 class PoolBusy(Exception):
     """No connection became free: too many requests for one origin; to be answered with 503."""

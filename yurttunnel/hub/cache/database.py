@@ -130,6 +130,7 @@ class Database:
         try:
             return _in_transaction(connection, writes), []
         except Exception as error:
+            # What is no trouble of the disk is a defect of one write, whatever it is.
             if trouble_of(error, self._path) is not None:
                 raise
             if len(writes) == 1:

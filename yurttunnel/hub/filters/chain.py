@@ -150,6 +150,7 @@ class _Member:
         try:
             return self._filter.change(obj)
         except Exception:
+            # Filters are anybody's code, and a client without the object is worse off.
             if not self._failures[self.name]:
                 self._log.failure(
                     "Defect: the filter {name} could not change an object; it passes as it is."

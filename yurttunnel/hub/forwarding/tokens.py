@@ -26,8 +26,9 @@ KNOWN_SECONDS = 3600.0
 UNKNOWN_SECONDS = 60.0
 """How long a token is not asked about that it has not."""
 
-ACCEPTED_SECONDS = 24 * 3600.0
-"""How long a token is accepted at most after the API was asked for the last time."""
+ACCEPTED_SECONDS = 30 * 24 * 3600.0
+"""How long a token is accepted at most after the API was asked for the last time, unless it expires
+before: as long as is kept what its owner has seen, so that pods outlive a long outage."""
 
 _ANSWER_SECONDS = 5.0
 """For an answer: the first request of a token waits for it."""

@@ -116,6 +116,7 @@ class EventSender(MultiService):
         except CancelledError:
             raise
         except Exception as error:
+            # What cannot be written as a request is not to hold up the others, whatever it is.
             self._drop(event, f"it cannot be sent: {error}")
             return True
         if status is None or status >= 500 or status == 429:

@@ -56,12 +56,7 @@ METRICS: tuple[Metric[UpstreamStats], ...] = (
         "What requests for connections to API servers have led to: reuse, a connection that was"
         " there was used again; connect, one was made or tried, which failed as often as"
         " connect_failed says; refusal, the connections were at their bounds.",
-        lambda stats: (
-            ("reuse", stats.pool.reuses),
-            ("connect", stats.pool.connects),
-            ("connect_failed", stats.pool.failed_connects),
-            ("refusal", stats.pool.refusals),
-        ),
+        lambda stats: stats.pool.events(),
         "event",
     ),
 )

@@ -143,12 +143,7 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
         "connect_failed says; refusal, the caller got 503 because the connections to one kubelet "
         "were at their bounds (docs/limits.md). Many connects beside few reuses: requests come "
         "less often than once in the time for which a connection is kept, or kubelets close them.",
-        lambda stats: (
-            ("reuse", stats.pool.reuses),
-            ("connect", stats.pool.connects),
-            ("connect_failed", stats.pool.failed_connects),
-            ("refusal", stats.pool.refusals),
-        ),
+        lambda stats: stats.pool.events(),
         "event",
     ),
 )
