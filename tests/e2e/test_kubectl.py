@@ -215,7 +215,8 @@ class KubectlTests:
         attached = self.start_kubectl(kubectl, "attach", "-i", "echo")
         attached.transport.write(b"is anybody there\n")
         await attached.says("heard is anybody there\n")
-        self.assertIn(b"noise", attached.error)
+        # Which of the two outputs comes first is nobody's promise.
+        await self.eventually(lambda: b"noise\n" in attached.error, "its other output is there")
         attached.signal("INT")
         await attached.finished(10)
         self.assertIn("heard is anybody there", await kubectl.output("logs", "echo"))
