@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
@@ -21,6 +21,10 @@ from yurttunnel.steering.interfaces import Applied
 
 class IDesiredStateSource(Interface):
     """What Services and EndpointSlices of all sources ask for."""
+
+    on_changed: list[Callable[[], object]] = Attribute(
+        "`list`: who is told, without arguments, when :meth:`state` gives another one."
+    )
 
     def problem() -> str | None:
         """Return, for ``/readyz``, what has not been listed yet or cannot be followed."""
