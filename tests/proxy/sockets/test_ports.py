@@ -1,0 +1,102 @@
+"""Ports of proxy sockets."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from benchmarks.ports import free_ports
+from yurttunnel.proxy.sockets.ports import PortAllocator
+from yurttunnel.proxy.state.virtual_services import Protocol
+
+TCP, UDP = Protocol.TCP, Protocol.UDP
+
+
+def port_of(opened: socket.socket) -> int:
+    """Return where it is bound."""
+    return int(opened.getsockname()[1])
+
+
+class PortAllocatorTests(SynchronousTestCase):
+    """Sockets are opened at ports that nobody has."""
+
+    def open(self, ports: PortAllocator, version: int = 4, protocol: Protocol = TCP):
+        """Open one, which the test closes."""
+        opened = ports.open(version, protocol)
+        self.addCleanup(opened.close)
+        return opened
+
+    def test_without_a_range_the_kernel_chooses(self) -> None:
+        """On the wildcard address of the family; it never blocks; it is known to be a proxy's."""
+        for version, wildcard in ((4, "0.0.0.0"), (6, "::")):
+            for protocol in Protocol:
+                ports = PortAllocator()
+                opened = self.open(ports, version, protocol)
+                self.assertEqual(opened.getsockname()[0], wildcard)
+                self.assertFalse(opened.getblocking())
+                self.assertTrue(ports.is_used(version, protocol, port_of(opened)))
+                ports.close(opened)
+                self.assertEqual(opened.fileno(), -1)
+
+    def test_families_and_protocols_do_not_share_numbers(self) -> None:
+        """One number serves four sockets, the IPv6 ones take no IPv4, and each has its own mark."""
+        first = free_ports.take()
+        ports = PortAllocator(first, first)
+        for version in (6, 4):
+            for protocol in Protocol:
+                self.assertFalse(ports.is_used(version, protocol, first))
+                self.assertEqual(port_of(self.open(ports, version, protocol)), first)
+
+    def test_a_range_of_five_serves_five_and_the_sixth_when_one_is_given_back(self) -> None:
+        """The sixth fails with a sentence that says what to widen."""
+        first = free_ports.take_row(5)
+        ports = PortAllocator(first, first + 4)
+        opened = [self.open(ports) for _ in range(5)]
+        self.assertEqual({port_of(one) for one in opened}, set(range(first, first + 5)))
+        failure = self.assertRaises(OSError, self.open, ports)
+        self.assertIn(f"no remaining ports: all from {first} to {first + 4}", str(failure))
+        self.assertIn("--proxy-port-range", str(failure))
+        port = port_of(opened[3])
+        ports.close(opened[3])
+        self.assertFalse(ports.is_used(4, TCP, port))
+        self.assertEqual(port_of(self.open(ports)), port)
+
+    def test_ports_of_other_processes_and_claimed_ones_are_passed_over(self) -> None:
+        """What remains is taken."""
+        first = free_ports.take_row(3)
+        other = socket.create_server(("127.0.0.1", first))
+        self.addCleanup(other.close)
+        ports = PortAllocator(first, first + 2, lambda port: port == first + 1)
+        self.assertEqual(port_of(self.open(ports)), first + 2)
+        self.assertRaises(OSError, self.open, ports)
+
+    def test_the_kernel_is_asked_again_when_it_chooses_a_claimed_port(self) -> None:
+        """Which is not left open."""
+        seen: list[int] = []
+
+        def is_claimed(port: int) -> bool:
+            seen.append(port)
+            return len(seen) < 3
+
+        opened = self.open(PortAllocator(is_claimed=is_claimed))
+        self.assertEqual(port_of(opened), seen[2])
+        self.assertEqual(len(set(seen)), 3)
+        with socket.socket() as again:
+            again.bind(("0.0.0.0", seen[0]))
+
+    def test_a_kernel_that_chooses_nothing_but_claimed_ports_is_told_of(self) -> None:
+        """With what to change."""
+        failure = self.assertRaises(OSError, PortAllocator(is_claimed=lambda _: True).open, 4, UDP)
+        self.assertIn("net.ipv4.ip_local_port_range", str(failure))
+
+    def test_what_the_system_refuses_is_a_sentence(self) -> None:
+        """It is not taken for a range that is used up."""
+        refused = OSError(errno.EMFILE, "Too many open files")
+        for ports in (PortAllocator(), PortAllocator(20000, 20001)):
+            with mock.patch("socket.socket", side_effect=refused):
+                failure = self.assertRaises(OSError, ports.open, 4, TCP)
+            self.assertEqual(failure.errno, errno.EMFILE)
+            self.assertIn("cannot open TCP", str(failure))
