@@ -146,6 +146,36 @@ class ClientTests(PolicyTestCase):
         self.assertEqual({"coredns", f"coredns {dns}", f"coredns {other}"}, views)
 
 
+class GuestTests(PolicyTestCase):
+    """Who is not one of the node's own."""
+
+    def is_guest(self, component, owner=""):
+        """Return whether that client is one."""
+        return self.policy.is_guest(self.policy.client(Caller(component), owner))
+
+    def test_own(self):
+        """Components that are listed are the node's own, as the node or as the cluster's."""
+        account = "system:serviceaccount:kube-system:coredns"
+        self.assertFalse(self.is_guest("kubelet"))
+        self.assertFalse(self.is_guest("coredns", account))
+
+    def test_other_owners(self):
+        """Whoever only says such a name with a token of his own is a guest."""
+        for owner in (
+            "system:serviceaccount:default:coredns",
+            "system:serviceaccount:kube-systems:a",
+            "somebody",
+        ):
+            self.assertTrue(self.is_guest("kubelet", owner), owner)
+
+    def test_asking(self):
+        """Who is kept because it asked for it is one, also as the node, until it is listed."""
+        self.assertTrue(self.is_guest("mine"))
+        self.configure("mine")
+        self.assertFalse(self.is_guest("mine"))
+        self.assertTrue(self.is_guest("mine", "somebody"))
+
+
 class ForgettingTests(PolicyTestCase):
     """What goes when a name is taken out of ``cache_agents``."""
 

@@ -370,15 +370,16 @@ MAX_REQUESTS = Flag(
     "max-requests-in-flight",
     Group.LIMITS,
     _limit,
-    "Requests that are answered at a time, beside watches; more are told to come back (429). 0 is"
-    " no limit.",
+    "Requests that are answered at a time, beside watches; more are told to come back (429). It is"
+    " for clients on the node; pods with a network of their own have as many together. 0 is no"
+    " limit.",
     default="250",
 )
 MAX_WATCHES = Flag(
     "max-watches",
     Group.LIMITS,
     _limit,
-    "Watches at a time. 0 is no limit.",
+    "Watches at a time, of either. 0 is no limit.",
     default="1000",
 )
 MIN_REQUEST_TIMEOUT = Flag(
@@ -392,7 +393,8 @@ CACHE_MAX_BYTES = Flag(
     "cache-max-bytes",
     Group.LIMITS,
     _bytes,
-    "How large the cache may become on disk: bytes, or with Ki, Mi, Gi.",
+    "How large the cache may become on disk: bytes, or with Ki, Mi, Gi. Of half of it nothing is"
+    " for others than the node's own components.",
     default="2Gi",
 )
 OFFLINE_TOKEN_PLACEHOLDERS = Flag(

@@ -1,7 +1,8 @@
 """How many requests are in hand at a time: what lasts, and what is over soon, each by itself.
 
 With one bound for both, as upstream has it, a node with many watches would answer nothing else any
-more.
+more; and with one for the node and for pods that have a network of their own, one of those could
+keep kubelet out.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ _BOUNDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0)
 
 
 class Limits:
-    """At most ``max_requests`` that are over soon and ``max_watches`` that last; 0 is no bound."""
+    """At most ``max_requests`` that are over soon and ``max_watches`` that last; 0 is no bound.
+
+    Each is for those who ask by loopback, and as many again are for all others together.
+    """
 
     def __init__(self, clock: IReactorTime, max_requests: int, max_watches: int) -> None:
         self._clock = clock
         self._most = {False: max_requests, True: max_watches}
-        self._taken = {False: 0, True: 0}
+        self._taken: Counter[tuple[bool, bool]] = Counter()
         self.in_hand: Counter[str] = Counter()
         """Requests now, by verb."""
         self.rejected = 0
@@ -41,16 +45,17 @@ class Limits:
         """Count a request until it ends; return whether there was room."""
         lasting = lasts(call)
         most = self._most[lasting]
-        if 0 < most <= self._taken[lasting]:
+        kind = lasting, call.caller.local
+        if 0 < most <= self._taken[kind]:
             self.rejected += 1
             return False
         verb = call.request.verb
-        self._taken[lasting] += 1
+        self._taken[kind] += 1
         self.in_hand[verb] += 1
         began = self._clock.seconds()
 
         def ended(_: object) -> None:
-            self._taken[lasting] -= 1
+            self._taken[kind] -= 1
             self.in_hand[verb] -= 1
             if not lasting:
                 self.durations.observe(self._clock.seconds() - began)

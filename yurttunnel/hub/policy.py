@@ -3,6 +3,8 @@
 Kept are answers about objects, for the clients that a node always has, for those that
 ``cache_agents`` of ``yurt-hub-cfg`` names, and for any that asks for it by ``Edge-Cache: true``;
 and for every client what it needs to find its way: versions, discovery and OpenAPI.
+Whoever is not one of the node's own components is a guest: what is kept for guests takes nothing of
+what is for those.
 
 Not kept are
 
@@ -21,6 +23,7 @@ from zope.interface import implementer
 
 from yurttunnel.hub.configuration import ALL, CACHE_AGENTS, HubConfiguration
 from yurttunnel.hub.interfaces import IPolicy
+from yurttunnel.hub.request.callers import SERVICE_ACCOUNT
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ResourceType
 
 DEFAULT_CLIENTS = frozenset(
@@ -37,6 +40,9 @@ DEFAULT_CLIENTS = frozenset(
     }
 )
 """Those of upstream (pkg/yurthub/util, ``DefaultCacheAgents``), and our own agent."""
+
+_SYSTEM = f"{SERVICE_ACCOUNT}kube-system:"
+"""What the owners of the tokens of a cluster's own components are called."""
 
 _READING = frozenset({"get", "list", "watch"})
 _KEPT_VERBS = _READING | {"create", "update", "patch"}
@@ -89,6 +95,15 @@ class Policy:
     def client(self, caller: Caller, owner: str) -> str:
         """Return the component for the node, and the component of an owner for a token."""
         return f"{caller.component} {owner}" if owner else caller.component
+
+    def is_guest(self, client: str) -> bool:
+        """Return whether a client is not one of the node's own, by what :meth:`client` returned.
+
+        Its own are those that are listed: with the node's identity, or with that of an account of
+        the cluster itself. A name alone is nothing, since everybody may say any.
+        """
+        component, _, owner = client.partition(" ")
+        return not self._is_listed(component) or (owner != "" and not owner.startswith(_SYSTEM))
 
     def _is_listed(self, component: str) -> bool:
         return component in DEFAULT_CLIENTS or not self._listed.isdisjoint((component, ALL))

@@ -103,17 +103,18 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         settings.bootstrap,
         partial(_serving_addresses, settings, informers),
     )
+    makers = chosen_makers(installed_makers(), settings.disabled_filters)
+    configuration = HubConfiguration(
+        informers, settings.namespace, [maker.name for maker in makers]
+    )
+    policy = Policy(configuration, lambda keeps: cache.forget(keeps))
     cache = Cache(
         reactor,
         settings.cache_dir / DATABASE,
         partial(JobThread, reactor),
         most_bytes=settings.cache_bytes,
+        is_guest=policy.is_guest,
     )
-    makers = chosen_makers(installed_makers(), settings.disabled_filters)
-    configuration = HubConfiguration(
-        informers, settings.namespace, [maker.name for maker in makers]
-    )
-    policy = Policy(configuration, cache.forget)
     pools = Pools(informers, settings.node_name, settings.node_pool, settings.pool_topology)
     site = FilterSite(
         settings.node_name,

@@ -55,8 +55,12 @@ class HeldJobs:
 
 
 def make_cache(directory: Path, clock=None, **options) -> Cache:
-    """Return one that does all at once, but for the time for which changes are collected."""
+    """Return one that does all at once, but for the time for which changes are collected.
+
+    Guests are those who have a token of their own.
+    """
     threads = options.pop("threads", lambda name: InlineJobs())
+    options.setdefault("is_guest", lambda client: " " in client)
     return Cache(clock or Clock(), directory / "cache.db", threads, **options)
 
 

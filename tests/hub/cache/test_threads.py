@@ -33,7 +33,9 @@ class CacheTests(CacheContract, TestCase):
         """Make one, which is stopped at the end of the test; its threads end with that."""
         before = set(threading.enumerate())
         path = Path(self.mktemp()) / "cache.db"
-        cache = Cache(ClockOf(reactor), path, partial(JobThread, reactor))
+        cache = Cache(
+            ClockOf(reactor), path, partial(JobThread, reactor), is_guest=lambda client: False
+        )
         cache.startService()
         self.addCleanup(self.stop, cache, before)
         return cache

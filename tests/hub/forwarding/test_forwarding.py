@@ -602,6 +602,27 @@ class LimitTests(World):
         self.assertEqual(404, self.answered()[0][0])
 
 
+class PodLimitTests(World):
+    """Pods that ask for too much at once."""
+
+    limits = (2, 3)
+
+    def test_the_node(self):
+        """They leave the node's own requests and watches alone, and are bounded themselves."""
+        for target in ("/version", f"{PODS}?watch=1"):
+            self.local = False
+            clients = []
+            for _ in range(4):
+                self.client = self.server.connect()
+                clients.append(self.client)
+                self.ask(target, KUBELET, b"Authorization: Bearer t")
+            self.assertIn(b" 429 ", clients[-1].sent[:20])
+            self.local = True
+            self.client = self.server.connect()
+            self.ask(target, KUBELET)
+            self.assertEqual(b"", self.client.sent)
+
+
 class UnboundedTests(LimitTests):
     """No bounds."""
 

@@ -1,4 +1,8 @@
-"""Which clients have not asked for long, and go, also when the file has no room for all.
+"""Which clients go: those that have not asked for long, and some when there is no room for all.
+
+Guests, which are not the node's own components, go before those, and have half of the file at most.
+Of guests one of the owner goes who takes most: who has many clients, or says many names, loses by
+it nobody's but his own.
 
 What a client sees may be the same for years, so what counts is when it asked. That is counted in
 hours in which the API answered: a node may be without the cloud, or switched off, for any time, and
@@ -7,8 +11,10 @@ its clock may be wrong when it starts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from sqlite3 import Connection
+from typing import NamedTuple
 
 from yurttunnel.hub.cache import objects
 from yurttunnel.hub.cache.interfaces import Collection
@@ -23,6 +29,15 @@ MOST_HOURS = 30 * 24
 
 KUBELET = "kubelet"
 """The client that is not forgotten: kubelet, with the node's identity."""
+
+GUESTS_SHARE = 0.5
+"""Part of the file that all guests may take together."""
+
+IsGuest = Callable[[str], bool]
+"""Tells whether a client is a guest; called by the thread that writes, too."""
+
+_COLLECTION = 1_000
+"""Bytes that a collection takes beside what is in it, about."""
 
 _SLACK = 2_048
 """Pages that are free and kept for what comes next: 8 MiB."""
@@ -106,22 +121,89 @@ class CountHour:
 
 
 class MakeRoom:
-    """Forgets the client that has not asked for longest; of several the one with most objects."""
+    """Forgets the client that is missed least; for a write of a guest's, none of the node's own.
+
+    Of those that is the one that has not asked for longest, and never kubelet.
+    """
 
     size = OVERHEAD
 
+    def __init__(self, is_guest: IsGuest, for_guest: bool) -> None:
+        self._is_guest = is_guest
+        self._for_guest = for_guest
+
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        rows = connection.execute(
-            "SELECT client FROM collections WHERE client <> ? GROUP BY client ORDER BY max(hour),"
-            " sum((SELECT count(*) FROM objects WHERE collection = collections.id)) DESC LIMIT 1",
-            (KUBELET,),
-        )
-        return _forget(connection, [client for (client,) in rows])
+        takers = _takers(connection)
+        guests = [each for each in takers if self._is_guest(each.client)]
+        if guests:
+            return _forget(connection, [_first_to_go(guests).client])
+        own = [each for each in takers if each.client != KUBELET]
+        if self._for_guest or not own:
+            return Done()
+        return _forget(connection, [min(own, key=_Taker.rank).client])
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         return ()
+
+
+class BoundGuests:
+    """Forgets guests until all of them take ``most`` bytes or fewer."""
+
+    size = OVERHEAD
+
+    def __init__(self, is_guest: IsGuest, most: int) -> None:
+        self._is_guest = is_guest
+        self._most = most
+
+    def do(self, connection: Connection) -> Done:
+        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
+        guests = [each for each in _takers(connection) if self._is_guest(each.client)]
+        gone = []
+        while sum(each.size for each in guests) > self._most:
+            first = _first_to_go(guests)
+            guests.remove(first)
+            gone.append(first.client)
+        return _forget(connection, gone)
+
+    def drop(self) -> Iterable[Collection]:
+        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
+        return ()
+
+
+class _Taker(NamedTuple):
+    """A client, in which hour it asked last, and the bytes that it takes."""
+
+    client: str
+    hour: int
+    size: int
+
+    def rank(self) -> tuple[int, int]:
+        """Return what is the least for who asked longest ago; of several it is the largest."""
+        return self.hour, -self.size
+
+
+def _takers(connection: Connection) -> list[_Taker]:
+    rows = connection.execute(
+        "SELECT client, max(hour), sum(bytes + 2 * length(view) + ?)"
+        " FROM collections GROUP BY client",
+        (_COLLECTION,),
+    )
+    return [_Taker(*row) for row in rows]
+
+
+def _first_to_go(guests: Sequence[_Taker]) -> _Taker:
+    """Return which of some guests goes; the node has those that have only asked to be kept."""
+    taken: Counter[str] = Counter()
+    for each in guests:
+        taken[_owner(each)] += each.size
+    [(most, _)] = taken.most_common(1)
+    return min((each for each in guests if _owner(each) == most), key=_Taker.rank)
+
+
+def _owner(taker: _Taker) -> str:
+    return taker.client.partition(" ")[2]
 
 
 def _forget(connection: Connection, clients: Sequence[str]) -> Done:

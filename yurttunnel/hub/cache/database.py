@@ -14,7 +14,7 @@ from urllib.parse import quote
 from twisted.python.failure import Failure
 
 from yurttunnel.hub.cache import events, schema
-from yurttunnel.hub.cache.clients import MakeRoom
+from yurttunnel.hub.cache.clients import GUESTS_SHARE, BoundGuests, IsGuest, MakeRoom
 from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.cache.trouble import CacheDamaged, trouble_of
 from yurttunnel.hub.cache.writes import Done, Write
@@ -70,11 +70,15 @@ class Opened(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What has come of writes; ``defects`` are of those that cannot be done."""
+    """What has come of writes; ``defects`` are of those that cannot be done.
+
+    If they are ``refused`` there is no room for what guests keep, and none of them is done.
+    """
 
     done: Sequence[Done]
     defects: Sequence[Failure]
     size: int
+    refused: bool = False
 
 
 class Database:
@@ -84,10 +88,11 @@ class Database:
     begun; the connection is closed then, and the next call opens it again.
     """
 
-    def __init__(self, path: Path, connect: Connect, most: int) -> None:
+    def __init__(self, path: Path, connect: Connect, most: int, is_guest: IsGuest) -> None:
         self._path = path
         self._connect = connect
         self._most = most
+        self._is_guest = is_guest
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
 
@@ -97,32 +102,36 @@ class Database:
             connection = self._opened()
             return Opened(_bytes(connection), events.count(connection))
 
-    def write(self, writes: Sequence[Write]) -> Written:
-        """Do some writes, all or none, with one fsync(2)."""
+    def write(self, writes: Sequence[Write], of_guests: bool) -> Written:
+        """Do some writes, all or none, with one fsync(2); those ``of_guests`` if there is room."""
         with self._explained():
-            connection = self._opened()
-            done, defects = self._done_within_bound(connection, writes)
-            return Written(done, defects, _bytes(connection))
+            return self._done_within_bound(self._opened(), writes, of_guests)
 
     def _done_within_bound(
-        self, connection: sqlite3.Connection, writes: Sequence[Write]
-    ) -> tuple[list[Done], list[Failure]]:
+        self, connection: sqlite3.Connection, writes: Sequence[Write], of_guests: bool
+    ) -> Written:
         made_room: list[Done] = []
+        size = sum(write.size for write in writes)
         while True:
             try:
                 done, defects = self._done(connection, writes)
             except sqlite3.OperationalError as error:
-                needed = _bytes(connection) + 2 * sum(write.size for write in writes)
+                needed = _bytes(connection) + 2 * size
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL or needed < self._most:
                     raise
-                made_room += _in_transaction(connection, [MakeRoom()])
+                made_room += _in_transaction(connection, [MakeRoom(self._is_guest, of_guests)])
                 if not made_room[-1].forgotten:
+                    if of_guests and size:
+                        return Written(made_room, (), _bytes(connection), refused=True)
                     raise CacheFailed(
                         f"the cache {self._path} has reached its bound of"
                         f" {self._most // 1_000_000} MB with what kubelet needs: raise it"
                     ) from error
             else:
-                return [*made_room, *done], defects
+                if of_guests:
+                    most = round(self._most * GUESTS_SHARE)
+                    done += _in_transaction(connection, [BoundGuests(self._is_guest, most)])
+                return Written([*made_room, *done], defects, _bytes(connection))
 
     def _done(
         self, connection: sqlite3.Connection, writes: Sequence[Write]

@@ -49,7 +49,7 @@ def entries(path: Path) -> list[Entry]:
         path,
         lambda connection: [
             Entry(Collection(*row[:4]), TypeMeta(*row[4:6]), row[6], row[7], str(row[8]), row[9])
-            for row in connection.execute(_OBJECTS.format("length(body)"))
+            for row in connection.execute(_OBJECTS.format("size"))
         ],
     )
 

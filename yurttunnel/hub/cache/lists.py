@@ -17,7 +17,7 @@ from zope.interface import implementer
 from yurttunnel.hub.cache import objects
 from yurttunnel.hub.cache.interfaces import Collection, IListing, Scope
 from yurttunnel.hub.cache.versions import is_older, version_of
-from yurttunnel.hub.cache.writes import OVERHEAD, Done
+from yurttunnel.hub.cache.writes import OVERHEAD, Done, size_of_scope
 from yurttunnel.hub.cache.writing import Writing
 from yurttunnel.hub.media.interfaces import Item, ListMeta
 
@@ -121,7 +121,7 @@ class Listing:
         refused: Callable[[Scope], object],
     ) -> None:
         self._writing = writing
-        self._queue = writing.queue
+        self._queue = writing.queue(scope.collection.client)
         self._continued = continued
         self._scope = scope
         self._continue_token = continue_token
@@ -146,13 +146,13 @@ class Listing:
         """See :class:`IListing`."""
         if self._is_over:
             return
-        size = self._size
+        size = self._size + size_of_scope(self._scope)
         items = _without(self._queue.gone_of(self._scope.collection), self._items)
         self.abandon()
         pages = self._pages([(item.namespace, item.name) for item in items])
         if pages is not None and meta.continue_token:
             self._continued.expect(self._scope, meta.continue_token, pages)
-        self._writing.put(Page(self._scope, meta, items, size + OVERHEAD, pages))
+        self._writing.put(Page(self._scope, meta, items, size, pages), self._queue)
 
     def abandon(self) -> None:
         """See :class:`IListing`."""

@@ -56,9 +56,9 @@ METRICS: tuple[Metric[CacheStats], ...] = (
     counter(
         "yurthub_cache_dropped",
         "What was not kept because too much waited: the disk is slow, full or broken, or a list is "
-        "very large. changes: of single objects, or whole lists that waited; lists: that were "
-        "never complete. Of what it was about, the cache has an older state until it is listed "
-        "again.",
+        "very large; or since the file has no room for others than the node's own components. "
+        "changes: of single objects, or whole lists that waited; lists: that were never complete. "
+        "Of what it was about, the cache has an older state until it is listed again.",
         lambda stats: (("changes", stats.dropped), ("lists", stats.refused)),
         "what",
     ),

@@ -105,6 +105,7 @@ def put(connection: Connection, collection: int, items: Sequence[Item]) -> int:
                 version_of(item.version),
                 labels_text(item.labels),
                 item.node,
+                len(item.body),
                 item.body,
             )
         written += connection.execute(_put(len(some)), values).rowcount
@@ -114,10 +115,11 @@ def put(connection: Connection, collection: int, items: Sequence[Item]) -> int:
 @cache
 def _put(rows: int) -> str:
     return (
-        "INSERT INTO objects (collection, namespace, name, version, labels, node, body) VALUES "
-        + ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
+        "INSERT INTO objects (collection, namespace, name, version, labels, node, size, body)"
+        " VALUES "
+        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * rows)
         + " ON CONFLICT DO UPDATE SET version = excluded.version, labels = excluded.labels,"
-        " node = excluded.node, body = excluded.body"
+        " node = excluded.node, size = excluded.size, body = excluded.body"
         " WHERE excluded.version > version"
         " OR (typeof(version) = 'text' AND excluded.version <> version)"
         # Metrics and the like have no version.

@@ -117,6 +117,14 @@ class WriteQueue:
         for write in taken:
             self._end(write)
 
+    def give_up(self) -> int:
+        """Drop what was taken: there is no room for it; return how many writes those were."""
+        for write in self._taken:
+            self._lacking.update(write.drop())
+        number = len(self._taken)
+        self.done([])
+        return number
+
     def put_back(self) -> None:
         """Have what was taken wait again, to be taken first: it could not be done now."""
         self._waiting.extendleft(reversed(self._taken))

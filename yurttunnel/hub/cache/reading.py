@@ -152,7 +152,7 @@ def _rows(
 ) -> Sequence[tuple[int, int]]:
     """Return the rows of a scope's objects and their bytes, in the order of an API server."""
     within, values = objects.within_scope(collection, scope)
-    columns = "id, length(body)"
+    columns = "id, size"
     order = f"FROM objects WHERE {within} ORDER BY namespace, name"
     if not objects.is_selective(scope):
         rows: list[tuple[int, int]] = connection.execute(

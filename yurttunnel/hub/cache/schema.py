@@ -5,7 +5,7 @@ from __future__ import annotations
 APPLICATION = 0x79687562
 """``application_id`` of the file: "yhub" (file(1) can know it by that)."""
 
-VERSION = 2
+VERSION = 3
 """``user_version`` of the file."""
 
 TABLES = """
@@ -22,6 +22,8 @@ CREATE TABLE collections (
     version NOT NULL,
     -- In which hour its client asked last, see clients.py.
     hour INTEGER NOT NULL,
+    -- What its objects and selections take; the triggers below keep it.
+    bytes INTEGER NOT NULL DEFAULT 0,
     UNIQUE (client, resource, form, view)
 );
 -- What was listed completely.
@@ -43,6 +45,8 @@ CREATE TABLE objects (
     version NOT NULL,
     labels TEXT NOT NULL,
     node TEXT NOT NULL,
+    -- Bytes of the body.
+    size INTEGER NOT NULL,
     -- The last one: what is looked for in the others does not read it.
     body BLOB NOT NULL,
     UNIQUE (collection, namespace, name)
@@ -69,6 +73,23 @@ CREATE TABLE tokens (
     owner TEXT NOT NULL,
     until REAL NOT NULL
 ) WITHOUT ROWID;
+CREATE TRIGGER object_comes AFTER INSERT ON objects BEGIN
+    UPDATE collections SET bytes = bytes + NEW.size + 500 WHERE id = NEW.collection;
+END;
+CREATE TRIGGER object_changes AFTER UPDATE OF size ON objects WHEN NEW.size <> OLD.size BEGIN
+    UPDATE collections SET bytes = bytes + NEW.size - OLD.size WHERE id = NEW.collection;
+END;
+CREATE TRIGGER object_goes AFTER DELETE ON objects BEGIN
+    UPDATE collections SET bytes = bytes - OLD.size - 500 WHERE id = OLD.collection;
+END;
+CREATE TRIGGER scope_comes AFTER INSERT ON scopes BEGIN
+    UPDATE collections SET bytes = bytes
+        + 2 * length(NEW.label_selector || NEW.field_selector) + 500 WHERE id = NEW.collection;
+END;
+CREATE TRIGGER scope_goes AFTER DELETE ON scopes BEGIN
+    UPDATE collections SET bytes = bytes
+        - 2 * length(OLD.label_selector || OLD.field_selector) - 500 WHERE id = OLD.collection;
+END;
 -- The hours in which clients asked, see clients.py.
 CREATE TABLE hours (hour INTEGER NOT NULL);
 INSERT INTO hours VALUES (0);

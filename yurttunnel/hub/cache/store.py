@@ -32,6 +32,7 @@ from yurttunnel.hub.cache.interfaces import (
 from yurttunnel.hub.cache.listed import Listed
 from yurttunnel.hub.cache.lists import Continued, Listing
 from yurttunnel.hub.cache.metrics import CacheStats
+from yurttunnel.hub.cache.queue import WriteQueue
 from yurttunnel.hub.cache.reading import Reader, Snapshot
 from yurttunnel.hub.cache.trouble import CacheDamaged
 from yurttunnel.hub.cache.versions import version_of
@@ -49,7 +50,7 @@ MOST_WAITING = 80 * 1024 * 1024
 """Bytes of memory for what waits to be written: two lists of 5,000 pods of 5.7 KB."""
 
 MOST_LISTED = 32
-"""Lists that are read at the same time; the next ones wait."""
+"""Lists that are read at the same time; the next ones wait. For guests there are as many again."""
 
 _MOST_ACCEPTED = 1_000
 """Tokens that are known to be on disk."""
@@ -62,7 +63,9 @@ class Cache(Service):
     """See :class:`ICache`.
 
     ``threads(name)`` gives a thread, as :class:`~yurttunnel.ops.threads.JobThread` is one. The
-    directory of ``path`` is made (0700) if it is not there.
+    directory of ``path`` is made (0700) if it is not there. ``is_guest(client)`` tells who is not
+    one of the node's own, and so takes nothing from those. Documents, which all share, are written
+    with what is of guests: anybody can have many of them kept.
     """
 
     _log = Logger()
@@ -75,16 +78,26 @@ class Cache(Service):
         *,
         most_bytes: int = MOST_BYTES,
         most_waiting: int = MOST_WAITING,
+        is_guest: clients.IsGuest,
         connect: Connect = connect,
     ) -> None:
         self._clock = clock
+        self._is_guest = is_guest
         self._thread = threads("cache reader")
         self._reader = Reader(path, connect)
         self._writing = Writing(
-            clock, path, threads("cache writer"), connect, most_bytes, most_waiting, self._opened
+            clock,
+            path,
+            threads("cache writer"),
+            connect,
+            most_bytes,
+            most_waiting,
+            is_guest,
+            self._opened,
         )
-        self._continued = Continued(clock)
-        self._lists = DeferredSemaphore(MOST_LISTED)
+        # By whether they are of guests.
+        self._continued = {guests: Continued(clock) for guests in (False, True)}
+        self._lists = {guests: DeferredSemaphore(MOST_LISTED) for guests in (False, True)}
         self._warnings = RateLimitedLog(clock, self._log)
         self._used: set[Collection] = set()
         self._hours = LoopingCall(self._count_hour)
@@ -95,7 +108,7 @@ class Cache(Service):
     def stats(self) -> CacheStats:
         """What it counts."""
         stats = self._writing.stats
-        stats.waiting = self._writing.queue.size
+        stats.waiting = self._writing.waiting
         stats.broken = self.problem() is not None
         return stats
 
@@ -131,7 +144,8 @@ class Cache(Service):
         self, client: str, resource: str, namespace: str, name: str, version: str = ""
     ) -> None:
         """See :class:`ICache`."""
-        self._writing.put(clients.forget_object(client, resource, namespace, name, version))
+        write = clients.forget_object(client, resource, namespace, name, version)
+        self._writing.put(write, self._writing.queue(client))
 
     def see(self, scope: Scope, version: str) -> None:
         """See :class:`ICache`."""
@@ -141,20 +155,25 @@ class Cache(Service):
         """See :class:`ICache`."""
         if collection not in self._used:
             self._used.add(collection)
-            self._writing.put(clients.use(collection))
+            self._writing.put(clients.use(collection), self._writing.queue(collection.client))
 
     def forget(self, keeps: Callable[[str], bool]) -> None:
         """See :class:`ICache`."""
-        self._writing.put(clients.Forget(keeps))
+        for queue in (self._writing.own, self._writing.guests):
+            self._writing.put(clients.Forget(keeps), queue)
 
     def begin_list(self, scope: Scope, continue_token: str) -> IListing:
         """See :class:`ICache`."""
         self._used.add(scope.collection)
-        return Listing(self._writing, self._continued, scope, continue_token, self._refused)
+        continued = self._continued[self._is_guest(scope.collection.client)]
+        return Listing(self._writing, continued, scope, continue_token, self._refused)
 
     def get(self, collection: Collection, namespace: str, name: str) -> Deferred[Stored | None]:
         """See :class:`ICache`."""
-        return self._read(lambda connection: reading.find(connection, collection, namespace, name))
+        return self._read(
+            lambda connection: reading.find(connection, collection, namespace, name),
+            self._writing.queue(collection.client),
+        )
 
     def list(self, scope: Scope) -> Deferred[IListed | None]:
         """See :class:`ICache`."""
@@ -162,23 +181,30 @@ class Cache(Service):
 
     def keep_document(self, client: str, path: str, form: str, document: KeptDocument) -> None:
         """See :class:`ICache`."""
-        self._writing.put(documents.keep(client, path, form, document))
+        self._writing.put(documents.keep(client, path, form, document), self._writing.guests)
 
     def document(self, client: str, path: str, form: str) -> Deferred[KeptDocument | None]:
         """See :class:`ICache`."""
-        return self._read(lambda connection: documents.find(connection, client, path, form))
+        return self._read(
+            lambda connection: documents.find(connection, client, path, form), self._writing.guests
+        )
 
     def keep_event(self, path: str, content_type: str, body: bytes, token: str) -> None:
         """See :class:`ICache`."""
-        self._writing.put(events.Keep(path, content_type, body, token))
+        queue = self._writing.guests if token else self._writing.own
+        self._writing.put(events.Keep(path, content_type, body, token), queue)
 
     def kept_events(self, most: int) -> Deferred[Sequence[KeptEvent]]:
         """See :class:`ICache`."""
-        return self._read(lambda connection: events.oldest(connection, most))
+        return self._read(
+            lambda connection: events.oldest(connection, most),
+            self._writing.own,
+            self._writing.guests,
+        )
 
     def drop_event(self, id: int) -> None:
         """See :class:`ICache`."""
-        self._writing.put(events.Drop(id))
+        self._writing.put(events.Drop(id), self._writing.own)
 
     def accept_token(self, digest: bytes, owner: str, until: float) -> None:
         """See :class:`ICache`; each request tells it, so what is known is not told again."""
@@ -187,17 +213,19 @@ class Cache(Service):
         self._accepted[digest] = owner, until
         if len(self._accepted) > _MOST_ACCEPTED:
             self._accepted.popitem(last=False)
-        self._writing.put(tokens.accept(digest, owner, until))
+        self._writing.put(tokens.accept(digest, owner, until), self._writing.own)
 
     def token_owner(self, digest: bytes) -> Deferred[str | None]:
         """See :class:`ICache`."""
         now = time_of_day(self._clock)
-        return self._read(lambda connection: tokens.owner(connection, digest, now))
+        return self._read(
+            lambda connection: tokens.owner(connection, digest, now), self._writing.own
+        )
 
     def refuse_token(self, digest: bytes) -> None:
         """See :class:`ICache`."""
         self._accepted.pop(digest, None)
-        self._writing.put(tokens.refuse(digest))
+        self._writing.put(tokens.refuse(digest), self._writing.own)
 
     def _defect(self, failure: Failure) -> None:
         self._log.failure("Defect: hours are not counted, so no client is forgotten", failure)
@@ -206,31 +234,36 @@ class Cache(Service):
         """Count an hour, unless the API has not answered in it."""
         if self._used:
             self._used.clear()
-            self._writing.put(clients.CountHour())
+            self._writing.put(clients.CountHour(), self._writing.own)
 
-    def _read(self, read: Callable[[sqlite3.Connection], _Result]) -> Deferred[_Result]:
-        return Deferred.fromCoroutine(self._in_reader(partial(self._reader.read, read)))
+    def _read(
+        self, read: Callable[[sqlite3.Connection], _Result], *queues: WriteQueue
+    ) -> Deferred[_Result]:
+        return Deferred.fromCoroutine(self._in_reader(partial(self._reader.read, read), *queues))
 
     async def _list(self, scope: Scope) -> IListed | None:
-        await self._lists.acquire()
+        client = scope.collection.client
+        slots, queue = self._lists[self._is_guest(client)], self._writing.queue(client)
+        await slots.acquire()
         try:
-            snapshot = await self._in_reader(partial(self._reader.snapshot, scope))
+            snapshot = await self._in_reader(partial(self._reader.snapshot, scope), queue)
         except BaseException:
-            self._lists.release()
+            slots.release()
             raise
         if snapshot is None:
-            self._lists.release()
+            slots.release()
             return None
-        complete = snapshot.complete and not self._writing.queue.is_lacking(scope.collection)
+        complete = snapshot.complete and not queue.is_lacking(scope.collection)
         read = partial(self._in_thread, self._writing.opened)
-        return Listed(self._clock, read, snapshot, complete, self._list_is_over)
+        return Listed(self._clock, read, snapshot, complete, partial(self._list_is_over, slots))
 
-    def _list_is_over(self, snapshot: Snapshot) -> None:
+    def _list_is_over(self, slots: DeferredSemaphore, snapshot: Snapshot) -> None:
         _ = self._thread.run(snapshot.close)
-        self._lists.release()
+        slots.release()
 
-    async def _in_reader(self, job: Callable[[], _Result]) -> _Result:
-        await self._writing.settled()
+    async def _in_reader(self, job: Callable[[], _Result], *queues: WriteQueue) -> _Result:
+        """Read once what waits in these queues is written, or after a moment."""
+        await self._writing.settled(*queues)
         return await self._in_thread(self._writing.opened, job)
 
     def _in_thread(self, opened: int, job: Callable[[], _Result]) -> Deferred[_Result]:
@@ -260,5 +293,5 @@ class Cache(Service):
             " without the cloud its last state is given",
             resource=scope.collection.resource,
             client=scope.collection.client,
-            size=self._writing.queue.size // 1_000_000,
+            size=self._writing.queue(scope.collection.client).size // 1_000_000,
         )

@@ -15,6 +15,13 @@ from yurttunnel.hub.media.interfaces import Item, TypeMeta
 OVERHEAD = 500
 """Bytes of memory that an object takes beside its body, about."""
 
+
+def size_of_scope(scope: Scope) -> int:
+    """Return the bytes that a selection takes, about; its texts are in an index, too."""
+    texts = scope.collection.view, scope.label_selector, scope.field_selector
+    return OVERHEAD + 2 * sum(map(len, texts))
+
+
 MOST_IN_ONE = 1024 * 1024
 """Bytes of changes that are written together."""
 
@@ -103,7 +110,7 @@ class Changes:
     def see(self, scope: Scope, version: Version) -> None:
         """Take it that a scope is known up to a version."""
         before = self.seen.get(scope)
-        self.size += OVERHEAD if before is None else 0
+        self.size += size_of_scope(scope) if before is None else 0
         self.seen[scope] = version if before is None else newest([before, version])
 
     def drop_oldest(self) -> Collection:

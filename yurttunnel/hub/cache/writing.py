@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.hub.cache.clients import IsGuest
 from yurttunnel.hub.cache.database import Connect, Database
 from yurttunnel.hub.cache.interfaces import CacheFailed, Scope
 from yurttunnel.hub.cache.metrics import CacheStats
@@ -45,8 +46,9 @@ _CLOSE = 2.0
 class Writing:
     """Writes what it is given, in batches and in order, by a thread.
 
-    ``on_opened`` is called when there is a new connection: what was opened before may be another
-    file.
+    What is of guests waits apart, so that it pushes out nothing of the node's own, and has half as
+    much memory as ``most_waiting``. ``on_opened`` is called when there is a new connection: what
+    was opened before may be another file.
     """
 
     _log = Logger()
@@ -59,12 +61,14 @@ class Writing:
         connect: Connect,
         most_bytes: int,
         most_waiting: int,
+        is_guest: IsGuest,
         on_opened: Callable[[], object],
     ) -> None:
         self._clock = clock
         self._path = path
         self._thread = thread
-        self._database = Database(path, connect, most_bytes)
+        self._database = Database(path, connect, most_bytes, is_guest)
+        self._is_guest = is_guest
         self._on_opened = on_opened
         self._warnings = RateLimitedLog(clock, self._log)
         self._loop = Reconciler(
@@ -81,7 +85,9 @@ class Writing:
         self._damage: CacheDamaged | None = None
         self._problem: CacheFailed | None = None
         self._since: float | None = None
-        self.queue = WriteQueue(most_waiting, self._dropped)
+        self.own = WriteQueue(most_waiting, self._dropped)
+        self.guests = WriteQueue(most_waiting // 2, self._dropped)
+        self._queues = (self.own, self.guests)
         self.stats = CacheStats()
         self.opened = 0
         """How often a file was opened, each of which may be another one."""
@@ -95,9 +101,9 @@ class Writing:
 
         Others ``let_go`` of it before: who is the last one moves the log of the file into it.
         """
-        await self.settled(FLUSH)
+        await self.settled(*self._queues, seconds=FLUSH)
         await self._loop.stopService()
-        if self.queue.is_busy:
+        if any(queue.is_busy for queue in self._queues):
             self._log.error(
                 "The last changes were not kept within {seconds:g} s: the cache {path} has what"
                 " was there before",
@@ -109,32 +115,42 @@ class Writing:
         self._thread.end()
         self._is_open = False
 
-    def put(self, write: Write) -> None:
-        """Take a write, to be done behind those before."""
-        self.queue.put(write)
+    @property
+    def waiting(self) -> int:
+        """Bytes of memory that what waits takes."""
+        return sum(queue.size for queue in self._queues)
+
+    def queue(self, client: str) -> WriteQueue:
+        """Return where it waits what is of a client."""
+        return self.guests if self._is_guest(client) else self.own
+
+    def put(self, write: Write, queue: WriteQueue) -> None:
+        """Take a write, to be done behind those before it in its queue."""
+        queue.put(write)
         self._loop.trigger()
 
     def change(self, key: Key, change: Change) -> None:
         """Take a change of an object."""
-        self.queue.change(key, change)
+        self.queue(key.collection.client).change(key, change)
         self._loop.trigger()
 
     def see(self, scope: Scope, version: Version) -> None:
         """Take it that a scope is known up to a version."""
-        self.queue.see(scope, version)
+        self.queue(scope.collection.client).see(scope, version)
         self._loop.trigger()
 
-    async def settled(self, seconds: float = BARRIER) -> bool:
-        """Wait until all that was taken before is done, and no longer than ``seconds``.
+    async def settled(self, *queues: WriteQueue, seconds: float = BARRIER) -> bool:
+        """Wait until all that was taken into queues before is done, and no longer than ``seconds``.
 
         Return whether it is; at once while there is a problem with writing.
         """
-        if self._is_open and not self.queue.is_busy:
+        if self._is_open and not any(queue.is_busy for queue in queues):
             return True
         if self.problem() is not None:
             return False
         self._loop.trigger(at_once=True)
-        return await ended_within(self._clock, seconds, self._mark())
+        marks = DeferredList(map(self._mark, queues))
+        return await ended_within(self._clock, seconds, marks)
 
     def problem(self) -> str | None:
         """Return why nothing can be written."""
@@ -150,9 +166,9 @@ class Writing:
             self._damage = damage
             self._loop.trigger(at_once=True)
 
-    def _mark(self) -> Deferred[None]:
-        if self.queue.is_busy:
-            return self.queue.mark()
+    def _mark(self, queue: WriteQueue) -> Deferred[None]:
+        if queue.is_busy or self._is_open:
+            return queue.mark()
         opened: Deferred[None] = Deferred()
         self._opening.append(opened)
         return opened
@@ -176,8 +192,9 @@ class Writing:
             raise self._damage
         if not self._is_open:
             await self._open()
-        while self.queue:
-            await self._write(self.queue.take())
+        while any(self._queues):
+            for queue in filter(None, self._queues):
+                await self._write(queue)
 
     async def _open(self) -> None:
         opened = await self._thread.run(self._database.open)
@@ -189,12 +206,13 @@ class Writing:
         for each in opening:
             each.callback(None)
 
-    async def _write(self, writes: list[Write]) -> None:
+    async def _write(self, queue: WriteQueue) -> None:
+        writes, of_guests = queue.take(), queue is self.guests
         self._since = self._clock.seconds()
         try:
-            written = await self._thread.run(partial(self._database.write, writes))
+            written = await self._thread.run(partial(self._database.write, writes, of_guests))
         except BaseException:
-            self.queue.put_back()
+            queue.put_back()
             raise
         finally:
             self._since = None
@@ -203,12 +221,15 @@ class Writing:
         for client in (client for done in written.done for client in done.forgotten):
             self._log.info(
                 "What {client} knows of the API is not kept any longer: it was not asked for"
-                " lately, or is not to be kept",
+                " lately, is not to be kept, or there is no room for it",
                 client=client,
             )
         for defect in written.defects:
             self._log.failure("Defect: a change cannot be written to the cache", defect)
-        self.queue.done(writes)
+        if written.refused:
+            self._no_room(queue.give_up())
+        else:
+            queue.done(writes)
 
     async def _begin_anew(self, damage: CacheDamaged) -> None:
         self._is_open = False
@@ -234,6 +255,15 @@ class Writing:
         if self._problem is not None:
             self._log.info("The cache {path} is written again", path=self._path)
         self._problem = None
+
+    def _no_room(self, count: int) -> None:
+        self.stats.dropped += count
+        self._warnings.warn(
+            "{count} of the changes for clients that are not the node's own are not kept: the cache"
+            " {path} is full: raise --cache-max-bytes",
+            count=count,
+            path=self._path,
+        )
 
     def _dropped(self, count: int) -> None:
         self.stats.dropped += count

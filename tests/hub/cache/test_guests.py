@@ -1,0 +1,188 @@
+"""Guests, who are not the node's own components: what they keep takes nothing from those."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from tests.hub.cache.caches import (
+    POD,
+    PODS,
+    HeldJobs,
+    InlineJobs,
+    item,
+    make_cache,
+    read_all,
+    tell_list,
+)
+from tests.hub.cache.test_trouble import BODY, TroubleTestCase
+from yurttunnel.hub.cache.clients import HOUR
+from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.cache.lists import MOST_LISTS
+from yurttunnel.hub.cache.store import MOST_LISTED
+from yurttunnel.hub.cache.writing import COLLECTED
+
+PROXY = "kube-proxy"
+"""A component of the node's own."""
+
+
+def pods_of(client: str) -> Scope:
+    """Return all pods of a client; with an owner it is a guest."""
+    return Scope(PODS._replace(client=client))
+
+
+def some(number: int):
+    """Return so many pods of 5.7 KB."""
+    return [item(f"pod-{each:03}", body=BODY) for each in range(number)]
+
+
+class GuestTestCase(TroubleTestCase):
+    """A cache of 1 MB."""
+
+    options: dict[str, int] = {"most_bytes": 1_000_000}
+
+    def setUp(self) -> None:
+        """Make it, and keep what kubelet sees."""
+        super().setUp()
+        self.stop()
+        self.writer = HeldJobs()
+        self.cache = make_cache(
+            self.directory,
+            self.clock,
+            threads=lambda name: self.writer if "writer" in name else InlineJobs(),
+            **self.options,
+        )
+        self.cache.startService()
+        tell_list(self.cache, some(2), 5, pods_of("kubelet"))
+
+    def keep(self, client: str, number: int) -> None:
+        """Have a client list so many pods, and let an hour pass."""
+        tell_list(self.cache, some(number), 5, pods_of(client))
+        self.clock.advance(HOUR)
+        self.clock.advance(COLLECTED)
+
+    def number(self, client: str) -> int:
+        """Return how many of its pods are there."""
+        found = self.read(pods_of(client))
+        return 0 if found is None else len(found[2])
+
+
+class RoomTests(GuestTestCase):
+    """The file."""
+
+    def test_the_node_first(self) -> None:
+        """When it is full, guests go, however long a component of the node has not asked."""
+        self.keep(PROXY, 60)
+        self.keep("app a", 50)
+        self.keep("kubelet", 60)
+        self.assertEqual([60, 60, 0], [self.number(each) for each in (PROXY, "kubelet", "app a")])
+        self.assertIsNone(self.cache.problem())
+
+    def test_no_room_for_a_guest(self) -> None:
+        """What a guest sees is not kept rather than that the node loses what it needs."""
+        self.keep(PROXY, 70)
+        self.keep("kubelet", 60)
+        self.keep("app a", 60)
+        self.assertEqual([70, 60, 0], [self.number(each) for each in (PROXY, "kubelet", "app a")])
+        self.assertIsNone(self.cache.problem())
+        self.assertEqual(1, self.said("the cache") and self.said("raise --cache-max-bytes"))
+        self.assertEqual(1, self.cache.stats.dropped)
+
+    def test_a_share(self) -> None:
+        """All guests together have half of the file, though nobody else needs it."""
+        for client in ("app a", "app b", "app c"):
+            self.keep(client, 35)
+        self.assertEqual([0, 35, 35], [self.number(f"app {owner}") for owner in "abc"])
+        self.assertLess(self.cache.stats.size, 600_000)
+
+    def test_by_owner(self) -> None:
+        """Of guests the owner loses who takes most, by however many names he asks."""
+        self.keep("dns b", 25)
+        for number in range(5):
+            self.keep(f"name-{number} a", 20)
+        self.assertEqual(25, self.number("dns b"))
+        kept = [self.number(f"name-{number} a") for number in range(5)]
+        self.assertEqual([0, 0, 0, 20, 20], kept)
+
+    def test_what_is_counted(self) -> None:
+        """What is changed, removed and forgotten counts as what it is then."""
+        collection = pods_of("app a").collection
+        for version in range(1, 50):
+            self.cache.upsert(collection, POD, item("a", version, body=BODY * version))
+        self.cache.upsert(collection, POD, item("b", 50, body=BODY))
+        self.cache.remove(collection, "default", "a", "51")
+        self.keep("app b", 70)
+        self.assertEqual([1, 70], [self.number(f"app {owner}") for owner in "ab"])
+
+    def test_selectors(self) -> None:
+        """Selectors take room, too: who lists by long ones only is bounded as well."""
+        for number in range(40):
+            scope = pods_of("app a")._replace(label_selector=f"a={number}" + "x" * 20_000)
+            tell_list(self.cache, [], 5, scope)
+            self.clock.advance(COLLECTED)
+        self.assertEqual(0, self.number("app a"))
+        self.assertGreater(self.cache.stats.forgotten, 0)
+
+
+class WaitingTests(GuestTestCase):
+    """Memory for what waits to be written."""
+
+    options = {"most_waiting": 100_000}
+
+    def test_changes(self) -> None:
+        """However much guests change while the disk hangs, nothing of the node's is dropped."""
+        self.assertEqual(2, self.number("kubelet"))
+        self.writer.holds = True
+        for each in some(5):
+            self.cache.upsert(pods_of(PROXY).collection, POD, each)
+        for number in range(100):
+            changed = item(f"pod-{number}", body=BODY)
+            self.cache.upsert(pods_of("app a").collection, POD, changed)
+        self.assertGreater(self.cache.stats.dropped, 0)
+        self.writer.release()
+        self.assertEqual(5, self.number(PROXY))
+        self.assertLess(self.number("app a"), 100)
+
+    def test_lists(self) -> None:
+        """A list of a guest's that is too large leaves room for one of the node's."""
+        self.writer.holds = True
+        listing = self.cache.begin_list(pods_of("app a"), "")
+        listing.add(some(6))
+        tell_list(self.cache, some(10), 6, pods_of(PROXY))
+        self.assertEqual(0, self.cache.stats.refused)
+        listing.add(some(6))
+        self.assertEqual(1, self.cache.stats.refused)
+        self.writer.release()
+        self.assertEqual(10, self.number(PROXY))
+
+    def test_reading(self) -> None:
+        """Who reads what the node keeps does not wait for what guests have told."""
+        self.assertEqual(2, self.number("kubelet"))
+        self.writer.holds = True
+        self.cache.upsert(pods_of("app a").collection, POD, item("a"))
+        self.clock.advance(COLLECTED)
+        self.assertEqual(2, self.number("kubelet"))
+        self.writer.release()
+
+    def test_pages(self) -> None:
+        """However many lists guests begin, the next page of the node's is known as that."""
+        tell_list(self.cache, some(2), 6, pods_of(PROXY), next_token="two")
+        for number in range(2 * MOST_LISTS):
+            tell_list(self.cache, [], 6, pods_of("app a"), next_token=f"{number}")
+        tell_list(self.cache, [item("z")], 6, pods_of(PROXY), token="two")
+        _, complete, items = self.read(pods_of(PROXY))
+        self.assertEqual((True, 3), (complete, len(items)))
+
+
+class SlotTests(GuestTestCase):
+    """Lists that are read at a time."""
+
+    def test_slots(self) -> None:
+        """However many lists guests read and do not take, the node's are read."""
+        self.keep("app a", 1)
+        held = [self.result(self.cache.list(pods_of("app a"))) for _ in range(MOST_LISTED)]
+        waits = Deferred.fromCoroutine(read_all(self.cache, pods_of("app a")))
+        self.assertEqual(2, self.number("kubelet"))
+        self.assertNoResult(waits)
+        for each in held:
+            each.close()
+        self.assertIsNotNone(self.result(waits))
