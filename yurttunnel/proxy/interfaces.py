@@ -33,6 +33,21 @@ class IDesiredStateSource(Interface):
         """Return what is to be served; ``None`` until both kinds have been listed once."""
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointStats:
+    """What is known of an endpoint that serves now."""
+
+    endpoint: Endpoint
+    active: int
+    """Connections, and dials that are under way."""
+    failures: int
+    """Dials that have failed, all in all."""
+    last_failure: str
+    """Empty where none has failed yet."""
+    ejected_until: float | None
+    """Seconds of the reactor's clock; ``None`` where it is chosen like the others."""
+
+
 class IEndpointPicker(Interface):
     """The endpoints of one virtual service, among which connections are spread.
 
@@ -54,7 +69,10 @@ class IEndpointPicker(Interface):
         """Report that a dial has failed, so that it may be ejected; ``why`` is for the page."""
 
     def ended(endpoint: Endpoint) -> None:
-        """Report the end of a connection that stood."""
+        """Report the end of a connection that stood, or of a dial that its client gave up."""
+
+    def endpoints() -> Sequence[EndpointStats]:
+        """Return what is known of the endpoints, for the page."""
 
 
 class ILoadBalancer(Interface):
