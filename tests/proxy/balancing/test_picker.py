@@ -1,0 +1,217 @@
+"""Endpoints one after the other, or those with the fewest connections."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from tests.proxy.services import endpoint, key, service
+from yurttunnel.proxy.balancing.balancer import LoadBalancer
+from yurttunnel.proxy.balancing.ejections import FAILURES
+from yurttunnel.proxy.interfaces import IEndpointPicker, ILoadBalancer
+
+A, B, C = (endpoint(number) for number in (1, 2, 3))
+
+
+class PickerTestCase(SynchronousTestCase):
+    """A load balancer with a clock."""
+
+    def setUp(self):
+        """Have no service yet."""
+        self.clock = Clock()
+        self.balancer = LoadBalancer(self.clock)
+
+    def picker(self, *endpoints, **more):
+        """Make or update the picker of a service with ``endpoints``."""
+        return self.balancer.update(service(endpoints, **more))
+
+    def picked(self, picker, count, tried=(), client="192.0.2.1"):
+        """Tell how often each endpoint is picked, whose dials all go well."""
+        found = Counter()
+        for _ in range(count):
+            one = picker.pick(client, tried)
+            picker.connected(one)
+            found[one] += 1
+        return found
+
+
+class RoundRobinTests(PickerTestCase):
+    """One after the other."""
+
+    def test_interfaces(self):
+        """They have what they should have."""
+        verifyObject(ILoadBalancer, self.balancer)
+        verifyObject(IEndpointPicker, self.picker(A))
+
+    def test_equal_counts(self):
+        """After 300 connections each of three endpoints has had a hundred."""
+        self.assertEqual({A: 100, B: 100, C: 100}, self.picked(self.picker(A, B, C), 300))
+
+    def test_a_removed_endpoint(self):
+        """None goes there any more."""
+        picker = self.picker(A, B, C)
+        self.picked(picker, 10)
+        self.assertIs(picker, self.picker(A, C))
+        self.assertEqual({A: 50, C: 50}, self.picked(picker, 100))
+
+    def test_the_first_one_is_any(self):
+        """Of many nodes, or services, not all begin with the same endpoint."""
+        first = set()
+        for number in range(200):
+            picker = self.balancer.update(service((A, B, C), key=key(f"web-{number}")))
+            first.add(picker.pick("192.0.2.1", ()))
+        self.assertEqual({A, B, C}, first)
+
+    def test_no_endpoints(self):
+        """There is none to pick, and there is when one comes."""
+        picker = self.picker()
+        self.assertIsNone(picker.pick("192.0.2.1", ()))
+        self.picker(A)
+        self.assertEqual(A, picker.pick("192.0.2.1", ()))
+
+    def test_another_endpoint_than_those_tried(self):
+        """A dial that has failed is followed by one to another endpoint, while there is one."""
+        picker = self.picker(A, B, C)
+        for _ in range(9):
+            self.assertEqual(B, picker.pick("192.0.2.1", [A, C]))
+        self.assertIn(picker.pick("192.0.2.1", [A, B, C]), {A, B, C})
+
+    def test_an_update_without_change(self):
+        """The order stays where it was."""
+        picker = self.picker(A, B, C)
+        found = Counter()
+        for _ in range(300):
+            found[picker.pick("192.0.2.1", ())] += 1
+            self.picker(A, B, C)
+        self.assertEqual({A: 100, B: 100, C: 100}, found)
+
+    def test_a_removed_service(self):
+        """Nothing is known of it when it comes back."""
+        former = self.picker(A)
+        self.balancer.remove(key())
+        self.assertIsNot(former, self.picker(A))
+
+
+class CountTests(PickerTestCase):
+    """What is told of each endpoint."""
+
+    def active(self, picker):
+        """Return the numbers of connections, by endpoint."""
+        return {each.endpoint: each.active for each in picker.endpoints()}
+
+    def test_connections(self):
+        """They count from the pick to the end, or the failure of the dial."""
+        for least in (False, True):
+            picker = self.picker(A, B, least_connections=least)
+            for _ in range(4):
+                picker.connected(picker.pick("192.0.2.1", ()))
+            self.assertEqual({A: 2, B: 2}, self.active(picker))
+            picker.ended(A)
+            picker.failed(B, "refused")
+            self.assertEqual({A: 1, B: 1}, self.active(picker))
+            picker.ended(A)
+            picker.ended(B)
+
+    def test_an_endpoint_that_comes_back(self):
+        """Connections that it has kept still count; nothing is counted twice."""
+        picker = self.picker(A)
+        for _ in range(2):
+            picker.connected(picker.pick("192.0.2.1", ()))
+        self.picker(B)
+        self.assertEqual({B: 0}, self.active(picker))
+        picker.ended(A)
+        self.picker(A)
+        self.assertEqual({A: 1}, self.active(picker))
+        picker.ended(A)
+        self.assertEqual({A: 0}, self.active(picker))
+
+    def test_what_ends_after_its_endpoint(self):
+        """Connections outlive their endpoint, and their end is no error."""
+        picker = self.picker(A)
+        for _ in range(3):
+            picker.pick("192.0.2.1", ())
+        self.picker()
+        picker.ended(A)
+        picker.failed(A, "refused")
+        picker.connected(A)
+        picker.ended(A)
+        picker.ended(A)
+        self.assertEqual([], list(picker.endpoints()))
+
+    def test_failures(self):
+        """The last one is told with its reason."""
+        picker = self.picker(A)
+        for why in ("timed out", "refused"):
+            picker.pick("192.0.2.1", ())
+            picker.failed(A, why)
+        [told] = picker.endpoints()
+        self.assertEqual((2, "refused"), (told.failures, told.last_failure))
+
+
+class LeastConnectionsTests(PickerTestCase):
+    """The endpoint with the fewest connections."""
+
+    def test_fewest(self):
+        """Where one has got rid of all of its connections, it gets the next ones."""
+        picker = self.picker(A, B, C, least_connections=True)
+        self.assertEqual({A: 10, B: 10, C: 10}, self.picked(picker, 30))
+        for _ in range(10):
+            picker.ended(B)
+        self.assertEqual({B: 10}, self.picked(picker, 10))
+        self.assertEqual({A: 1, B: 1, C: 1}, self.picked(picker, 3))
+
+    def test_idle_endpoints_take_turns(self):
+        """Connections that never overlap are spread, too."""
+        picker = self.picker(A, B, C, least_connections=True)
+        found = Counter()
+        for _ in range(30):
+            one = picker.pick("192.0.2.1", ())
+            found[one] += 1
+            picker.ended(one)
+        self.assertEqual({A: 10, B: 10, C: 10}, found)
+
+    def test_fewest_of_those_not_tried(self):
+        """With the best ones tried it is the best of the others."""
+        picker = self.picker(A, B, C, least_connections=True)
+        self.picked(picker, 5, tried=[A, B])
+        self.picked(picker, 2, tried=[A, C])
+        self.assertEqual(B, picker.pick("192.0.2.1", [A]))
+        self.assertEqual(A, picker.pick("192.0.2.1", [A, B, C]))
+
+    def test_policy_changes(self):
+        """It can be taken up and given up while there are connections."""
+        picker = self.picker(A, B)
+        self.picked(picker, 6, tried=[B])
+        self.picker(A, B, least_connections=True)
+        self.assertEqual({B: 6}, self.picked(picker, 6))
+        self.picker(A, B)
+        self.assertEqual({A: 5, B: 5}, self.picked(picker, 10))
+
+    @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=60))
+    def test_whatever_happens(self, events):
+        """It is always one with the fewest of those that are not left out, and counts are right."""
+        picker = LoadBalancer(self.clock).update(service(range(5), least_connections=True))
+        active, in_a_row = Counter(), Counter()
+        for what, number in events:
+            one = endpoint(number)
+            if what < 3:
+                live = [endpoint(each) for each in range(5) if in_a_row[endpoint(each)] < FAILURES]
+                chosen = picker.pick("192.0.2.1", ())
+                if live:
+                    self.assertIn(chosen, live)
+                    self.assertEqual(min(active[each] for each in live), active[chosen])
+                active[chosen] += 1
+            elif what == 3:
+                picker.connected(one)
+                in_a_row[one] = 0
+            elif active[one]:
+                active[one] -= 1
+                in_a_row[one] += what == 4
+                (picker.failed(one, "refused") if what == 4 else picker.ended(one))
+        told = {each.endpoint: each.active for each in picker.endpoints()}
+        self.assertEqual({endpoint(number): active[endpoint(number)] for number in range(5)}, told)

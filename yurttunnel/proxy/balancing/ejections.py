@@ -1,0 +1,95 @@
+"""Passive ejection: endpoints whose dials fail are left out for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from yurttunnel.ops.backoff import doubled
+from yurttunnel.proxy.balancing.endpoint_state import EndpointState
+from yurttunnel.proxy.state.virtual_services import Endpoint
+
+FAILURES = 2
+"""Dials that have to fail in a row. One may be a packet that was lost: the shortest time-out of a
+dial, 0.25 s, is less than that of TCP's first retransmission (1 s, RFC 6298). With two, clients
+that come one after the other wait twice for a black hole, and no dial of theirs takes longer than
+two time-outs of three endpoints."""
+
+FIRST, LONGEST = 10.0, 300.0
+"""Seconds for which an endpoint is left out at first, and at most."""
+
+PROBE = 10.0
+"""Seconds until another connection is tried where nothing has become of the one that was tried at
+the end of an ejection; longer than a dial takes."""
+
+
+class Ejections:
+    """The endpoints of one virtual service that are left out, by ``seconds``, a clock."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._states: dict[Endpoint, EndpointState] = {}
+        self._earliest = 0.0
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._states)
+
+    def failed(self, state: EndpointState) -> bool:
+        """Note a failed dial; return whether the endpoint is ejected now, and was not before."""
+        state.in_a_row += 1
+        if state.ejected_until is None:
+            if state.in_a_row < FAILURES:
+                return False
+        elif not state.probed:
+            # A dial from before, or as there was no other endpoint: no reason to wait longer.
+            return False
+        new = state.ejected_until is None
+        state.probed = False
+        self._leave_out(state, doubled(state.ejections, FIRST, LONGEST))
+        state.ejections += 1
+        return new
+
+    def connected(self, state: EndpointState) -> bool:
+        """Note a dial that went well; return whether that ends an ejection."""
+        state.in_a_row = state.ejections = 0
+        if state.ejected_until is None:
+            return False
+        state.ejected_until = None
+        state.probed = False
+        self.remove(state)
+        return True
+
+    def probe(self, tried: Collection[Endpoint]) -> EndpointState | None:
+        """Return an endpoint whose ejection is over, to be tried by one connection."""
+        if self._seconds() < self._earliest:
+            return None
+        for state in self._states.values():
+            assert state.ejected_until is not None  # else it were not among them
+            if state.ejected_until <= self._seconds() and state.endpoint not in tried:
+                state.probed = True
+                self._leave_out(state, PROBE)
+                return state
+        return None
+
+    def last_resort(self, tried: Collection[Endpoint]) -> EndpointState | None:
+        """Return one all the same, where no other is left: one after the other."""
+        for endpoint, state in self._states.items():
+            if endpoint not in tried:
+                self._states[endpoint] = self._states.pop(endpoint)
+                return state
+        return None
+
+    def remove(self, state: EndpointState) -> None:
+        """Forget an endpoint, if it is ejected."""
+        if self._states.pop(state.endpoint, None) is not None:
+            self._find_earliest()
+
+    def _leave_out(self, state: EndpointState, seconds: float) -> None:
+        state.ejected_until = self._seconds() + seconds
+        self._states[state.endpoint] = state
+        self._find_earliest()
+
+    def _find_earliest(self) -> None:
+        self._earliest = min(
+            (each.ejected_until or 0.0 for each in self._states.values()), default=0.0
+        )

@@ -1,0 +1,142 @@
+"""The endpoints of one virtual service, and who gets which."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from yurttunnel.proxy.balancing.affinity import AffinityRecords
+from yurttunnel.proxy.balancing.ejections import Ejections
+from yurttunnel.proxy.balancing.endpoint_state import EndpointState
+from yurttunnel.proxy.balancing.schedulers import LeastConnections, RoundRobin, Scheduler
+from yurttunnel.proxy.interfaces import EndpointStats, IEndpointPicker
+from yurttunnel.proxy.state.virtual_services import Endpoint, VirtualService
+
+
+@implementer(IEndpointPicker)
+class EndpointPicker:
+    """The picker of one virtual service, which :meth:`update` is to be given before all else."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._service: VirtualService | None = None
+        # With those that are removed, as long as they have connections.
+        self._states: dict[Endpoint, EndpointState] = {}
+        self._ejections = Ejections(clock.seconds)
+        self._scheduler: Scheduler = RoundRobin((), 0)
+        self._affinity: AffinityRecords | None = None
+
+    def update(self, service: VirtualService) -> None:
+        """Take endpoints and policies of ``service``; keep what is known of those that stay."""
+        former, self._service = self._service, service
+        self._take_affinity(service.affinity)
+        if former is None or former.endpoints != service.endpoints:
+            self._take_endpoints(service.endpoints)
+        elif former.least_connections == service.least_connections:
+            return
+        kind = LeastConnections if service.least_connections else RoundRobin
+        live = [each for each in self._serving() if each.ejected_until is None]
+        # Of many nodes, and after many changes, not all are to begin with the same one.
+        self._scheduler = kind(live, random.randrange(len(live) or 1))
+
+    def pick(self, client: str, tried: Collection[Endpoint]) -> Endpoint | None:
+        """See :class:`IEndpointPicker`."""
+        if self._affinity is None:
+            state = self._choose(tried)
+        else:
+            state = self._own_of(client, tried, self._affinity)
+        if state is None:
+            return None
+        self._count(state, 1)
+        return state.endpoint
+
+    def connected(self, endpoint: Endpoint) -> None:
+        """See :class:`IEndpointPicker`."""
+        state = self._states.get(endpoint)
+        if state is not None and self._ejections.connected(state):
+            self._scheduler.add(state)
+
+    def failed(self, endpoint: Endpoint, why: str) -> None:
+        """See :class:`IEndpointPicker`."""
+        state = self._states.get(endpoint)
+        if state is None:
+            return
+        state.failures += 1
+        state.last_failure = why
+        self._count(state, -1)
+        if not state.removed and self._ejections.failed(state):
+            self._scheduler.remove(state)
+
+    def ended(self, endpoint: Endpoint) -> None:
+        """See :class:`IEndpointPicker`."""
+        state = self._states.get(endpoint)
+        if state is not None:
+            self._count(state, -1)
+
+    def endpoints(self) -> Sequence[EndpointStats]:
+        """See :class:`IEndpointPicker`."""
+        return [state.stats() for state in self._serving()]
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _own_of(
+        self, client: str, tried: Collection[Endpoint], affinity: AffinityRecords
+    ) -> EndpointState | None:
+        state = affinity.get(client)
+        if state is None or state.endpoint in tried or state.ejected_until is not None:
+            state = self._choose(tried)
+        if state is None:
+            affinity.drop(client)
+        else:
+            affinity.put(client, state)
+        return state
+
+    def _choose(self, tried: Collection[Endpoint]) -> EndpointState | None:
+        if not self._ejections:
+            return self._scheduler.next(tried) or self._scheduler.next(())
+        return (
+            self._ejections.probe(tried)
+            or self._scheduler.next(tried)
+            or self._ejections.last_resort(tried)
+            or self._scheduler.next(())
+            or self._ejections.last_resort(())
+        )
+
+    def _count(self, state: EndpointState, change: int) -> None:
+        if state.ejected_until is None and not state.removed:
+            self._scheduler.count(state, change)
+            return
+        state.active += change
+        if state.removed and not state.active:
+            del self._states[state.endpoint]
+
+    def _take_affinity(self, ttl: float | None) -> None:
+        if ttl is None:
+            self._affinity = None
+        elif self._affinity is None:
+            self._affinity = AffinityRecords(ttl, self._clock.seconds)
+        else:
+            self._affinity.ttl = ttl
+
+    def _take_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
+        for endpoint in self._states.keys() - set(endpoints):
+            self._remove(self._states[endpoint])
+        for endpoint in endpoints:
+            state = self._states.get(endpoint)
+            if state is None or state.removed:
+                # Nothing is known of it but the connections that it may have kept.
+                self._states[endpoint] = EndpointState(endpoint, state.active if state else 0)
+
+    def _remove(self, state: EndpointState) -> None:
+        state.removed = True
+        self._ejections.remove(state)
+        state.ejected_until = None
+        if not state.active:
+            del self._states[state.endpoint]
+
+    def _serving(self) -> list[EndpointState]:
+        assert self._service is not None  # it has been given one at once
+        return [self._states[endpoint] for endpoint in self._service.endpoints]

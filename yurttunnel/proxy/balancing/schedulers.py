@@ -1,0 +1,133 @@
+"""The order in which endpoints are chosen; the names are those of IPVS (``rr``, ``lc``)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from yurttunnel.proxy.balancing.endpoint_state import EndpointState
+from yurttunnel.proxy.state.virtual_services import Endpoint
+
+
+class Scheduler(Protocol):
+    """Chooses among the endpoints that it has.
+
+    It is told of each connection that begins or ends: the common case takes the same time
+    whatever their number.
+    """
+
+    def add(self, state: EndpointState) -> None:
+        """Choose ``state`` from now on, too."""
+        ...
+
+    def remove(self, state: EndpointState) -> None:
+        """Choose ``state``, which it has, no longer."""
+        ...
+
+    def next(self, tried: Collection[Endpoint]) -> EndpointState | None:
+        """Return the one whose turn it is, ``None`` where all have been ``tried``."""
+        ...
+
+    def count(self, state: EndpointState, change: int) -> None:
+        """Note that a connection to ``state``, which it has, begins (1) or ends (-1)."""
+        ...
+
+
+class RoundRobin:
+    """One after the other, beginning with the one at ``start``."""
+
+    def __init__(self, states: Iterable[EndpointState], start: int) -> None:
+        self._states = list(states)
+        self._position = start
+
+    def add(self, state: EndpointState) -> None:
+        """See :class:`Scheduler`."""
+        self._states.append(state)
+
+    def remove(self, state: EndpointState) -> None:
+        """See :class:`Scheduler`; it is nobody else's turn than it was."""
+        index = self._states.index(state)
+        del self._states[index]
+        if index < self._position:
+            self._position -= 1
+
+    def next(self, tried: Collection[Endpoint]) -> EndpointState | None:
+        """See :class:`Scheduler`; it looks at one endpoint more than there are in ``tried``."""
+        states = self._states
+        position = self._position
+        for _ in states:
+            if position >= len(states):
+                position = 0
+            state = states[position]
+            position += 1
+            if state.endpoint not in tried:
+                self._position = position
+                return state
+        return None
+
+    def count(self, state: EndpointState, change: int) -> None:
+        """See :class:`Scheduler`."""
+        state.active += change
+
+
+class LeastConnections:
+    """The one with the fewest connections; among several, the one that got none for longest.
+
+    Endpoints with equal numbers of connections stand in one queue. A connection moves its endpoint
+    to the end of the queue beside, so the shortest is known without a look at all of them.
+    """
+
+    def __init__(self, states: Iterable[EndpointState], start: int) -> None:
+        self._queues: dict[int, OrderedDict[EndpointState, None]] = {}
+        self._least = 0
+        ordered = list(states)
+        for state in ordered[start:] + ordered[:start]:
+            self.add(state)
+
+    def add(self, state: EndpointState) -> None:
+        """See :class:`Scheduler`."""
+        if not self._queues:
+            self._least = state.active
+        self._enter(state)
+
+    def remove(self, state: EndpointState) -> None:
+        """See :class:`Scheduler`."""
+        self._leave(state)
+        if self._least not in self._queues:
+            self._least = min(self._queues, default=0)
+
+    def next(self, tried: Collection[Endpoint]) -> EndpointState | None:
+        """See :class:`Scheduler`; only where one of the fewest was tried it looks at all."""
+        if not self._queues:
+            return None
+        first = next(iter(self._queues[self._least]))
+        if first.endpoint not in tried:
+            return first
+        untried = (
+            state
+            for queue in self._queues.values()
+            for state in queue
+            if state.endpoint not in tried
+        )
+        return min(untried, key=lambda state: state.active, default=None)
+
+    def count(self, state: EndpointState, change: int) -> None:
+        """See :class:`Scheduler`."""
+        former = state.active
+        self._leave(state)
+        state.active += change
+        self._enter(state)
+        if former == self._least and former not in self._queues:
+            # It was the only one with so few.
+            self._least = state.active
+
+    def _enter(self, state: EndpointState) -> None:
+        self._queues.setdefault(state.active, OrderedDict())[state] = None
+        self._least = min(self._least, state.active)
+
+    def _leave(self, state: EndpointState) -> None:
+        queue = self._queues[state.active]
+        del queue[state]
+        if not queue:
+            del self._queues[state.active]
