@@ -1,0 +1,403 @@
+"""What is served of Services and EndpointSlices on a node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from weakref import ref
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.proxy.objects import HERE, endpoint, endpoint_slice, port, service, shown, taken, told
+from yurttunnel.proxy.state.desired_state import Memory, desired_state
+from yurttunnel.proxy.state.virtual_services import NobodyServes, Scope
+
+
+def of(*objects, node=HERE):
+    """Return the desired state of objects of the API."""
+    return desired_state(*taken(*objects), node)
+
+
+class PortalTests(SynchronousTestCase):
+    """The portals of a Service, and the endpoints behind them."""
+
+    def test_all_kinds_of_portals(self):
+        """They come in the order in which they are opened, and have the same endpoints."""
+        web = service(
+            ports=[port(80, nodePort=30080)], external=["192.0.2.1"], ingress=["192.0.2.2"]
+        )
+        state = of(web, endpoint_slice("10.1.0.2", "10.1.0.1"))
+        portals = [
+            "cluster IP 10.96.0.1 80",
+            "external IP 192.0.2.1 80",
+            "load-balancer IP 192.0.2.2 80",
+            "node port 30080",
+        ]
+        endpoints = ["10.1.0.1:8080", "10.1.0.2:8080"]
+        self.assertEqual({"default/web TCP IPv4": (portals, endpoints)}, shown(state))
+        self.assertEqual([], told(state))
+
+    def test_both_families(self):
+        """Each family has its own portals, and its own endpoints."""
+        web = service(
+            "web",
+            "10.96.0.1",
+            "fd00::1",
+            ports=[port(80, nodePort=30080)],
+            external=["2001:db8::1"],
+        )
+        slices = (
+            endpoint_slice("10.1.0.1"),
+            endpoint_slice("fd01::1", name="web-6", version=6),
+        )
+        self.assertEqual(
+            {
+                "default/web TCP IPv4": (
+                    ["cluster IP 10.96.0.1 80", "node port 30080"],
+                    ["10.1.0.1:8080"],
+                ),
+                "default/web TCP IPv6": (
+                    ["cluster IP fd00::1 80", "external IP 2001:db8::1 80", "node port 30080"],
+                    ["[fd01::1]:8080"],
+                ),
+            },
+            shown(of(web, *slices)),
+        )
+
+    def test_ports_by_name_and_protocol(self):
+        """A port is served by the ports of slices that have its name and protocol."""
+        web = service(
+            ports=[port(80, "http"), port(53, "dns"), port(53, "dns", protocol="UDP")],
+        )
+        slices = (
+            endpoint_slice("10.1.0.1", ports=[port(8080, "http"), port(5353, "dns")]),
+            endpoint_slice(
+                "10.1.0.2",
+                name="web-2",
+                ports=[port(9090, "http"), port(5300, "dns", protocol="UDP")],
+            ),
+        )
+        found = {key: endpoints for key, (_, endpoints) in shown(of(web, *slices)).items()}
+        self.assertEqual(
+            {
+                "default/web:http TCP IPv4": ["10.1.0.1:8080", "10.1.0.2:9090"],
+                "default/web:dns TCP IPv4": ["10.1.0.1:5353"],
+                "default/web:dns UDP IPv4": ["10.1.0.2:5300"],
+            },
+            found,
+        )
+
+    def test_nobody(self):
+        """A Service without endpoints is there, since its clients are refused."""
+        (made,) = of(service()).services.values()
+        self.assertEqual(((), NobodyServes.REFUSED), (made.endpoints, made.nobody_serves))
+
+    def test_slices_of_another_namespace(self):
+        """A Service has the endpoints of its own namespace."""
+        (made,) = of(service(), endpoint_slice("10.1.0.1", namespace="other")).services.values()
+        self.assertEqual((), made.endpoints)
+
+    def test_endpoint_in_two_slices(self):
+        """One that moves from slice to slice is ready where it is so in one of them."""
+        slices = [
+            endpoint_slice(endpoint(ready=False), name="web-1"),
+            endpoint_slice(endpoint(ready=True), name="web-2"),
+            endpoint_slice(endpoint(ready=False), name="web-3"),
+        ]
+        (made,) = of(service(), *slices).services.values()
+        self.assertEqual(["10.1.0.1:8080"], [str(each) for each in made.endpoints])
+
+    def test_source_ranges(self):
+        """Load-balancer IPs are for the networks of their own family alone, if there are some."""
+        web = service(
+            "web",
+            "10.96.0.1",
+            "fd00::1",
+            ingress=["192.0.2.2", "2001:db8::2"],
+            external=["192.0.2.3"],
+            loadBalancerSourceRanges=["203.0.113.0/24"],
+        )
+        self.assertEqual(
+            {
+                "10.96.0.1": None,
+                "192.0.2.3": None,
+                "192.0.2.2": (ip_network("203.0.113.0/24"),),
+                "fd00::1": None,
+                "2001:db8::2": (),
+            },
+            {
+                str(portal.address): portal.sources
+                for made in of(web).services.values()
+                for portal in made.portals
+            },
+        )
+
+    def test_all_sources(self):
+        """A range that is everything limits nothing."""
+        web = service(ingress=["192.0.2.2"], loadBalancerSourceRanges=["10.0.0.0/8", "0.0.0.0/0"])
+        (made,) = of(web).services.values()
+        self.assertEqual([None, None], [portal.sources for portal in made.portals])
+
+    def test_settings(self):
+        """Affinity and annotations are passed on, the PROXY protocol where it can be spoken."""
+        web = service(
+            ports=[port(53, "a"), port(53, "b", protocol="UDP")],
+            sessionAffinity="ClientIP",
+            annotations={
+                "yurttunnel.io/proxy-protocol": "v2",
+                "yurttunnel.io/load-balancing": "least-connections",
+            },
+        )
+        self.assertEqual(
+            [(10800.0, 2, True), (10800.0, 0, True)],
+            [
+                (made.affinity, made.proxy_protocol, made.least_connections)
+                for made in of(web).services.values()
+            ],
+        )
+
+    def test_external_ip_of_an_endpoint(self):
+        """What has the external IP and serves the port is reached without a portal there."""
+        web = service(external=["192.0.2.1", "192.0.2.2"], ports=[port(8080)])
+        state = of(web, endpoint_slice("192.0.2.1"))
+        self.assertEqual(
+            (["cluster IP 10.96.0.1 8080", "external IP 192.0.2.2 8080"], ["192.0.2.1:8080"]),
+            shown(state)["default/web TCP IPv4"],
+        )
+
+
+class PolicyTests(SynchronousTestCase):
+    """Traffic policies, for portals within the cluster and for those from outside."""
+
+    both = (endpoint("10.1.0.1", node="here"), endpoint("10.1.0.2", node="there"))
+
+    def served(self, *endpoints, **spec):
+        """Return, by scope, kinds of portals, endpoints, and what else differs."""
+        web = service(ports=[port(80, nodePort=30080)], **spec)
+        return {
+            made.key.scope: (
+                len(made.portals),
+                [str(each.address) for each in made.endpoints],
+                made.nobody_serves,
+                made.keeps_source,
+            )
+            for made in of(web, endpoint_slice(*endpoints)).services.values()
+        }
+
+    def test_cluster(self):
+        """By default all endpoints serve all portals, and those here are known."""
+        everyone = ["10.1.0.1", "10.1.0.2"]
+        self.assertEqual(
+            {Scope.ALL: (2, everyone, NobodyServes.REFUSED, False)}, self.served(*self.both)
+        )
+        (made,) = of(service(), endpoint_slice(*self.both)).services.values()
+        self.assertEqual({ip_address("10.1.0.1")}, {each.address for each in made.local})
+
+    def test_external_local(self):
+        """From outside the endpoints of this node serve alone, and see their clients."""
+        self.assertEqual(
+            {
+                Scope.INTERNAL: (1, ["10.1.0.1", "10.1.0.2"], NobodyServes.REFUSED, False),
+                Scope.EXTERNAL: (1, ["10.1.0.1"], NobodyServes.DROPPED, True),
+            },
+            self.served(*self.both, externalTrafficPolicy="Local"),
+        )
+
+    def test_external_local_without_any(self):
+        """Who has no endpoint here drops, as long as there is one elsewhere, and else refuses."""
+        there = self.served(self.both[1], externalTrafficPolicy="Local")
+        self.assertEqual((1, [], NobodyServes.DROPPED, True), there[Scope.EXTERNAL])
+        nowhere = self.served(externalTrafficPolicy="Local")
+        self.assertEqual((1, [], NobodyServes.REFUSED, True), nowhere[Scope.EXTERNAL])
+
+    def test_internal_local(self):
+        """Within the cluster the endpoints of this node serve alone; it is as if it had no more."""
+        served = self.served(self.both[1], internalTrafficPolicy="Local")
+        self.assertEqual((1, [], NobodyServes.REFUSED, False), served[Scope.INTERNAL])
+        self.assertEqual((1, ["10.1.0.2"], NobodyServes.REFUSED, False), served[Scope.EXTERNAL])
+
+    def test_internal_local_alone(self):
+        """Without portals from outside there is one scope."""
+        web = service(internalTrafficPolicy="Local")
+        (made,) = of(web, endpoint_slice(*self.both)).services.values()
+        self.assertEqual((Scope.ALL, 1), (made.key.scope, len(made.endpoints)))
+
+    def test_scopes_stay(self):
+        """Scopes do not depend on endpoints: else sockets would change with them."""
+        self.assertEqual(
+            self.served(self.both[0], externalTrafficPolicy="Local").keys(),
+            self.served(*self.both, externalTrafficPolicy="Local").keys(),
+        )
+
+
+class HealthCheckTests(SynchronousTestCase):
+    """What a load balancer is told of this node."""
+
+    def count(self, *endpoints, **spec):
+        """Return how many endpoints are told of."""
+        web = service(
+            type="LoadBalancer",
+            externalTrafficPolicy="Local",
+            healthCheckNodePort=32000,
+            ports=[port(80, "a"), port(81, "b")],
+            **spec,
+        )
+        checks = of(web, endpoint_slice(*endpoints)).health_checks
+        self.assertEqual([32000], list(checks))
+        return checks[32000].local_endpoints
+
+    def test_count(self):
+        """Those that are ready on this node count, once each whatever their ports."""
+        self.assertEqual(
+            2,
+            self.count(
+                endpoint("10.1.0.1", node="here"),
+                endpoint("10.1.0.2", node="here"),
+                endpoint("10.1.0.3", node="there"),
+                endpoint("10.1.0.4", node="here", ready=False, serving=True, terminating=True),
+            ),
+        )
+
+    def test_cluster_policy(self):
+        """With the policy Cluster every node serves, and nothing is asked."""
+        web = service(type="LoadBalancer", healthCheckNodePort=32000)
+        self.assertEqual({}, of(web).health_checks)
+
+
+class ConflictTests(SynchronousTestCase):
+    """Several Services that want the same portal."""
+
+    def test_older_keeps_it(self):
+        """The older one has it; of the other all else is served."""
+        old = service("zoo", "10.96.0.9", external=["192.0.2.1"], created="2025-01-01T00:00:00Z")
+        new = service("api", "10.96.0.8", external=["192.0.2.1"])
+        for objects in ((old, new), (new, old)):
+            state = of(*objects)
+            found = {key: portals for key, (portals, _) in shown(state).items()}
+            self.assertEqual(
+                {
+                    "default/zoo TCP IPv4": ["cluster IP 10.96.0.9 80", "external IP 192.0.2.1 80"],
+                    "default/api TCP IPv4": ["cluster IP 10.96.0.8 80"],
+                },
+                found,
+            )
+            self.assertEqual(
+                [
+                    "default/api: the external IP 192.0.2.1 port 80 is that of the Service"
+                    " default/zoo, which is older"
+                ],
+                told(state),
+            )
+
+    def test_first_by_name_keeps_it(self):
+        """Of two of the same age it is the first by name, and what has no portal is left out."""
+        state = of(service("b"), service("a"))
+        self.assertEqual(["default/a TCP IPv4"], list(shown(state)))
+        self.assertEqual(1, len(told(state)))
+
+    def test_other_protocol_or_port(self):
+        """A portal is an address, a port and a protocol."""
+        state = of(
+            service("a", ports=[port(53)]),
+            service("b", ports=[port(53, protocol="UDP")]),
+            service("c", ports=[port(54)]),
+        )
+        self.assertEqual((3, []), (len(state.services), told(state)))
+
+    def test_health_check_port(self):
+        """A port for health checks is this machine's like a node port."""
+        state = of(
+            service("a", "10.96.0.1", ports=[port(80, nodePort=32000)]),
+            service(
+                "b",
+                "10.96.0.2",
+                type="LoadBalancer",
+                externalTrafficPolicy="Local",
+                healthCheckNodePort=32000,
+            ),
+        )
+        self.assertEqual({}, state.health_checks)
+        self.assertIn("default/b: healthCheckNodePort 32000 is that of", told(state)[0])
+
+
+class LoopTests(SynchronousTestCase):
+    """Endpoints that would lead back to a portal."""
+
+    def test_cluster_ip(self):
+        """One that is a cluster IP and its port is left out, whichever Service it is of."""
+        a = service("a", "10.96.0.1", ports=[port(80)])
+        b = service("b", "10.96.0.2", ports=[port(80)])
+        state = of(a, b, endpoint_slice("10.96.0.2", "10.1.0.1", of="a", ports=[port(80)]))
+        self.assertEqual(["10.1.0.1:80"], shown(state)["default/a TCP IPv4"][1])
+        self.assertEqual(
+            [
+                "default/a: the endpoint 10.96.0.2:80 is a portal of a Service, whose connections"
+                " would come back here: it is not used"
+            ],
+            told(state),
+        )
+
+    def test_node_port_of_this_machine(self):
+        """So is one that is a node port of this machine, not of another."""
+        node = replace(HERE, addresses=frozenset({ip_address("192.0.2.7")}))
+        web = service(ports=[port(80, nodePort=30080)])
+        slices = endpoint_slice("192.0.2.7", "192.0.2.8", ports=[port(30080)])
+        (made,) = of(web, slices, node=node).services.values()
+        self.assertEqual(["192.0.2.8:30080"], [str(each) for each in made.endpoints])
+
+
+class ProblemTests(SynchronousTestCase):
+    """What is wrong in one object harms no other."""
+
+    def test_told_with_what_is_served(self):
+        """Problems of a Service and of its slices are told; the rest of both is served."""
+        state = of(
+            service(ports=[port(80, "http"), port(70_000, "bad")]),
+            endpoint_slice("10.1.0.1", "127.0.0.1", ports=[port(8080, "http")]),
+        )
+        self.assertEqual(["10.1.0.1:8080"], shown(state)["default/web:http TCP IPv4"][1])
+        self.assertEqual(
+            [
+                "default/web:bad: 70000 is no port number from 1 to 65535: it is not served",
+                "endpointslice default/web-abcde: the endpoint 127.0.0.1 is a loopback address: it"
+                " is not used",
+            ],
+            told(state),
+        )
+
+
+class MemoryTests(SynchronousTestCase):
+    """What is computed again and again."""
+
+    def test_unchanged_services_are_the_same(self):
+        """After one slice has changed, virtual services of others are the very same objects."""
+        memory = Memory()
+        services, slices = taken(
+            *(service(f"s{n}", f"10.96.0.{n}") for n in range(1, 9)),
+            *(endpoint_slice(f"10.1.0.{n}", of=f"s{n}") for n in range(1, 9)),
+        )
+        before = desired_state(services, slices, HERE, memory)
+        _, changed = taken(endpoint_slice("10.1.9.9", of="s3"))
+        slices[2] = changed[0]
+        after = desired_state(services, slices, HERE, memory)
+        differing = [
+            str(key) for key in after.services if after.services[key] is not before.services[key]
+        ]
+        self.assertEqual(["default/s3 TCP IPv4"], differing)
+        self.assertEqual(desired_state(services, slices, HERE), after)
+
+    def test_forgotten(self):
+        """Nothing is remembered of Services that are gone."""
+
+        class Text(str):
+            """A text that may be asked for whether it is still there."""
+
+        memory = Memory()
+        gone = Text("gone")
+        seen = ref(gone)
+        services, _ = taken(service("a"), service("b", "10.96.0.2"))
+        desired_state([services[0], replace(services[1], name=gone)], [], HERE, memory)
+        del gone
+        state = desired_state(services[:1], [], HERE, memory)
+        self.assertEqual(["default/a TCP IPv4"], list(shown(state)))
+        self.assertIsNone(seen())

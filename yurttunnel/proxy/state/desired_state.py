@@ -1,0 +1,192 @@
+"""What all Services together ask for; of two that want the same portal, one gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from yurttunnel.proxy.state.endpoint_slices import EndpointSlice
+from yurttunnel.proxy.state.service_state import Claim, Place, ServiceState, service_state
+from yurttunnel.proxy.state.services import Service
+from yurttunnel.proxy.state.virtual_services import (
+    Address,
+    DesiredState,
+    Endpoint,
+    HealthCheckNodePort,
+    Key,
+    NodeFacts,
+    Portal,
+    Problem,
+    Protocol,
+    VirtualService,
+)
+
+_Name = tuple[str, str]
+"""Namespace and name of a Service."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """What a Service led to, and of what that was made."""
+
+    service: Service
+    slices: tuple[EndpointSlice, ...]
+    place: Place
+    loops: frozenset[Endpoint]
+    state: ServiceState
+
+
+class Memory:
+    """What each Service led to: most of what that was made of does not change with the next state.
+
+    Objects are compared by what they are, which is quick since almost all are the same.
+    """
+
+    def __init__(self) -> None:
+        # With and without what leads to portals.
+        self._kept: dict[tuple[_Name, bool], _Remembered] = {}
+
+    def state(
+        self,
+        service: Service,
+        slices: tuple[EndpointSlice, ...],
+        place: Place,
+        loops: frozenset[Endpoint] = frozenset(),
+    ) -> ServiceState:
+        """Return :func:`~yurttunnel.proxy.state.service_state.service_state` of these."""
+        key = (service.namespace, service.name), bool(loops)
+        known = self._kept.get(key)
+        if known is not None and (service, slices, place, loops) == (
+            known.service,
+            known.slices,
+            known.place,
+            known.loops,
+        ):
+            return known.state
+        state = service_state(service, slices, place, loops)
+        self._kept[key] = _Remembered(service, slices, place, loops, state)
+        return state
+
+    def forget_all_but(self, names: Collection[_Name]) -> None:
+        """Forget the Services that are gone."""
+        for key in [key for key in self._kept if key[0] not in names]:
+            del self._kept[key]
+
+
+def desired_state(
+    services: Iterable[Service],
+    slices: Iterable[EndpointSlice],
+    node: NodeFacts,
+    memory: Memory | None = None,
+) -> DesiredState:
+    """Return all that is to be served on ``node``; the order of objects makes no difference.
+
+    With the ``memory`` of the call before it is quick; the result is the same without one.
+    """
+    memory = Memory() if memory is None else memory
+    place = Place(node.name, node.zone)
+    grouped = _by_service(slices)
+    # The oldest first: it keeps what others want, too.
+    ordered = sorted(services, key=lambda each: (each.created, each.namespace, each.name))
+    memory.forget_all_but({(each.namespace, each.name) for each in ordered})
+    inputs = [
+        (each, tuple(grouped.get((each.namespace, each.name), ())), place) for each in ordered
+    ]
+    states = [memory.state(*each) for each in inputs]
+    for index, loops in _loops(states, node.addresses):
+        states[index] = memory.state(*inputs[index], loops)
+    return _merged(ordered, states)
+
+
+def _by_service(slices: Iterable[EndpointSlice]) -> dict[_Name, list[EndpointSlice]]:
+    found: dict[_Name, list[EndpointSlice]] = {}
+    for each in slices:
+        found.setdefault((each.namespace, each.service), []).append(each)
+    return found
+
+
+def _loops(
+    states: Sequence[ServiceState], own: Collection[Address]
+) -> list[tuple[int, frozenset[Endpoint]]]:
+    """Return for each state that has them the endpoints that are portals of others or its own.
+
+    An address of this machine with a node port is one, too. Cluster IPs are no endpoints by the
+    API's documentation (Services without selectors).
+    """
+    virtual = frozenset[Endpoint]().union(*(state.virtual for state in states))
+    node_ports = frozenset[int]().union(*(state.node_ports for state in states))
+    found = []
+    for index, state in enumerate(states):
+        loops = state.endpoints & virtual
+        if not state.endpoint_ports.isdisjoint(node_ports):
+            loops |= {
+                each for each in state.endpoints if each.port in node_ports and each.address in own
+            }
+        if loops:
+            found.append((index, loops))
+    return found
+
+
+def _merged(services: Sequence[Service], states: Sequence[ServiceState]) -> DesiredState:
+    """Put states together, which are in the order in which they get what several want."""
+    owners: dict[Claim, str] = {}
+    wanted = 0
+    for state in states:
+        owners.update(state.claims)
+        wanted += len(state.claims)
+    found: dict[Key, VirtualService] = {}
+    checks: dict[int, HealthCheckNodePort] = {}
+    problems: list[Problem] = []
+    if len(owners) < wanted:
+        owners.clear()
+        states = [
+            _owned(str(service), state, owners)
+            for service, state in zip(services, states, strict=True)
+        ]
+    for state in states:
+        found.update(state.services)
+        problems += state.problems
+        if state.health_check is not None:
+            checks[state.health_check.port] = state.health_check
+    return DesiredState(found, checks, tuple(problems))
+
+
+def _owned(owner: str, state: ServiceState, owners: dict[Claim, str]) -> ServiceState:
+    """Return what is left of a state where ``owners`` have all that they have claimed already."""
+    owned = {claim: owners.setdefault(claim, owner) for claim in state.claims}
+    others = {claim: other for claim, other in owned.items() if other != owner}
+    if not others:
+        return state
+    check = state.health_check
+    problems = [*state.problems]
+    if check is not None and (claim := (Protocol.TCP, None, check.port)) in others:
+        text = f"healthCheckNodePort {check.port} {_is_of(others[claim])}: nothing answers for it"
+        problems.append(Problem(owner, text))
+        check = None
+    services = {}
+    for key, service in state.services.items():
+        kept = tuple(portal for portal in service.portals if _claim(key, portal) not in others)
+        if kept == service.portals:
+            services[key] = service
+            continue
+        if kept:
+            services[key] = replace(service, portals=kept)
+        problems += [
+            Problem(str(key.name), f"{_described(portal)} {_is_of(others[_claim(key, portal)])}")
+            for portal in service.portals
+            if portal not in kept
+        ]
+    return replace(state, services=services, health_check=check, problems=tuple(problems))
+
+
+def _claim(key: Key, portal: Portal) -> Claim:
+    return key.protocol, portal.address, portal.port
+
+
+def _described(portal: Portal) -> str:
+    where = "" if portal.address is None else f" {portal.address} port"
+    return f"the {portal.kind.value}{where} {portal.port}"
+
+
+def _is_of(other: str) -> str:
+    return f"is that of the Service {other}, which is older"

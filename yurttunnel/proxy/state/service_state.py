@@ -1,0 +1,225 @@
+"""What is to be served of one Service, whatever the others ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from yurttunnel.proxy.state.endpoint_slices import Condition, EndpointSlice, SliceEndpoint
+from yurttunnel.proxy.state.policies import Candidates, cluster_endpoints, local_endpoints
+from yurttunnel.proxy.state.reading import Problems
+from yurttunnel.proxy.state.services import Service, ServicePort
+from yurttunnel.proxy.state.virtual_services import (
+    Address,
+    Endpoint,
+    HealthCheckNodePort,
+    Key,
+    Network,
+    NobodyServes,
+    Portal,
+    PortalKind,
+    Problem,
+    Protocol,
+    Scope,
+    ServicePortName,
+    VirtualService,
+)
+
+Claim = tuple[Protocol, Address | None, int]
+"""What only one Service can have: a port of an address, or with ``None`` of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this is, as far as the choice of endpoints depends on it."""
+
+    node: str
+    zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """What one Service asks for.
+
+    ``claims`` are those of its portals and of its ``healthCheckNodePort``, with its name.
+    ``endpoints`` are all that serve it, with ``endpoint_ports``. None of them may be an address
+    and a port that is ``virtual``, a portal of a cluster IP, or one of this machine's
+    ``node_ports``.
+    """
+
+    services: dict[Key, VirtualService]
+    health_check: HealthCheckNodePort | None
+    problems: tuple[Problem, ...]
+    claims: dict[Claim, str]
+    virtual: frozenset[Endpoint]
+    node_ports: frozenset[int]
+    endpoints: frozenset[Endpoint]
+    endpoint_ports: frozenset[int]
+
+
+def service_state(
+    service: Service,
+    slices: Iterable[EndpointSlice],
+    place: Place,
+    loops: Collection[Endpoint] = (),
+) -> ServiceState:
+    """Return what is to be served of ``service``, whose ``slices`` may come in any order.
+
+    Endpoints among ``loops`` are portals, and are left out.
+    """
+    slices = sorted(slices, key=lambda each: each.name)
+    problems = Problems(str(service))
+    services: dict[Key, VirtualService] = {}
+    endpoints: set[Endpoint] = set()
+    for port in service.ports:
+        name = ServicePortName(service.namespace, service.name, port.name)
+        for version in dict.fromkeys(address.version for address in service.cluster_ips):
+            candidates = _candidates(service, port, version, slices)
+            for loop in [endpoint for endpoint in loops if endpoint in candidates]:
+                del candidates[loop]
+                problems.add(
+                    f"the endpoint {loop} is a portal of a Service, whose connections would come"
+                    " back here: it is not used",
+                    str(name),
+                )
+            endpoints.update(candidates)
+            for made in _virtual_services(service, port, name, version, candidates, place):
+                services[made.key] = made
+    portals = [(key.protocol, portal) for key, made in services.items() for portal in made.portals]
+    health_check = _health_check(service, slices, place.node)
+    claims: dict[Claim, str] = {
+        (protocol, portal.address, portal.port): str(service) for protocol, portal in portals
+    }
+    if health_check is not None:
+        claims[Protocol.TCP, None, health_check.port] = str(service)
+    of_slices = (problem for each in slices for problem in each.problems)
+    return ServiceState(
+        services=services,
+        health_check=health_check,
+        problems=(*service.problems, *of_slices, *problems.all()),
+        claims=claims,
+        virtual=frozenset(
+            Endpoint(portal.address, portal.port)
+            for _, portal in portals
+            if portal.address is not None and portal.kind is PortalKind.CLUSTER_IP
+        ),
+        node_ports=frozenset(portal.port for _, portal in portals if portal.address is None),
+        endpoints=frozenset(endpoints),
+        endpoint_ports=frozenset(each.port for each in endpoints),
+    )
+
+
+def _candidates(
+    service: Service, port: ServicePort, version: int, slices: Sequence[EndpointSlice]
+) -> dict[Endpoint, SliceEndpoint]:
+    """Return all endpoints of a port.
+
+    One that moves to another slice may be in both for a time, and is as ready as it is in one.
+    """
+    found: dict[Endpoint, SliceEndpoint] = {}
+    for each in slices:
+        if each.version != version:
+            continue
+        for numbered in each.ports:
+            if numbered.name != port.name or numbered.protocol is not port.protocol:
+                continue
+            for one in each.endpoints:
+                endpoint = Endpoint(one.address, numbered.port)
+                known = found.get(endpoint)
+                if known is None or known.condition is not Condition.READY:
+                    found[endpoint] = one
+    if service.publish_not_ready:
+        return {
+            endpoint: replace(one, condition=Condition.READY) for endpoint, one in found.items()
+        }
+    return found
+
+
+def _virtual_services(
+    service: Service,
+    port: ServicePort,
+    name: ServicePortName,
+    version: int,
+    candidates: Candidates,
+    place: Place,
+) -> Iterator[VirtualService]:
+    """Go through what clients of one family of addresses are to be served of a port."""
+    portals = list(_portals(service, port, version, candidates))
+    internal = tuple(portal for portal in portals if not portal.is_external)
+    external = tuple(portal for portal in portals if portal.is_external)
+    cluster = cluster_endpoints(candidates, service.distribution, place.node, place.zone)
+
+    def made(
+        scope: Scope, portals: tuple[Portal, ...], is_local: bool, keeps_source: bool
+    ) -> VirtualService:
+        endpoints = local_endpoints(candidates, place.node) if is_local else cluster
+        endpoints.sort(key=lambda each: (int(each.address), each.port))
+        dropped = keeps_source and cluster
+        return VirtualService(
+            key=Key(name, version, port.protocol, scope),
+            portals=portals,
+            endpoints=tuple(endpoints),
+            local=frozenset(each for each in endpoints if candidates[each].node == place.node),
+            affinity=service.affinity,
+            proxy_protocol=service.proxy_protocol if port.protocol is Protocol.TCP else 0,
+            least_connections=service.least_connections,
+            nobody_serves=NobodyServes.DROPPED if dropped else NobodyServes.REFUSED,
+            keeps_source=keeps_source,
+        )
+
+    if external and (service.internal_local or service.external_local):
+        yield made(Scope.INTERNAL, internal, service.internal_local, False)
+        yield made(Scope.EXTERNAL, external, service.external_local, service.external_local)
+    else:
+        yield made(Scope.ALL, (*internal, *external), service.internal_local, False)
+
+
+def _portals(
+    service: Service, port: ServicePort, version: int, candidates: Candidates
+) -> Iterator[Portal]:
+    """Go through the portals of a port in one family, in the order in which they are opened."""
+    for address in _of(version, service.cluster_ips):
+        yield Portal(PortalKind.CLUSTER_IP, address, port.port)
+    # What has an external address and serves the port is reached without a portal, through which
+    # it would be led to itself.
+    have = {*service.cluster_ips, *(each.address for each in candidates if each.port == port.port)}
+    for address in _of(version, service.external_ips):
+        if address not in have and address not in service.load_balancer_ips:
+            yield Portal(PortalKind.EXTERNAL_IP, address, port.port)
+    sources = _sources(service, version)
+    for address in _of(version, service.load_balancer_ips):
+        if address not in have:
+            yield Portal(PortalKind.LOAD_BALANCER_IP, address, port.port, sources)
+    if port.node_port:
+        yield Portal(PortalKind.NODE_PORT, None, port.node_port)
+
+
+def _of(version: int, addresses: Iterable[Address]) -> Iterator[Address]:
+    return (address for address in addresses if address.version == version)
+
+
+def _sources(service: Service, version: int) -> tuple[Network, ...] | None:
+    """Return the networks of one family; all of them are no limit."""
+    if service.sources is None:
+        return None
+    networks = tuple(each for each in service.sources if each.version == version)
+    return None if any(not each.prefixlen for each in networks) else networks
+
+
+def _health_check(
+    service: Service, slices: Iterable[EndpointSlice], node: str
+) -> HealthCheckNodePort | None:
+    """Return what a load balancer is told; a pod that ends is not counted (KEP-1669)."""
+    if not service.health_check_node_port:
+        return None
+    here = {
+        one.address
+        for each in slices
+        for one in each.endpoints
+        if one.node == node and (one.condition is Condition.READY or service.publish_not_ready)
+    }
+    # A pod has an address of each family.
+    count = max(sum(address.version == version for address in here) for version in (4, 6))
+    return HealthCheckNodePort(
+        service.health_check_node_port, service.namespace, service.name, count
+    )

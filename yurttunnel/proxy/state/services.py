@@ -1,0 +1,301 @@
+"""Services as far as they are proxied; what is wrong in them is told, and the rest is served.
+
+======================================  ===================  ====================================
+annotation                              value                its ports of TCP
+======================================  ===================  ====================================
+``yurttunnel.io/proxy-protocol``        ``v1`` or ``v2``     begin connections to endpoints with
+                                                             the PROXY protocol, which tells the
+                                                             client's address
+``yurttunnel.io/load-balancing``        ``round-robin`` or   give a client the next endpoint, or
+                                        ``least-connections``  the one with the fewest connections
+======================================  ===================  ====================================
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Any, TypeVar
+
+from yurttunnel.cluster.fields import mapping, objects, text, texts
+from yurttunnel.kube.interfaces import InformerSpec
+from yurttunnel.kube.resources import SERVICES, Object
+from yurttunnel.proxy.state.reading import (
+    OURS,
+    Problems,
+    Unusable,
+    is_ours,
+    port_number,
+    quoted,
+    unicast_address,
+)
+from yurttunnel.proxy.state.virtual_services import Address, Network, Problem, Protocol
+
+PROXY_PROTOCOL = "yurttunnel.io/proxy-protocol"
+LOAD_BALANCING = "yurttunnel.io/load-balancing"
+
+SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
+"""The annotation for what ``spec.loadBalancerSourceRanges`` says since Kubernetes 1.2."""
+
+DEFAULT_AFFINITY_SECONDS = 10800
+"""``DefaultClientIPServiceAffinitySeconds`` of k8s.io/api core/v1."""
+
+MAX_AFFINITY_SECONDS = 86400
+"""``MaxClientIPServiceAffinitySeconds`` there."""
+
+_VERSIONS = {"v1": 1, "v2": 2}
+_BALANCING = {"round-robin": False, "least-connections": True}
+
+_Choice = TypeVar("_Choice")
+
+
+class Distribution(enum.Enum):
+    """``trafficDistribution`` (KEP-4444, KEP-3015): which endpoints are preferred."""
+
+    ANY = ""
+    SAME_ZONE = "PreferSameZone"
+    SAME_NODE = "PreferSameNode"
+
+
+_DISTRIBUTIONS = {each.value: each for each in Distribution} | {
+    "PreferClose": Distribution.SAME_ZONE
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePort:
+    """A port of a Service; ``node_port`` is 0 for none."""
+
+    name: str
+    protocol: Protocol
+    port: int
+    node_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What is kept of a Service that has cluster IPs.
+
+    ``created`` is the time, as the API writes it: it sorts. ``sources`` are the only networks that
+    may use load-balancer IPs, ``None`` is everyone. ``affinity`` are seconds.
+    ``health_check_node_port`` is 0 for none.
+    """
+
+    namespace: str
+    name: str
+    created: str = ""
+    cluster_ips: tuple[Address, ...] = ()
+    external_ips: tuple[Address, ...] = ()
+    load_balancer_ips: tuple[Address, ...] = ()
+    sources: tuple[Network, ...] | None = None
+    ports: tuple[ServicePort, ...] = ()
+    affinity: float | None = None
+    internal_local: bool = False
+    external_local: bool = False
+    health_check_node_port: int = 0
+    distribution: Distribution = Distribution.ANY
+    publish_not_ready: bool = False
+    proxy_protocol: int = 0
+    least_connections: bool = False
+    problems: tuple[Problem, ...] = ()
+
+    def __str__(self) -> str:
+        """Return ``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+def service_from(service: Object) -> Service | None:
+    """Keep what is needed of a ``Service`` (k8s.io/api core/v1 types.go).
+
+    ``None`` for one that another proxy serves, one without a cluster IP (headless), and an
+    ``ExternalName``.
+    """
+    metadata, spec = mapping(service.get("metadata")), mapping(service.get("spec"))
+    given = dict.fromkeys((*texts(spec.get("clusterIPs")), text(spec.get("clusterIP"))))
+    given.pop("", None)
+    skipped = not given or "None" in given or spec.get("type") == "ExternalName"
+    if skipped or not is_ours(service):
+        return None
+    namespace, name = text(metadata.get("namespace")), text(metadata.get("name"))
+    annotations = mapping(metadata.get("annotations"))
+    problems = Problems(f"{namespace}/{name}")
+    cluster_ips = tuple(_addresses("cluster IP", given, problems))
+    versions = {each.version for each in cluster_ips}
+    balancer = mapping(mapping(service.get("status")).get("loadBalancer"))
+    externals = dict.fromkeys(texts(spec.get("externalIPs")))
+    external_local = spec.get("externalTrafficPolicy") == "Local"
+    return Service(
+        namespace=namespace,
+        name=name,
+        created=text(metadata.get("creationTimestamp")),
+        cluster_ips=cluster_ips,
+        external_ips=tuple(_addresses("external IP", externals, problems, versions)),
+        load_balancer_ips=tuple(
+            _addresses("load-balancer IP", _ingress(balancer), problems, versions)
+        ),
+        sources=_sources(spec, annotations, problems),
+        ports=tuple(_ports(f"{namespace}/{name}", spec, problems)),
+        affinity=_affinity(spec, problems),
+        internal_local=spec.get("internalTrafficPolicy") == "Local",
+        external_local=external_local,
+        health_check_node_port=_health_check_node_port(spec, external_local, problems),
+        distribution=_chosen(
+            "trafficDistribution", spec.get("trafficDistribution"), _DISTRIBUTIONS, problems
+        )
+        or Distribution.ANY,
+        publish_not_ready=spec.get("publishNotReadyAddresses") is True,
+        proxy_protocol=_chosen(PROXY_PROTOCOL, annotations.get(PROXY_PROTOCOL), _VERSIONS, problems)
+        or 0,
+        least_connections=_chosen(
+            LOAD_BALANCING, annotations.get(LOAD_BALANCING), _BALANCING, problems
+        )
+        or False,
+        problems=problems.all(),
+    )
+
+
+SERVICES_SPEC: InformerSpec[Service | None] = InformerSpec(
+    SERVICES, service_from, label_selector=OURS
+)
+
+
+def _addresses(
+    what: str, given: Iterable[str], problems: Problems, versions: Collection[int] = (4, 6)
+) -> Iterator[Address]:
+    """Go through the addresses of these versions of IP, each once."""
+    found = set()
+    for each in given:
+        try:
+            address = unicast_address(each)
+            if address.version not in versions:
+                raise Unusable(f"{address} has no cluster IP of its version beside it")
+        except Unusable as error:
+            problems.add(f"the {what} {error}: it is not served")
+            continue
+        if address not in found:
+            found.add(address)
+            yield address
+
+
+def _ingress(balancer: Mapping[str, Any]) -> Iterator[str]:
+    """Go through a load balancer's IPs that packets carry when they come to a node.
+
+    Those of ``ipMode: Proxy`` they do not (KEP-1860), nor do host names.
+    """
+    for entry in objects(balancer.get("ingress")):
+        if text(entry.get("ip")) and entry.get("ipMode") != "Proxy":
+            yield text(entry.get("ip"))
+
+
+def _sources(
+    spec: Mapping[str, Any], annotations: Mapping[str, Any], problems: Problems
+) -> tuple[Network, ...] | None:
+    """Return the networks; where none of those that are given is one, nobody may."""
+    given = list(texts(spec.get("loadBalancerSourceRanges")))
+    given = given or text(annotations.get(SOURCE_RANGES)).split(",")
+    given = [stripped for each in given if (stripped := each.strip())]
+    if not given:
+        return None
+    found: dict[Network, None] = {}
+    for each in given:
+        try:
+            # Neither a single address nor a mask, both of which ip_network takes, too.
+            if not each.rpartition("/")[2].isdecimal() or "/" not in each:
+                raise ValueError
+            found[ip_network(each, strict=False)] = None
+        except ValueError:
+            problems.add(
+                f"the source range {quoted(each)} is no network as 10.0.0.0/8: nobody in it may use"
+                " the load-balancer IPs"
+            )
+    return tuple(found)
+
+
+def _ports(service: str, spec: Mapping[str, Any], problems: Problems) -> Iterator[ServicePort]:
+    """Go through the ports; of two with the same name or number the first is served."""
+    names, numbers, node_ports = set(), set(), set()
+    for each in objects(spec.get("ports")):
+        name = text(each.get("name"))
+        what = f"{service}:{name}" if name else service
+        try:
+            protocol = _protocol(each)
+            port = port_number(each.get("port"))
+        except Unusable as error:
+            problems.add(f"{error}: it is not served", what)
+            continue
+        if (protocol, name) in names or (protocol, port) in numbers:
+            problems.add(
+                f"port {port} has the name or the number of another port before it: it is not"
+                " served",
+                what,
+            )
+            continue
+        names.add((protocol, name))
+        numbers.add((protocol, port))
+        node_port = _node_port(each, what, problems)
+        if (protocol, node_port) in node_ports:
+            problems.add(f"nodePort {node_port} is another port's before it, too", what)
+            node_port = 0
+        if node_port:
+            node_ports.add((protocol, node_port))
+        yield ServicePort(name, protocol, port, node_port)
+
+
+def _protocol(port: Mapping[str, Any]) -> Protocol:
+    given = port.get("protocol") or "TCP"
+    try:
+        return Protocol(given)
+    except ValueError:
+        raise Unusable(f"protocol {quoted(given)} is not carried, TCP and UDP are") from None
+
+
+def _node_port(port: Mapping[str, Any], what: str, problems: Problems) -> int:
+    given = port.get("nodePort") or 0
+    try:
+        return port_number(given) if given else 0
+    except Unusable as error:
+        problems.add(f"nodePort {error}: it is served without", what)
+        return 0
+
+
+def _affinity(spec: Mapping[str, Any], problems: Problems) -> float | None:
+    if spec.get("sessionAffinity") != "ClientIP":
+        return None
+    client_ip = mapping(mapping(spec.get("sessionAffinityConfig")).get("clientIP"))
+    seconds = client_ip.get("timeoutSeconds")
+    if seconds is None:
+        return float(DEFAULT_AFFINITY_SECONDS)
+    if isinstance(seconds, int) and 1 <= seconds <= MAX_AFFINITY_SECONDS:
+        return float(seconds)
+    problems.add(
+        f"timeoutSeconds {quoted(seconds)} is not from 1 to {MAX_AFFINITY_SECONDS}: it is"
+        f" {DEFAULT_AFFINITY_SECONDS}"
+    )
+    return float(DEFAULT_AFFINITY_SECONDS)
+
+
+def _health_check_node_port(
+    spec: Mapping[str, Any], external_local: bool, problems: Problems
+) -> int:
+    given = spec.get("healthCheckNodePort") or 0
+    if not (given and external_local and spec.get("type") == "LoadBalancer"):
+        return 0
+    try:
+        return port_number(given)
+    except Unusable as error:
+        problems.add(f"healthCheckNodePort {error}: nothing answers there")
+        return 0
+
+
+def _chosen(
+    what: str, given: object, choices: Mapping[str, _Choice], problems: Problems
+) -> _Choice | None:
+    """Return what is chosen by a word, ``None`` where nothing is given or it is no choice."""
+    word = text(given)
+    if given is None or word in choices:
+        return choices.get(word)
+    wanted = " or ".join(each for each in choices if each)
+    problems.add(f"{what} {quoted(given)} is not known, which may be {wanted}: it does not count")
+    return None
