@@ -309,10 +309,11 @@ class CacheContract:
     async def test_events(self):
         """Events are kept in their order until they are dropped."""
         for n in range(3):
-            self.cache.keep_event(f"/{n}", "application/json", b"%d" % n, "token" if n else "")
+            whose = ("token", "owner") if n else ("",)
+            self.cache.keep_event(f"/{n}", "application/json", b"%d" % n, *whose)
         first, second = await self.cache.kept_events(2)
-        self.assertEqual(("/0", "application/json", b"0", ""), first[1:])
-        self.assertEqual(("/1", "application/json", b"1", "token"), second[1:])
+        self.assertEqual(("/0", "application/json", b"0", "", ""), first[1:])
+        self.assertEqual(("/1", "application/json", b"1", "token", "owner"), second[1:])
         self.cache.drop_event(first.id)
         self.assertEqual(["/1", "/2"], [event.path for event in await self.cache.kept_events(9)])
 

@@ -156,10 +156,11 @@ class MemoryCache:
         """See ``ICache``."""
         return succeed(self._documents.get((client, path, form)))
 
-    def keep_event(self, path, content_type, body, token):
+    def keep_event(self, path, content_type, body, token, owner=""):
         """See ``ICache``."""
         self._event_id += 1
-        self._events[self._event_id] = KeptEvent(self._event_id, path, content_type, body, token)
+        event = KeptEvent(self._event_id, path, content_type, body, token, owner)
+        self._events[self._event_id] = event
 
     def kept_events(self, most):
         """See ``ICache``."""

@@ -48,8 +48,6 @@ class UserTests(PlayedServers):
         for answer in (
             (400, review(username="a")),
             (200, review(username="a")),
-            (403,),
-            (404,),
             (500,),
             (201, review(username="system:anonymous")),
             (201, review(username="")),
@@ -61,6 +59,32 @@ class UserTests(PlayedServers):
             (201, b"[" * 100_000),
         ):
             self.assertEqual("", self.successResultOf(self.ask(*answer)), answer)
+
+    def test_before_there_were_such_reviews(self):
+        """Kubernetes before 1.28 does not have them, nor may anybody ask: then the node asks."""
+        known = {"authenticated": True, "user": {"username": "system:serviceaccount:n:web"}}
+        for status, answer, owner in (
+            (403, known, "system:serviceaccount:n:web"),
+            (404, known, "system:serviceaccount:n:web"),
+            (404, {**known, "authenticated": False}, ""),
+            (404, {"user": known["user"]}, ""),
+            (404, {"authenticated": True, "user": {"username": "system:anonymous"}}, ""),
+            (404, {"authenticated": True}, ""),
+            (404, [], ""),
+        ):
+            asked = self.ask(status, b"{}", 0)
+            line, body = self.asked()
+            self.assertEqual("POST /apis/authentication.k8s.io/v1/tokenreviews", line)
+            self.assertEqual({"token": "abc"}, json.loads(body)["spec"])
+            self.answer(201, json.dumps({"status": answer}).encode())
+            self.assertEqual(owner, self.successResultOf(asked), answer)
+        self.assertEqual([("a", False), ("a", True)], self.connections.keys)
+
+    def test_no_reviews_at_all(self):
+        """Where the node may not ask, either, nothing is known."""
+        asked = self.ask(404)
+        self.answer(403)
+        self.assertEqual("", self.successResultOf(asked))
 
     def test_unreachable(self):
         """Without an answer it is asked once more, by a new connection; then it is not known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionLost
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
@@ -231,7 +232,7 @@ class SignOfLifeTests(PlayedServers):
 class EventTests(PlayedServers):
     """Events that were kept, on their way."""
 
-    event = KeptEvent(1, "/api/v1/namespaces/x/events", "application/json", b"{1}", "")
+    event = KeptEvent(1, "/api/v1/namespaces/x/events", "application/json", b"{1}", "", "")
 
     def send(self, **other):
         """Begin to send one."""
@@ -253,6 +254,53 @@ class EventTests(PlayedServers):
         self.assertIn(b"Authorization: Bearer abc\r\n", self.connections.played[0].sent)
         self.assertEqual([("a", False)], self.connections.keys)
         self.answer(201)
+
+    def reviewed(self, status, **other):
+        """Have a token be refused and answer the question then; return what was asked.
+
+        The first connection is for tokens, the second one is the node's.
+        """
+        sent = self.send(token="abc", owner="system:serviceaccount:x:web", **other)
+        self.answer(401, number=0)
+        line, body = self.asked()
+        self.assertEqual("POST /apis/authorization.k8s.io/v1/subjectaccessreviews", line)
+        self.answer(201, json.dumps({"status": status}).encode())
+        return sent, json.loads(body)["spec"]
+
+    def test_token_that_has_expired(self):
+        """The node sends what the token's owner may create still, as it says then itself."""
+        for path, group in (
+            ("/api/v1/namespaces/x/events", ""),
+            ("/apis/events.k8s.io/v1/namespaces/x/events", "events.k8s.io"),
+        ):
+            sent, spec = self.reviewed({"allowed": True}, path=path)
+            self.assertEqual(
+                {"verb": "create", "group": group, "resource": "events", "namespace": "x"},
+                spec["resourceAttributes"],
+            )
+            self.assertEqual("system:serviceaccount:x:web", spec["user"])
+            self.assertIn("system:serviceaccounts:x", spec["groups"])
+            self.assertEqual((f"POST {path}", b"{1}"), self.asked())
+            self.assertNotIn(b"abc", self.connections.played[-1].sent)
+            self.answer(201)
+            self.assertEqual(201, self.successResultOf(sent))
+        self.assertEqual([("a", False), ("a", True)], self.connections.keys)
+
+    def test_owner_who_may_not(self):
+        """Who may not create it cannot have the node do so; nor can anybody while nobody says."""
+        for status in ({"allowed": False}, {"allowed": "yes"}, {}, []):
+            self.assertEqual(401, self.successResultOf(self.reviewed(status)[0]), status)
+        sent = self.send(token="abc", owner="somebody")
+        self.connections.refuses[self.first] = RequestFailed(502, "refused")
+        self.connections.played[1].break_off(ConnectionLost())
+        self.answer(401, number=0)
+        self.assertIsNone(self.successResultOf(sent))
+
+    def test_the_nodes_own(self):
+        """That the node itself is not accepted changes nothing."""
+        sent = self.send()
+        self.answer(401)
+        self.assertEqual(401, self.successResultOf(sent))
 
     def test_odd_names(self):
         """A path is percent-encoded again, and a media type goes as it came."""

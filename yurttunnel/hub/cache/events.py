@@ -21,15 +21,15 @@ _SHARE = -(-MOST_BYTES // MOST)
 class Keep:
     """Takes an event. Its id says how many bytes were taken with it since the file is there."""
 
-    def __init__(self, path: str, content_type: str, body: bytes, token: str) -> None:
+    def __init__(self, path: str, content_type: str, body: bytes, token: str, owner: str) -> None:
         self.size = OVERHEAD + len(body)
-        self._row = (path, content_type, body, token)
+        self._row = (path, content_type, body, token, owner)
         self._counts_as = max(len(body), _SHARE)
 
     def do(self, connection: Connection) -> Done:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         connection.execute(
-            "INSERT INTO events SELECT ? + coalesce(max(seq), 0), ?, ?, ?, ?"
+            "INSERT INTO events SELECT ? + coalesce(max(seq), 0), ?, ?, ?, ?, ?"
             " FROM sqlite_sequence WHERE name = 'events'",
             (self._counts_as, *self._row),
         )
@@ -72,6 +72,6 @@ def count(connection: Connection) -> int:
 def oldest(connection: Connection, most: int) -> Sequence[KeptEvent]:
     """Return the oldest events."""
     rows = connection.execute(
-        "SELECT id, path, content_type, body, token FROM events ORDER BY id LIMIT ?", (most,)
+        "SELECT id, path, content_type, body, token, owner FROM events ORDER BY id LIMIT ?", (most,)
     )
     return [KeptEvent(*row) for row in rows]

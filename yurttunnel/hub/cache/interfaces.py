@@ -94,13 +94,17 @@ class IListed(Interface):
 
 
 class KeptEvent(NamedTuple):
-    """An Event that could not be sent: what was asked, with the token (empty: the node's)."""
+    """An Event that could not be sent: what was asked, with the token and whose that is.
+
+    Both are empty for the node.
+    """
 
     id: int
     path: str
     content_type: str
     body: bytes
     token: str
+    owner: str
 
 
 class KeptDocument(NamedTuple):
@@ -165,7 +169,7 @@ class ICache(Interface):
     def document(client: str, path: str, form: str) -> Deferred[KeptDocument | None]:
         """Return an answer that is no object."""
 
-    def keep_event(path: str, content_type: str, body: bytes, token: str) -> None:
+    def keep_event(path: str, content_type: str, body: bytes, token: str, owner: str = "") -> None:
         """Take an Event to be sent later; beyond the bound the oldest ones go."""
 
     def kept_events(most: int) -> Deferred[Sequence[KeptEvent]]:

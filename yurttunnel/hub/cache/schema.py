@@ -66,7 +66,8 @@ CREATE TABLE events (
     path TEXT NOT NULL,
     content_type TEXT NOT NULL,
     body BLOB NOT NULL,
-    token TEXT NOT NULL
+    token TEXT NOT NULL,
+    owner TEXT NOT NULL
 );
 CREATE TABLE tokens (
     digest BLOB PRIMARY KEY,

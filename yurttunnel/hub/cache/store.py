@@ -189,10 +189,12 @@ class Cache(Service):
             lambda connection: documents.find(connection, client, path, form), self._writing.guests
         )
 
-    def keep_event(self, path: str, content_type: str, body: bytes, token: str) -> None:
+    def keep_event(
+        self, path: str, content_type: str, body: bytes, token: str, owner: str = ""
+    ) -> None:
         """See :class:`ICache`."""
         queue = self._writing.guests if token else self._writing.own
-        self._writing.put(events.Keep(path, content_type, body, token), queue)
+        self._writing.put(events.Keep(path, content_type, body, token, owner), queue)
 
     def kept_events(self, most: int) -> Deferred[Sequence[KeptEvent]]:
         """See :class:`ICache`."""

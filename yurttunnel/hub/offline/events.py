@@ -91,7 +91,7 @@ class KeptEvents:
         except BadBody as error:
             raise RequestFailed(400, f"the body is no Event: {error}") from None
         self._cache.keep_event(
-            call.request.path, content_type.decode("latin-1"), body, call.caller.token
+            call.request.path, content_type.decode("latin-1"), body, call.caller.token, owner
         )
         self._taken[owner] += size
         self.kept += 1

@@ -27,7 +27,7 @@ from yurttunnel.hub.offline.questions import (
     token_review,
 )
 from yurttunnel.hub.offline.refusals import Refusals
-from yurttunnel.hub.request.callers import SERVICE_ACCOUNT
+from yurttunnel.hub.request.callers import SERVICE_ACCOUNT, groups_of
 from yurttunnel.hub.request.requests import ApiRequest, Caller, HubCall
 from yurttunnel.hub.request.selectors import PODS
 from yurttunnel.ops.clocks import timestamp
@@ -72,7 +72,10 @@ class TokenQuestions:
                 "error": str(self._refusals.unauthorized("this token is not known here")),
             }
         else:
-            status = {"authenticated": True, "user": _user(owner)}
+            status = {
+                "authenticated": True,
+                "user": {"username": owner, "groups": groups_of(owner)},
+            }
         _respond(call, "TokenReview", {}, {}, status)
 
     async def request(self, call: HubCall, body: bytes) -> None:
@@ -133,13 +136,6 @@ def is_request(request: ApiRequest) -> bool:
         and (resource.group, resource.name) == ("", "serviceaccounts")
         and request.subresource == "token"
     )
-
-
-def _user(owner: str) -> Mapping[str, object]:
-    """Return who a service account is (``UserInfo`` of k8s.io/apiserver serviceaccount/util.go)."""
-    namespace = owner.removeprefix(SERVICE_ACCOUNT).partition(":")[0]
-    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
-    return {"username": owner, "groups": [*groups, "system:authenticated"]}
 
 
 def _spec(question: TokenRequest) -> Mapping[str, object]:

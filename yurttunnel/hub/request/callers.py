@@ -21,6 +21,20 @@ from yurttunnel.hub.request.requests import Caller
 SERVICE_ACCOUNT = "system:serviceaccount:"
 """What names of service accounts begin with; ``NAMESPACE:NAME`` follows."""
 
+
+def groups_of(owner: str) -> list[str]:
+    """Return the groups of a user whom the API knows by this name.
+
+    For a service account those are all (k8s.io/apiserver pkg/authentication/serviceaccount); of
+    others it is only known that the API knows them.
+    """
+    groups = ["system:authenticated"]
+    if not owner.startswith(SERVICE_ACCOUNT):
+        return groups
+    namespace = owner.removeprefix(SERVICE_ACCOUNT).partition(":")[0]
+    return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", *groups]
+
+
 LONGEST_COMPONENT = 253
 """Characters of a component that are looked at; it is a key of the cache."""
 
